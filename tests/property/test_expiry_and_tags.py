@@ -14,6 +14,7 @@ import pytest
 from headrace.broker.partition import READ_COMMITTED, Partition
 from headrace.clients.consumer.records import FetchedBatches
 from headrace.clients.flows.fetch import FetchedPartition
+from headrace.core.log.aborted_lookup import AbortedLookup
 from headrace.core.log.config import LogConfig
 from headrace.core.log.control_batch import Marker
 from headrace.core.log.expiry_cleaning import PARTLY_EXPIRED_MS, ExpiryCleaning, plan_expiry
@@ -204,6 +205,7 @@ class Model:
                 max_bytes=self.chance.choice((0, 300, 1 << 20)),
                 isolation_level=isolation_level,
                 minimum_one=True,
+                lookup=AbortedLookup(self.chance.choice((1, 2, 4096))),
             )
             assert records is not None
             data = records.read() if isinstance(records, FileRange) else records

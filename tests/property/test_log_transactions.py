@@ -9,9 +9,11 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from headrace.core.log.aborted_history import AbortedCache
 from headrace.core.log.config import LogConfig
 from headrace.core.log.control_batch import Marker
 from headrace.core.log.partition_log import PartitionLog
+from headrace.core.log.shared import Shared
 from headrace.records.batch import iterate_headers
 from headrace.storage.memory_files import MemoryFileSystem
 from tests.fixtures.compaction import keyed, run_round
@@ -77,7 +79,11 @@ class World:
         self.clean_offset = 0
         self.recovery_point = 0
         self.start_offset = 0
-        self.log: PartitionLog = open_log(self.files, self.config)
+        self.shared = Shared()
+        self.shared.aborted = AbortedCache(
+            most_cached=chance.choice([1, 4, 1000]), most_in_segment=chance.choice([1, 2, 1000])
+        )
+        self.log: PartitionLog = open_log(self.files, self.config, shared=self.shared)
 
     @property
     def actions(self) -> dict[Callable[[], None], int]:
@@ -243,6 +249,7 @@ class World:
             recovery_point=self.recovery_point,
             log_start_offset=self.start_offset,
             now_ms=self.now_ms,
+            shared=self.shared,
         )
 
     def restart_clean(self) -> None:
@@ -272,6 +279,7 @@ class World:
         self.check_last_stable_offset()
         self.check_readers()
         self.check_aborted_transactions(self.chance.random(), self.chance.choice([1, 250, 1 << 20]))
+        self.check_memory()
 
     def check_last_stable_offset(self) -> None:
         assert self.log.log_end_offset == self.end_offset
@@ -286,7 +294,8 @@ class World:
     def check_readers(self) -> None:
         self.agree(read_uncommitted(self.log), self.log.high_watermark, committed=False)
         for max_bytes in (1, 400, 1 << 20):
-            found = read_committed(self.log, max_bytes=max_bytes)
+            most_told = self.chance.choice([1, 2, 3, 4096])
+            found = read_committed(self.log, max_bytes=max_bytes, most_told=most_told)
             self.agree(found, self.log.last_stable_offset, committed=True)
 
     def agree(self, found: list[Found], end_offset: int, *, committed: bool) -> None:
@@ -323,6 +332,16 @@ class World:
             assert told <= within
             assert self.config.compacts or required <= told
             offset = end_offset
+
+    def check_memory(self) -> None:
+        """Segments have no more aborted transactions than allowed, and those of sealed ones lie in files."""
+        aborted, cache = self.log.producers.transactions.aborted, self.shared.aborted
+        active = self.log.segments.active.base_offset
+        counts = [part.count for part in aborted.parts]
+        counts.append(sum(one.last_offset >= active for one in aborted))
+        assert max(counts) <= cache.most_in_segment
+        assert len(cache) <= max(1000, *counts)
+        assert not any(part.unsaved for part in aborted.parts)
 
 
 class CrashingWorld(World):

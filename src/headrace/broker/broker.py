@@ -57,6 +57,7 @@ from headrace.core.coordinator.runtime import Reply
 from headrace.core.deferred import Deferred
 from headrace.core.log.open_segments import OpenSegments
 from headrace.core.log.rewriting import Rewriting
+from headrace.core.log.shared import Shared
 from headrace.core.log.sync import RunTasks, run_in_turn
 from headrace.core.quota import Windows
 from headrace.errors import ApiError, StorageError
@@ -191,7 +192,7 @@ class Broker:
             cluster_id=self.cluster_id,
             run_tasks=self._run_tasks,
             storages=self._storages,
-            open_segments=OpenSegments(self._segment_files, self.journal),
+            shared=Shared(OpenSegments(self._segment_files, self.journal)),
         )
         self.replicas = ReplicaManager(self.config, dirs, self.journal)
         self.topics = Topics(self.config, self._writer, self.replicas, self._entropy, self.journal)

@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from headrace.core.log.aborted_lookup import aborted_within
+from headrace.core.log.aborted_lookup import AbortedLookup
+from headrace.core.log.aborted_transactions import AbortedTransaction
 from headrace.core.log.partition_log import PartitionLog
-from headrace.core.log.transactions import AbortedTransaction
 from headrace.errors import ApiError, ErrorCode
 from headrace.types import FileRange, Payload, TopicPartition
 
@@ -113,6 +113,7 @@ class Partition:
         max_bytes: int,
         isolation_level: int,
         minimum_one: bool,
+        lookup: AbortedLookup,
         among: int = 1,
     ) -> Found:
         """Return what there is for a reader of some records, and which aborted transactions have something in it."""
@@ -125,24 +126,26 @@ class Partition:
             among=among,
         )
         if found is None:
-            return None, self.aborted_transactions(offset, None, isolation_level)
+            return self.with_aborted(offset, None, isolation_level, lookup)
         if isinstance(found.records, FileRange):
-            start, records = found.start_offset, found.records
-            return records, self.aborted_transactions(start, records, isolation_level)
+            return self.with_aborted(found.start_offset, found.records, isolation_level, lookup)
         if isolation_level != READ_COMMITTED:
             return found.records, None
-        transactions = self.log.producers.transactions
-        return found.records, transactions.aborted_between(found.start_offset, found.end_offset)
+        return lookup.within_selected(self.log, found)
 
-    def aborted_transactions(
-        self, offset: int, found: FileRange | None, isolation_level: int
-    ) -> Sequence[AbortedTransaction] | None:
-        """Return which aborted transactions have something in what was read, None for who reads everything."""
+    def with_aborted(
+        self, offset: int, found: FileRange | None, isolation_level: int, lookup: AbortedLookup
+    ) -> Found:
+        """Return what may be answered of a range, and which aborted transactions have something in it.
+
+        Raises:
+            StorageError: What is known of aborted transactions cannot be read.
+        """
         if isolation_level != READ_COMMITTED:
-            return None
+            return found, None
         if found is None:
-            return ()
-        return aborted_within(self.log, offset, found, self.last_stable_offset)
+            return None, ()
+        return lookup.within_range(self.log, offset, found)
 
     def available_bytes(
         self, offset: int, *, enough: int, max_bytes: int, isolation_level: int

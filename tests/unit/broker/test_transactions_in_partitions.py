@@ -90,6 +90,22 @@ def test_b16_read_committed_ends_where_a_transaction_is_open(harness: BrokerHarn
     assert uncommitted.aborted_transactions is None
 
 
+def test_readers_of_committed_records_get_an_error_when_nobody_knows_what_was_aborted(
+    harness: BrokerHarness,
+):
+    begin(harness, b"aborted")
+    end(harness, transaction_result=False)
+    harness.broker.topics.require("t").partition(0).log.roll(harness.now_ms)
+    harness.restart()  # nothing is in memory any more
+    log = harness.broker.topics.require("t").partition(0).log
+    log._log_files.files.remove(log.segments.all[0].txnindex_path)
+    refused = harness.fetch("t", 0, isolation_level=1)
+    assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert not refused.records
+    assert "read_failed" in harness.journal.events("error")
+    assert consume(harness.fetch("t", 0)) == [b"aborted"]
+
+
 @pytest.mark.parametrize("committed", [False, True])
 def test_a_long_poll_of_read_committed_wakes_when_the_marker_is_durable(
     *, harness: BrokerHarness, committed: bool

@@ -81,7 +81,7 @@ def files() -> CountingFiles:
 def manager_of(files: CountingFiles, count: int, limit: int) -> tuple[LogManager, RecordingJournal]:
     journal = RecordingJournal()
     manager = LogManager.open(files, cluster_id="c", node_id=1, journal=journal)
-    manager.open_segments.limit = limit
+    manager.shared.open_segments.limit = limit
     specs = [PartitionSpec(TopicPartition("t", n), b"\1" * 16, CONFIG) for n in range(count)]
     manager.load(specs, NOW_MS)
     return manager, journal
@@ -110,7 +110,7 @@ def test_files_stay_below_the_bound_and_all_can_be_written_and_read(files: Count
         assert len(raw_batches(log)) == 10
         assert log.offset_for_timestamp(NOW_MS) is not None
     assert files.most <= 21  # one is opened before another closes
-    assert len(manager.open_segments) <= 20
+    assert len(manager.shared.open_segments) <= 20
     assert journal.named("open_segments_limited")[0]["limit"] == 20
     assert len(journal.named("open_segments_limited")) == 1
 
@@ -175,7 +175,7 @@ def test_deleted_logs_are_not_counted(files: CountingFiles) -> None:
     write_all(manager, 12)
     for partition in list(manager.logs):
         manager.delete_log(partition)
-    assert len(manager.open_segments) == 0
+    assert len(manager.shared.open_segments) == 0
     gc.collect()
     assert not files.open_files
 
@@ -194,7 +194,7 @@ def test_an_append_that_needs_one_file_too_many_is_refused_until_a_sync_has_made
     files: CountingFiles,
 ) -> None:
     manager, _ = manager_of(files, count=30, limit=8)
-    manager.open_segments.most = 10
+    manager.shared.open_segments.most = 10
     logs = list(manager.logs.values())
     for log in logs[:10]:
         append(log, batch_of())

@@ -10,7 +10,8 @@ id 0 and the client goes on with full fetches. Leader epochs are checked (KIP-32
 with NOT_LEADER_OR_FOLLOWER, whoever may not CLUSTER_ACTION with TOPIC_AUTHORIZATION_FAILED. A client above its quota
 gets nothing, and the time for which it is to pause. With read_committed the records end at the last stable offset, and
 the aborted transactions that have something in them are told, in the order of their first offsets; without it the list
-is null. A long poll goes on until the last stable offset moves.
+is null. One answer tells of 4,096 aborted transactions at most, and its records end earlier where there are more. A
+long poll goes on until the last stable offset moves.
 On a topic with headrace.ttl.enable what has expired is left out, on one with headrace.filter.enable what has no tag of
 the request's filter, tagged field 26738: offsets stay, and a control record that means nothing stands for what is left
 out at the end. A request with a filter is in no session; else, or if the filter is none, it gets INVALID_REQUEST.
@@ -31,6 +32,7 @@ from headrace.broker.fetch_sessions import FINAL_EPOCH, Fetch, WithoutSession
 from headrace.broker.lookup import find_partition
 from headrace.broker.partition import Found, Partition
 from headrace.core.deferred import Deferred
+from headrace.core.log.aborted_lookup import AbortedLookup
 from headrace.core.log.selective_read import SelectiveReading
 from headrace.errors import ApiError, ErrorCode, InvalidRequestError, StorageError
 from headrace.protocol.api_keys import ApiKey
@@ -96,6 +98,7 @@ class _Read:
     __slots__ = (
         "_broker",
         "_context",
+        "_lookup",
         "_reading",
         "_remaining",
         "_turns",
@@ -117,6 +120,7 @@ class _Read:
     ) -> None:
         self._broker = broker
         self._context = context
+        self._lookup = AbortedLookup()
         self._reading = SelectiveReading(broker.now_ms, tags)
         self._turns: int | None = None
         """How many partitions have yet to be looked into, once the first has been."""
@@ -205,7 +209,7 @@ class _Read:
     def _records(self, partition: Partition, wanted: FetchPartition, *, nothing: bool) -> Found:
         offset, isolation_level = wanted.fetch_offset, self.request.isolation_level
         if nothing:
-            return None, partition.aborted_transactions(offset, None, isolation_level)
+            return partition.with_aborted(offset, None, isolation_level, self._lookup)
         max_bytes = min(max(0, wanted.partition_max_bytes), self._remaining)
         visible_end = partition.visible_end(isolation_level)
         if self._reading.concerns(partition.log.config) and visible_end > offset:
@@ -215,6 +219,7 @@ class _Read:
                 max_bytes=max_bytes,
                 isolation_level=isolation_level,
                 minimum_one=self.size == 0,
+                lookup=self._lookup,
                 among=self._next_turn(),
             )
         records = partition.read(
@@ -223,7 +228,7 @@ class _Read:
             up_to=visible_end,
             minimum_one=self.size == 0,
         )
-        return records, partition.aborted_transactions(offset, records, isolation_level)
+        return partition.with_aborted(offset, records, isolation_level, self._lookup)
 
     def _next_turn(self) -> int:
         """Return among how many partitions, beginning with this one, the effort of the reading is to be shared."""

@@ -11,7 +11,7 @@ from headrace.broker.log_dirs.disk_space import DiskSpace
 from headrace.config.broker import BrokerConfig
 from headrace.core.log.cleaner import LogCleaner
 from headrace.core.log.log_manager import LogManager
-from headrace.core.log.open_segments import OpenSegments
+from headrace.core.log.shared import Shared
 from headrace.core.log.sync import RunTasks, run_in_turn
 from headrace.ports import FileSystem, Journal, LogDirectory
 
@@ -39,7 +39,7 @@ class LogDir:
         cluster_id: str,
         new_id: str,
         run_tasks: RunTasks = run_in_turn,
-        open_segments: OpenSegments | None = None,
+        shared: Shared | None = None,
     ) -> None:
         """Claim the directory; `logs.load` opens what lies in it.
 
@@ -50,14 +50,16 @@ class LogDir:
             cluster_id: Of the cluster to which it has to belong.
             new_id: The id that the directory gets if it has none.
             run_tasks: Runs the syncs of a recovery.
-            open_segments: Bounds how many segments are open, in this directory and in others; None for a bound of its
-                own. Files in memory are not counted.
+            shared: The bounds that this directory shares with others; None for bounds of its own. Files in memory are
+                not counted among those that are open.
 
         Raises:
             StorageError: It belongs to another broker.
             OSError: The disk refuses.
         """
         directory = files.describe()
+        if directory.in_memory and shared is not None:
+            shared = shared.of_memory()
         self.files = files
         self.name = directory.name
         self.in_memory = directory.in_memory
@@ -68,7 +70,7 @@ class LogDir:
             journal=journal,
             run_tasks=run_tasks,
             new_id=new_id,
-            open_segments=None if directory.in_memory else open_segments,
+            shared=shared,
         )
         self.cleaner = LogCleaner(
             self.logs, files, journal, backoff_ms=config.log_cleaner_backoff_ms

@@ -28,7 +28,7 @@ from headrace.broker.metadata.metadata_records import (
 )
 from headrace.config.broker import BrokerConfig
 from headrace.core.log.meta_properties import read_meta
-from headrace.core.log.open_segments import OpenSegments
+from headrace.core.log.shared import Shared
 from headrace.core.log.sync import RunTasks, run_in_turn
 from headrace.errors import ConfigError, InvalidConfigError, StorageError
 from headrace.ports import Entropy, FileSystem, Journal, MetadataStore, OpenStorage, Put
@@ -174,9 +174,9 @@ class _Opening:
         cluster_id: str,
         run_tasks: RunTasks,
         storages: OpenStorage,
-        open_segments: OpenSegments | None,
+        shared: Shared | None,
     ) -> None:
-        self._open_segments = open_segments
+        self._shared = shared
         self._config = config
         self._metadata = metadata
         self._entropy = entropy
@@ -198,7 +198,7 @@ class _Opening:
             cluster_id=self._cluster_id,
             new_id=new_id,
             run_tasks=self._run_tasks,
-            open_segments=self._open_segments,
+            shared=self._shared,
         )
 
     def open_storage(self, name: str, directory_id: str) -> LogDir | None:
@@ -245,7 +245,7 @@ def open_log_dirs(
     cluster_id: str,
     run_tasks: RunTasks = run_in_turn,
     storages: OpenStorage = no_storages,
-    open_segments: OpenSegments | None = None,
+    shared: Shared | None = None,
 ) -> LogDirs:
     """Claim all log directories; those further ones that cannot be used are missing from now on.
 
@@ -261,7 +261,7 @@ def open_log_dirs(
         cluster_id=cluster_id,
         run_tasks=run_tasks,
         storages=storages,
-        open_segments=open_segments,
+        shared=shared,
     )
     log_dir = opening.open(first)
     named: list[tuple[str, LogDir | None]] = [(log_dir.name, log_dir)]

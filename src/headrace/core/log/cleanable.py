@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from headrace.core.log.compaction import Plan
 from headrace.core.log.partition_log import PartitionLog
 from headrace.core.log.segment import Segment
-from headrace.core.log.transactions import NEVER
 
 
 def plan_compaction(log: PartitionLog, clean_offset: int, now_ms: int) -> Plan | None:
@@ -45,9 +44,8 @@ def cleanable_end(log: PartitionLog) -> int:
     """Return the offset below which segments may be written anew: synced, visible, and of no open transaction."""
     limit = min(log.high_watermark, log.last_stable_offset, log.synced_offset, log.keep_from)
     # A crash may take away a marker that is not synced; what it aborted is still needed then.
-    for aborted in log.producers.transactions.aborted_between(log.synced_offset, NEVER):
-        limit = min(limit, aborted.first_offset)
-    return limit
+    aborted = log.producers.transactions.aborted.least_first_offset(log.synced_offset)
+    return limit if aborted is None else min(limit, aborted)
 
 
 def _split(

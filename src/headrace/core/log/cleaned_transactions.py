@@ -10,14 +10,13 @@ What is compacted lies below the last stable offset, so all its transactions are
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
+from headrace.core.log.aborted_transactions import AbortedRanges
 from headrace.core.log.batch_compaction import (
     Rules,
     compact_batch,
     compact_marker,
 )
-from headrace.core.log.transactions import AbortedRanges, AbortedTransaction
+from headrace.core.log.control_batch import read_marker
 from headrace.records.batch import BatchHeader
 from headrace.records.rewriting import without_records
 from headrace.types import Buffer
@@ -26,22 +25,23 @@ from headrace.types import Buffer
 class CleanedTransactions:
     """The transactions of one log during one round."""
 
-    __slots__ = ("_aborted", "_with_records", "dropped_markers")
+    __slots__ = ("_with_records", "aborted", "dropped_markers")
 
-    def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
-        """Begin at the log's start, given what was aborted in the part to compact."""
-        self._aborted = AbortedRanges(aborted)
+    def __init__(self) -> None:
+        """Begin at the log's start."""
+        self.aborted = AbortedRanges(())
+        """What was aborted in the segment that is read."""
         self._with_records: set[int] = set()
         """Producers with a transaction of which a record stays, between it and its marker."""
         self.dropped_markers: set[int] = set()
-        """Offsets of the markers that do not stay."""
+        """Offsets of the markers of aborted transactions that do not stay."""
 
     def is_aborted(self, header: BatchHeader) -> bool:
         """Whether a batch has records of an aborted transaction."""
         return (
             header.is_transactional
             and not header.is_control
-            and self._aborted.hold(header.producer_id, header.base_offset)
+            and self.aborted.hold(header.producer_id, header.base_offset)
         )
 
     def compact(
@@ -78,6 +78,11 @@ class CleanedTransactions:
         if header.base_offset >= rules.end_offset:
             return batch
         result = compact_marker(header, batch, rules)
-        if result is None:
+        if result is None and not _commits(batch):
             self.dropped_markers.add(header.base_offset)
         return result
+
+
+def _commits(batch: Buffer) -> bool:
+    marker = read_marker(batch)
+    return marker is not None and marker.committed

@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
+from headrace.core.log.aborted_transactions import AbortedRanges
 from headrace.core.log.batch_compaction import Rules
 from headrace.core.log.cleaned_transactions import CleanedTransactions
 from headrace.core.log.offset_map import OffsetMap
@@ -71,10 +72,7 @@ class Compaction(Rewriting):
         self._now_ms = now_ms
         self._map = OffsetMap(plan.first_dirty_offset, max_keys)
         self._rules = self._current_rules()
-        transactions = plan.log.producers.transactions
-        self._transactions = CleanedTransactions(
-            transactions.aborted_between(plan.segments[0].base_offset, plan.end_offset)
-        )
+        self._transactions = CleanedTransactions()
 
     @property
     def clean_end_offset(self) -> int:
@@ -102,6 +100,7 @@ class Compaction(Rewriting):
 
     def _read_keys(self, segment: Segment) -> Iterator[int]:
         offset_map = self._map
+        self.begin_segment(segment)
         for header, batch in batches(self._files.open(segment.path), segment):
             if header.next_offset > offset_map.end_offset:
                 if self._transactions.is_aborted(header):
@@ -113,12 +112,18 @@ class Compaction(Rewriting):
                     return
         offset_map.end_offset = max(offset_map.end_offset, segment.end_offset)
 
+    def begin_segment(self, segment: Segment) -> None:
+        """Find out what was aborted of the batches of a segment."""
+        self._transactions.aborted = AbortedRanges(
+            self._aborted.between(segment.base_offset, segment.end_offset)
+        )
+
     def what_stays(self, header: BatchHeader, batch: Buffer, *, keep_empty: bool) -> Buffer | None:
         """Return what stays of the next batch."""
         return self._transactions.compact(header, batch, self._rules, keep_empty=keep_empty)
 
     def take_dropped_markers(self) -> frozenset[int]:
-        """Return the offsets of the markers that the last group has lost."""
+        """Return the offsets of the markers of aborted transactions that the last group has lost."""
         dropped = frozenset(self._transactions.dropped_markers)
         self._transactions.dropped_markers.clear()
         return dropped

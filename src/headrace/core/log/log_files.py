@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from headrace.core.log.aborted_index import encode_aborted
+from headrace.core.log.aborted_history import AbortedHistory
 from headrace.core.log.config import LogConfig
 from headrace.core.log.partition_metadata import owner_in
 from headrace.core.log.recovery import EPOCHS_FILE, LoadedLog
+from headrace.core.log.replacement import Replacement, install
 from headrace.core.log.segment import Segment, write_cache
 from headrace.core.log.segments import Segments
 from headrace.core.log.sync import SyncTask
@@ -167,6 +168,7 @@ class LogFiles:
         if self._synced_offset < sealed.end_offset:
             self._unsynced.append(sealed.reopen())
         self.segments.add(segment)
+        self._aborted.seal(sealed.base_offset, sealed.end_offset)
         if len(self._unsynced) > _MAX_UNSYNCED_FILES:
             # Nobody syncs this log (durability `os`), so its descriptors would pile up.
             self._unsynced.pop(0).sync()
@@ -175,7 +177,8 @@ class LogFiles:
     # Caches
 
     def maybe_write_caches(self) -> None:
-        """Write the caches if the active segment has grown by much since they were."""
+        """Write the caches if the active segment has grown by much since they were, or if one is not written yet."""
+        self._aborted.save_sealed()
         segment = self.segments.active
         if segment.size - segment.indexed_size >= CACHES_AFTER_BYTES:
             self.write_caches(segment)
@@ -192,13 +195,22 @@ class LogFiles:
 
     def write_aborted(self, segment: Segment) -> None:
         """Write which aborted transactions end in a segment, if any of the log's is remembered."""
-        if aborted := self._producers.transactions.aborted:
-            content = encode_aborted(aborted, segment.base_offset, segment.end_offset)
-            write_cache(self.files, segment.txnindex_path, content)
+        self._aborted.save(segment.base_offset, segment.end_offset)
 
-    def compacted(self, end_offset: int) -> None:
-        """Take note that compaction has rewritten what lies below an offset."""
+    @property
+    def _aborted(self) -> AbortedHistory:
+        return self._producers.transactions.aborted
+
+    def install(self, replacement: Replacement, interval: int) -> None:
+        """Put a compacted segment in the place of those that it was made from; see `replacement`.
+
+        Raises:
+            OSError: It is half done; the log can be used again after a restart.
+        """
+        base_offset, end_offset = replacement.first.base_offset, replacement.sources[-1].end_offset
         self._snapshots.remove_before(end_offset)
+        install(self.files, self.segments, replacement, interval=interval)
+        self._aborted.replace(base_offset, end_offset, replacement.aborted)
 
     # Durability
 
@@ -261,6 +273,7 @@ class LogFiles:
             self._task.abandoned = True
             self._task = None
         self.segments.unload()
+        self._aborted.close()
         self._unsynced.clear()
 
 

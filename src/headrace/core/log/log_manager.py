@@ -29,6 +29,7 @@ from headrace.core.log.meta_properties import claim
 from headrace.core.log.open_segments import OpenSegments
 from headrace.core.log.partition_log import PartitionLog
 from headrace.core.log.partition_metadata import decode_topic_id, encode_topic_id
+from headrace.core.log.shared import Shared
 from headrace.core.log.sync import RunTasks, SyncTask, run_in_turn
 from headrace.core.log.upkeep import Upkeep
 from headrace.errors import StorageError
@@ -83,7 +84,7 @@ class LogManager:
         directory_id: str,
         clean: bool,
         run_tasks: RunTasks,
-        open_segments: OpenSegments | None = None,
+        shared: Shared | None = None,
     ) -> None:
         """Use a directory that `open` has checked."""
         self.directory_id = directory_id
@@ -99,9 +100,7 @@ class LogManager:
         self._batch: SyncBatch | None = None
         self._failure: OSError | None = None
         self._offsets = LogOffsets(files)
-        self.open_segments = (
-            OpenSegments(journal=journal) if open_segments is None else open_segments
-        )
+        self.shared = Shared(OpenSegments(journal=journal)) if shared is None else shared
         self.upkeep = Upkeep(self._logs, self.write_checkpoints, journal)
         self._deletions = Deletions(files, journal)
 
@@ -115,7 +114,7 @@ class LogManager:
         journal: Journal,
         run_tasks: RunTasks = run_in_turn,
         new_id: str = "",
-        open_segments: OpenSegments | None = None,
+        shared: Shared | None = None,
     ) -> LogManager:
         """Claim a directory: check that it is this broker's, and take away the mark of its last clean shutdown.
 
@@ -126,7 +125,7 @@ class LogManager:
             journal: Told about repairs and failures.
             run_tasks: Runs the syncs of a recovery: two for each log, which take far less time in parallel.
             new_id: The id that the directory gets if it has none.
-            open_segments: Bounds how many segments are open, with other directories; None for a bound of its own.
+            shared: The bounds that its logs share with those of other directories; None for bounds of its own.
 
         Raises:
             StorageError: The directory belongs to another cluster or broker, or has a newer format.
@@ -142,7 +141,7 @@ class LogManager:
             directory_id=directory_id,
             clean=clean,
             run_tasks=run_tasks,
-            open_segments=open_segments,
+            shared=shared,
         )
 
     # Loading
@@ -206,7 +205,7 @@ class LogManager:
             metadata=encode_topic_id(spec.topic_id),
             journal=self._journal,
             sync=sync,
-            open_segments=self.open_segments,
+            shared=self.shared,
         )
         log.on_dirty = self.mark_dirty
         if self._failure is not None:

@@ -17,14 +17,14 @@ from headrace.core.log.config import LogConfig
 from headrace.core.log.control_batch import Marker, build_marker
 from headrace.core.log.leader_epochs import LeaderEpochCache
 from headrace.core.log.log_files import MAX_OFFSET_SPAN, LogFiles, repair_metadata
-from headrace.core.log.open_segments import OpenSegments
 from headrace.core.log.partition_metadata import owner_in
 from headrace.core.log.producer_state import SEQUENCE_MASK, BatchEntry, ProducerState
 from headrace.core.log.recovery import LoadedLog, LogLoader, RecoveryReport
-from headrace.core.log.replacement import Replacement, install
+from headrace.core.log.replacement import Replacement
 from headrace.core.log.retention import count_deletable
 from headrace.core.log.segment import Segment
 from headrace.core.log.segments import Segments
+from headrace.core.log.shared import Shared
 from headrace.core.log.sync import SyncTask
 from headrace.core.log.time_lookup import TimestampOffset, find, find_newest
 from headrace.core.log.transactions import NEVER
@@ -90,7 +90,6 @@ class PartitionLog:
         loaded: LoadedLog,
         log_start_offset: int,
         metadata: bytes | None,
-        open_segments: OpenSegments | None,
     ) -> None:
         """Take over what was loaded; callers use `open`."""
         self.config = config
@@ -103,9 +102,7 @@ class PartitionLog:
                 created_ms=now_ms,
             )
         ]
-        self.segments = Segments(
-            segments, OpenSegments() if open_segments is None else open_segments
-        )
+        self.segments = Segments(segments, loaded.shared.open_segments)
         self.epochs: LeaderEpochCache = loaded.epochs
         self.producers: ProducerState = loaded.producers
         self._log_files = LogFiles(files, directory, loaded, self.segments, metadata=metadata)
@@ -142,7 +139,7 @@ class PartitionLog:
         metadata: bytes | None = None,
         journal: Journal | None = None,
         sync: Callable[[SyncTask], object] = SyncTask.run,
-        open_segments: OpenSegments | None = None,
+        shared: Shared | None = None,
     ) -> PartitionLog:
         """Open a log, recovering it if need be. A directory that does not exist is created at the first append.
 
@@ -158,7 +155,7 @@ class PartitionLog:
             metadata: Content of `partition.metadata`, written with the first batch.
             journal: Told about repairs.
             sync: Called with what a recovery has to sync before the log may be used.
-            open_segments: Bounds how many segments are open, with other logs.
+            shared: The bounds that it shares with other logs; None for bounds of its own.
 
         Raises:
             StorageError: Data below the recovery point is missing or damaged.
@@ -172,6 +169,7 @@ class PartitionLog:
             recovery_point=recovery_point,
             log_start_offset=log_start_offset,
             owner=owner_in(metadata),
+            shared=shared,
         ).load()
         if loaded.unsynced is not None:
             sync(loaded.unsynced)
@@ -186,7 +184,6 @@ class PartitionLog:
             loaded=loaded,
             log_start_offset=log_start_offset or 0,
             metadata=metadata,
-            open_segments=open_segments,
         )
 
     def __repr__(self) -> str:
@@ -303,6 +300,8 @@ class PartitionLog:
         if self._failure is not None:
             raise self._failed()
         self.producers.check_marker(marker)
+        if not marker.committed and self.producers.transactions.aborted.is_full:
+            self.roll(now_ms)
         records: Buffer = build_marker(marker, now_ms)
         append_time_ms = NO_TIMESTAMP
         if self.config.message_timestamp_type == TimestampType.LOG_APPEND_TIME:
@@ -508,10 +507,8 @@ class PartitionLog:
         Raises:
             OSError: It is half done; the log can be used again after a restart.
         """
-        interval = self.config.index_interval_bytes
-        self._log_files.compacted(replacement.sources[-1].end_offset)
-        install(self._log_files.files, self.segments, replacement, interval=interval)
-        self.producers.transactions.forget_aborted(replacement.dropped_markers)
+        self._log_files.install(replacement, self.config.index_interval_bytes)
+        self.producers.transactions.aborted.start_at(self.log_start_offset)
 
     def settle(self) -> None:
         """Take note that what was installed, if anything was, has its name."""

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
+from headrace.core.log.aborted_history import AbortedHistory
 from headrace.core.log.control_batch import Marker
 from headrace.core.log.transactions import Transactions
 from headrace.errors import (
@@ -74,12 +75,12 @@ class ProducerState:
 
     __slots__ = ("_entries", "_limit", "aborted_from", "transactions")
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, aborted: AbortedHistory | None = None) -> None:
         self._entries: dict[int, ProducerEntry] = {}
         self._limit = limit
         self.aborted_from = -1
         """What the restored snapshot knows of aborted transactions: where the first marker lies, -1 without one."""
-        self.transactions = Transactions()
+        self.transactions = Transactions(aborted)
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -231,7 +232,7 @@ class ProducerState:
         """Return the snapshot file of the state after all batches below `offset`."""
         parts = [_HEADER.pack(_MAGIC, _VERSION, 0, offset, len(self._entries))]
         aborted, is_open = self.transactions.aborted, self.transactions.open
-        parts.append(_ABORTED.pack(aborted[0].last_offset if aborted else -1))
+        parts.append(_ABORTED.pack(aborted.first_marker))
         for producer_id, entry in self._entries.items():
             count = len(entry.batches)
             fields = (producer_id, entry.epoch, entry.last_append_ms, count)
@@ -272,7 +273,7 @@ class ProducerState:
                 entry.batches.append(BatchEntry(*_BATCH.unpack_from(body, position)))
                 position += _BATCH.size
         self._entries = entries
-        self.transactions = Transactions()
+        self.transactions = Transactions(self.transactions.aborted)
         self.transactions.restore(is_open)
 
 

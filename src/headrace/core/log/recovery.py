@@ -18,7 +18,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from headrace.core.log.aborted_index import decode_aborted, encode_aborted
+from headrace.core.log.aborted_history import AbortedHistory
+from headrace.core.log.aborted_index import decode_aborted
 from headrace.core.log.config import LogConfig
 from headrace.core.log.control_batch import read_marker
 from headrace.core.log.index import IndexedPart, SparseIndex
@@ -26,9 +27,11 @@ from headrace.core.log.leader_epochs import LeaderEpochCache
 from headrace.core.log.producer_state import SEQUENCE_MASK, BatchEntry, ProducerState
 from headrace.core.log.replacement import finish_replacements
 from headrace.core.log.scan import Header, SegmentScan
-from headrace.core.log.segment import Segment, write_cache
+from headrace.core.log.segment import Segment
+from headrace.core.log.shared import Shared
 from headrace.core.log.snapshots import ProducerSnapshots
 from headrace.core.log.sync import SyncTask
+from headrace.core.log.transactions import NEVER
 from headrace.errors import StorageError
 from headrace.ports import File, FileSystem, Journal
 from headrace.records.batch import (
@@ -66,6 +69,7 @@ class LoadedLog:
     producers: ProducerState
     end_offset: int
     snapshots: ProducerSnapshots
+    shared: Shared
     caches_current: bool
     unsynced: SyncTask | None
     """What was checked, to be synced before anybody hears of it; None after a clean shutdown."""
@@ -98,8 +102,10 @@ class LogLoader:
         recovery_point: int,
         log_start_offset: int | None = None,
         owner: str = "",
+        shared: Shared | None = None,
     ) -> None:
         self._files = files
+        self._shared = Shared() if shared is None else shared
         self._owner = owner
         self._directory = directory
         self._config = config
@@ -108,7 +114,7 @@ class LogLoader:
         self._recovery_point = recovery_point
         self._log_start_offset = log_start_offset
         self._report = RecoveryReport()
-        self._producers = ProducerState(config.max_producer_ids)
+        self._producers = self._no_producers()
         self._epochs = LeaderEpochCache()
         self._snapshots = ProducerSnapshots(files, directory)
         self._has_txnindex = False
@@ -151,6 +157,7 @@ class LogLoader:
             self._producers,
             end_offset,
             self._snapshots,
+            self._shared,
             caches_current=self._clean and first_scanned == len(segments) and not self._rebuilt,
             unsynced=unsynced,
             report=self._report,
@@ -251,13 +258,25 @@ class LogLoader:
         """Restore the newest sound snapshot that is safe, and replay the headers after it."""
         self._restore_producers(offset, segments[0].base_offset if segments else offset)
         if self._producers.aborted_from >= 0 and not self._load_aborted(segments):
-            self._producers = ProducerState(self._config.max_producer_ids)
+            self._producers.transactions.aborted.close()
+            self._producers = self._no_producers()
             self._producers_end = 0
             self._rebuilt = True
         for segment in unscanned:
             if segment.end_offset > self._producers_end:
                 for position, header in _headers(segment):
                     self._replay(segment.reopen(), position, header)
+                if segment is not segments[-1]:
+                    self._seal_aborted(segment)
+                    self._producers.transactions.aborted.save_sealed()  # it is not kept in memory
+
+    def _no_producers(self) -> ProducerState:
+        aborted = AbortedHistory(self._files, self._directory, self._shared.aborted)
+        return ProducerState(self._config.max_producer_ids, aborted)
+
+    def _seal_aborted(self, segment: Segment) -> None:
+        """Take note that what was aborted until now has its marker in a segment, or in those before it."""
+        self._producers.transactions.aborted.seal(segment.base_offset, segment.end_offset)
 
     def _restore_producers(self, offset: int, start_offset: int) -> None:
         """Restore the newest sound snapshot at or below an offset, unless batches are gone that followed it.
@@ -267,21 +286,25 @@ class LogLoader:
         """
         restored = self._snapshots.restore(self._producers, offset)
         if restored is not None and restored < start_offset:
-            self._producers, restored = ProducerState(self._config.max_producer_ids), None
+            self._producers, restored = self._no_producers(), None
         self._producers_end = restored or 0
 
     def _load_aborted(self, segments: list[Segment]) -> bool:
         """Load the aborted transactions that the snapshot knew of; false if a file of them is not there or unsound."""
         first, end = self._producers.aborted_from, self._producers_end
         aborted = self._producers.transactions.aborted
-        following = [segment.base_offset for segment in segments[1:]] + [end]
+        following = [segment.base_offset for segment in segments[1:]] + [NEVER]
         for segment, next_offset in zip(segments, following, strict=True):
             if segment.base_offset < end and next_offset > first:
                 content = self._files.read_file(segment.txnindex_path)
                 known = decode_aborted(content, segment.base_offset)
                 if known is None or known.end_offset < min(next_offset, end):
                     return False
-                aborted.extend(entry for entry in known.entries if entry.last_offset < end)
+                if next_offset <= end:
+                    aborted.add_known(segment.base_offset, next_offset, known.entries)
+                else:
+                    for entry in known.entries.marked_within(segment.base_offset, end):
+                        aborted.append(entry)
         return True
 
     def _known_part(self, segment: Segment, size: int) -> IndexedPart:
@@ -347,6 +370,8 @@ class LogLoader:
                 self._remove_from(segments, number + 1)
                 self._cut(segment, scan.position)
                 return segments[: number + 1]
+            if segment is not segments[-1]:
+                self._seal_aborted(segment)
         return segments
 
     def _scan_segment(self, segment: Segment) -> SegmentScan:
@@ -464,15 +489,14 @@ class LogLoader:
         aborted = self._producers.transactions.aborted
         if not aborted and not self._has_txnindex:
             return
-        first_marker = aborted[0].last_offset if aborted else -1
         for segment in segments[first:]:
-            if segment.end_offset <= first_marker:
+            if segment.end_offset <= aborted.first_marker:
                 continue
-            content = encode_aborted(aborted, segment.base_offset, segment.end_offset)
             if segment is segments[-1]:
+                content = aborted.content_of_active(segment.base_offset, segment.end_offset)
                 self._files.write_file(segment.txnindex_path, content)
             else:
-                write_cache(self._files, segment.txnindex_path, content)
+                aborted.save(segment.base_offset, segment.end_offset)
 
 
 def _headers(segment: Segment) -> Iterator[tuple[int, Header]]:

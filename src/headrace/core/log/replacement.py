@@ -34,9 +34,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
+from headrace.core.log.aborted_transactions import AbortedTransactions
 from headrace.core.log.expiry_index import ExpiryIndex
 from headrace.core.log.index import SparseIndex
 from headrace.core.log.segment import LOG_SUFFIX, Segment, segment_path
@@ -60,8 +61,8 @@ class Replacement:
     file: File
     index: SparseIndex
     first_timestamp: int
-    dropped_markers: frozenset[int] = frozenset()
-    """Offsets of markers of which nothing is left: their transactions are no longer told to readers."""
+    aborted: AbortedTransactions = field(default_factory=AbortedTransactions)
+    """The aborted transactions whose markers stay in it. Readers are no longer told of others that ended in it."""
     expiries: ExpiryIndex | None = None
     """When the records expire, where they do."""
     owner: str = ""

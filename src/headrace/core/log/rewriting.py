@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from headrace.core.log.aborted_transactions import AbortedTransactions
 from headrace.core.log.expiry_index import ExpiryIndex
 from headrace.core.log.index import SparseIndex
 from headrace.core.log.partition_log import PartitionLog
@@ -102,6 +103,8 @@ class Rewriting:
         self._config = log.config
         self._kept_ends = log.producers.last_offsets
         self._kept_starts = {start for _, start in log.epochs.entries}
+        self._aborted = log.producers.transactions.aborted.copy()
+        self._most_aborted = log.producers.transactions.aborted.cache.most_in_segment
         self._steps = self.work()
 
     @property
@@ -128,8 +131,11 @@ class Rewriting:
         """
         raise NotImplementedError
 
+    def begin_segment(self, segment: Segment) -> None:
+        """Prepare for the batches of a segment."""
+
     def take_dropped_markers(self) -> frozenset[int]:
-        """Return the offsets of the markers that the last group has lost."""
+        """Return the offsets of the markers of aborted transactions that the last group has lost."""
         return frozenset()
 
     def run(self) -> None:
@@ -152,18 +158,21 @@ class Rewriting:
     def groups(self, segments: Iterable[Segment]) -> Iterator[Sequence[Segment]]:
         """Yield neighbours among the segments in groups that make one segment each."""
         group: list[Segment] = []
-        size = 0
+        size = aborted = 0
         for segment in segments:
             span = segment.end_offset - (group[0] if group else segment).base_offset
+            count = self._aborted.count_within(segment.base_offset, segment.end_offset)
             if group and (
                 size + segment.size > self._config.segment_bytes
                 or span > _MAX_OFFSET_SPAN
                 or segment.base_offset != group[-1].end_offset
+                or aborted + count > self._most_aborted
             ):
                 yield group
-                group, size = [], 0
+                group, size, aborted = [], 0, 0
             group.append(segment)
             size += segment.size
+            aborted += count
         if group:
             yield group
 
@@ -174,6 +183,7 @@ class Rewriting:
         end_offset = sources[-1].end_offset
         stats = self.stats
         for source in sources:
+            self.begin_segment(source)
             for header, batch in batches(self._files.open(source.path), source):
                 keep_empty = (
                     header.next_offset == end_offset
@@ -196,15 +206,15 @@ class Rewriting:
             # a crash, and in the last one a gap between offsets means damage.
             self._files.sync_directory(sources[0].directory)
             stats.replaced_segments += len(sources)
-            markers, expiries = self.take_dropped_markers(), group.expiries
+            aborted = self._aborted_after(sources)
             yield from self._hand_over(
                 Replacement(
                     sources,
                     group.file,
                     group.index,
                     group.first_timestamp,
-                    markers,
-                    expiries,
+                    aborted,
+                    group.expiries,
                     self.log.owner,
                 )
             )
@@ -212,6 +222,14 @@ class Rewriting:
             self.take_dropped_markers()
             if group.expiries is not None:
                 self.learned.append((sources[0], group.expiries))
+
+    def _aborted_after(self, sources: Sequence[Segment]) -> AbortedTransactions:
+        """Return the aborted transactions that end in segments and stay known."""
+        dropped = self.take_dropped_markers()
+        known = self._aborted.marked_within(sources[0].base_offset, sources[-1].end_offset)
+        if not dropped:
+            return known
+        return AbortedTransactions(entry for entry in known if entry.last_offset not in dropped)
 
     def _hand_over(self, replacement: Replacement) -> Iterator[int]:
         """Have a group installed, by whoever runs the steps, before it gets its name."""

@@ -485,8 +485,8 @@ class Segment:
         return CorruptRecordError(f"{self.path}: the batch at byte {position} {what}")
 
 
-def write_cache(files: FileSystem, path: str, content: bytes) -> None:
-    """Write a file that can be rebuilt: not synced, and no error if the disk is full."""
+def write_cache(files: FileSystem, path: str, content: bytes) -> bool:
+    """Write a file that can be rebuilt: not synced, and no error if the disk is full; returns whether it is there."""
     try:
         file = files.open(path, create=True)
         file.truncate(0)
@@ -494,3 +494,5 @@ def write_cache(files: FileSystem, path: str, content: bytes) -> None:
         file.close()
     except OSError:
         files.remove(path)
+        return False
+    return True

@@ -4,78 +4,20 @@ A transaction is open in a log from its producer's first transactional batch to 
 offset of the first open one everything is decided, and that is what `read_committed` consumers see. A marker counts
 only once the high watermark has passed it: before, a crash may take it away again.
 
-An aborted transaction is remembered as long as a record of it may be read, with the last stable offset after it. All
-that were aborted later begin at or after that offset, so a search may end there.
+Which were aborted is remembered as long as a record of them may be read: see `aborted_history`.
 """
 
 from __future__ import annotations
 
-from array import array
-from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
-from typing import Final, NamedTuple
+from collections.abc import Iterable
+from typing import Final
 
-_FIELDS, _MARKER = 4, 2
-"""Fields of an entry, and the number of the marker's offset among them."""
+from headrace.core.log.aborted_history import AbortedHistory
+from headrace.core.log.aborted_transactions import AbortedTransaction
+
 NEVER: Final = 2**63 - 1
 """The first unstable offset of a log without undecided transactions."""
-
-
-class AbortedTransaction(NamedTuple):
-    """An aborted transaction, as in Kafka's transaction index; `last_offset` is its marker's."""
-
-    producer_id: int
-    first_offset: int
-    last_offset: int
-    last_stable_offset: int
-
-
-class AbortedTransactions:
-    """The aborted transactions of a log, by the offset of their markers: 32 bytes each, for there may be many."""
-
-    __slots__ = ("_fields",)
-
-    def __init__(self, entries: Iterable[AbortedTransaction] = ()) -> None:
-        self._fields: array[int] = array("q")
-        self.extend(entries)
-
-    def __len__(self) -> int:
-        return len(self._fields) // _FIELDS
-
-    def __getitem__(self, number: int) -> AbortedTransaction:
-        first = number * _FIELDS
-        return AbortedTransaction(*self._fields[first : first + _FIELDS])
-
-    def __iter__(self) -> Iterator[AbortedTransaction]:
-        return map(self.__getitem__, range(len(self)))
-
-    def append(self, entry: AbortedTransaction) -> None:
-        """Add one whose marker follows those of all others."""
-        self._fields.extend(entry)
-
-    def extend(self, entries: Iterable[AbortedTransaction]) -> None:
-        """Add several, in the order of their markers."""
-        for entry in entries:
-            self._fields.extend(entry)
-
-    def number_at(self, offset: int) -> int:
-        """Return the number of the first one whose marker is not below an offset."""
-        fields = self._fields
-        return bisect_left(
-            range(len(self)), offset, key=lambda number: fields[number * _FIELDS + _MARKER]
-        )
-
-    def forget_first(self, count: int) -> None:
-        """Forget the oldest ones."""
-        del self._fields[: count * _FIELDS]
-
-    def marked_within(self, base_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """Return those whose markers lie between two offsets."""
-        return [
-            self[number]
-            for number in range(self.number_at(base_offset), self.number_at(end_offset))
-        ]
 
 
 class Transactions:
@@ -83,10 +25,10 @@ class Transactions:
 
     __slots__ = ("_start_offset", "aborted", "decided", "first_unstable_offset", "open")
 
-    def __init__(self) -> None:
+    def __init__(self, aborted: AbortedHistory | None = None) -> None:
+        """Begin without any, or with what is known of aborted ones."""
         self._start_offset = 0
-        self.aborted = AbortedTransactions()
-        """By the offset of their markers."""
+        self.aborted = AbortedHistory() if aborted is None else aborted
         self.decided: deque[tuple[int, int]] = deque()
         """Marker and first offset of those whose marker the high watermark has not passed yet."""
         self.first_unstable_offset = NEVER
@@ -121,7 +63,7 @@ class Transactions:
     def start_at(self, offset: int) -> None:
         """Forget what lies below the log's start."""
         self._start_offset = offset
-        self.aborted.forget_first(self.aborted.number_at(offset))
+        self.aborted.start_at(offset)
         self._find_first_unstable()
 
     def restore(self, open_transactions: Iterable[tuple[int, int]]) -> None:
@@ -133,43 +75,3 @@ class Transactions:
         first = min((first for _, first in self.decided), default=NEVER)
         first = min(first, next(iter(self.open.values()), NEVER))
         self.first_unstable_offset = max(first, self._start_offset)
-
-    def aborted_between(self, offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """Return those that have something from `offset` on and below `end_offset`, by their first offsets."""
-        found: list[AbortedTransaction] = []
-        aborted = self.aborted
-        for number in range(aborted.number_at(offset), len(aborted)):
-            entry = aborted[number]
-            if entry.first_offset < end_offset:
-                found.append(entry)
-            if entry.last_stable_offset >= end_offset:
-                break
-        return sorted(found, key=lambda entry: entry.first_offset)
-
-    def forget_aborted(self, markers: Collection[int]) -> None:
-        """Forget aborted transactions of which compaction has left nothing, not even the marker."""
-        if markers:
-            self.aborted = AbortedTransactions(
-                entry for entry in self.aborted if entry.last_offset not in markers
-            )
-
-
-class AbortedRanges:
-    """Tells which batches belong to aborted transactions."""
-
-    __slots__ = ("_ranges",)
-
-    def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
-        """Arrange them by producer; the transactions of one do not overlap."""
-        self._ranges: dict[int, list[tuple[int, int]]] = {}
-        for entry in aborted:
-            ranges = self._ranges.setdefault(entry.producer_id, [])
-            ranges.append((entry.first_offset, entry.last_offset))
-
-    def hold(self, producer_id: int, offset: int) -> bool:
-        """Whether the transactional batch of a producer at an offset was aborted."""
-        ranges = self._ranges.get(producer_id)
-        if ranges is None:
-            return False
-        number = bisect_right(ranges, offset, key=lambda entry: entry[0]) - 1
-        return number >= 0 and offset < ranges[number][1]
