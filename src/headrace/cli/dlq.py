@@ -18,8 +18,11 @@ if TYPE_CHECKING:
 
 GROUP: Final = "headrace-redrive"
 """Its committed offsets in a dead-letter topic say how far letters were sent back."""
-FLUSH_EVERY: Final = 500
 CLIENT: Final = "headrace-dlq"
+MAX_DIGITS: Final = 18
+"""Digits of what a letter counts; a header with more is text."""
+SHOWN: Final = 5
+"""Letters that were left of which it is told where they are; JSON tells of more."""
 
 
 @click.group()
@@ -99,6 +102,19 @@ def show(bootstrap: str, properties: dict[str, Any], *, as_json: bool, **options
 @click.option("--all", "everything", is_flag=True, help="Also those that were sent back before.")
 @click.option("--error-type", metavar="NAME", help="Only letters of this error, e.g. ValueError.")
 @click.option("--to", metavar="TOPIC", help="Where to, in place of the topic they come from.")
+@click.option(
+    "--from",
+    "sources",
+    metavar="TOPIC",
+    multiple=True,
+    help="Only letters of this topic, which go back to it; more than once for several.",
+)
+@click.option(
+    "--any-topic",
+    is_flag=True,
+    help="Each letter to the topic that it names, if there is one of that name. Only where nobody but workers may "
+    "write to the dead-letter topic.",
+)
 @click.option("-n", "--limit", type=click.IntRange(min=1), help="At most so many.")
 @click.option(
     "--max-redrives",
@@ -111,23 +127,38 @@ def show(bootstrap: str, properties: dict[str, Any], *, as_json: bool, **options
 def redrive(bootstrap: str, properties: dict[str, Any], *, as_json: bool, **options: Any) -> None:
     """Send dead letters back to their topic, for the workers of the group that gave them up.
 
-    They stay where they are, and the next redrive begins behind them; one that breaks off goes on where it was. Letters
-    that are passed over, by --error-type or --max-redrives, come again only with --all.
+    Letters in dlq.TOPIC go back to TOPIC. Those that name another topic are left, and the exit code is 1: whoever may
+    write to dlq.TOPIC could otherwise write anywhere. --from, --to and --any-topic say where else they may go.
+
+    Letters stay where they are, and the next redrive begins behind them; one that breaks off goes on where it was.
+    Those that are passed over, by --error-type, --from or --max-redrives, come again only with --all, and so do those
+    that are left, once a letter behind them was sent.
     """
+    from headrace.cli._redrive import Redrive, Targets  # noqa: PLC0415 - not for `--help`
+
     topic = _letters_of(options)
+    to, sources, any_topic = options["to"], options["sources"], options["any_topic"]
+    if any_topic and (to or sources):
+        raise click.UsageError("--any-topic goes neither with --to nor with --from")
+    if topic in {to, *sources}:
+        raise click.UsageError(f"letters are not sent to {topic}, where they are")
     with _admin(bootstrap, properties) as admin, _consumer(bootstrap, properties) as consumer:
+        existing = admin.topics() if any_topic else ()
         start = {} if options["everything"] else _sent_back(admin, topic)
-        result = _Redrive(bootstrap, properties, options).run(_letters(consumer, topic, start))
+        result = Redrive(
+            bootstrap,
+            Targets(topic, to=to, sources=sources, existing=existing),
+            options,
+            client={"client_id": CLIENT, **properties},
+            positions=_consumer(bootstrap, properties),
+        ).run(_letters(consumer, topic, start))
     if as_json:
         print_json({"topic": topic, "dry_run": options["dry_run"], **result})
     else:
         word = "would be sent" if options["dry_run"] else "sent"
         say(f"{result['sent']} {word}, {result['passed_over']} passed over")
     if result["homeless"]:
-        fail(
-            "the next letter names no topic that it comes from, as one of a Kinesis stream: it and those behind it "
-            "wait for --to TOPIC"
-        )
+        fail(_of_homeless(topic, result["homeless"], result["left"]))
 
 
 @dlq.command("purge")
@@ -157,67 +188,19 @@ def purge(bootstrap: str, properties: dict[str, Any], *, as_json: bool, **option
         say(f"{count} {'would be deleted' if options['dry_run'] else 'deleted'}")
 
 
-class _Redrive:
-    """Sends letters back; how far is committed when what was sent is safe."""
-
-    def __init__(self, bootstrap: str, properties: dict[str, Any], options: dict[str, Any]) -> None:
-        from headrace.clients.producer.blocking import Producer  # noqa: PLC0415 - not for `--help`
-        from headrace.workers.outlet import LARGEST_RECORD_BYTES  # noqa: PLC0415 - as above
-
-        self._options = options
-        large = {"recreate_topics": False, "max_request_size": LARGEST_RECORD_BYTES, **properties}
-        self._producer = Producer(
-            bootstrap, serde="bytes", key_serde="bytes", client_id=CLIENT, **large
-        )
-        self._positions = _consumer(bootstrap, properties)
-        self._done: dict[TopicPartition, int] = {}
-        self._result = {"sent": 0, "passed_over": 0, "homeless": 0}
-
-    def run(self, records: Iterator[ConsumerRecord]) -> dict[str, int]:
-        with self._producer, self._positions:
-            for number, record in enumerate(records, 1):
-                if self._result["sent"] == self._options["limit"] or not self._one(record):
-                    break
-                if number % FLUSH_EVERY == 0:
-                    self._settle()
-            self._settle()
-        return self._result
-
-    def _one(self, record: ConsumerRecord) -> bool:
-        """Send one; false where there is no place for it: what comes behind waits for an answer."""
-        from headrace.types import TopicPartition  # noqa: PLC0415 - not for `--help`
-        from headrace.workers import letters  # noqa: PLC0415 - as above
-
-        options = self._options
-        home = letters.place_of(record, letters.LETTER).topic
-        if letters.header(record, letters.SHARD) is not None:
-            home = record.topic  # it is of a stream, and no topic has to be its home
-        target = options["to"] or home
-        wanted = options["error_type"]
-        # A letter without its value is no record to send back; its headers say where the whole record is.
-        passed_over = (
-            letters.header(record, letters.LEFT_OUT) is not None
-            or (wanted is not None and _describe(record)["error_type"] != wanted)
-            or letters.redrives(record) >= options["max_redrives"]
-        )
-        if passed_over:
-            self._result["passed_over"] += 1
-        elif target == record.topic:
-            self._result["homeless"] += 1
-            return False
-        else:
-            if not options["dry_run"]:
-                headers = letters.redrive_headers(record)
-                self._producer.send(target, record.value, key=record.key, headers=headers)
-            self._result["sent"] += 1
-        self._done[TopicPartition(record.topic, record.partition)] = record.offset + 1
-        return True
-
-    def _settle(self) -> None:
-        if self._done and not self._options["dry_run"]:
-            self._producer.flush()
-            self._positions.assign(self._done)
-            self._positions.commit(self._done)
+def _of_homeless(topic: str, count: int, left: list[dict[str, Any]]) -> str:
+    """Return what to say of letters that may go nowhere."""
+    shown = [
+        f"{topic}-{one['partition']}@{one['offset']} names "
+        + ("no topic" if one["names"] is None else f"{one['names']!r}")
+        for one in left[:SHOWN]
+    ]
+    more = f", and {count - len(shown)} more" if count > len(shown) else ""
+    return (
+        f"{count} left, which may not go where their headers say: {', '.join(shown)}{more}. If you trust whoever may "
+        f"write to {topic}, --from TOPIC sends those of one topic back to it (with --all, if letters behind them were "
+        "sent), and --any-topic each to its own; --to TOPIC sends them to one topic, those of streams as well"
+    )
 
 
 def _letters_of(options: dict[str, Any]) -> str:
@@ -247,15 +230,13 @@ def _describe(record: ConsumerRecord) -> dict[str, Any]:
     """Return what a letter says, for people and for programs."""
     from headrace.workers import letters  # noqa: PLC0415 - not for `--help`
 
-    place = letters.place_of(record, letters.LETTER)
+    place = letters.named_place(record, letters.LETTER)
     headers = {name: letters.header_text(name, value) for name, value in record.headers}
     return {
         "partition": record.partition,
         "offset": record.offset,
         "timestamp_ms": record.timestamp_ms,
-        "from": None
-        if place.topic == record.topic
-        else f"{place.topic}-{place.partition}@{place.offset}",
+        "from": None if place is None else f"{place.topic}-{place.partition}@{place.offset}",
         "error_type": headers.get(letters.ERROR_TYPE),
         "error": headers.get(letters.ERROR_MESSAGE),
         "attempts": _number(headers.get(letters.ATTEMPTS)),
@@ -268,8 +249,9 @@ def _describe(record: ConsumerRecord) -> dict[str, Any]:
 
 
 def _number(text: str | None) -> int | str | None:
-    """Return what a header counts; one that somebody else wrote may count nothing."""
-    return int(text) if text is not None and text.isascii() and text.isdecimal() else text
+    """Return what a header counts; one that somebody else wrote may count nothing, or have any number of digits."""
+    is_count = text is not None and len(text) <= MAX_DIGITS and text.isascii() and text.isdecimal()
+    return int(text) if text is not None and is_count else text
 
 
 def _text(data: bytes | None) -> str | None:

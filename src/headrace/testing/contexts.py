@@ -9,7 +9,7 @@ from headrace.clients.consumer.records import ConsumerRecord
 from headrace.clients.producer.delivery import RecordMetadata
 from headrace.records.directives import directives
 from headrace.workers.context import Context
-from headrace.workers.letters import Headers
+from headrace.workers.letters import Headers, here
 
 
 class Published(NamedTuple):
@@ -58,7 +58,7 @@ class HandlerContext(Context):
         self._held = _Held(epoch)
         nowhere: Any = None  # `publish` is this class's own
         held: Any = self._held
-        super().__init__(records, attempt, nowhere, held)
+        super().__init__(records, here(records[0]), attempt, nowhere, held)
         self.published: list[Published] = []
 
     def lose(self) -> None:

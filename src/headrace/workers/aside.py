@@ -12,6 +12,7 @@ from headrace.errors import HeadraceError, MessageTooLargeError
 from headrace.workers import letters
 from headrace.workers.outbox import Publisher
 from headrace.workers.outlet import HEADROOM_BYTES, Outlet
+from headrace.workers.places import Places
 from headrace.workers.settings import WorkerSettings
 
 LOOK_S: Final = 2.0
@@ -35,6 +36,7 @@ class Aside:
         self._settings = settings
         self._outlet = outlet
         self._letters = settings.open_letters()
+        self._places = Places(settings)
         self._origins: dict[str, _Origin] = {}
         self._there: set[str] = set()
 
@@ -65,7 +67,7 @@ class Aside:
                 _log.warning(
                     "%s: the dead letter of the record at %s in %s is without its %s, which the topic does not take",
                     self._settings.name,
-                    letters.place_text(record),
+                    self._places.text(record),
                     topic,
                     letter.left_out,
                 )

@@ -15,7 +15,7 @@ from headrace.clients.producer.delivery import RecordMetadata
 from headrace.errors import ConfigError
 from headrace.kinesis.records import StreamRecord
 from headrace.records.directives import directives
-from headrace.workers.letters import Headers, Place, place_of
+from headrace.workers.letters import Headers, Place
 
 if TYPE_CHECKING:
     from headrace.workers.outbox import Publisher
@@ -70,12 +70,27 @@ class Context:
         attempt: Which attempt this is, from 1.
     """
 
-    __slots__ = ("_hold", "_out", "_sent", "attempt", "records")
+    __slots__ = ("_hold", "_out", "_place", "_sent", "attempt", "records")
 
     def __init__(
-        self, records: list[ConsumerRecord], attempt: int, out: Publisher, hold: Hold
+        self,
+        records: list[ConsumerRecord],
+        place: Place,
+        attempt: int,
+        out: Publisher,
+        hold: Hold,
     ) -> None:
+        """Prepare the context of one call.
+
+        Args:
+            records: The records.
+            place: Where the first of them was first.
+            attempt: Which attempt it is, from 1.
+            out: Where results go.
+            hold: What the member has of the partition.
+        """
         self.records = records
+        self._place = place
         self.attempt = attempt
         self._out = out
         self._hold = hold
@@ -85,10 +100,6 @@ class Context:
     def record(self) -> ConsumerRecord:
         """The record, or the first of the batch."""
         return self.records[0]
-
-    @property
-    def _place(self) -> Place:
-        return place_of(self.record)
 
     @property
     def topic(self) -> str:
@@ -222,9 +233,14 @@ class ThreadContext(Context):
     __slots__ = ("_loop",)
 
     def __init__(
-        self, records: list[ConsumerRecord], attempt: int, out: Publisher, hold: Hold
+        self,
+        records: list[ConsumerRecord],
+        place: Place,
+        attempt: int,
+        out: Publisher,
+        hold: Hold,
     ) -> None:
-        super().__init__(records, attempt, out, hold)
+        super().__init__(records, place, attempt, out, hold)
         self._loop = asyncio.get_running_loop()
 
     def publish(

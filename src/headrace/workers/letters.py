@@ -22,6 +22,8 @@ STREAM_PREFIX: Final = "kinesis."
 """Before the name of a stream, which may be a topic's too: letters of a stream have no topic to go back to."""
 RETRY_PREFIX: Final = "retry."
 
+FROM_LETTER: Final = "kafka_dlt-"
+"""What the names of the headers begin with that Spring's tools write into a dead letter."""
 LETTER: Final = "kafka_dlt-original-"
 RETRIED: Final = "kafka_original-"
 ERROR_TYPE: Final = "dlq-error-type"
@@ -50,6 +52,8 @@ MAX_MESSAGE: Final = 1_000
 INT: Final = struct.Struct(">i")
 LONG: Final = struct.Struct(">q")
 MAX_LONG: Final = (1 << 63) - 1
+MAX_DIGITS: Final = 200
+"""Digits of a number that is believed: a sequence number of a stream has at most 128, its offset some more."""
 NUMBERS: Final = {
     f"{prefix}{what}": layout
     for prefix in (LETTER, RETRIED)
@@ -68,6 +72,8 @@ _OWN: Final = {
     SHARD,
     SEQUENCE_NUMBER,
 }
+_SHARD_OFFSET: Final = f"{LETTER}offset"
+"""Text where it is of a shard: it does not fit into eight bytes."""
 _SPENT: Final = {DELIVER_AT_MS, DELAY_MS}
 """What said when the record was to come: it has, and is not to be delayed once more."""
 
@@ -89,13 +95,6 @@ class Letter(NamedTuple):
     headers: Headers
     left_out: str = ""
     """What of the record is not in it, for people."""
-
-
-class RetryNote(NamedTuple):
-    """What a record in a retry topic says of itself."""
-
-    attempt: int
-    due_ms: int
 
 
 def retry_topic(topic: str, seconds: float) -> str:
@@ -121,35 +120,30 @@ def header_text(name: str, value: bytes | None) -> str:
     return value.decode(errors="backslashreplace")
 
 
-def place_of(record: ConsumerRecord, prefix: str = RETRIED) -> Place:
-    """Return where a record was first: what its headers say, or where it is."""
-    if any(name.startswith(prefix) for name, _ in record.headers):
-        topic = header(record, f"{prefix}topic")
-        numbers = [
-            _number(record, f"{prefix}{what}") for what in ("partition", "offset", "timestamp")
-        ]
-        if topic is not None and None not in numbers:
-            return Place(topic.decode(errors="replace"), *(number or 0 for number in numbers))
+def here(record: ConsumerRecord) -> Place:
+    """Return where a record was read."""
     return Place(record.topic, record.partition, record.offset, record.timestamp_ms)
 
 
-def home_of(record: ConsumerRecord) -> str:
-    """Return what the dead-letter topic of a record is called after: its topic, or kinesis.<stream>."""
-    topic = place_of(record).topic
-    return f"{STREAM_PREFIX}{topic}" if isinstance(record, StreamRecord) else topic
-
-
-def place_text(record: ConsumerRecord) -> str:
-    """Return where a record was first, for people."""
-    if isinstance(record, StreamRecord):
-        return f"{record.place} of {record.shard} of {record.topic}"
-    place = place_of(record)
+def place_text(place: Place) -> str:
+    """Return a place for people."""
     return f"offset {place.offset} of {place.topic}-{place.partition}"
 
 
-def retry_note(record: ConsumerRecord) -> RetryNote:
-    """Return when a record in a retry topic is due; a foreign one is at once."""
-    return RetryNote(_number(record, RETRY_ATTEMPT) or 1, _number(record, RETRY_DUE) or 0)
+def named_place(record: ConsumerRecord, prefix: str) -> Place | None:
+    """Return the place that a record's headers name; None where they name none.
+
+    Whoever wrote the record chose them: they are for people, unless it is known who that was.
+    """
+    topic = header(record, f"{prefix}topic")
+    partition, offset, timestamp_ms = (
+        number(record, f"{prefix}{what}") for what in ("partition", "offset", "timestamp")
+    )
+    if topic is None or partition is None or offset is None or timestamp_ms is None:
+        return None
+    if partition < 0 or offset < 0:
+        return None
+    return Place(topic.decode(errors="replace"), partition, offset, timestamp_ms)
 
 
 def is_for(record: ConsumerRecord, group: str) -> bool:
@@ -159,12 +153,27 @@ def is_for(record: ConsumerRecord, group: str) -> bool:
 
 
 def retry_headers(
-    record: ConsumerRecord, group: str, attempt: int, due_ms: int, *, delayed: bool = False
+    record: ConsumerRecord,
+    place: Place,
+    group: str,
+    attempt: int,
+    due_ms: int,
+    *,
+    delayed: bool = False,
 ) -> Headers:
-    """Return the headers of a record that waits for its next attempt; in the broker, if it can be `delayed` there."""
+    """Return the headers of a record that waits for its next attempt.
+
+    Args:
+        record: The record.
+        place: Where it was first.
+        group: Whose workers handle it.
+        attempt: Which attempt the next one is.
+        due_ms: When that is, in milliseconds since 1970.
+        delayed: Whether the broker keeps it until then, if it can.
+    """
     return (
         *_foreign(record, RETRIED),
-        *_place_headers(RETRIED, place_of(record)),
+        *_place_headers(RETRIED, place),
         (RETRY_ATTEMPT, INT.pack(attempt)),
         (RETRY_DUE, LONG.pack(due_ms)),
         (ONLY_GROUP, group.encode()),
@@ -173,13 +182,28 @@ def retry_headers(
 
 
 def dead_letter_headers(
-    record: ConsumerRecord, group: str, attempts: int, error: Exception, traceback: str = ""
+    record: ConsumerRecord,
+    place: Place,
+    group: str,
+    attempts: int,
+    error: Exception,
+    *,
+    traceback: str = "",
 ) -> Headers:
-    """Return the headers of a dead letter."""
+    """Return the headers of a dead letter; what others wrote of a letter's place and reason is not among them.
+
+    Args:
+        record: The record.
+        place: Where it was first.
+        group: The group that gave it up.
+        attempts: How often it was handled.
+        error: Why it could not be handled.
+        traceback: Where that was raised; empty for none.
+    """
     traced = ((TRACEBACK, traceback.encode(errors="replace")),) if traceback else ()
     return (
-        *_foreign(record, RETRIED, LETTER),
-        *_place_headers(LETTER, place_of(record)),
+        *_foreign(record, RETRIED, FROM_LETTER),
+        *_place_headers(LETTER, place),
         *_shard_headers(record),
         (f"{LETTER}consumer-group", group.encode()),
         (ERROR_TYPE, type(error).__name__.encode()),
@@ -215,14 +239,13 @@ def redrive_headers(record: ConsumerRecord) -> Headers:
     group = header(record, GROUP)
     only = () if group is None else ((ONLY_GROUP, group),)
     count = str(redrives(record) + 1).encode()
-    kept = tuple(one for one in _foreign(record, LETTER) if one[0] != REDRIVES)
+    kept = tuple(one for one in _foreign(record, RETRIED, FROM_LETTER) if one[0] != REDRIVES)
     return (*kept, *only, (REDRIVES, count))
 
 
 def redrives(record: ConsumerRecord) -> int:
     """Return how often a dead letter was sent back before."""
-    text = header(record, REDRIVES) or b"0"
-    return int(text) if text.isdigit() else 0
+    return _digits(header(record, REDRIVES) or b"") or 0
 
 
 def _foreign(record: ConsumerRecord, *prefixes: str) -> Headers:
@@ -254,12 +277,18 @@ def _offset(offset: int) -> bytes:
     return LONG.pack(offset) if offset <= MAX_LONG else b"%d" % offset
 
 
-def _number(record: ConsumerRecord, name: str) -> int | None:
+def number(record: ConsumerRecord, name: str) -> int | None:
+    """Return what a header of `NUMBERS` says; None where it says no number."""
     value = header(record, name)
     layout = NUMBERS[name]
-    if value is not None and len(value) > layout.size and value.isdigit():
-        return int(value)  # an offset in a shard
-    if value is None or len(value) != layout.size:
+    if value is None:
         return None
-    number: int = layout.unpack(value)[0]
-    return number
+    if len(value) == layout.size:
+        found: int = layout.unpack(value)[0]
+        return found
+    return _digits(value) if name == _SHARD_OFFSET else None
+
+
+def _digits(text: bytes) -> int | None:
+    """Return the number that a header's text is; None for any other text, and for more digits than are ever written."""
+    return int(text) if len(text) <= MAX_DIGITS and text.isdigit() else None

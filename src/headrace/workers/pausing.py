@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from headrace.clients.consumer.records import ConsumerRecord
 from headrace.types import TopicPartition
 from headrace.workers import letters
+from headrace.workers.places import Places
 from headrace.workers.scheduler import Scheduler
 from headrace.workers.settings import WorkerSettings
 from headrace.workers.source import Source
@@ -25,6 +26,7 @@ class Pauses:
     ) -> None:
         self._settings = settings
         self._waiting_topics = settings.retry_topics()
+        self._places = Places(settings)
         self.may_hold = bool(self._waiting_topics)
         """Whether there is anything to ask `hold` about."""
         self._source = source
@@ -41,7 +43,7 @@ class Pauses:
         name = TopicPartition(record.topic, record.partition)
         if name in self.held:
             return True  # it comes behind one that waits, and is read again with it
-        due_ms = letters.retry_note(record).due_ms
+        due_ms = self._places.due_ms(record, now_ms)
         if due_ms <= now_ms or not letters.is_for(record, self._settings.group):
             return False
         self.held[name] = due_ms

@@ -13,10 +13,10 @@ from headrace.errors import SerializationError
 from headrace.serdes.serde import resolve_serde
 from headrace.workers.context import NOT_OURS, Context, Hold, ThreadContext
 from headrace.workers.dedupe import Deduplication, check_keys
-from headrace.workers.letters import place_text
 from headrace.workers.outbox import Outbox, Publisher
 from headrace.workers.outcomes import message_of
 from headrace.workers.outlet import Outlet
+from headrace.workers.places import Places
 from headrace.workers.results import each_of, finished, ready
 from headrace.workers.scheduler import Job, Scheduler
 from headrace.workers.settings import WorkerSettings
@@ -48,6 +48,7 @@ class Processor:
         self._source = source
         self._scheduler = scheduler
         self._sources = settings.retry_topics()
+        self._places = Places(settings)
         self._decoders: dict[str, Decode] = {}
         self._deduplication = (
             None if settings.dedupe is None else Deduplication(settings.seen, settings.name)
@@ -69,9 +70,9 @@ class Processor:
         hold = Hold(self._source, self._scheduler, job, epoch)
         decode = self._decoders.get(name.topic) or await self._decoder(name.topic)
         if not self._handler.wants_batches:
-            values = [_value(decode, records[0])]
+            values = [self._value(decode, records[0])]
         else:
-            values = [_value(decode, record) for record in records]
+            values = [self._value(decode, record) for record in records]
         if self._deduplication is not None:
             return await self._handle_new(records, values, job.attempt, out, hold)
         await self._handle(records, values, job.attempt, out, hold)
@@ -133,7 +134,7 @@ class Processor:
         context: Context | None = None
         if handler.context is not None:
             kind = Context if handler.is_async else ThreadContext
-            context = kind(records, attempt, out, hold)
+            context = kind(records, self._places.of(records[0]), attempt, out, hold)
         if not handler.is_async:
             result = await self._in_thread(argument, context, hold)
         elif context is None:
@@ -184,19 +185,18 @@ class Processor:
         self._decoders[topic] = decode
         return decode
 
-
-def _value(decode: Decode, record: ConsumerRecord) -> Any:
-    if record.value is None:
-        return None
-    try:
-        return decode(record.value)
-    except Exception as error:
-        raise SerializationError(
-            f"the value of the record at {place_text(record)} does not decode: {message_of(error)}",
-            topic=record.topic,
-            partition=record.partition,
-            offset=record.offset,
-        ) from error
+    def _value(self, decode: Decode, record: ConsumerRecord) -> Any:
+        if record.value is None:
+            return None
+        try:
+            return decode(record.value)
+        except Exception as error:
+            raise SerializationError(
+                f"the value of the record at {self._places.text(record)} does not decode: {message_of(error)}",
+                topic=record.topic,
+                partition=record.partition,
+                offset=record.offset,
+            ) from error
 
 
 async def _is_ours(hold: Hold) -> bool:

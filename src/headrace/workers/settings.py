@@ -220,7 +220,7 @@ class WorkerSettings:
         return self.elsewhere.open_letters(place)
 
     def dead_letter_topic(self, home: str) -> str:
-        """Return where the dead letters of a topic or stream go; see `letters.home_of`."""
+        """Return where the dead letters of a topic or stream go; see `Places.home`."""
         if isinstance(self.dead_letter, str):
             return self.dead_letter
         return f"{DEAD_LETTER_PREFIX}{home}"

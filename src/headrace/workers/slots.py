@@ -32,6 +32,7 @@ from headrace.workers.outcomes import (
     said,
 )
 from headrace.workers.outlet import Outlet
+from headrace.workers.places import Places
 from headrace.workers.processing import LOOK_AGAIN_S, Processor
 from headrace.workers.refusals import is_over, remedy
 from headrace.workers.scheduler import Job, Scheduler
@@ -98,6 +99,7 @@ class Slots:
         self._fail = failed
         self._sources = settings.retry_topics()
         self._pauses_s = settings.pauses_s
+        self._places = Places(settings)
         self.aside = Aside(settings, outlet)
         self._failures = Failures()
         self._jobs: dict[asyncio.Task[None], Job | None] = {}
@@ -131,7 +133,7 @@ class Slots:
                 _log.warning(
                     "%s: the handler of the record at %s has been running for %d s%s, and holds up what is behind it",
                     self._settings.name,
-                    letters.place_text(job.records[0]),
+                    self._places.text(job.records[0]),
                     running_s,
                     " in its thread" if job.in_thread else where_is(task.get_coro()),
                 )
@@ -193,7 +195,7 @@ class Slots:
     def _broken(self, job: Job, error: BaseException) -> WorkerFailedError:
         """Return what to say of an error that is neither the handler's nor a broker's."""
         failure = WorkerFailedError(
-            f"the worker {self._settings.name!r} stopped at the record at {letters.place_text(job.records[0])}, which "
+            f"the worker {self._settings.name!r} stopped at the record at {self._places.text(job.records[0])}, which "
             f"is not committed: {said(error)}"
         )
         failure.__cause__ = error
@@ -242,7 +244,7 @@ class Slots:
     ) -> list[ConsumerRecord]:
         """Call the handler and return the records that it handled; what it raises is the job's error."""
         if job.attempt == 1 and job.topic_partition.topic in self._sources:
-            job.attempt = letters.retry_note(job.records[0]).attempt
+            job.attempt = self._places.attempt(job.records[0])
         self._tally.counters.in_flight += 1
         job.began_s, job.slow_s = asyncio.get_running_loop().time(), 0.0
         try:
@@ -270,7 +272,7 @@ class Slots:
         _log.warning(
             "%s: the record at %s failed in attempt %d with %s%s (told once for each type and place)",
             self._settings.name,
-            letters.place_text(job.records[0]),
+            self._places.text(job.records[0]),
             job.attempt,
             said(error),
             place_in(error),
@@ -296,10 +298,11 @@ class Slots:
             self._scheduler.finish(job)
         elif verdict is Verdict.DEAD_LETTER:
             record = job.records[0]
-            topic = settings.dead_letter_topic(letters.home_of(record))
+            topic = settings.dead_letter_topic(self._places.home(record))
             traceback = self._failures.text(error)
+            place = self._places.of(record)
             headers = letters.dead_letter_headers(
-                record, settings.group, job.attempt, error, traceback
+                record, place, settings.group, job.attempt, error, traceback=traceback
             )
             await self._write(job, topic, headers, "dead_lettered")
         else:
@@ -323,9 +326,10 @@ class Slots:
         record = job.records[0]
         long_enough = [pause for pause in self._pauses_s if pause >= pause_s]
         seconds = min(long_enough, default=self._pauses_s[-1])
-        topic = letters.retry_topic(letters.place_of(record).topic, seconds)
+        topic = letters.retry_topic(self._places.source(record), seconds)
         headers = letters.retry_headers(
             record,
+            self._places.of(record),
             self._settings.group,
             job.attempt + 1,
             due_ms,
@@ -347,7 +351,7 @@ class Slots:
         """Keep a record elsewhere; only when that is safe it is finished here, and until then it is tried again."""
         record = job.records[0]
         out = self._out()
-        place = letters.place_text(record)
+        place = self._places.text(record)
         waiting = (
             "%s: the record at %s waits to be written to %s (%s), and holds up what is behind it"
         )
@@ -402,7 +406,7 @@ class Slots:
 
     def _unwritten(self, job: Job, topic: str, error: HeadraceError) -> WorkerFailedError:
         failure = WorkerFailedError(
-            f"the worker {self._settings.name!r} stopped: the record at {letters.place_text(job.records[0])} failed "
+            f"the worker {self._settings.name!r} stopped: the record at {self._places.text(job.records[0])} failed "
             f"with {_reason(job)} and cannot be written to {topic!r}: {error}. {remedy(error)}, and start the worker "
             f"again. {self._fate}"
         )
@@ -441,7 +445,7 @@ class Slots:
 
     def _last_words(self, job: Job, error: Exception) -> WorkerFailedError:
         record = job.records[0]
-        place, advice = letters.place_text(record), ""
+        place, advice = self._places.text(record), ""
         if isinstance(error, Unusable):
             what = f"the record at {place} was not handled: {error}"
         else:

@@ -39,7 +39,7 @@ from headrace.errors import (
     WorkerFailedError,
 )
 from headrace.types import TopicPartition
-from headrace.workers.letters import place_text
+from headrace.workers.letters import here, place_text
 from headrace.workers.outbox import Outbox
 from headrace.workers.outlet import Outlet
 from headrace.workers.refusals import is_over, remedy
@@ -158,7 +158,7 @@ class Transactor:
             return
         first, last = job.records[0].offset, job.records[-1].offset
         self._kept.setdefault(job.topic_partition, {})[last] = _Kept(
-            place_text(job.records[0]), first, last, box
+            place_text(here(job.records[0])), first, last, box
         )
         self._count += len(box.outputs)
         if self._count >= self._max_records:

@@ -261,6 +261,7 @@ class Worker:
                 self._scheduler.add(wanted)
                 wanted = []
                 self._scheduler.skip(record)
+                self._counters.passed_over += 1
             else:
                 wanted.append(record)
         self._scheduler.add(wanted)

@@ -280,7 +280,7 @@ def test_dead_letters_are_listed_shown_sent_back_once_and_purged(place: Place) -
     assert {letter["attempts"] for letter in letters} == {2}
     assert len(place.dlq("show", "dlq.orders", "-n", "1")) == 1
 
-    expected = {"topic": "dlq.orders", "sent": 2, "passed_over": 0, "homeless": 0}
+    expected = {"topic": "dlq.orders", "sent": 2, "passed_over": 0, "homeless": 0, "left": []}
     assert place.dlq("redrive", "orders", "--dry-run") == {**expected, "dry_run": True}
     assert place.dlq("show", "orders", "--waiting") == letters
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 import headrace
-from headrace.cli.dlq import _Redrive
+from headrace.cli._redrive import Targets
 from headrace.errors import ConfigError
 from headrace.kinesis import AwsSettings, kinesis
 from headrace.kinesis.records import StreamRecord, offset_of, partition_of
-from headrace.workers.letters import LETTER, dead_letter_headers, header_text, place_of
+from headrace.workers.letters import LETTER, dead_letter_headers, header_text, here, named_place
 
 SEQUENCE = "49590338271490256608559692538361571095921575989136588898"
 
@@ -105,23 +105,20 @@ def test_an_offset_orders_and_tells_the_place() -> None:
 
 def test_a_letter_of_a_stream_goes_back_to_no_topic_unless_one_is_named() -> None:
     record = StreamRecord("orders", 3, offset_of(SEQUENCE, None), 5, b"k", b"v", (), 7)
-    headers = dead_letter_headers(record, "billing", 2, ValueError("no"))
-    letter = record._replace(topic="dlq.orders", offset=0, headers=headers)
-    for to, told in (
-        (None, {"homeless": 1, "sent": 0}),
-        ("orders-again", {"homeless": 0, "sent": 1}),
-    ):
-        options = {"to": to, "error_type": None, "max_redrives": 3, "dry_run": True, "limit": None}
-        result = _Redrive("127.0.0.1:1", {}, options).run(iter([letter]))
-        assert {name: result[name] for name in told} == told
+    headers = dead_letter_headers(record, here(record), "billing", 2, ValueError("no"))
+    for topic in ("dlq.kinesis.orders", "dlq.orders"):  # also where a topic is called as the stream
+        letter = record._replace(topic=topic, offset=0, headers=headers)
+        assert Targets(topic).of(letter) is None
+        assert Targets(topic, existing=["orders"]).of(letter) is None
+        assert Targets(topic, to="orders-again").of(letter) == "orders-again"
 
 
 def test_a_letter_says_where_in_its_shard_a_record_was() -> None:
     offset = offset_of(SEQUENCE, 4)
     record = StreamRecord("orders", 3, offset, 5, b"k", b"v", (), 7)
-    headers = dead_letter_headers(record, "billing", 2, ValueError("no"))
+    headers = dead_letter_headers(record, here(record), "billing", 2, ValueError("no"))
     told = {name: header_text(name, value) for name, value in headers}
     assert told["dlq-shard"] == "shardId-000000000003"
     assert told["dlq-sequence-number"] == f"{SEQUENCE}:4"
     letter = record._replace(topic="dlq.orders", offset=0, headers=headers)
-    assert place_of(letter, LETTER) == ("orders", 3, offset, 5)
+    assert named_place(letter, LETTER) == ("orders", 3, offset, 5)

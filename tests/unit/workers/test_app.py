@@ -250,6 +250,7 @@ def test_a_failed_record_is_handled_again_and_order_holds_meanwhile() -> None:
         "retried": 2,
         "dead_lettered": 0,
         "skipped": 0,
+        "passed_over": 0,
         "in_flight": 0,
         "overlaps": 0,
     }
@@ -521,6 +522,7 @@ def test_two_groups_do_not_handle_each_others_retries(broker: Broker) -> None:
         t.produce("orders", "x")
         t.wait_idle()
     assert seen == {"a": 2, "b": 1}
+    assert [app.counters[name].passed_over for name in ("failing", "fine")] == [0, 1]
 
 
 # Duplicates, delivery, hooks

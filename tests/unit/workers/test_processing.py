@@ -50,6 +50,8 @@ def test_a_record_that_waited_for_a_thread_is_handled_only_if_it_is_this_members
         settings: Any = SimpleNamespace(
             handler=handler,
             retry_topics=dict,
+            group="g",
+            pauses_s=[],
             dedupe=None,
             serde=SimpleNamespace(deserialize=bytes),
             publications=(),

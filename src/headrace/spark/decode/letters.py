@@ -11,7 +11,7 @@ from headrace.clients.producer.blocking import Producer
 from headrace.errors import HeadraceError
 from headrace.spark.cluster import client_properties
 from headrace.spark.options.source import SourceOptions
-from headrace.workers.letters import dead_letter_headers
+from headrace.workers.letters import dead_letter_headers, here
 
 GROUP: Final = "headrace-spark"
 """Whose letters they are, if the read has no group."""
@@ -50,7 +50,9 @@ class DeadLetters:
                     self._topic,
                     record.value,
                     key=record.key,
-                    headers=dead_letter_headers(record, self._group, 1, UndecodableValue(why)),
+                    headers=dead_letter_headers(
+                        record, here(record), self._group, 1, UndecodableValue(why)
+                    ),
                     timestamp_ms=max(record.timestamp_ms, 0),
                 )
             self._producer.flush()

@@ -1,0 +1,163 @@
+"""Where dead letters are sent back to, and how far that has come."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.clients.producer.blocking import Producer
+from headrace.types import TopicPartition
+from headrace.workers import letters
+from headrace.workers.outlet import LARGEST_RECORD_BYTES
+
+if TYPE_CHECKING:
+    from headrace.clients.consumer.blocking import Consumer
+    from headrace.clients.consumer.records import ConsumerRecord
+
+FLUSH_EVERY: Final = 500
+MAX_LEFT: Final = 100
+"""Letters that were left where they are, and of which it is said where that is; of the others only how many."""
+MAX_NAME: Final = 249
+"""Characters of what such a letter names; no topic's name is longer."""
+
+
+class Targets:
+    """Which topic each letter of one dead-letter topic goes back to.
+
+    Whoever may write to a dead-letter topic chooses the headers of a letter, and may have fewer rights than the
+    operator who sends it back. So a letter's headers choose among the topics that the operator allows, and never
+    another one.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        *,
+        to: str | None = None,
+        sources: Sequence[str] = (),
+        existing: Collection[str] = (),
+    ) -> None:
+        """Say what is allowed.
+
+        Args:
+            topic: The dead-letter topic. One that is called dlq.TOPIC belongs to TOPIC, which is allowed unless another
+                argument says what is; one of any other name belongs to no topic.
+            to: Where all letters go, whatever they name; None is where they come from.
+            sources: The topics whose letters are wanted. Others are passed over.
+            existing: Topics that are allowed besides.
+        """
+        self._to = to
+        self._sources = frozenset(sources)
+        allowed = {*sources, *existing}
+        if not allowed and topic.startswith(letters.DEAD_LETTER_PREFIX):
+            allowed = {topic.removeprefix(letters.DEAD_LETTER_PREFIX)}
+        self._allowed = allowed - {topic}
+
+    def wants(self, record: ConsumerRecord) -> bool:
+        """Whether a letter is of one of the topics whose letters are wanted."""
+        return not self._sources or _source(record) in self._sources
+
+    def of(self, record: ConsumerRecord) -> str | None:
+        """Return where a letter goes; None where it may go nowhere."""
+        if self._to is not None:
+            return self._to
+        source = _source(record)
+        return source if source in self._allowed else None
+
+
+class Redrive:
+    """Sends letters back; how far is committed when what was sent is safe."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        targets: Targets,
+        options: dict[str, Any],
+        *,
+        client: dict[str, Any],
+        positions: Consumer,
+    ) -> None:
+        """Connect to nothing yet.
+
+        Args:
+            bootstrap: Where the brokers are.
+            targets: Where letters go.
+            options: Of the command: `dry_run`, `error_type`, `limit` and `max_redrives`.
+            client: Properties of the producer.
+            positions: Commits how far letters were sent back.
+        """
+        self._targets = targets
+        self._options = options
+        large = {"recreate_topics": False, "max_request_size": LARGEST_RECORD_BYTES, **client}
+        self._producer = Producer(bootstrap, serde="bytes", key_serde="bytes", **large)
+        self._positions = positions
+        self._done: dict[TopicPartition, int] = {}
+        self._sent = self._passed_over = self._homeless = 0
+        self._left: list[dict[str, Any]] = []
+
+    def run(self, records: Iterator[ConsumerRecord]) -> dict[str, Any]:
+        """Send letters, and return what became of them."""
+        with self._producer, self._positions:
+            for count, record in enumerate(records, 1):
+                if self._sent == self._options["limit"]:
+                    break
+                self._one(record)
+                if count % FLUSH_EVERY == 0:
+                    self._settle()
+            self._settle()
+        return {
+            "sent": self._sent,
+            "passed_over": self._passed_over,
+            "homeless": self._homeless,
+            "left": self._left,
+        }
+
+    def _one(self, record: ConsumerRecord) -> None:
+        target = self._targets.of(record)
+        if self._is_passed_over(record):
+            self._passed_over += 1
+        elif target is None:
+            self._leave(record)
+            return
+        else:
+            if not self._options["dry_run"]:
+                headers = letters.redrive_headers(record)
+                self._producer.send(target, record.value, key=record.key, headers=headers)
+            self._sent += 1
+        self._done[TopicPartition(record.topic, record.partition)] = record.offset + 1
+
+    def _is_passed_over(self, record: ConsumerRecord) -> bool:
+        wanted = self._options["error_type"]
+        named = letters.header_text(
+            letters.ERROR_TYPE, letters.header(record, letters.ERROR_TYPE)
+        )  # what `show` shows
+        # A letter without its value is no record to send back; its headers say where the whole record is.
+        return (
+            letters.header(record, letters.LEFT_OUT) is not None
+            or (wanted is not None and named != wanted)
+            or not self._targets.wants(record)
+            or letters.redrives(record) >= self._options["max_redrives"]
+        )
+
+    def _leave(self, record: ConsumerRecord) -> None:
+        """Note a letter that may go nowhere. Where no letter behind it is sent, the next redrive begins with it."""
+        self._homeless += 1
+        if len(self._left) < MAX_LEFT:
+            named = letters.named_place(record, letters.LETTER)
+            name = None if named is None else named.topic[:MAX_NAME]
+            place = {"partition": record.partition, "offset": record.offset}
+            self._left.append({**place, "names": name})
+
+    def _settle(self) -> None:
+        if self._done and not self._options["dry_run"]:
+            self._producer.flush()
+            self._positions.assign(self._done)
+            self._positions.commit(self._done)
+
+
+def _source(record: ConsumerRecord) -> str | None:
+    """Return the topic that a letter says it comes from; None where it names none, as one of a stream."""
+    place = letters.named_place(record, letters.LETTER)
+    if place is None or letters.header(record, letters.SHARD) is not None:
+        return None
+    return place.topic

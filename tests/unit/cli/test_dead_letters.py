@@ -1,0 +1,188 @@
+"""`headrace dlq`: letters go where the operator says, whatever they say themselves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import headrace
+from headrace.testing import Broker
+from headrace.workers.letters import Headers, Place, dead_letter_headers, ever_smaller
+from tests.fixtures.command_line import Done, run_command
+
+DLQ = "dlq.orders"
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Broker]:
+    with Broker() as broker:
+        yield broker
+
+
+@pytest.fixture
+def broker(running: Broker) -> Iterator[Broker]:
+    for topic in ("orders", "payments", DLQ, "graveyard"):
+        running.create_topic(topic)
+    yield running
+    running.reset()
+
+
+def run(broker: Broker, *arguments: str) -> Done:
+    return run_command("dlq", *arguments, environment={"HEADRACE_BOOTSTRAP": broker.bootstrap})
+
+
+def redrive(broker: Broker, *arguments: str, code: int = 0) -> dict[str, Any]:
+    """Run a redrive, and return what it says as JSON."""
+    done = run(broker, "redrive", *arguments, "--format", "json")
+    assert done.code == code, done
+    said: dict[str, Any] = json.loads(done.out)
+    return said
+
+
+def letter_of(topic: str, value: bytes = b"v", *, error: Exception | None = None) -> Headers:
+    record = headrace.ConsumerRecord(topic, 0, 7, 1, b"k", value, (("own", b"1"),), 0)
+    place = Place(topic, 0, 7, 1)
+    return dead_letter_headers(record, place, "billing", 2, error or ValueError("no"))
+
+
+def write(broker: Broker, topic: str, *letters: tuple[bytes | None, Headers]) -> None:
+    with headrace.Producer(broker, serde="bytes") as producer:
+        for value, headers in letters:
+            producer.send(topic, value, key=b"k", headers=headers, partition=0).result(10)
+
+
+def values(broker: Broker, topic: str) -> list[bytes | None]:
+    return [message.value for message in broker.messages(topic)]
+
+
+def test_letters_go_back_for_their_group_with_their_own_headers(broker: Broker) -> None:
+    write(broker, DLQ, (b"1", letter_of("orders")), (b"2", letter_of("orders")))
+    expected = {"topic": DLQ, "sent": 2, "passed_over": 0, "homeless": 0, "left": []}
+    assert redrive(broker, "orders", "--dry-run") == {**expected, "dry_run": True}
+    assert values(broker, "orders") == []
+    assert redrive(broker, "orders") == {**expected, "dry_run": False}
+    first, _ = broker.messages("orders")
+    assert first.headers == (
+        ("own", b"1"),
+        ("headrace-only-group", b"billing"),
+        ("dlq-redrives", b"1"),
+    )
+    assert redrive(broker, "orders")["sent"] == 0
+    assert redrive(broker, "orders", "--all")["sent"] == 2
+
+
+def test_a_letter_that_names_another_topic_is_left_and_told_of(broker: Broker) -> None:
+    write(
+        broker,
+        DLQ,
+        (b"pay mallory", letter_of("payments")),
+        (b"plain", ()),
+        (b"good", letter_of("orders")),
+        (b"again", letter_of("payments")),
+    )
+    result = redrive(broker, "orders", "--dry-run", code=1)
+    done = run(broker, "redrive", "orders")
+    assert done.code == 1
+    assert "1 sent, 0 passed over" in done.err
+    assert "3 left" in done.err
+    assert "dlq.orders-0@0 names 'payments'" in done.err
+    assert "dlq.orders-0@1 names no topic" in done.err
+    assert (result["sent"], result["homeless"]) == (1, 3)
+    assert result["left"] == [
+        {"partition": 0, "offset": 0, "names": "payments"},
+        {"partition": 0, "offset": 1, "names": None},
+        {"partition": 0, "offset": 3, "names": "payments"},
+    ]
+    assert values(broker, "orders") == [b"good"]
+    assert values(broker, "payments") == []
+    result = redrive(broker, "orders", code=1)
+    assert [one["offset"] for one in result["left"]] == [3], "nothing behind it was sent"
+    assert len(values(broker, DLQ)) == 4
+
+
+def test_the_operator_names_the_topics_that_letters_go_back_to(broker: Broker) -> None:
+    write(
+        broker,
+        "graveyard",
+        (b"1", letter_of("orders")),
+        (b"2", letter_of("payments")),
+        (b"3", letter_of("secrets")),
+    )
+    assert redrive(broker, "graveyard", "--named", code=1)["homeless"] == 3
+    result = redrive(broker, "graveyard", "--named", "--from", "orders", "--from", "payments")
+    assert (result["sent"], result["passed_over"]) == (2, 1)
+    assert (values(broker, "orders"), values(broker, "payments")) == ([b"1"], [b"2"])
+    result = redrive(broker, "graveyard", "--named", "--all", "--any-topic", code=1)
+    assert (result["sent"], result["left"]) == (
+        2,
+        [{"partition": 0, "offset": 2, "names": "secrets"}],
+    )
+    assert "secrets" not in broker.topics(), "no letter has a topic created"
+    assert redrive(broker, "graveyard", "--named", "--all", "--to", "payments")["sent"] == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--any-topic", "--to", "orders"), "--any-topic goes neither with --to nor with --from"),
+        (("--any-topic", "--from", "orders"), "--any-topic goes neither"),
+        (("--to", DLQ), "not sent to dlq.orders"),
+        (("--from", DLQ), "not sent to dlq.orders"),
+    ],
+)
+def test_what_does_not_go_together_is_wrong_usage(arguments: tuple[str, ...], told: str) -> None:
+    done = run_command("dlq", "redrive", "orders", *arguments, environment={})
+    assert (done.code, told in done.err) == (2, True)
+
+
+def test_letters_that_are_passed_over(broker: Broker) -> None:
+    record = headrace.ConsumerRecord("orders", 0, 7, 1, b"k", b"v", (), 0)
+    *_, small = ever_smaller(record, letter_of("orders"))
+    write(
+        broker,
+        DLQ,
+        (small.value, small.headers),  # a letter without its value
+        (b"2", (*letter_of("orders"), ("dlq-redrives", b"3"))),
+        (b"3", letter_of("orders", error=KeyError("x"))),
+        (b"4", letter_of("orders")),
+    )
+    result = redrive(broker, "orders", "--error-type", "ValueError")
+    assert (result["sent"], result["passed_over"]) == (1, 3)
+    assert values(broker, "orders") == [b"4"]
+    result = redrive(broker, "orders", "--all", "--error-type", "KeyError", "--limit", "1")
+    assert (result["sent"], result["passed_over"]) == (1, 2)
+    result = redrive(broker, "orders", "--all", "--max-redrives", "4")
+    assert (result["sent"], result["passed_over"]) == (3, 1)
+
+
+HOSTILE: Headers = (
+    *((f"kafka_dlt-original-{what}", b"9" * 5_000) for what in ("partition", "offset")),
+    ("kafka_dlt-original-topic", b"\xff\x1b[2J"),
+    ("kafka_dlt-original-topic", None),
+    ("kafka_dlt-original-partition", b"\xff\xff\xff\xff"),
+    ("kafka_dlt-original-timestamp", b"\x7f" + b"\xff" * 7),
+    ("dlq-error-type", b"\x1b[2J\xff"),
+    ("dlq-error-message", "\u202e\n".encode()),
+    ("dlq-error-attempts", b"9" * 5_000),
+    ("dlq-redrives", b"9" * 5_000),
+    ("dlq-error-group", None),
+    *(("same", b"x"),) * 2_000,
+)
+
+
+def test_headers_of_any_kind_are_shown_and_do_no_harm(broker: Broker) -> None:
+    write(broker, DLQ, (b"\x1b[2J\xff", HOSTILE), (b"good", letter_of("orders")))
+    for arguments in (("list",), ("show", "orders")):
+        for form in ("table", "json"):
+            done = run(broker, *arguments, "--format", form)
+            assert done.code == 0, done
+            assert b"\x1b" not in done.out
+    [first, _] = json.loads(run(broker, "show", "orders", "--format", "json").out)
+    assert (first["from"], first["redrives"], first["group"]) == (None, 0, "")
+    assert first["attempts"] == "9" * 5_000
+    result = redrive(broker, "orders", code=1)
+    assert (result["sent"], result["homeless"]) == (1, 1)
+    assert json.loads(run(broker, "purge", "orders", "-y", "--format", "json").out)["deleted"] == 2
