@@ -48,6 +48,7 @@ from headrace.broker.partition import Partition
 from headrace.broker.quotas.client_quotas import ClientQuotas
 from headrace.broker.quotas.throttling import Throttled, Throttling
 from headrace.broker.replica_manager import ReplicaManager
+from headrace.broker.steps import Steps
 from headrace.broker.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from headrace.broker.topics import Topic, Topics
 from headrace.config.broker import BrokerConfig
@@ -139,6 +140,7 @@ class Broker:
         self.apis = APIS
         self.authorizer = Authorizer(config, self._writer, journal)
         self.purgatory = Purgatory()
+        self.steps = Steps(self.purgatory)
         self.credentials = ScramCredentials(self._writer, entropy, journal)
         self.authenticator = Authenticator(
             config,
@@ -155,8 +157,7 @@ class Broker:
         self.throttling = Throttling(self.quotas, Windows(config.quota_window_num, window_ms))
         self.cluster_id = ""
         self._endpoints = Endpoints(config.advertised_listeners)
-        self._files = files
-        self._further = further
+        self._files, self._further = files, further
         self._metadata = metadata
         self._entropy = entropy
         self._run_tasks = run_tasks
@@ -477,6 +478,8 @@ class Broker:
     def next_deadline_ms(self) -> int | None:
         """When `tick` has something to do next."""
         # Asked after every wake-up of the server, hence spelled out.
+        if self.steps:
+            return self.steps.next_deadline_ms
         earliest = self.purgatory.next_deadline_ms
         transactions = self.transactions.coordinator.next_deadline_ms
         if transactions is not None and (earliest is None or transactions < earliest):
@@ -501,6 +504,7 @@ class Broker:
         """Do what is due."""
         self.throttling.now_ms = now_ms
         self._writer.tick(now_ms)
+        self.steps.tick()
         self.purgatory.expire(now_ms)
         self.groups.expire(now_ms)
         self.transactions.coordinator.expire(now_ms)

@@ -7,7 +7,7 @@ from typing import Final
 
 from headrace.errors import CorruptRecordError
 from headrace.records.batch import HEADER_SIZE, MIN_RECORD_SIZE, BatchHeader
-from headrace.records.compression import Compression, decompress
+from headrace.records.compression import MAX_DECOMPRESSED_SIZE, Compression, decompress
 from headrace.records.varint import MAX_VARLONG_SIZE, decode_varint, encode_varint, wrap
 from headrace.types import Buffer
 
@@ -17,18 +17,23 @@ RawRecord = tuple[int, int, int, int, bytes | None, bool]
 _CODECS: Final = {int(codec): codec for codec in Compression}
 
 
-def records_of(header: BatchHeader, batch: Buffer) -> bytes:
+def records_of(header: BatchHeader, batch: Buffer, limit: int = MAX_DECOMPRESSED_SIZE) -> bytes:
     """Return the bytes of a batch's records, decompressed.
 
+    Args:
+        header: The batch's header.
+        batch: The batch.
+        limit: Most bytes that compressed records may become.
+
     Raises:
-        CorruptRecordError: They do not decompress.
+        CorruptRecordError: They do not decompress, or to more than that.
     """
     codec = _CODECS.get(header.compression)
     if codec is None:
         raise CorruptRecordError(f"unknown compression {header.compression}")
     if not header.records_count:
         return b""
-    return decompress(codec, memoryview(batch)[HEADER_SIZE : header.size])
+    return decompress(codec, memoryview(batch)[HEADER_SIZE : header.size], limit)
 
 
 def iterate_raw(data: bytes, count: int) -> Iterator[RawRecord]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.errors import ErrorCode
+from headrace.protocol.messages.delete_topics import DeleteTopicsRequest
 from headrace.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -174,3 +175,46 @@ def test_epoch_errors_are_per_partition(harness):
     assert end_of(harness, 0, topic="none") == unknown
     assert end_of(harness, 0, partition=9) == unknown
     assert end_of(harness, 0, current=4)[0] == ErrorCode.UNKNOWN_LEADER_EPOCH
+
+
+def by_time(topic: str, partitions: int, timestamp: int) -> ListOffsetsRequest:
+    wanted = [
+        ListOffsetsPartition(partition_index=index, timestamp=timestamp)
+        for index in range(partitions)
+    ]
+    return ListOffsetsRequest(topics=[ListOffsetsTopic(name=topic, partitions=wanted)])
+
+
+def test_a_request_that_is_much_work_is_answered_in_steps(harness, monkeypatch):
+    monkeypatch.setattr("headrace.broker.steps.STEP_COST", 100_000)
+    harness.create_topic("many", partitions=40)
+    for index in range(40):
+        records = batch(b"a", b"b", timestamp_ms=START_MS + index)
+        harness.call(produce_request("many", index, records))
+    pending = harness.send(by_time("many", 40, START_MS + 7), 7)
+    assert not pending.done
+    ticks = 0
+    while not pending.done:
+        assert harness.broker.next_deadline_ms == 0
+        harness.broker.tick(harness.now_ms)
+        ticks += 1
+    assert ticks > 3
+    (topic,) = pending.response.topics
+    offsets = [answer.offset for answer in topic.partitions]
+    assert offsets == [-1] * 7 + [0] * 33
+    assert len(harness.broker.steps) == 0
+
+
+def test_a_topic_that_is_deleted_between_two_steps_is_not_searched(harness, monkeypatch):
+    monkeypatch.setattr("headrace.broker.steps.STEP_COST", 100_000)
+    harness.create_topic("many", partitions=40)
+    for index in range(40):
+        harness.call(produce_request("many", index, batch(b"a", timestamp_ms=START_MS)))
+    pending = harness.send(by_time("many", 40, START_MS), 7)
+    assert not pending.done
+    harness.call(DeleteTopicsRequest(topic_names=["many"], timeout_ms=1000), 4)
+    while not pending.done:
+        harness.broker.tick(harness.now_ms)
+    (topic,) = pending.response.topics
+    errors = {answer.error_code for answer in topic.partitions}
+    assert errors == {ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}

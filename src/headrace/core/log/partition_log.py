@@ -26,7 +26,7 @@ from headrace.core.log.segment import Segment
 from headrace.core.log.segments import Segments
 from headrace.core.log.shared import Shared
 from headrace.core.log.sync import SyncTask
-from headrace.core.log.time_lookup import TimestampOffset, find, find_newest
+from headrace.core.log.time_lookup import TimestampOffset, at_once, find, find_newest
 from headrace.core.log.transactions import NEVER
 from headrace.core.log.validation import (
     HeaderFields,
@@ -426,12 +426,12 @@ class PartitionLog:
             up_to: Records at or above this offset do not count; the log end by default.
         """
         limit = self.log_end_offset if up_to is None else up_to
-        found = find(self.segments, timestamp, self.log_start_offset)
+        found = at_once(find(self.segments, timestamp, self.log_start_offset))
         return found if found is not None and found.offset < limit else None
 
     def offset_of_max_timestamp(self) -> TimestampOffset | None:
         """Return the first record that has the largest timestamp of the log (KIP-734), None when there is none."""
-        return find_newest(self.segments, self.log_start_offset)
+        return at_once(find_newest(self.segments, self.log_start_offset))
 
     # Leader epochs
 

@@ -1,0 +1,118 @@
+"""The timestamps of a batch's records, without making objects of the records: for lookups by time.
+
+Both searches are generators that yield after every few thousand records, because a batch may hold millions. They keep
+nothing but the bytes that they search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from typing import Final
+
+from headrace.errors import CorruptRecordError
+from headrace.records.batch import MIN_RECORD_SIZE, BatchHeader, TimestampType
+from headrace.records.varint import MAX_VARLONG_SIZE, decode_varint, wrap
+from headrace.types import NO_TIMESTAMP
+
+RECORDS_AT_ONCE: Final = 1 << 13
+"""How many records are walked between two yields: some milliseconds."""
+_SMALLEST, _LARGEST = -(2**63), 2**63 - 1
+
+
+def first_since(
+    header: BatchHeader, data: bytes, timestamp: int, offsets: range
+) -> Generator[int, None, tuple[int, int] | None]:
+    """Find the first record with this timestamp or a later one whose offset is among `offsets`.
+
+    Yields:
+        How many records will be walked until the next time.
+
+    Args:
+        header: The batch's header.
+        data: The bytes of its records, decompressed.
+        timestamp: In milliseconds since 1970.
+        offsets: The offsets that count.
+
+    Returns:
+        The record's offset and timestamp; None when there is none.
+
+    Raises:
+        CorruptRecordError: The records before it do not decode, or are not as many as the header says.
+    """
+    fixed = None
+    if header.timestamp_type == TimestampType.LOG_APPEND_TIME:
+        fixed = header.max_timestamp
+        if fixed < timestamp:
+            return None
+        timestamp = _SMALLEST
+    base_offset = header.base_offset
+    for number, (time, place) in enumerate(_times(header, data)):
+        if not number % RECORDS_AT_ONCE:
+            yield min(RECORDS_AT_ONCE, header.records_count - number)
+        if time >= timestamp:
+            offset = base_offset + decode_varint(data, place)[0]
+            if offset in offsets:
+                return offset, time if fixed is None else fixed
+    return None
+
+
+def newest_since(header: BatchHeader, data: bytes, start_offset: int) -> Generator[int, None, int]:
+    """Find the largest timestamp of the records from an offset on, of a batch with the timestamps of its producer.
+
+    Yields:
+        How many records will be walked until the next time.
+
+    Args:
+        header: The batch's header.
+        data: The bytes of its records, decompressed.
+        start_offset: The first offset that counts.
+
+    Returns:
+        The timestamp in milliseconds since 1970; -1 when there is none.
+
+    Raises:
+        CorruptRecordError: The records do not decode, or are not as many as the header says.
+    """
+    newest, base_offset = NO_TIMESTAMP, header.base_offset
+    for number, (time, place) in enumerate(_times(header, data)):
+        if not number % RECORDS_AT_ONCE:
+            yield min(RECORDS_AT_ONCE, header.records_count - number)
+        if time > newest and base_offset + decode_varint(data, place)[0] >= start_offset:
+            newest = time
+    return newest
+
+
+def _times(header: BatchHeader, data: bytes) -> Iterator[tuple[int, int]]:
+    """Yield the timestamp of each record, and where its offset delta lies.
+
+    Raises:
+        CorruptRecordError: The records do not decode, or are not as many as the header says.
+    """
+    position, size, base = 0, len(data), header.base_timestamp
+    count = header.records_count
+    if not 0 <= count * MIN_RECORD_SIZE <= size:
+        raise CorruptRecordError(f"{count} records claimed in {size} bytes")
+    try:
+        for _ in range(count):
+            low, high = data[position], data[position + 1]
+            if low < 0x80:
+                length, position = low >> 1, position + 1
+            elif high < 0x80:
+                length, position = (low & 0x7F | high << 7) >> 1, position + 2
+            else:
+                length, position = decode_varint(data, position)
+            end = position + length
+            if length < MIN_RECORD_SIZE - 1 or low & 1 or end > size:
+                raise CorruptRecordError(f"record of {length} bytes before byte {position}")
+            byte = data[position + 1]  # behind the attributes, which mean nothing
+            if byte < 0x80:
+                delta, place = (byte >> 1) ^ -(byte & 1), position + 2
+            else:
+                delta, place = decode_varint(data, position + 1, MAX_VARLONG_SIZE)
+            time = base + delta
+            yield (time if _SMALLEST <= time <= _LARGEST else wrap(time)), place
+            position = end
+    except IndexError:
+        raise CorruptRecordError("a batch ends inside a record") from None
+    if position != size:
+        raise CorruptRecordError(f"{size - position} bytes after the last record of a batch")
