@@ -16,11 +16,11 @@ from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBat
 
 from headrace.clients.consumer.records import ConsumerRecord
 from headrace.clients.producer import partitioners
-from headrace.records import builder, reader
+from headrace.records import builder, decoding
 from headrace.records.accel import API_VERSION
 from headrace.records.batch import check_batch
 from headrace.records.builder import BatchBuilder, build_batch
-from headrace.records.reader import decode_batch_as
+from headrace.records.reader import first_slice
 
 ROUNDS, REPEATS = 15, 100
 SHAPES = {"100 B, 500 a batch": (100, 500), "1 KiB, 60 a batch": (1024, 60)}
@@ -51,7 +51,9 @@ def encode_list(values: list[bytes | None]) -> bytes:
 def decode(data: bytes) -> list[ConsumerRecord]:
     """Read a batch's records with their place, as a consumer does."""
     header = check_batch(data)
-    return decode_batch_as(ConsumerRecord, header, data, 0, before=("topic", 1), after=(0,))
+    records, rest = first_slice(ConsumerRecord, header, data, 0, ("topic", 1), (0,))
+    assert rest is None
+    return records
 
 
 def encode_theirs(value: bytes, count: int) -> bytes:
@@ -71,7 +73,7 @@ def decode_theirs(data: bytes) -> list[object]:
 
 def use(kernels: object) -> None:
     """Have the accelerator's functions used; None has those in Python."""
-    reader._decode_fast = getattr(kernels, "decode_records", None)  # noqa: SLF001 - switched within a process
+    decoding._decode_fast = getattr(kernels, "decode_records", None)  # noqa: SLF001 - switched within a process
     builder._FastWriter = getattr(kernels, "RecordWriter", None)  # noqa: SLF001 - likewise
 
 

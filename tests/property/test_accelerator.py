@@ -21,7 +21,8 @@ from headrace.errors import CorruptRecordError
 from headrace.records.accel import Kernels
 from headrace.records.batch import HEADER_SIZE, MIN_RECORD_SIZE, BatchHeader
 from headrace.records.builder import RecordWriter, build_batch, encode_headers
-from headrace.records.reader import Record, _decode_records
+from headrace.records.decoding import _decode_records
+from headrace.records.reader import Record
 from headrace.records.varint import wrap
 from tests.fixtures.accelerator import built_kernels
 from tests.fuzz.mutation import mutated
@@ -44,25 +45,31 @@ def kernels() -> Kernels:
     return built_kernels()
 
 
-def in_python(data: bytes, header: BatchHeader) -> list[Record] | None:
-    """What the loop in Python reads; None for damage."""
+def in_python(
+    data: bytes, header: BatchHeader, place: int = 0, most_bytes: int = 2**40
+) -> tuple[list[Record], int] | None:
+    """What the loop in Python reads and where it ends; None for damage."""
     new = partial(tuple.__new__, Record)
     if not 0 <= header.records_count * MIN_RECORD_SIZE <= len(data):
         return None
     with contextlib.suppress(CorruptRecordError, IndexError):
-        records, end = _decode_records(data, header, new)
-        return records if end == len(data) else None
+        count = header.records_count
+        return _decode_records(data, place, count, place + most_bytes, header, new)
     return None
 
 
-def in_c(kernels: Kernels, data: bytes, header: BatchHeader) -> list[Any] | None:
+def in_c(
+    kernels: Kernels, data: bytes, header: BatchHeader, place: int = 0, most_bytes: int = 2**40
+) -> tuple[list[Any], int] | None:
     fixed = header.max_timestamp if header.timestamp_type else None
     count, base_offset, base_timestamp = (
         header.records_count,
         header.base_offset,
         header.base_timestamp,
     )
-    return kernels.decode_records(data, count, base_offset, base_timestamp, fixed, Record, (), ())
+    return kernels.decode_records(
+        data, place, count, most_bytes, base_offset, base_timestamp, fixed, Record, (), ()
+    )
 
 
 def wraps(header: BatchHeader, record: Record) -> bool:
@@ -74,15 +81,15 @@ def wraps(header: BatchHeader, record: Record) -> bool:
 def assert_equal(kernels: Kernels, data: bytes, header: BatchHeader) -> None:
     expected, found = in_python(data, header), in_c(kernels, data, header)
     if expected is not None and any(
-        not -(2**63) <= number < 2**63 for record in expected for number in record[:2]
+        not -(2**63) <= number < 2**63 for record in expected[0] for number in record[:2]
     ):
         return  # no such number fits the place it came from; Python may judge it
     if expected is not None and found is None:
         # Sums of timestamps that leave 64 bits are left to Python, which wraps them.
-        assert header.timestamp_type or any(map(partial(wraps, header), expected))
+        assert header.timestamp_type or any(map(partial(wraps, header), expected[0]))
         return
     assert found == expected
-    assert expected is None or all(type(record) is Record for record in found or ())
+    assert found is None or all(type(record) is Record for record in found[0])
 
 
 @given(
@@ -128,7 +135,9 @@ def test_records_with_their_place_are_those_without_it_and_the_place(
     place: tuple[Any, ...] = ("topic", 3)
     found = kernels.decode_records(
         memoryview(batch)[HEADER_SIZE:],
+        0,
         header.records_count,
+        2**40,
         base_offset,
         header.base_timestamp,
         None,
@@ -136,10 +145,32 @@ def test_records_with_their_place_are_those_without_it_and_the_place(
         place,
         (9,),
     )
-    assert found == [
+    assert found is not None
+    assert found[1] == len(batch) - HEADER_SIZE
+    assert found[0] == [
         ConsumerRecord("topic", 3, base_offset + index, stamp, key, value, tuple(headers), 9)
         for index, (key, value, headers, stamp) in enumerate(records)
     ]
+
+
+@given(st.lists(FIELDS, min_size=1, max_size=30), st.integers(0, 60), st.integers(0, 2000))
+@settings(deadline=None)
+def test_slices_end_at_the_same_records(
+    kernels: Kernels, records: list, count: int, most_bytes: int
+) -> None:
+    batch = build_batch(records)
+    header, data = BatchHeader.parse(batch), batch[HEADER_SIZE:]
+    place, left, found = 0, len(records), []
+    while left:
+        part = header._replace(records_count=min(count or 1, left))
+        expected = in_python(data, part, place, most_bytes)
+        assert expected == in_c(kernels, data, part, place, most_bytes)
+        assert expected is not None
+        found += expected[0]
+        assert all(not each.headers for each in expected[0][:-1]) or most_bytes
+        place, left = expected[1], left - len(expected[0])
+    assert found == in_python(data, header)[0]  # type: ignore[index]  # it is whole
+    assert place == len(data)
 
 
 @given(

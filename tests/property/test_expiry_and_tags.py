@@ -212,8 +212,8 @@ class Model:
             told = tuple((entry.producer_id, entry.first_offset) for entry in aborted or ())
             fetched = FetchedPartition(bytes(data), aborted_transactions=told)
             batches = FetchedBatches(PARTITION, fetched, check_crcs=True)
-            while (batch := batches.next_batch()) is not None:
-                seen += [record.offset for record in batch[1] if record.offset >= offset]
+            while (part := batches.next_slice()) is not None:
+                seen += [record.offset for record in part.records if record.offset >= offset]
             headers = [check_batch(data, position) for position, _ in iterate_headers(data)]
             offsets = [header.base_offset for header in headers]
             assert offsets == sorted(offsets)

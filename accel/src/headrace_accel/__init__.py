@@ -11,7 +11,7 @@ from typing import Final
 from headrace_accel import _kernels
 
 VERSION: Final = "0.1.0"
-API_VERSION: Final = 3
+API_VERSION: Final = 4
 """Goes up whenever a function changes what it takes or returns: Headrace uses only the version that it knows."""
 
 enabled: Final = os.environ.get("HEADRACE_ACCEL", "1") != "0"

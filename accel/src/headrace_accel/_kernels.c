@@ -15,6 +15,7 @@
 
 #define HEADER_SIZE 61
 #define MAX_RECORD_BYTES INT32_MAX
+#define MAX_HEADERS (1 << 16) /* of one record, as the twin has it */
 
 /* ---------------------------------------------------------------- decoding */
 
@@ -71,7 +72,7 @@ read_headers(const uint8_t **at, const uint8_t *end, PyObject *empty, PyObject *
 {
     int64_t count;
     const uint8_t *next = read_varint(*at, end, 32, &count);
-    if (next == NULL || count < 0 || count > (end - next) / 2)
+    if (next == NULL || count < 0 || count > (end - next) / 2 || count > MAX_HEADERS)
         return 0;
     *at = next;
     if (count == 0) {
@@ -125,7 +126,7 @@ new_record(const Shape *shape, PyObject *fields[5])
 }
 
 static int
-read_record(const uint8_t **at, const uint8_t *limit, const Shape *shape, PyObject **record)
+read_record(const uint8_t **at, const uint8_t *limit, const Shape *shape, PyObject **record, int *with_headers)
 {
     int64_t length, timestamp_delta, offset_delta, timestamp, offset;
     const uint8_t *next = read_varint(*at, limit, 32, &length);
@@ -159,6 +160,7 @@ read_record(const uint8_t **at, const uint8_t *limit, const Shape *shape, PyObje
             Py_XDECREF(fields[index]);
         return found;
     }
+    *with_headers = fields[4] != shape->empty;
     *record = new_record(shape, fields);
     *at = end;
     return *record == NULL ? -1 : 1;
@@ -175,61 +177,71 @@ all_atoms(PyObject *fields)
     return 1;
 }
 
-/* Reads just as many records; None where the twin must judge. */
+/* Reads so many records from `place` on, or up to the first one with headers that ends `most_bytes` behind it or later.
+ * Returns them and the place behind the last; None where the twin must judge. */
 static PyObject *
-read_all(const uint8_t *at, const uint8_t *end, Py_ssize_t count, const Shape *shape)
+read_slice(const Py_buffer *data, Py_ssize_t place, Py_ssize_t count, Py_ssize_t most_bytes, const Shape *shape)
 {
+    const uint8_t *begin = data->buf, *end = begin + data->len, *start = begin + place, *at = start;
     if (count < 0 || count > (end - at) / (MIN_RECORD_LENGTH + 1))
         Py_RETURN_NONE;
     PyObject *records = PyList_New(count);
     if (records == NULL)
         return NULL;
-    for (Py_ssize_t index = 0; index < count; index++) {
+    Py_ssize_t done = 0;
+    int full = 0;
+    while (done < count && !full) {
         PyObject *record;
-        const int found = read_record(&at, end, shape, &record);
+        int with_headers = 0;
+        const int found = read_record(&at, end, shape, &record, &with_headers);
         if (found != 1) {
             Py_DECREF(records);
             if (found < 0)
                 return NULL;
             Py_RETURN_NONE;
         }
-        PyList_SET_ITEM(records, index, record);
+        PyList_SET_ITEM(records, done, record);
+        done++;
+        full = with_headers && at - start >= most_bytes;
     }
-    if (at != end) {
+    if (done < count && PyList_SetSlice(records, done, count, NULL) < 0) {
         Py_DECREF(records);
-        Py_RETURN_NONE;
+        return NULL;
     }
-    return records;
+    return Py_BuildValue("(Nn)", records, (Py_ssize_t)(at - begin));
 }
 
 PyDoc_STRVAR(decode_records_doc,
-"decode_records(data, count, base_offset, base_timestamp, fixed_timestamp, kind, before, after)\n"
+"decode_records(data, place, count, most_bytes, base_offset, base_timestamp, fixed_timestamp, kind, before, after)\n"
 "--\n\n"
-"Return the records in the bytes behind a batch's header, or None where they are not well-formed.\n\n"
+"Return `count` of the records in the bytes behind a batch's header and the place behind the last of them, or None\n"
+"where they are not well-formed. They are fewer where one with headers ends `most_bytes` behind `place`, or later.\n\n"
 "Each is a `kind`, a named tuple, of `before`, offset, timestamp, key, value, headers, `after`.");
 
 static PyObject *
 decode_records(PyObject *Py_UNUSED(module), PyObject *args)
 {
     Py_buffer data;
-    Py_ssize_t count;
+    Py_ssize_t place, count, most_bytes;
     long long base_offset, base_timestamp;
     Shape shape;
-    if (!PyArg_ParseTuple(args, "y*nLLOO!O!O!:decode_records", &data, &count, &base_offset, &base_timestamp,
-                          &shape.fixed_timestamp, &PyType_Type, (PyObject **)&shape.kind, &PyTuple_Type,
-                          &shape.before, &PyTuple_Type, &shape.after))
+    if (!PyArg_ParseTuple(args, "y*nnnLLOO!O!O!:decode_records", &data, &place, &count, &most_bytes, &base_offset,
+                          &base_timestamp, &shape.fixed_timestamp, &PyType_Type, (PyObject **)&shape.kind,
+                          &PyTuple_Type, &shape.before, &PyTuple_Type, &shape.after))
         return NULL;
     PyObject *records = NULL;
     if (!PyType_IsSubtype(shape.kind, &PyTuple_Type)
         || shape.kind->tp_basicsize != PyTuple_Type.tp_basicsize) {
         PyErr_SetString(PyExc_TypeError, "kind is a named tuple");
     }
+    else if (place < 0 || place > data.len || most_bytes < 0) {
+        PyErr_SetString(PyExc_ValueError, "place lies in the data, and most_bytes is not negative");
+    }
     else if ((shape.empty = PyTuple_New(0)) != NULL) {
         shape.base_offset = base_offset;
         shape.base_timestamp = base_timestamp;
         shape.untracked = all_atoms(shape.before) && all_atoms(shape.after);
-        const uint8_t *at = data.buf;
-        records = read_all(at, at + data.len, count, &shape);
+        records = read_slice(&data, place, count, most_bytes, &shape);
         Py_DECREF(shape.empty);
     }
     PyBuffer_Release(&data);

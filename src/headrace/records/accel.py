@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 from headrace.types import Buffer
 
-API_VERSION: Final = 3
+API_VERSION: Final = 4
 """The version of the accelerator's functions that is called here."""
 
 
@@ -110,7 +110,9 @@ class Kernels(Protocol):
     def decode_records(  # noqa: PLR0917 - names are for calls that happen less often
         self,
         data: bytes | bytearray | memoryview,
+        place: int,
         count: int,
+        most_bytes: int,
         base_offset: int,
         base_timestamp: int,
         fixed_timestamp: int | None,
@@ -118,8 +120,12 @@ class Kernels(Protocol):
         before: tuple[Any, ...],
         after: tuple[Any, ...],
         /,
-    ) -> list[Any] | None:
-        """Return the records of a batch; None where they are not well-formed, so that Python's own loop says why."""
+    ) -> tuple[list[Any], int] | None:
+        """Return `count` records of a batch, the first at byte `place`, and the place behind the last.
+
+        They are fewer where a record with headers ends `most_bytes` behind `place`, or later: it is the last then. None
+        says that they are not well-formed, so that Python's own loop tells why.
+        """
 
     def murmur2(self, data: bytes, /) -> int:
         """Return the hash of a key."""

@@ -2,33 +2,37 @@
 
 About 1.2 million records a second, and eight times as many with the accelerator: for timestamp lookup, the
 coordinators' own topics, and clients. The produce and fetch paths of the broker never come here.
+
+A batch of some kilobytes may hold millions of records, of which each takes some hundred bytes of memory once it is
+decoded. So whoever reads batches of others reads them in slices (`BatchSlices`, `read_records`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
-from typing import Any, Final, NamedTuple, TypeVar
+from collections.abc import Iterator
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from headrace.errors import CorruptRecordError
-from headrace.records.accel import kernels
 from headrace.records.batch import (
+    COMPRESSION_MASK,
     HEADER_SIZE,
     MIN_BATCH_LENGTH,
     MIN_RECORD_SIZE,
     BatchHeader,
-    TimestampType,
     check_batch,
 )
 from headrace.records.compression import MAX_DECOMPRESSED_SIZE, Compression, decompress
-from headrace.records.varint import MAX_VARLONG_SIZE, decode_varint, wrap
+from headrace.records.decoding import as_fastest, decode_slice
 from headrace.types import Buffer
 
 R = TypeVar("R", bound=tuple[Any, ...])
 
+SLICE_RECORDS: Final = 4096
+"""Most records of a batch that are decoded at a time."""
+SLICE_BYTES: Final = 1 << 20
+"""Bytes of encoded records that are decoded at a time, about; records with headers end a slice that has more."""
+
 _CODECS: Final = {int(codec): codec for codec in Compression}
-_SMALLEST, _LARGEST, _ONE_BYTE = -(2**63), 2**63 - 1, 64
-_decode_fast = None if kernels is None else kernels.decode_records
 
 
 class Record(NamedTuple):
@@ -48,7 +52,7 @@ def read_records(
     include_control: bool = False,
     max_decompressed_size: int = MAX_DECOMPRESSED_SIZE,
 ) -> Iterator[Record]:
-    """Yield the records of one or more batches, one after the other.
+    """Yield the records of one or more batches, one after the other; at most `SLICE_RECORDS` are decoded at a time.
 
     Args:
         buffer: Batches, as a fetch response or a segment has them.
@@ -65,7 +69,9 @@ def read_records(
             return
         header = check_batch(buffer, position)
         if include_control or not header.is_control:
-            yield from decode_batch(header, buffer, position, max_decompressed_size)
+            batch = slices_of(header, buffer, position, max_decompressed_size)
+            while batch.left:
+                yield from batch.next_slice()
         position += header.size
 
 
@@ -84,51 +90,184 @@ def read_batch(
     return header, decode_batch(header, buffer, position, max_decompressed_size)
 
 
+class BatchSlices(Generic[R]):
+    """The records of one batch, decoded slice by slice.
+
+    What is wrong with a slice is raised again each time that the slice is asked for.
+    """
+
+    __slots__ = (
+        "_after",
+        "_before",
+        "_data",
+        "_header",
+        "_kind",
+        "_limit",
+        "_place",
+        "_source",
+        "left",
+    )
+
+    def __init__(
+        self,
+        kind: type[R],
+        header: BatchHeader,
+        source: Buffer,
+        *,
+        before: tuple[Any, ...] = (),
+        after: tuple[Any, ...] = (),
+        limit: int = MAX_DECOMPRESSED_SIZE,
+        data: Buffer | None = None,
+    ) -> None:
+        """Prepare to decode the records of a batch whose CRC has been checked.
+
+        Args:
+            kind: The named tuple that each record becomes.
+            header: The batch's header.
+            source: The bytes behind the header.
+            before: The fields of all records that come before those of `Record`.
+            after: The fields of all records that come after them.
+            limit: Most bytes that the records may have.
+            data: The records, decompressed; None decompresses them.
+
+        Raises:
+            CorruptRecordError: The records do not decompress, or cannot be as many as the header says.
+        """
+        self._kind, self._header, self._before, self._after = kind, header, before, after
+        self._source, self._limit = source, limit
+        data = _decompressed(header, source, limit) if data is None else data
+        self._data: Buffer | None = data
+        self._place = 0
+        self.left = header.records_count
+        """How many records have not been decoded yet."""
+        if not 0 <= self.left * MIN_RECORD_SIZE <= len(data):
+            raise CorruptRecordError(f"{self.left} records claimed in {len(data)} bytes")
+        if not self.left and len(data):
+            raise _left_over(len(data))
+
+    @property
+    def held(self) -> int:
+        """Bytes of memory that the decompressed records take; 0 where the batch is not compressed."""
+        return 0 if self._data is None or not self._header.compression else len(self._data)
+
+    def release(self) -> None:
+        """Let the decompressed records go; they are decompressed again when the next slice is asked for."""
+        self._data = None
+
+    def next_slice(self) -> list[R]:
+        """Return the next records; an empty list after the last.
+
+        Raises:
+            CorruptRecordError: One of them does not decode, or the batch does not end behind the last.
+        """
+        if not self.left:
+            return []
+        rest = len(self._bytes()) - self._place
+        fit = SLICE_BYTES * self.left // rest if rest > SLICE_BYTES else SLICE_RECORDS
+        return self._decode(min(self.left, SLICE_RECORDS, max(1, fit)), SLICE_BYTES)
+
+    def whole(self) -> list[R]:
+        """Return all records that are left: only for batches whose size is known to be harmless.
+
+        Raises:
+            CorruptRecordError: They do not decode, or are not as many as the header says.
+        """
+        records: list[R] = []
+        while self.left:
+            records += self._decode(self.left, len(self._bytes()))
+        return records
+
+    def _bytes(self) -> Buffer:
+        if self._data is None:
+            self._data = _decompressed(self._header, self._source, self._limit)
+        return self._data
+
+    def _decode(self, count: int, most_bytes: int) -> list[R]:
+        data = self._bytes()
+        if not isinstance(data, bytes):
+            self._data = data = as_fastest(data)  # once, and not for each slice
+        records, place = decode_slice(
+            self._kind,
+            self._header,
+            data,
+            self._place,
+            count,
+            most_bytes,
+            self._before,
+            self._after,
+        )
+        left = self.left - len(records)
+        if not left and place != len(data):
+            raise _left_over(len(data) - place)
+        self._place, self.left = place, left
+        return records
+
+
+def first_slice(  # noqa: PLR0917 - names would be felt: it is called for each batch that is consumed
+    kind: type[R],
+    header: BatchHeader,
+    buffer: Buffer,
+    position: int,
+    before: tuple[Any, ...] = (),
+    after: tuple[Any, ...] = (),
+) -> tuple[list[R], BatchSlices[R] | None]:
+    """Return the first records of a batch whose CRC has been checked, and what has the others, if there are others.
+
+    Raises:
+        CorruptRecordError: The records do not decompress, one does not decode, or they are not as many as the header
+            says.
+    """
+    source = memoryview(buffer)[position + HEADER_SIZE : position + header.size]
+    data = _decompressed(header, source, MAX_DECOMPRESSED_SIZE)
+    count = header.records_count
+    if 0 <= count <= SLICE_RECORDS and count * MIN_RECORD_SIZE <= len(data) < SLICE_BYTES:
+        # Nearly always one slice is all, and an object for each batch would be felt.
+        records, place = decode_slice(kind, header, data, 0, count, SLICE_BYTES, before, after)
+        if place != len(data):
+            raise _left_over(len(data) - place)
+        return records, None
+    batch = BatchSlices(kind, header, source, before=before, after=after, data=data)
+    records = batch.next_slice()
+    return records, batch if batch.left else None
+
+
 def decode_batch(
     header: BatchHeader,
     buffer: Buffer,
     position: int,
     max_decompressed_size: int = MAX_DECOMPRESSED_SIZE,
 ) -> list[Record]:
-    """Decode the records of a batch whose CRC has been checked.
+    """Decode all records of a batch whose CRC has been checked, at once.
 
     Raises:
         CorruptRecordError: The records do not decode, or are not as many as the header says.
     """
-    return decode_batch_as(Record, header, buffer, position, limit=max_decompressed_size)
+    return slices_of(header, buffer, position, max_decompressed_size).whole()
 
 
-def decode_batch_as(
-    kind: type[R],
+def slices_of(
     header: BatchHeader,
     buffer: Buffer,
     position: int,
-    *,
-    before: tuple[Any, ...] = (),
-    after: tuple[Any, ...] = (),
-    limit: int = MAX_DECOMPRESSED_SIZE,
-) -> list[R]:
-    """Decode the records of a batch whose CRC has been checked, as named tuples of another kind.
-
-    Args:
-        kind: The named tuple.
-        header: The batch's header.
-        buffer: What the batch lies in.
-        position: Where it begins there.
-        before: The fields of all records that come before those of `Record`.
-        after: The fields of all records that come after them.
-        limit: Most bytes that the records may have.
+    max_decompressed_size: int = MAX_DECOMPRESSED_SIZE,
+) -> BatchSlices[Record]:
+    """Return the slices of a batch whose CRC has been checked.
 
     Raises:
-        CorruptRecordError: The records do not decode, or are not as many as the header says.
+        CorruptRecordError: The records do not decompress, or cannot be as many as the header says.
     """
-    codec = _CODECS.get(header.compression)
-    if codec is None:
-        raise CorruptRecordError(f"unknown compression {header.compression}")
-    data: Buffer = memoryview(buffer)[position + HEADER_SIZE : position + header.size]
-    if codec != Compression.NONE:
-        data = decompress(codec, data, limit)
-    return _decode_as(kind, header, data, before, after)
+    source = memoryview(buffer)[position + HEADER_SIZE : position + header.size]
+    return BatchSlices(Record, header, source, limit=max_decompressed_size)
+
+
+def first_record(header: BatchHeader, buffer: Buffer, position: int) -> Record | None:
+    """Return the first record of a batch, such as the marker that a control batch is; None where it has none.
+
+    Raises:
+        CorruptRecordError: The first records do not decode.
+    """
+    records, _ = first_slice(Record, header, buffer, position)
+    return records[0] if records else None
 
 
 def decode_data(header: BatchHeader, data: Buffer) -> list[Record]:
@@ -137,42 +276,21 @@ def decode_data(header: BatchHeader, data: Buffer) -> list[Record]:
     Raises:
         CorruptRecordError: They do not decode, or are not as many as the header says.
     """
-    return _decode_as(Record, header, data, (), ())
+    return BatchSlices(Record, header, b"", data=data).whole()
 
 
-def _decode_as(
-    kind: type[R],
-    header: BatchHeader,
-    data: Buffer,
-    before: tuple[Any, ...],
-    after: tuple[Any, ...],
-) -> list[R]:
-    count = header.records_count
-    if not 0 <= count * MIN_RECORD_SIZE <= len(data):
-        raise CorruptRecordError(f"{count} records claimed in {len(data)} bytes")
-    append_time = header.timestamp_type == TimestampType.LOG_APPEND_TIME
-    fixed = header.max_timestamp if append_time else None
-    if _decode_fast is not None:
-        first = header.base_offset, header.base_timestamp
-        found = _decode_fast(data, count, *first, fixed, kind, before, after)
-        if found is not None:
-            return found
-    new = partial(tuple.__new__, kind)  # half the cost of calling the class
-    data = (
-        data if isinstance(data, bytes) else bytes(data)
-    )  # which is the fastest to read in Python
-    try:
-        make: Any = tuple if before or after else new
-        records, end = _decode_records(data, header, make)
-        if abs(header.base_timestamp) > _LARGEST - _ONE_BYTE:  # a delta of one byte may be too much
-            records = [make((each[0], wrap(each[1]), *each[2:])) for each in records]
-    except IndexError:
-        raise CorruptRecordError("a batch ends inside a record") from None
-    if end != len(data):
-        raise CorruptRecordError(f"{len(data) - end} bytes after the last record of a batch")
-    if before or after:
-        return [new(before + record + after) for record in records]
-    return records
+def _decompressed(header: BatchHeader, records: Buffer, limit: int) -> Buffer:
+    number = header.attributes & COMPRESSION_MASK
+    if not number:
+        return records
+    codec = _CODECS.get(number)
+    if codec is None:
+        raise CorruptRecordError(f"unknown compression {number}")
+    return decompress(codec, records, limit)
+
+
+def _left_over(size: int) -> CorruptRecordError:
+    return CorruptRecordError(f"{size} bytes after the last record of a batch")
 
 
 def _is_cut_off(buffer: Buffer, position: int) -> bool:
@@ -181,101 +299,3 @@ def _is_cut_off(buffer: Buffer, position: int) -> bool:
         return True
     header = BatchHeader.parse(buffer, position)
     return header.batch_length >= MIN_BATCH_LENGTH and header.size > remaining
-
-
-def _decode_records(  # noqa: C901, PLR0912, PLR0915 - one loop without calls
-    data: bytes, header: BatchHeader, new: Callable[[tuple[Any, ...]], Any]
-) -> tuple[list[Any], int]:
-    # Varints of one byte, and lengths and offsets of two, are decoded in place: calls would cost twice as much.
-    records: list[Any] = []
-    append = records.append
-    position, size = 0, len(data)
-    base_offset, base_timestamp = header.base_offset, header.base_timestamp
-    append_time = header.timestamp_type == TimestampType.LOG_APPEND_TIME
-    timestamp = header.max_timestamp
-    lowest, highest = _SMALLEST - base_timestamp, _LARGEST - base_timestamp
-    for _ in range(header.records_count):
-        low, high = data[position], data[position + 1]
-        if low < 0x80:
-            length, position = (low >> 1) ^ -(low & 1), position + 1
-        elif high < 0x80:
-            length, position = (low & 0x7F | high << 7) >> 1 ^ -(low & 1), position + 2
-        else:
-            length, position = decode_varint(data, position)
-        end = position + length
-        if length < MIN_RECORD_SIZE - 1 or end > size:
-            raise CorruptRecordError(f"record of {length} bytes at byte {position} does not fit")
-        low = data[position + 1]  # behind the attributes, which mean nothing
-        if low < 0x80:
-            delta, position = (low >> 1) ^ -(low & 1), position + 2
-        else:
-            delta, position = decode_varint(data, position + 1, MAX_VARLONG_SIZE)
-            if not lowest <= delta <= highest:
-                delta = wrap(base_timestamp + delta) - base_timestamp
-        if not append_time:
-            timestamp = base_timestamp + delta
-        low, high = data[position], data[position + 1]
-        if low < 0x80:
-            delta, position = (low >> 1) ^ -(low & 1), position + 1
-        elif high < 0x80:
-            delta, position = (low & 0x7F | high << 7) >> 1 ^ -(low & 1), position + 2
-        else:
-            delta, position = decode_varint(data, position)
-        key: bytes | None = None
-        if data[position] == 1:  # the code of -1: there is none
-            position += 1
-        else:
-            key, position = _bytes(data, position, end)
-        low, high = data[position], data[position + 1]
-        if low >= 0x80 and high < 0x80 and not low & 1:
-            stop = position + 2 + ((low & 0x7F | high << 7) >> 1)
-            value: bytes | None = data[position + 2 : stop]
-            position = stop
-        else:
-            value, position = _bytes(data, position, end)
-        headers: tuple[tuple[str, bytes | None], ...] = ()
-        if position < size and data[position]:
-            headers, position = _headers(data, position, end)
-        else:
-            position += 1
-        if position != end:
-            raise CorruptRecordError(f"a record's length is off by {end - position} bytes")
-        append(new((base_offset + delta, timestamp, key, value, headers)))
-    return records, position
-
-
-def _varint(data: bytes, position: int) -> tuple[int, int]:
-    byte = data[position]
-    if byte < 0x80:
-        return (byte >> 1) ^ -(byte & 1), position + 1
-    return decode_varint(data, position)
-
-
-def _bytes(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:
-    byte = data[position]
-    if byte < 0x80:
-        length, position = (byte >> 1) ^ -(byte & 1), position + 1
-    else:
-        length, position = decode_varint(data, position)
-    stop = position + length
-    if length >= 0 and stop <= end:
-        return data[position:stop], stop
-    if length == -1:
-        return None, position
-    raise CorruptRecordError(f"field of {length} bytes at byte {position} does not fit")
-
-
-def _headers(
-    data: bytes, position: int, end: int
-) -> tuple[tuple[tuple[str, bytes | None], ...], int]:
-    count, position = _varint(data, position)
-    if not 0 <= 2 * count <= end - position:
-        raise CorruptRecordError(f"{count} headers claimed in {end - position} bytes")
-    headers: list[tuple[str, bytes | None]] = []
-    for _ in range(count):
-        name, position = _bytes(data, position, end)
-        if name is None:
-            raise CorruptRecordError("a record header without a key")
-        content, position = _bytes(data, position, end)
-        headers.append((name.decode("utf-8", "surrogateescape"), content))
-    return tuple(headers), position

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.clients.consumer.records import ConsumerRecord, FetchedBatches
+from headrace.clients.consumer.records import ConsumerRecord, FetchedBatches, Slice
 from headrace.clients.flows import metadata
 from headrace.clients.flows.effects import ClientState, Flow
 from headrace.clients.flows.fetch import FetchLimits, FetchPosition, fetch
 from headrace.clients.flows.routing import partition_error
 from headrace.errors import CorruptRecordError, SerializationError
-from headrace.records.batch import BatchHeader
 from headrace.serdes.serde import Serde
 from headrace.types import TopicPartition
 
@@ -53,17 +52,20 @@ class RecordReader:
             if not len(answer.records):
                 break
             batches = FetchedBatches(self._topic_partition, answer, check_crcs=True)
-            while (batch := self._next_batch(batches, offset)) is not None:
-                header, records = batch
-                found += (self._decode(each) for each in records if each.offset >= offset)
-                offset = header.last_offset + 1
-        return found[:limit]
+            began = offset
+            while (part := self._next_slice(batches, offset)) is not None:
+                wanted = [each for each in part.records if each.offset >= offset]
+                found += (self._decode(each) for each in wanted[: limit - len(found)])
+                if len(found) >= limit:
+                    break
+                offset = max(offset, part.end_offset)
+            if offset == began:
+                break  # what is there ends before the offset, or is larger than what was asked for
+        return found
 
-    def _next_batch(
-        self, batches: FetchedBatches, offset: int
-    ) -> tuple[BatchHeader, list[ConsumerRecord]] | None:
+    def _next_slice(self, batches: FetchedBatches, offset: int) -> Slice | None:
         try:
-            return batches.next_batch()
+            return batches.next_slice()
         except CorruptRecordError as error:
             text = f"{self._topic_partition} at offset {offset}: {error}"
             raise CorruptRecordError(text) from error

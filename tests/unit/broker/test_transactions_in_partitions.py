@@ -71,8 +71,8 @@ def consume(data: Any) -> list[bytes | None]:
         check_crcs=True,
     )
     found: list[bytes | None] = []
-    while (one := batches.next_batch()) is not None:
-        found += [record.value for record in one[1]]
+    while (part := batches.next_slice()) is not None:
+        found += [record.value for record in part.records]
     return found
 
 

@@ -12,17 +12,17 @@ import pytest
 
 from headrace.clients.consumer.records import ConsumerRecord
 from headrace.errors import CorruptRecordError
-from headrace.records import accel, builder, reader
+from headrace.records import accel, builder, decoding, reader
 from headrace.records.batch import HEADER_SIZE, BatchHeader
 from headrace.records.builder import BatchBuilder, build_batch, encode_headers
-from headrace.records.reader import Record, decode_batch, decode_batch_as
+from headrace.records.reader import Record, decode_batch, first_slice
 from tests.fixtures.accelerator import built_kernels
 
 
 @pytest.fixture(params=["Python", "C"], autouse=True)
 def both(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     kernels = built_kernels() if request.param == "C" else None
-    monkeypatch.setattr(reader, "_decode_fast", kernels and kernels.decode_records)
+    monkeypatch.setattr(decoding, "_decode_fast", kernels and kernels.decode_records)
     monkeypatch.setattr(builder, "_FastWriter", kernels and kernels.RecordWriter)
 
 
@@ -63,7 +63,8 @@ def test_a_record_of_any_kind_is_made_with_its_place() -> None:
     first, second = decode_batch(header, batch, 0)
     assert first == Record(7, 1000, b"k", b"v", (("h", None),))
     assert second == Record(8, 999, None, None, ())
-    placed = decode_batch_as(ConsumerRecord, header, batch, 0, before=("t", 1), after=(4,))
+    placed, rest = first_slice(ConsumerRecord, header, batch, 0, ("t", 1), (4,))
+    assert rest is None
     assert placed == [ConsumerRecord("t", 1, *first, 4), ConsumerRecord("t", 1, *second, 4)]
     assert [type(record) for record in placed] == [ConsumerRecord] * 2
     assert placed[0].leader_epoch == 4
@@ -133,7 +134,7 @@ def test_nothing_is_left_behind() -> None:
     def use() -> None:
         for header, batch in cases:
             with contextlib.suppress(CorruptRecordError):
-                decode_batch_as(ConsumerRecord, header, batch, 0, before=("t", 1), after=(0,))
+                first_slice(ConsumerRecord, header, batch, 0, ("t", 1), (0,))
         build_batch(records)
 
     use()

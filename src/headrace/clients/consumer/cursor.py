@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from headrace.clients.consumer.records import ConsumerRecord, FetchedBatches
 from headrace.clients.flows.cluster import NO_TOPIC_ID
 from headrace.clients.flows.offsets import OffsetAndMetadata
 from headrace.errors import CorruptRecordError
 from headrace.types import TopicPartition
 
+STEP_COST: Final = 16_384
+"""How much is looked at for the next record before the consumer turns to other things: see `Slice.cost`."""
+RELEASE_BYTES: Final = 1 << 20
+"""What decompresses to less is kept while its partition is paused."""
+
 
 class Cursor:
     """Where the consumer is in a partition, and what it has read ahead there."""
 
     __slots__ = (
-        "batch_end",
-        "batch_epoch",
         "checked_epoch",
         "committed",
         "epoch",
@@ -31,6 +36,8 @@ class Cursor:
         "paused",
         "quiet_until_ms",
         "records",
+        "slice_end",
+        "slice_epoch",
         "topic_id",
     )
 
@@ -60,10 +67,12 @@ class Cursor:
         """Until then nothing new is expected: it had nothing when it was asked last."""
         self.fetched: FetchedBatches | None = None
         self.records: list[ConsumerRecord] = []
-        """Records of one batch, keys and values still as bytes; those before `next_record` are handed out."""
+        """Some records of one batch, keys and values still as bytes; those before `next_record` are handed out."""
         self.next_record = 0
-        self.batch_end = 0
-        self.batch_epoch = -1
+        self.slice_end = 0
+        """The position after the last of them."""
+        self.slice_epoch = -1
+        """Epoch of the leader that wrote them."""
 
     @property
     def pending(self) -> int:
@@ -110,44 +119,64 @@ class Cursor:
         self.records = []
         self.next_record = 0
 
+    @property
+    def held(self) -> int:
+        """Bytes that the decompressed records of the batch under way take."""
+        return 0 if self.fetched is None else self.fetched.held
+
+    def release(self) -> None:
+        """Let a large decompressed batch go while the partition waits; it is decompressed again when it is wanted."""
+        if self.fetched is not None and self.held > RELEASE_BYTES:
+            self.fetched.release()
+
     def decode(self) -> bool:
         """Make sure that a record waits to be handed out, if one was fetched; batches without any move the position.
+
+        At most `STEP_COST` is looked at for it: false says that there is no record, or that there is more to look at,
+        and then the cursor is not `empty`.
 
         Raises:
             CorruptRecordError: The next batch is damaged; the position stays before it.
         """
+        cost = 0
         while not self.pending:
-            if self.fetched is None or self.offset is None:
+            if self.fetched is None or self.offset is None or cost >= STEP_COST:
                 return False
             try:
-                batch = self.fetched.next_batch()
+                found = self.fetched.next_slice()
             except CorruptRecordError as error:
                 raise CorruptRecordError(f"{self.name} at offset {self.offset}: {error}") from error
-            if batch is None:
+            if found is None:
                 self.fetched = None
                 return False
-            header, records = batch
+            records, end_offset, self.slice_epoch, more = found
+            cost += more
             first = self.offset
-            self.batch_end = max(first, header.last_offset + 1)
-            self.batch_epoch = header.partition_leader_epoch
+            self.slice_end = max(first, end_offset)
             # The first batch may begin before the offset that was asked for.
             if records and records[0].offset < first:
                 records = [record for record in records if record.offset >= first]
             self.records = records
             self.next_record = 0
             if not records:
-                self.offset, self.epoch = self.batch_end, self.batch_epoch
+                self.offset, self.epoch = self.slice_end, self.slice_epoch
+                self._end_if_exhausted()
         return True
 
     def advance(self, count: int) -> None:
         """Move behind the next `count` decoded records; behind the last of a batch is behind the batch."""
         self.next_record += count
-        self.epoch = self.batch_epoch
+        self.epoch = self.slice_epoch
         if self.next_record < len(self.records):
-            self.offset = self.records[self.next_record - 1].offset + 1
+            # Whatever a producer has written: a position does not go back, nor beyond the batch.
+            behind = self.records[self.next_record - 1].offset + 1
+            self.offset = min(max(self.offset or 0, behind), self.slice_end)
         else:
-            self.offset = self.batch_end
+            self.offset = self.slice_end
             self.records = []
             self.next_record = 0
-            if self.fetched is not None and self.fetched.exhausted:
-                self.fetched = None  # so that what comes next is fetched while this is worked on
+            self._end_if_exhausted()
+
+    def _end_if_exhausted(self) -> None:
+        if self.fetched is not None and self.fetched.exhausted:
+            self.fetched = None  # so that what comes next is fetched while this is worked on

@@ -1,12 +1,21 @@
-"""Handing out records: a bounded number at a time, from another partition first each time."""
+"""Handing out records: a bounded number at a time, from another partition first each time.
+
+A partition keeps its turn while the batches that are decompressed take more than `HELD_BYTES`, so that memory holds one
+large batch at a time, and not one of each partition.
+"""
 
 from __future__ import annotations
+
+from typing import Final
 
 from headrace.clients.consumer.cursor import Cursor
 from headrace.clients.consumer.decoding import Decode, Decoders
 from headrace.clients.consumer.records import ConsumerRecord
 from headrace.errors import SerializationError
 from headrace.types import TopicPartition
+
+HELD_BYTES: Final = 16 << 20
+"""What the decompressed batches of all partitions take at most before another one is begun."""
 
 
 class HandOut:
@@ -17,6 +26,8 @@ class HandOut:
         self._decoders = decoders
         self._last: Cursor | None = None
         """The cursor whose record was handed out alone, and is being worked on."""
+        self.unfinished = False
+        """Whether `ready` has not looked at all that is here, because that takes long."""
 
     def ready(self) -> bool:
         """Whether there is a record to hand out.
@@ -24,7 +35,16 @@ class HandOut:
         Raises:
             CorruptRecordError: A batch is damaged.
         """
-        return any(self._may_give(cursor) and cursor.decode() for cursor in self._cursors.values())
+        self.unfinished = False
+        for cursor in self._cursors.values():
+            if self._may_give(cursor):
+                if cursor.decode():
+                    return True
+                if not cursor.empty:
+                    self.unfinished = True
+                    self._end_turn(cursor)
+                    break
+        return False
 
     def take(self, limit: int) -> list[ConsumerRecord]:
         """Hand out at most so many records.
@@ -35,13 +55,12 @@ class HandOut:
         """
         taken: list[ConsumerRecord] = []
         self._last = None
-        for name, cursor in list(self._cursors.items()):
+        for cursor in list(self._cursors.values()):
             if not self._may_give(cursor):
                 continue
             whole = self._take_from(cursor, taken, limit)
             if taken:
-                # A busy partition must not starve the others: the next poll begins behind it.
-                self._cursors[name] = self._cursors.pop(name)
+                self._end_turn(cursor)
             if not whole or len(taken) >= limit:
                 break
         return taken
@@ -74,6 +93,12 @@ class HandOut:
         """Whether the partition that gave the last record has nothing more here."""
         return self._last is None or self._last.empty
 
+    def _end_turn(self, cursor: Cursor) -> None:
+        """Begin with another partition next time: a busy one must not starve the others."""
+        if cursor.held and sum(each.held for each in self._cursors.values()) > HELD_BYTES:
+            return
+        self._cursors[cursor.name] = self._cursors.pop(cursor.name)
+
     def _may_give(self, cursor: Cursor) -> bool:
         return (
             not cursor.paused
@@ -82,7 +107,7 @@ class HandOut:
         )
 
     def _take_from(self, cursor: Cursor, taken: list[ConsumerRecord], limit: int) -> bool:
-        """Hand out of one partition; false when a record there has to wait for its error to be raised."""
+        """Hand out of one partition; false when a record there has to wait for its error to be raised, or be found."""
         decoders = self._decoders.of(cursor.name.topic)
         assert decoders is not None, "checked by the caller"
         decode_key, decode_value = decoders

@@ -92,6 +92,7 @@ class Places:
         """Hand out no records of these partitions until `resume`."""
         for cursor in [self.cursor(name) for name in partitions]:
             cursor.paused = True
+            cursor.release()
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
         """Hand out records of these partitions again."""

@@ -6,12 +6,18 @@ from collections import deque
 from typing import Any, Final, NamedTuple
 
 from headrace.clients.flows.fetch import FetchedPartition
-from headrace.records.batch import HEADER_SIZE, BatchHeader, check_batch
-from headrace.records.reader import decode_batch, decode_batch_as
+from headrace.errors import CorruptRecordError
+from headrace.records.batch import HEADER_SIZE, MAGIC, MIN_BATCH_LENGTH, BatchHeader, check_batch
+from headrace.records.reader import BatchSlices, first_record, first_slice
 from headrace.records.tags import TagFilter
 from headrace.types import Buffer, TopicPartition
 
 ABORT_MARKER: Final = 0
+_ABORT_CODE: Final = ABORT_MARKER.to_bytes(2, "big")
+BATCH_COST: Final = 16
+"""What a batch costs besides its records, in records: its header is read and its CRC computed."""
+BYTES_PER_COST: Final = 1024
+"""So many decompressed bytes cost as much as a record."""
 
 
 class ConsumerRecord(NamedTuple):
@@ -30,15 +36,30 @@ class ConsumerRecord(NamedTuple):
     """Epoch of the leader that wrote the record's batch."""
 
 
+class Slice(NamedTuple):
+    """Some records of one batch, in order."""
+
+    records: list[ConsumerRecord]
+    """None where the batch is a marker, belongs to an aborted transaction, or has none that are wanted."""
+    end_offset: int
+    """Where reading goes on after the records."""
+    leader_epoch: int
+    """Of the batch."""
+    cost: int
+    """What was looked at to find the records: in records, with bytes and the batch itself counted as some records."""
+
+
 class FetchedBatches:
-    """One partition's part of an answer, decoded batch by batch."""
+    """One partition's part of an answer, decoded slice by slice."""
 
     __slots__ = (
         "_aborted",
         "_active_aborts",
         "_buffer",
         "_check_crcs",
+        "_header",
         "_name",
+        "_open",
         "_position",
         "_tags",
     )
@@ -51,7 +72,14 @@ class FetchedBatches:
         check_crcs: bool,
         tags: TagFilter | None = None,
     ) -> None:
-        """Decode what a partition gave; of the records only those with any of the tags, if some are given."""
+        """Decode what a partition gave; of the records only those with any of the tags, if some are given.
+
+        Args:
+            name: The partition.
+            data: What it gave.
+            check_crcs: Whether to check that batches are as they were written.
+            tags: Leaves out records without any of them.
+        """
         self._name = tuple(name)
         self._buffer: Buffer = data.records
         self._position = 0
@@ -59,44 +87,98 @@ class FetchedBatches:
         self._tags = tags
         self._aborted = deque(sorted(data.aborted_transactions, key=lambda entry: entry[1]))
         self._active_aborts: set[int] = set()
+        self._open: BatchSlices[ConsumerRecord] | None = None
+        """The batch of which records are left."""
+        self._header: BatchHeader | None = None
+        """Of that batch."""
 
     @property
     def exhausted(self) -> bool:
         """Whether nothing is left that could be a batch."""
-        return len(self._buffer) - self._position < HEADER_SIZE
+        return self._open is None and len(self._buffer) - self._position < HEADER_SIZE
 
-    def next_batch(self) -> tuple[BatchHeader, list[ConsumerRecord]] | None:
-        """Return the next whole batch, without records if it is control or aborted; None at the end.
+    @property
+    def held(self) -> int:
+        """Bytes that the decompressed records of the batch under way take."""
+        return 0 if self._open is None else self._open.held
+
+    def release(self) -> None:
+        """Let the decompressed records go; they are decompressed again when they are wanted."""
+        if self._open is not None:
+            self._open.release()
+
+    def next_slice(self) -> Slice | None:
+        """Return the next records of a batch; None at the end.
 
         Raises:
-            CorruptRecordError: It is damaged; it stays the next.
+            CorruptRecordError: A batch is damaged; it stays the next.
         """
-        remaining = len(self._buffer) - self._position
-        if remaining < HEADER_SIZE:
+        if self._open is not None:
+            return self._more(self._open)
+        header = self._next_header()
+        if header is None:
             return None
-        header = BatchHeader.parse(self._buffer, self._position)
-        if header.size > remaining > 0 and header.batch_length > 0:
-            return None  # brokers may cut the last batch off
-        if self._check_crcs:
-            header = check_batch(self._buffer, self._position)
         start = self._position
         while self._aborted and self._aborted[0][1] <= header.last_offset:
             self._active_aborts.add(self._aborted.popleft()[0])
         records: list[ConsumerRecord] = []
+        rest: BatchSlices[ConsumerRecord] | None = None
+        epoch = header.partition_leader_epoch
         if header.is_control:
             self._end_transaction(header, start)
         elif not (header.is_transactional and header.producer_id in self._active_aborts):
-            epoch = (header.partition_leader_epoch,)
-            records = decode_batch_as(
-                ConsumerRecord, header, self._buffer, start, before=self._name, after=epoch
+            records, rest = first_slice(
+                ConsumerRecord, header, self._buffer, start, self._name, (epoch,)
             )
-            if self._tags is not None:  # the broker may not have done it
-                accepts = self._tags.accepts
-                records = [record for record in records if accepts(record.headers)]
         self._position = start + header.size
-        return header, records
+        if rest is None:
+            cost = BATCH_COST + len(records)
+            return Slice(self._wanted(records), header.last_offset + 1, epoch, cost)
+        self._open, self._header = rest, header
+        cost = BATCH_COST + len(records) + rest.held // BYTES_PER_COST
+        return Slice(self._wanted(records), _behind(records, header), epoch, cost)
+
+    def _more(self, batch: BatchSlices[ConsumerRecord]) -> Slice:
+        header = self._header
+        assert header is not None, "it comes and goes with its batch"
+        records = batch.next_slice()
+        end_offset = _behind(records, header)
+        if not batch.left:
+            self._open = self._header = None
+            end_offset = header.last_offset + 1
+        wanted = self._wanted(records)
+        return Slice(wanted, end_offset, header.partition_leader_epoch, len(records))
+
+    def _wanted(self, records: list[ConsumerRecord]) -> list[ConsumerRecord]:
+        if self._tags is None or not records:
+            return records
+        accepts = self._tags.accepts  # the broker may not have done it
+        return [record for record in records if accepts(record.headers)]
+
+    def _next_header(self) -> BatchHeader | None:
+        """Return the header of the next whole batch; None at the end."""
+        remaining = len(self._buffer) - self._position
+        if remaining < HEADER_SIZE:
+            return None
+        header = BatchHeader.parse(self._buffer, self._position)
+        if header.size > remaining and header.batch_length > 0:
+            return None  # brokers may cut the last batch off
+        if self._check_crcs:
+            return check_batch(self._buffer, self._position)
+        if header.batch_length < MIN_BATCH_LENGTH or header.magic != MAGIC:
+            raise CorruptRecordError(
+                f"batch length {header.batch_length} and magic {header.magic} at byte {self._position}"
+            )
+        return header
 
     def _end_transaction(self, header: BatchHeader, start: int) -> None:
-        for record in decode_batch(header, self._buffer, start):
-            if record.key is not None and record.key[2:4] == ABORT_MARKER.to_bytes(2, "big"):
-                self._active_aborts.discard(header.producer_id)
+        if header.producer_id not in self._active_aborts:
+            return
+        marker = first_record(header, self._buffer, start)
+        if marker is not None and marker.key is not None and marker.key[2:4] == _ABORT_CODE:
+            self._active_aborts.discard(header.producer_id)
+
+
+def _behind(records: list[ConsumerRecord], header: BatchHeader) -> int:
+    """Return where reading goes on in a batch after some of its records."""
+    return min(records[-1].offset, header.last_offset) + 1

@@ -26,7 +26,7 @@ from headrace.records.batch import (
     iterate_headers,
 )
 from headrace.records.compression import Compression, decompress
-from headrace.records.reader import decode_batch
+from headrace.records.reader import first_record
 from headrace.spark.source.columns import DAMAGED, DONE, CompiledColumns, PythonColumns
 from headrace.types import Buffer, TopicPartition
 
@@ -123,7 +123,8 @@ class RangeDecoder:
     def _end_transaction(self, records: Buffer, byte: int, header: BatchHeader) -> None:
         """An abort marker ends its producer's aborted transaction; what follows is another one."""
         if header.producer_id in self._aborting:
-            key = decode_batch(header, records, byte)[0].key
+            marker = first_record(header, records, byte)
+            key = None if marker is None else marker.key
             if key is not None and int.from_bytes(key[2:4], "big") == _CONTROL_KEY_ABORT:
                 self._aborting.discard(header.producer_id)
 
