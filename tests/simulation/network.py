@@ -114,6 +114,10 @@ class Wire:
         self._up: deque[tuple[int, Frame]] = deque()
         self._down: deque[tuple[int, bytes]] = deque()
         self._last_up_ms = self._last_down_ms = 0
+        self._open: list[Deferred[Any]] = []
+        """Answers that the broker has not made yet."""
+        self._noticed = False
+        """Whether the broker knows that the client has gone."""
         self._slots: deque[list[Any]] = deque()
         """Answers in the order of the requests; None where one is still missing."""
         network.wires[self] = None
@@ -198,6 +202,9 @@ class Wire:
         answered = partial(self._answered, slot, header, frame, request)
         if isinstance(reply, Deferred):
             reply.on_done(answered)
+            self._open = [each for each in (*self._open, reply) if not each.done]
+            if self._noticed:
+                self._cancel_open()
         else:
             answered(reply)
         buffer[:] = b"\xaa" * len(buffer)
@@ -240,6 +247,7 @@ class Wire:
         if self._machine.broker is None:
             self.broker_is_there = False
         self._down.clear()
+        self._after(0, self._notice_end)
         late_ms = self._network.chance.choice([0, 0, 5, 100])
         self._after(late_ms, lambda: self._tell_lost("lost"))
 
@@ -262,6 +270,18 @@ class Wire:
         """The client has closed it."""
         self.client_is_there = False
         self._network.wires.pop(self, None)
+        self._after(0, self._notice_end)
+
+    def _notice_end(self) -> None:
+        """The broker's side: nobody reads the answers, so those that wait are given up."""
+        self._noticed = True
+        if self._machine.broker is not None and self._machine.life == self._life:
+            self._cancel_open()
+
+    def _cancel_open(self) -> None:
+        waiting, self._open = self._open, []
+        for reply in waiting:
+            reply.cancel()
 
 
 def _bytes(payload: Payload) -> bytes:

@@ -29,6 +29,7 @@ from headrace.broker.coordinators.producer_ids import ProducerIds
 from headrace.broker.coordinators.transactions import Transactions
 from headrace.broker.delay.deliveries import Deliveries
 from headrace.broker.delayed import Purgatory
+from headrace.broker.delayed_fetch import WaitingFetches
 from headrace.broker.endpoints import Endpoints
 from headrace.broker.fetch_sessions import FetchSessions
 from headrace.broker.handlers import REGISTRY, api_versions
@@ -139,7 +140,7 @@ class Broker:
         self.audit = Audit(journal)
         self.apis = APIS
         self.authorizer = Authorizer(config, self._writer, journal)
-        self.purgatory = Purgatory()
+        self.purgatory, self.waiting_fetches = Purgatory(), WaitingFetches()
         self.steps = Steps(self.purgatory)
         self.credentials = ScramCredentials(self._writer, entropy, journal)
         self.authenticator = Authenticator(
@@ -519,6 +520,7 @@ class Broker:
         if self._settling:
             return
         self._settling = True
+        self.purgatory.begin_round()
         try:
             if self.replicas.failure is not None and self._groups_are_served:
                 self._unload_groups()

@@ -2,23 +2,30 @@
 
 Nothing here is resolved while state is being changed. An operation that is complete is put on the purgatory's list,
 and whoever is outermost (`Broker.handle`, `tick`, `finish_sync`) drains the list last: resolving a deferred may make
-the server hand in the connection's next request at once.
+the server hand in the connection's next request at once. Answers that first have to be read, those of fetches, are on a
+list of their own: one record may complete thousands of fetches, so each round reads for some, and the others follow in
+the next rounds.
+
+The answer of an operation whose client has gone is cancelled. The operation then lets go of everything that it holds.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from headrace.core.deadlines import Deadlines
 from headrace.core.deferred import Deferred
 from headrace.errors import ErrorCode
-from headrace.protocol.messages.fetch import FetchResponse
 from headrace.protocol.messages.produce import PartitionProduceResponse, ProduceResponse
 
 if TYPE_CHECKING:
     from headrace.broker.partition import Partition
+
+
+READS_PER_ROUND: Final = 500
+"""Partitions read in one round for fetches that have waited: some 10 ms."""
 
 
 class Delayed(Protocol):
@@ -34,19 +41,21 @@ class Delayed(Protocol):
 class Purgatory:
     """The delayed operations: their deadlines, and the completions that have not been delivered yet."""
 
-    __slots__ = ("_completions", "_deadlines")
+    __slots__ = ("_completions", "_deadlines", "_reads", "_reads_left")
 
     def __init__(self) -> None:
         self._deadlines: Deadlines[Delayed] = Deadlines()
         self._completions: deque[Callable[[], None]] = deque()
+        self._reads: deque[tuple[int, Callable[[], None]]] = deque()
+        self._reads_left = 0
 
     def __len__(self) -> int:
         return len(self._deadlines)
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When the next operation expires."""
-        return self._deadlines.next_ms
+        """When the next operation expires, or the next round of reads is due: at once, which is 0."""
+        return 0 if self._reads else self._deadlines.next_ms
 
     def add(self, operation: Delayed, deadline_ms: int) -> None:
         """Watch an operation's deadline."""
@@ -57,6 +66,17 @@ class Purgatory:
         self._deadlines.cancel(operation)
         self._completions.append(deliver)
 
+    def complete_by_reading(
+        self, operation: Delayed, partitions: int, deliver: Callable[[], None]
+    ) -> None:
+        """Forget an operation's deadline; `deliver`, which reads so many partitions, runs in this round or later."""
+        self._deadlines.cancel(operation)
+        self._reads.append((max(1, partitions), deliver))
+
+    def forget(self, operation: Delayed) -> None:
+        """Forget an operation: its answer was cancelled."""
+        self._deadlines.cancel(operation)
+
     def expire(self, now_ms: int) -> None:
         """Complete what has waited long enough."""
         for operation in self._deadlines.expire(now_ms):
@@ -66,13 +86,22 @@ class Purgatory:
         """Run something when the broker has come to rest."""
         self._completions.append(deliver)
 
+    def begin_round(self) -> None:
+        """Allow as many reads as one round may do."""
+        self._reads_left = READS_PER_ROUND
+
     def deliver(self) -> bool:
-        """Run the completions; tell whether there were any."""
-        if not self._completions:
-            return False
+        """Run the completions, and reads as far as the round allows; tell whether anything was run."""
+        ran = False
         while self._completions:
             self._completions.popleft()()
-        return True
+            ran = True
+        while self._reads and self._reads_left > 0:
+            partitions, deliver = self._reads.popleft()
+            self._reads_left -= partitions
+            deliver()
+            ran = True
+        return ran
 
 
 class DelayedProduce:
@@ -81,8 +110,8 @@ class DelayedProduce:
     __slots__ = ("_done", "_pending", "_purgatory", "_response", "_waits", "deferred")
 
     def __init__(self, response: ProduceResponse, purgatory: Purgatory) -> None:
-        self.deferred: Deferred[ProduceResponse] = Deferred()
-        self._response = response
+        self.deferred: Deferred[ProduceResponse] = Deferred(self._cancel)
+        self._response: ProduceResponse | None = response
         self._purgatory = purgatory
         self._pending: dict[int, PartitionProduceResponse] = {}
         self._waits = 0
@@ -115,7 +144,16 @@ class DelayedProduce:
 
     def _complete(self) -> None:
         self._done = True
-        self._purgatory.complete(self, lambda: self.deferred.resolve(self._response))
+        response = self._response
+        if response is not None:
+            self._purgatory.complete(self, lambda: self.deferred.resolve(response))
+
+    def _cancel(self) -> None:
+        """Hold nothing more: the records become durable all the same, and nobody is told."""
+        self._done = True
+        self._response = None
+        self._pending.clear()
+        self._purgatory.forget(self)
 
 
 def _fail(part: PartitionProduceResponse, error: ErrorCode) -> None:
@@ -123,66 +161,3 @@ def _fail(part: PartitionProduceResponse, error: ErrorCode) -> None:
         part.error_code = error
         part.base_offset = -1
         part.log_append_time_ms = -1
-
-
-class DelayedFetch:
-    """A fetch that waits for `min_bytes`, for an error, or for its deadline.
-
-    It watches its partitions; when one has new data it looks at that partition alone. Only when there is enough it
-    reads again, all partitions in the order of the request.
-    """
-
-    __slots__ = (
-        "_available",
-        "_done",
-        "_missing_bytes",
-        "_purgatory",
-        "_read",
-        "_watched",
-        "deferred",
-    )
-
-    def __init__(
-        self, read: Callable[[], FetchResponse], min_bytes: int, purgatory: Purgatory
-    ) -> None:
-        self.deferred: Deferred[FetchResponse] = Deferred()
-        self._read = read
-        self._missing_bytes = min_bytes
-        self._purgatory = purgatory
-        self._watched: dict[Partition, Callable[[], int]] = {}
-        self._available: dict[Partition, int] = {}
-        self._done = False
-
-    def watch(self, partition: Partition, available: Callable[[], int], now: int) -> None:
-        """Look at `partition` whenever its high watermark moves.
-
-        Args:
-            partition: One partition of the request.
-            available: Returns how many bytes the request could get from it.
-            now: What it would return at this moment.
-        """
-        self._watched[partition] = available
-        self._available[partition] = now
-        self._missing_bytes -= now
-        partition.watchers[self] = None
-
-    def partition_changed(self, partition: Partition) -> None:
-        """Complete if the partition now has what is missing, or is gone."""
-        if self._done:
-            return
-        if not partition.gone:
-            now = self._watched[partition]()
-            self._missing_bytes -= now - self._available[partition]
-            self._available[partition] = now
-            if self._missing_bytes > 0:
-                return
-        self.expire()
-
-    def expire(self) -> None:
-        """Answer with what there is."""
-        if self._done:
-            return
-        self._done = True
-        for partition in self._watched:
-            partition.watchers.pop(self, None)
-        self._purgatory.complete(self, lambda: self.deferred.resolve(self._read()))

@@ -18,7 +18,7 @@ from headrace.errors import ApiError, ErrorCode
 from headrace.types import FileRange, Payload, TopicPartition
 
 if TYPE_CHECKING:
-    from headrace.broker.delayed import DelayedFetch
+    from headrace.broker.delayed_fetch import DelayedFetch
     from headrace.broker.log_dirs.log_dir import LogDir
     from headrace.core.log.selective_read import SelectiveReading
 

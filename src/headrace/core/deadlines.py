@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Hashable
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
+_SPARE: Final = 64
 
 
 class Deadlines(Generic[K]):
     """A set of keys, each with one deadline in milliseconds.
 
     Setting a key again moves it; the old heap entry is dropped lazily. The heap never holds more than twice the live
-    keys (plus a constant), so heartbeats that move a deadline a thousand times cost no memory.
+    keys (plus a constant), so heartbeats that move a deadline a thousand times cost no memory, and neither do keys
+    that were cancelled.
     """
 
     __slots__ = ("_deadlines", "_heap", "_sequence")
@@ -39,13 +41,18 @@ class Deadlines(Generic[K]):
         self._sequence += 1
         self._deadlines[key] = (deadline_ms, self._sequence)
         heapq.heappush(self._heap, (deadline_ms, self._sequence, key))
-        if len(self._heap) > 2 * len(self._deadlines) + 64:
-            self._heap = [(at, sequence, k) for k, (at, sequence) in self._deadlines.items()]
-            heapq.heapify(self._heap)
+        if len(self._heap) > 2 * len(self._deadlines) + _SPARE:
+            self._compact()
 
     def cancel(self, key: K) -> None:
         """Forget a key; no error if it has no deadline."""
         self._deadlines.pop(key, None)
+        if len(self._heap) > 2 * len(self._deadlines) + _SPARE:
+            self._compact()
+
+    def _compact(self) -> None:
+        self._heap = [(at, sequence, k) for k, (at, sequence) in self._deadlines.items()]
+        heapq.heapify(self._heap)
 
     @property
     def next_ms(self) -> int | None:

@@ -26,8 +26,12 @@ class Aside:
         self._after = after
         self._threads = ThreadPoolExecutor(_THREADS, "headrace-aside")
 
-    def run(self, work: Callable[[], Any], done: Callable[[Any], object]) -> None:
-        """Run `work` in a thread, and then `done` with what it returned on the loop."""
+    def run(self, work: Callable[[], Any], done: Callable[[Any], object]) -> Callable[[], object]:
+        """Run `work` in a thread, and then `done` with what it returned on the loop.
+
+        Returns:
+            What gives it up: `work` is not begun any more, and `done` is not called.
+        """
 
         def finish(future: asyncio.Future[Any]) -> None:
             if not future.cancelled():
@@ -35,7 +39,9 @@ class Aside:
                 done(future.result())
                 self._after()
 
-        self._loop.run_in_executor(self._threads, work).add_done_callback(finish)
+        future = self._loop.run_in_executor(self._threads, work)
+        future.add_done_callback(finish)
+        return future.cancel
 
     def close(self) -> None:
         """End the threads; what has not begun is left."""

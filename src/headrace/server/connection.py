@@ -49,6 +49,9 @@ class Slot:
         self.payloads = payloads
         self.connection.slot_filled()
 
+    def cancel(self) -> None:
+        """Give the response up: the connection will not send it. Does nothing if the slot has been filled."""
+
 
 class Hub(Protocol):
     """What all connections of a server share."""
@@ -104,6 +107,7 @@ class Connection(asyncio.BufferedProtocol):
         self._muted_until_ms = 0
         self._unmute: asyncio.TimerHandle | None = None
         self._closing_since_ms = -1
+        self._peer_closed = False
         self._received_ms = 0
         self._frame_began_ms = -1
         self._active_ms = 0
@@ -188,7 +192,7 @@ class Connection(asyncio.BufferedProtocol):
         self._writer.close()
         self._receive.close()
         self._ready.clear()
-        self._slots.clear()
+        self._cancel_slots()
         self._hub.closed(self)
 
     def _session_changed(self) -> None:
@@ -238,7 +242,10 @@ class Connection(asyncio.BufferedProtocol):
         """Put a response, or its slot, into the order."""
         if answer is None:
             return
-        if isinstance(answer, Slot):
+        if self._peer_closed:
+            if isinstance(answer, Slot):
+                answer.cancel()
+        elif isinstance(answer, Slot):
             self._slots.append(answer)
         elif self._slots:
             slot = Slot(self)
@@ -383,9 +390,16 @@ class Connection(asyncio.BufferedProtocol):
         if self._ready:
             self.flush()
         self._closing_since_ms = self._hub.now_ms
+        self._cancel_slots()
         self._pause()
         if not self._writer.queued_bytes:
             self._shut()
+
+    def _cancel_slots(self) -> None:
+        """Give up the responses that are not ready."""
+        slots, self._slots = self._slots, deque()
+        for slot in slots:
+            slot.cancel()
 
     def _shut(self) -> None:
         """Close both descriptors; what the kernel has taken still reaches the client."""
@@ -414,10 +428,36 @@ class Connection(asyncio.BufferedProtocol):
         if not self.lost:
             self._pause()
 
+    @property
+    def deaf(self) -> bool:
+        """Whether nothing is read from the connection while responses wait, so that its end would go unnoticed."""
+        return (
+            self._paused
+            and bool(self._slots)
+            and not self.lost
+            and not self._transport.is_closing()
+        )
+
+    def fileno(self) -> int:
+        """Return the descriptor of the socket; the connection must not be `lost`."""
+        return self._writer.fileno()
+
+    def peer_closed(self) -> None:
+        """The client has closed its end, though requests of it may not have been read yet.
+
+        Its responses that are not ready are given up. The requests that are left are still carried out, as those of a
+        producer that waits for no answer have to be; then the connection closes.
+        """
+        if not self._peer_closed:
+            self._peer_closed = True
+            self._cancel_slots()
+            self._continue_soon()
+
     def abort(self) -> None:
         """Close at once, whatever waits to be sent."""
         if not self.lost:
             self._closing_since_ms = self._hub.now_ms
+            self._cancel_slots()
             self._transport.abort()
 
     def check(self, now_ms: int) -> None:

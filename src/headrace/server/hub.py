@@ -35,6 +35,7 @@ from headrace.server.aside import Aside
 from headrace.server.budget import MemoryBudget
 from headrace.server.compactor import Compactor, Step
 from headrace.server.connection import CloseConnectionError, Connection, Slot
+from headrace.server.hangup import notice_closed
 from headrace.server.limits import ServerLimits
 from headrace.server.log import RateLimited, describe
 from headrace.server.syncer import Batch, Syncer
@@ -99,15 +100,30 @@ class ServedBroker(Protocol):
 class _ResponseSlot(Slot):
     """The place of a response that the broker will resolve."""
 
-    __slots__ = ("_header", "_hub")
+    __slots__ = ("_deferred", "_header", "_hub")
 
-    def __init__(self, hub: BrokerHub, connection: Connection, header: RequestHeader) -> None:
+    def __init__(
+        self,
+        hub: BrokerHub,
+        connection: Connection,
+        header: RequestHeader,
+        deferred: Deferred[Any],
+    ) -> None:
         super().__init__(connection)
         self._hub = hub
         self._header = header
+        self._deferred: Deferred[Any] | None = deferred
+        deferred.on_done(self.resolve)
+
+    def cancel(self) -> None:
+        """Have the broker give the response up."""
+        deferred, self._deferred = self._deferred, None
+        if deferred is not None:
+            deferred.cancel()
 
     def resolve(self, response: Any) -> None:
         """Encode the response and fill the slot."""
+        self._deferred = None
         if self.connection.lost:
             return
         try:
@@ -223,9 +239,7 @@ class BrokerHub:
                 answer = self._broker.handle(context, request)
             if isinstance(answer, Deferred):
                 if not answer.done:
-                    slot = _ResponseSlot(self, connection, header)
-                    answer.on_done(slot.resolve)
-                    return slot
+                    return _ResponseSlot(self, connection, header, answer)
                 answer = answer.value
             return None if answer is None else _encode(header, answer)
         except CloseConnection as error:
@@ -340,6 +354,7 @@ class BrokerHub:
         self.begin()
         for connection in self.connections:
             connection.check(self.now_ms)
+        notice_closed(self._connections)
         for sweep in self.sweeps:
             sweep()
         self._journal.report()

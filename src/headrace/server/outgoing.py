@@ -73,6 +73,10 @@ class SocketWriter:
         self.queued_bytes = 0
         self.sent_bytes = 0
 
+    def fileno(self) -> int:
+        """Return the descriptor of the socket."""
+        return self._fd
+
     def send(self, payloads: Sequence[Payload]) -> None:
         """Write payloads, now as far as the socket takes them, the rest when it takes more."""
         if self._fd < 0:

@@ -189,7 +189,9 @@ class Listener:
         keys.close()
         await self._end()
 
-    def _run_aside(self, work: Callable[[], Any], done: Callable[[Any], object]) -> None:
+    def _run_aside(
+        self, work: Callable[[], Any], done: Callable[[Any], object]
+    ) -> Callable[[], object]:
         """Check a password in a thread that does not hold the lock, for milliseconds."""
 
         def finish(outcome: Any) -> None:
@@ -197,7 +199,7 @@ class Listener:
                 done(outcome)
                 self._world.hand_over()
 
-        self._hub.aside.run(work, finish)
+        return self._hub.aside.run(work, finish)
 
     async def _serve(self, bound: BoundListener) -> None:
         await bound.serve(self._hub, self._loop)
@@ -274,11 +276,20 @@ class _SharedBroker:
                 context = context._replace(now_ms=now_ms)
             reply = self._broker.handle(context, request)
             if isinstance(reply, Deferred) and not reply.done:
-                own: Deferred[Any] = Deferred()
-                reply.on_done(lambda value: self._listener.answer(own, value))
-                reply = own
+                reply = self._in_the_loop(reply)
             world.hand_over()
         return reply
+
+    def _in_the_loop(self, reply: Deferred[Any]) -> Deferred[Any]:
+        """Return a deferred that is resolved, and may be cancelled, in the loop's thread without the lock."""
+
+        def give_up() -> None:
+            with self._lock:
+                reply.cancel()
+
+        own: Deferred[Any] = Deferred(give_up)
+        reply.on_done(lambda value: self._listener.answer(own, value))
+        return own
 
     def throttle(
         self, context: RequestContext, request: Any, reply: Any, *, request_bytes: int, used_us: int

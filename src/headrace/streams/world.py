@@ -127,11 +127,17 @@ class World:
             )
             self._thread.start()
 
-    def submit(self, client: LocalClient, call: Call, on_done: OnDone) -> None:
-        """Hand a request to the broker; `on_done` is told the outcome at once or by `pump`."""
+    def submit(
+        self, client: LocalClient, call: Call, on_done: OnDone
+    ) -> Callable[[], object] | None:
+        """Hand a request to the broker; `on_done` is told the outcome at once or by `pump`.
+
+        Returns:
+            What gives the answer up; None if it has been given.
+        """
         if self._closed:
             on_done(ClosedError(f"{_PEER} is closed"))
-            return
+            return None
         self.stirred = True
         request = call.request
         try:
@@ -154,8 +160,9 @@ class World:
         else:
             if isinstance(reply, Deferred):
                 reply.on_done(lambda response: self._answered(client, on_done, response))
-            else:
-                on_done(None if reply is None else _at_hand(reply))
+                return reply.cancel
+            on_done(None if reply is None else _at_hand(reply))
+        return None
 
     def share_partitioner(self, topic: str, name: str, new: Partitioner) -> Partitioner:
         """Return the partitioner of a topic for a local producer: here, one for each; see `Broker`."""

@@ -367,11 +367,13 @@ class Broker(EmbeddedBroker):
         """How many requests it was sent, and clients in this process it has: a change says that somebody uses it."""
         return self._core.requests + len(self._clients)
 
-    def submit(self, client: LocalClient, call: Call, on_done: OnDone) -> None:
+    def submit(
+        self, client: LocalClient, call: Call, on_done: OnDone
+    ) -> Callable[[], object] | None:
         """Hand a request of a client in this process to the broker, and note who asks."""
         self._core.asker = client
         try:
-            super().submit(client, call, on_done)
+            return super().submit(client, call, on_done)
         finally:
             self._core.asker = None
 

@@ -114,9 +114,17 @@ class InterceptedBroker(CoreBroker):
     def hold_back(self, reply: Message | Deferred[Any], until_ms: int) -> Deferred[Any]:
         """Return what will be the reply, at a time and not before."""
         held: Deferred[Any] = Deferred()
+        held.on_cancel(lambda: self._forget(held))
         self._held_back[held] = reply
         self._due.set(held, until_ms)
         return held
+
+    def _forget(self, held: Deferred[Any]) -> None:
+        """Hold a reply back no longer: nobody waits for it."""
+        self._due.cancel(held)
+        reply = self._held_back.pop(held, None)
+        if isinstance(reply, Deferred):
+            reply.cancel()
 
     def release(self) -> None:
         """Give all replies that are held back."""
@@ -141,7 +149,7 @@ class InterceptedBroker(CoreBroker):
     @staticmethod
     def _give(held: Deferred[Any], reply: Message | Deferred[Any]) -> None:
         if isinstance(reply, Deferred):
-            reply.on_done(held.resolve)
+            held.follow(reply)
         else:
             held.resolve(reply)
 

@@ -49,3 +49,29 @@ async def test_what_has_not_begun_at_the_end_is_left():
         while len(finished) < 2:  # noqa: ASYNC110 - threads tell nobody
             await asyncio.sleep(0.01)
     assert finished == [None, None]
+
+
+@on_loop
+async def test_work_that_is_given_up_is_not_begun_and_nobody_is_told():
+    loop = asyncio.get_running_loop()
+    happened: list[object] = []
+    finished = asyncio.Event()
+    aside = Aside(loop, lambda: None, lambda: None)
+    gate, began = threading.Event(), threading.Barrier(3)
+
+    def wait():
+        began.wait(10)
+        gate.wait(10)
+
+    for _ in range(2):
+        aside.run(wait, happened.append)
+    give_up = aside.run(lambda: happened.append("begun"), happened.append)
+    aside.run(lambda: "last", lambda _: finished.set())
+    began.wait(10)
+    give_up()
+    await asyncio.sleep(0)  # the thread pool learns of it in the next turn of the loop
+    gate.set()
+    async with asyncio.timeout(10):
+        await finished.wait()
+    assert "begun" not in happened
+    aside.close()

@@ -50,7 +50,12 @@ def audited(api_key: int, handle: Handle) -> Handle:
             return response
 
         reply = handle(broker, context, request)
-        return reply.map(note) if isinstance(reply, Deferred) else note(reply)
+        if not isinstance(reply, Deferred):
+            return note(reply)
+        noted: Deferred[Any] = Deferred()
+        # Not by `map`: what was done is noted although the client has gone before it was told.
+        reply.on_done(lambda response: noted.resolve(note(response)))
+        return noted
 
     return handle_audited
 

@@ -51,13 +51,17 @@ _DONE: Final = "SaslAuthenticate request received after successful authenticatio
 _NO_STATE: Final = "SaslAuthenticate does not fit here: SaslHandshake comes first"
 
 T = TypeVar("T")
-RunAside = Callable[[Callable[[], Any], Callable[[Any], object]], object]
-"""Runs the first in any thread, and then calls the second with its result where the broker is called."""
+RunAside = Callable[[Callable[[], Any], Callable[[Any], object]], Callable[[], object]]
+"""Runs the first in any thread, and then calls the second with its result where the broker is called.
+
+Returns what gives the work up: it need not be done any more, and the second is not called.
+"""
 
 
-def run_at_once(work: Callable[[], T], done: Callable[[T], object]) -> None:
+def run_at_once(work: Callable[[], T], done: Callable[[T], object]) -> Callable[[], None]:
     """Run work here and now: the `RunAside` of shells without threads."""
     done(work())
+    return lambda: None
 
 
 class Exchange:
@@ -81,7 +85,7 @@ class _Refusal:
     __slots__ = ("_purgatory", "_response", "deferred")
 
     def __init__(self, response: Message, purgatory: Purgatory) -> None:
-        self.deferred: Deferred[Message] = Deferred()
+        self.deferred: Deferred[Message] = Deferred(lambda: purgatory.forget(self))
         self._response = response
         self._purgatory = purgatory
 
@@ -211,11 +215,13 @@ class Authenticator:
             exchange.busy = False
             answer = self._stepped(context, exchange, outcome)
             if isinstance(answer, Deferred):
-                answer.on_done(answered.resolve)
+                answered.follow(answer)
             else:
                 answered.resolve(answer)
 
-        self.run_aside(lambda: _step(exchange.server, token), finish)
+        give_up = self.run_aside(lambda: _step(exchange.server, token), finish)
+        if exchange.busy:
+            answered.on_cancel(give_up)
         return answered
 
     def _stepped(

@@ -120,7 +120,16 @@ class TransactionalBatches:
             added: Deferred[ErrorCode] = Deferred()
             added.resolve(reply)
             reply = added
-        return reply.map(self._added)
+        appended: Deferred[None] = Deferred()
+
+        def added(error: ErrorCode) -> None:
+            self._added(error)
+            appended.resolve(None)
+
+        reply.on_done(
+            added
+        )  # not by `map`: the batches are let go of also when the client has gone
+        return appended
 
     def _added(self, error: ErrorCode) -> None:
         for partition, records, append in self._entering:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.broker.access.authorizer import allows
 from headrace.broker.context import RequestContext, VersionRange
-from headrace.broker.delayed import DelayedFetch
+from headrace.broker.delayed_fetch import DelayedFetch
 from headrace.broker.fetch_sessions import FINAL_EPOCH, Fetch, WithoutSession
 from headrace.broker.lookup import find_partition
 from headrace.broker.partition import Found, Partition
@@ -278,9 +278,9 @@ def _diverging_epoch(partition: Partition, wanted: FetchPartition) -> EpochEndOf
 def _wait(
     broker: Broker, context: RequestContext, first: _Read, response: FetchResponse
 ) -> FetchResponse | Deferred[FetchResponse]:
-    request, fetch = first.request, first.fetch
+    request, fetch, tags = first.request, first.fetch, first.tags
     delayed = DelayedFetch(
-        lambda: fetch.finish(_Read(broker, context, request, fetch, first.tags).run()),
+        lambda: fetch.finish(_Read(broker, context, request, fetch, tags).run()),
         request.min_bytes,
         broker.purgatory,
     )
@@ -296,6 +296,7 @@ def _wait(
     for partition, available, now in watches:
         delayed.watch(partition, available, now)
     broker.purgatory.add(delayed, context.now_ms + min(request.max_wait_ms, LONGEST_WAIT_MS))
+    broker.waiting_fetches.add(context.session, delayed)
     return delayed.deferred
 
 

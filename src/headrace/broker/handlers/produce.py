@@ -93,7 +93,7 @@ def handle(
     def entered(_: None) -> None:
         reply = _when_durable(broker, deadline_ms, response, appender.appended)
         if isinstance(reply, Deferred):
-            reply.on_done(answer.resolve)
+            answer.follow(reply)
         else:
             broker.purgatory.deliver_later(lambda: answer.resolve(response))
 

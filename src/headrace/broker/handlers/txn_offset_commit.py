@@ -119,7 +119,7 @@ def _commit(
     def entered(error: ErrorCode) -> None:
         committed = commit(error)
         if isinstance(committed, Deferred):
-            committed.on_done(answer.resolve)
+            answer.follow(committed)
         else:
             broker.purgatory.deliver_later(lambda: answer.resolve(committed))
 

@@ -90,8 +90,15 @@ class LocalTarget(Protocol):
     def start_background(self) -> None:
         """Let what is due happen also while no client is inside a call, if time passes by itself."""
 
-    def submit(self, client: LocalClient, call: Call, on_done: OnDone) -> None:
-        """Hand a request to the broker; `on_done` is told the outcome at once or by `pump`."""
+    def submit(
+        self, client: LocalClient, call: Call, on_done: OnDone
+    ) -> Callable[[], object] | None:
+        """Hand a request to the broker; `on_done` is told the outcome at once or by `pump`.
+
+        Returns:
+            What gives the answer up, so that the broker need not wait any more to make it; None if there is nothing
+            to give up.
+        """
 
     def share_partitioner(self, topic: str, name: str, new: Partitioner) -> Partitioner:
         """Return the partitioner of a topic, by the name in its metadata: what all use, or a `new` one."""
@@ -110,13 +117,14 @@ class LocalTarget(Protocol):
 class _Pending:
     """A call that the broker has not answered."""
 
-    __slots__ = ("done", "on_done", "timer", "transport")
+    __slots__ = ("done", "give_up", "on_done", "timer", "transport")
 
     def __init__(self, transport: LocalTransport, on_done: OnDone) -> None:
         self.transport = transport
         self.on_done = on_done
         self.done = False
         self.timer: Timer | None = None
+        self.give_up: Callable[[], object] | None = None
 
     def complete(self, outcome: Outcome) -> None:
         """Tell the outcome, unless another was told before."""
@@ -131,9 +139,15 @@ class _Pending:
         except Exception as error:  # noqa: BLE001 - one caller's fault must not leave the others waiting
             report(error)
 
-    def expire(self) -> None:
+    def fail(self, error: HeadraceError) -> None:
         """Give up waiting."""
-        self.complete(TransportError("the embedded broker did not answer in time"))
+        if self.give_up is not None:
+            self.give_up()
+        self.complete(error)
+
+    def expire(self) -> None:
+        """Give up waiting: it takes too long."""
+        self.fail(TransportError("the embedded broker did not answer in time"))
 
 
 class LocalTransport:
@@ -154,7 +168,7 @@ class LocalTransport:
             pending.complete(ClosedError("the client was closed"))
             return
         try:
-            self._target.submit(self._client, call, pending.complete)
+            pending.give_up = self._target.submit(self._client, call, pending.complete)
         except Exception as error:  # noqa: BLE001 - whoever waits for the outcome gets it
             what = f"{type(call.request).__name__} failed in the embedded broker"
             pending.complete(InternalError.of(error, what))
@@ -170,7 +184,7 @@ class LocalTransport:
     def fail_open(self, error: HeadraceError) -> None:
         """Fail the calls that have no answer yet."""
         for pending in list(self.open):
-            pending.complete(error)
+            pending.fail(error)
 
 
 class Local:

@@ -130,12 +130,26 @@ class ShardState(Enum):
     FAILED = "Failed"
 
 
-class Parked(NamedTuple):
+class Parked:
     """A response that waits for the high watermark to reach `end_offset`, or for its deadline."""
 
-    end_offset: int
-    deadline_ms: int
-    resolve: Callable[[ErrorCode], None]
+    __slots__ = ("_resolve", "deadline_ms", "end_offset")
+
+    def __init__(
+        self, end_offset: int, deadline_ms: int, resolve: Callable[[ErrorCode], None]
+    ) -> None:
+        self.end_offset = end_offset
+        self.deadline_ms = deadline_ms
+        self._resolve: Callable[[ErrorCode], None] | None = resolve
+
+    def resolve(self, error: ErrorCode) -> None:
+        """Answer, unless that was given up."""
+        if self._resolve is not None:
+            self._resolve(error)
+
+    def give_up(self) -> None:
+        """Let go of the response: nobody waits for it."""
+        self._resolve = None
 
 
 APPEND_ERRORS: dict[ErrorCode, ErrorCode] = {
@@ -216,11 +230,13 @@ class Shard(Generic[R]):
         def resolve(error: ErrorCode) -> None:
             deferred.resolve(response if error is ErrorCode.NONE else on_error(error))
 
+        if deferred.cancelled:
+            return
         if not self._parked:
             self._timers.set(Timer(PARKED, self.partition), self._now_ms + self._commit_timeout_ms)
-        self._parked.append(
-            Parked(self.end_offset, self._now_ms + self._commit_timeout_ms, resolve)
-        )
+        parked = Parked(self.end_offset, self._now_ms + self._commit_timeout_ms, resolve)
+        deferred.on_cancel(parked.give_up)
+        self._parked.append(parked)
 
     def high_watermark_advanced(self, high_watermark: int) -> None:
         """Let go of the responses that waited for it. Never moves backwards."""
@@ -240,7 +256,7 @@ class Shard(Generic[R]):
         def run_now(now_ms: int) -> None:
             reply = run(now_ms)
             if isinstance(reply, Deferred):
-                reply.on_done(deferred.resolve)
+                deferred.follow(reply)
             else:
                 deferred.resolve(reply)
 
@@ -372,4 +388,10 @@ def gather(replies: Sequence[Reply[T]]) -> list[T] | Deferred[list[T]]:
     missing = len(pending)
     for index, deferred in pending:
         deferred.on_done(partial(arrived, index))
+    gathered.on_cancel(partial(_cancel_all, [deferred for _, deferred in pending]))
     return gathered
+
+
+def _cancel_all(pending: Sequence[Deferred[T]]) -> None:
+    for deferred in pending:
+        deferred.cancel()

@@ -100,7 +100,7 @@ def enter(
             return
         reply = retry.attempt(at_ms)
         if isinstance(reply, Deferred):
-            reply.on_done(entered.resolve)
+            entered.follow(reply)
         else:
             entered.resolve(reply)
 

@@ -1,0 +1,192 @@
+"""Fetches that wait for data (long polls), and how many of them may wait.
+
+A fetch that waits holds its request and an entry for each of its partitions. What all of them hold is bounded, and what
+those of one connection hold. At a bound fetches are answered early, with what there is: clients repeat them, and have
+only waited less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from headrace.broker.delayed import Purgatory
+from headrace.core.deferred import Deferred
+from headrace.protocol.messages.fetch import FetchResponse
+
+if TYPE_CHECKING:
+    from headrace.broker.access.session import Session
+    from headrace.broker.partition import Partition
+
+_MIB: Final = 1024 * 1024
+FETCH_BYTES: Final = 4096
+"""What a fetch that waits holds, measured, and what the connection keeps for its answer."""
+PARTITION_BYTES: Final = 1024
+"""What it holds for each partition: its part of the request, and who watches it."""
+WAITING_BYTES_MAX: Final = 256 * _MIB
+"""What all fetches that wait may hold."""
+CONNECTION_BYTES_MAX: Final = 16 * _MIB
+"""What those of one connection may hold."""
+
+
+class _Connection:
+    """The fetches of one connection that wait, in the order in which they came, with what each holds."""
+
+    __slots__ = ("fetches", "held_bytes")
+
+    def __init__(self) -> None:
+        self.fetches: dict[DelayedFetch, int] = {}
+        self.held_bytes = 0
+
+    def answer_first(self) -> None:
+        next(iter(self.fetches)).expire()
+
+
+class WaitingFetches:
+    """All fetches that wait, by connection."""
+
+    __slots__ = ("_connection_most", "_connections", "_most", "held_bytes")
+
+    def __init__(
+        self, most: int = WAITING_BYTES_MAX, connection_most: int = CONNECTION_BYTES_MAX
+    ) -> None:
+        """Let fetches wait that hold `most` bytes in all, and those of each connection `connection_most`."""
+        self._most = most
+        self._connection_most = connection_most
+        self._connections: dict[Session, _Connection] = {}
+        self.held_bytes = 0
+        """What all of them hold, as estimated."""
+
+    def __len__(self) -> int:
+        return sum(len(connection.fetches) for connection in self._connections.values())
+
+    def add(self, session: Session, fetch: DelayedFetch) -> None:
+        """Note that a fetch waits. If too many do, some are answered: perhaps this one.
+
+        Fetches of the program that holds the broker are not counted: their number is its own affair.
+        """
+        if session.is_local:
+            return
+        connection = self._connections.get(session)
+        if connection is None:
+            connection = self._connections[session] = _Connection()
+        size = FETCH_BYTES + PARTITION_BYTES * fetch.partitions_count
+        fetch.on_end = lambda: self._remove(session, fetch)
+        connection.fetches[fetch] = size
+        connection.held_bytes += size
+        self.held_bytes += size
+        while connection.held_bytes > self._connection_most:
+            connection.answer_first()
+        if self.held_bytes > self._most:
+            self._make_room()
+
+    def _make_room(self) -> None:
+        """Answer fetches of the connections that hold most, until an eighth of the room is free."""
+        enough = self._most - self._most // 8
+        for connection in sorted(
+            self._connections.values(), key=lambda one: one.held_bytes, reverse=True
+        ):
+            while connection.fetches and self.held_bytes > enough:
+                connection.answer_first()
+            if self.held_bytes <= enough:
+                return
+
+    def _remove(self, session: Session, fetch: DelayedFetch) -> None:
+        connection = self._connections[session]
+        size = connection.fetches.pop(fetch)
+        connection.held_bytes -= size
+        self.held_bytes -= size
+        if not connection.fetches:
+            del self._connections[session]
+
+
+class DelayedFetch:
+    """A fetch that waits for `min_bytes`, for an error, or for its deadline.
+
+    It watches its partitions; when one has new data it looks at that partition alone. Only when there is enough it
+    reads again, all partitions in the order of the request.
+    """
+
+    __slots__ = (
+        "_available",
+        "_done",
+        "_missing_bytes",
+        "_purgatory",
+        "_read",
+        "_watched",
+        "deferred",
+        "on_end",
+    )
+
+    def __init__(
+        self, read: Callable[[], FetchResponse], min_bytes: int, purgatory: Purgatory
+    ) -> None:
+        self.deferred: Deferred[FetchResponse] = Deferred(self._cancel)
+        self.on_end: Callable[[], object] | None = None
+        """Called once, when it does not wait any more."""
+        self._read: Callable[[], FetchResponse] | None = read
+        self._missing_bytes = min_bytes
+        self._purgatory = purgatory
+        self._watched: dict[Partition, Callable[[], int]] = {}
+        self._available: dict[Partition, int] = {}
+        self._done = False
+
+    @property
+    def partitions_count(self) -> int:
+        """How many partitions it watches."""
+        return len(self._watched)
+
+    def watch(self, partition: Partition, available: Callable[[], int], now: int) -> None:
+        """Look at `partition` whenever its high watermark moves.
+
+        Args:
+            partition: One partition of the request.
+            available: Returns how many bytes the request could get from it.
+            now: What it would return at this moment.
+        """
+        self._watched[partition] = available
+        self._available[partition] = now
+        self._missing_bytes -= now
+        partition.watchers[self] = None
+
+    def partition_changed(self, partition: Partition) -> None:
+        """Complete if the partition now has what is missing, or is gone."""
+        if self._done:
+            return
+        if not partition.gone:
+            now = self._watched[partition]()
+            self._missing_bytes -= now - self._available[partition]
+            self._available[partition] = now
+            if self._missing_bytes > 0:
+                return
+        self.expire()
+
+    def expire(self) -> None:
+        """Answer with what there is."""
+        if self._done:
+            return
+        partitions_count = self.partitions_count
+        self._end()
+        self._purgatory.complete_by_reading(self, partitions_count, self._answer)
+
+    def _answer(self) -> None:
+        read, self._read = self._read, None
+        if read is not None:  # else it was cancelled meanwhile
+            self.deferred.resolve(read())
+
+    def _cancel(self) -> None:
+        """Hold nothing more: nobody waits for the answer."""
+        self._read = None
+        if not self._done:
+            self._end()
+            self._purgatory.forget(self)
+
+    def _end(self) -> None:
+        self._done = True
+        for partition in self._watched:
+            partition.watchers.pop(self, None)
+        self._watched.clear()
+        self._available.clear()
+        on_end, self.on_end = self.on_end, None
+        if on_end is not None:
+            on_end()

@@ -1,0 +1,122 @@
+"""Deferred values: resolved once, or cancelled, and then neither told nor held."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import pytest
+
+from headrace.core.deferred import Deferred
+
+
+def test_callbacks_run_in_order_when_it_is_resolved_and_at_once_afterwards():
+    told: list[object] = []
+    deferred: Deferred[int] = Deferred()
+    deferred.on_done(lambda value: told.append(("first", value)))
+    deferred.on_done(lambda value: told.append(("second", value)))
+    assert not deferred.done
+    deferred.resolve(7)
+    deferred.on_done(lambda value: told.append(("third", value)))
+    assert told == [("first", 7), ("second", 7), ("third", 7)]
+    assert deferred.done
+    assert deferred.value == 7
+
+
+def test_resolving_twice_is_a_bug():
+    deferred: Deferred[int] = Deferred()
+    deferred.resolve(1)
+    with pytest.raises(AssertionError, match="once"):
+        deferred.resolve(2)
+
+
+def test_who_makes_the_value_is_told_once_that_nobody_wants_it():
+    given_up: list[str] = []
+    deferred: Deferred[int] = Deferred(lambda: given_up.append("made"))
+    deferred.on_done(lambda _: pytest.fail("nobody wants the value"))
+    deferred.cancel()
+    deferred.cancel()
+    assert given_up == ["made"]
+    assert deferred.cancelled
+    assert not deferred.done
+
+
+def test_a_value_that_comes_after_the_cancel_is_ignored():
+    deferred: Deferred[int] = Deferred()
+    deferred.cancel()
+    deferred.resolve(1)
+    deferred.resolve(2)
+    deferred.on_done(lambda _: pytest.fail("there is no value"))
+    assert not deferred.done
+    with pytest.raises(AssertionError):
+        _ = deferred.value
+
+
+def test_to_cancel_what_is_resolved_does_nothing():
+    given_up: list[str] = []
+    deferred: Deferred[int] = Deferred(lambda: given_up.append("made"))
+    deferred.resolve(3)
+    deferred.cancel()
+    assert deferred.value == 3
+    assert not deferred.cancelled
+    assert given_up == []
+
+
+def test_a_cancel_goes_up_the_chain_and_the_functions_of_the_chain_are_not_called():
+    given_up: list[str] = []
+    source: Deferred[int] = Deferred(lambda: given_up.append("source"))
+    last = source.map(lambda _: pytest.fail("called")).map(lambda _: pytest.fail("called"))
+    last.cancel()
+    assert given_up == ["source"]
+    assert source.cancelled
+    source.resolve(1)
+    assert not last.done
+
+
+def test_what_is_to_be_given_up_may_be_said_later_and_replaces_what_was_said_before():
+    given_up: list[str] = []
+    deferred: Deferred[int] = Deferred(lambda: given_up.append("before"))
+    deferred.on_cancel(lambda: given_up.append("after"))
+    deferred.cancel()
+    deferred.on_cancel(lambda: given_up.append("late"))
+    assert given_up == ["after", "late"]
+
+
+def test_one_follows_another_in_both_directions():
+    first: Deferred[int] = Deferred()
+    follower: Deferred[int] = Deferred()
+    follower.follow(first)
+    first.resolve(5)
+    assert follower.value == 5
+    second: Deferred[int] = Deferred()
+    given_up: Deferred[int] = Deferred()
+    given_up.follow(second)
+    given_up.cancel()
+    assert second.cancelled
+    third: Deferred[int] = Deferred()
+    given_up.follow(third)
+    assert third.cancelled
+
+
+@pytest.mark.parametrize("end", [lambda d: d.cancel(), lambda d: d.resolve(1)])
+def test_what_has_ended_is_freed_without_the_garbage_collector(end: Any):
+    class Answer:
+        alive = 0
+
+        def __init__(self) -> None:
+            Answer.alive += 1
+
+        def __del__(self) -> None:
+            Answer.alive -= 1
+
+    held = Answer()
+    gc.disable()
+    try:
+        source: Deferred[int] = Deferred(lambda held=held: None)
+        mapped = source.map(lambda value, held=held: value)
+        mapped.on_done(lambda _, held=held: None)
+        end(mapped if end.__code__.co_names == ("cancel",) else source)
+        del held, source, mapped
+        assert Answer.alive == 0
+    finally:
+        gc.enable()
