@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _MIB: Final = 1024 * 1024
 FETCH_BYTES: Final = 4096
 """What a fetch that waits holds, measured, and what the connection keeps for its answer."""
-PARTITION_BYTES: Final = 1024
+PARTITION_BYTES: Final = 640
 """What it holds for each partition: its part of the request, and who watches it."""
 WAITING_BYTES_MAX: Final = 256 * _MIB
 """What all fetches that wait may hold."""

@@ -116,19 +116,17 @@ class TransactionalBatches:
         reply = self._broker.transactions.coordinator.enter(
             self._transactional_id, self._producer, partitions, now_ms
         )
-        if not isinstance(reply, Deferred):
-            added: Deferred[ErrorCode] = Deferred()
-            added.resolve(reply)
-            reply = added
         appended: Deferred[None] = Deferred()
 
-        def added(error: ErrorCode) -> None:
+        def append(error: ErrorCode) -> None:
             self._added(error)
             appended.resolve(None)
 
-        reply.on_done(
-            added
-        )  # not by `map`: the batches are let go of also when the client has gone
+        if isinstance(reply, Deferred):
+            # Not by `map`: the batches are let go of also when the client has gone.
+            reply.on_done(append)
+        else:
+            append(reply)
         return appended
 
     def _added(self, error: ErrorCode) -> None:

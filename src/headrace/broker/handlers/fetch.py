@@ -3,10 +3,11 @@
 Behaviour: partitions are read in the order of the request, whole batches as ranges of the segment files, never above
 the high watermark (with read_committed: the last stable offset). `max_bytes` and `partition_max_bytes` hold, except
 that the first partition with data returns at least one batch. With less than `min_bytes` and no error the answer
-waits for `max_wait_ms`, woken by the high watermark. The answer to a full fetch holds every partition that was asked
-for, in order. Sessions (KIP-227): up to max.incremental.fetch.session.cache.slots are remembered; their fetches name
-and are answered what is new, see `headrace.broker.fetch_sessions`. When there is no room the answer carries session
-id 0 and the client goes on with full fetches. Leader epochs are checked (KIP-320). Fetches of followers are refused
+waits for `max_wait_ms`, woken by the high watermark, or for less when very many fetches wait (docs/limits.md). The
+answer to a full fetch holds every partition that was asked for, in order. Sessions (KIP-227): up to
+max.incremental.fetch.session.cache.slots are remembered; their fetches name and are answered what is new, see
+`headrace.broker.fetch_sessions`. When there is no room the answer carries session id 0 and the client goes on with
+full fetches. Leader epochs are checked (KIP-320). Fetches of followers are refused
 with NOT_LEADER_OR_FOLLOWER, whoever may not CLUSTER_ACTION with TOPIC_AUTHORIZATION_FAILED. A client above its quota
 gets nothing, and the time for which it is to pause. With read_committed the records end at the last stable offset, and
 the aborted transactions that have something in them are told, in the order of their first offsets; without it the list
