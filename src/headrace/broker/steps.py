@@ -55,6 +55,8 @@ class Steps:
         left = STEP_COST
         for _ in range(len(self._waiting)):
             work, deferred = self._waiting.popleft()
+            if deferred.cancelled:
+                continue
             outcome: Deferred[Any] = Deferred()
             left -= self._step(work, outcome, left)
             if outcome.done:
