@@ -6,6 +6,7 @@ client raises the `ApiError` that belongs to the code it received. The codes are
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import ClassVar, Self
 
@@ -196,6 +197,11 @@ class ErrorCode(IntEnum):
 
 class HeadraceError(Exception):
     """Base of every exception that Headrace raises on purpose."""
+
+    @property
+    def lines(self) -> Sequence[str]:
+        """The lines to print it in: one, unless it lists several things. A broker's words make no line of their own."""
+        return (str(self),)
 
 
 class ConfigError(HeadraceError):

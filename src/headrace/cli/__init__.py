@@ -119,3 +119,6 @@ def _show_version(
 )
 def main() -> None:
     """Replayable logs that speak the Apache Kafka protocol, in one small process."""
+    from headrace.cli._terminal import shield  # noqa: PLC0415 - not for `--help`
+
+    shield()

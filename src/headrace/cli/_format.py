@@ -14,6 +14,7 @@ from headrace.cli._template import (
     Token,
     strftime_layout,
 )
+from headrace.cli._terminal import printable_bytes
 from headrace.clients.consumer.records import ConsumerRecord
 
 Writer = Callable[[ConsumerRecord, int], bytes]
@@ -22,9 +23,15 @@ Writer = Callable[[ConsumerRecord, int], bytes]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def compile_writer(pieces: Sequence[Piece]) -> Writer:
-    """Return the function that writes one record by a template."""
-    writers = [_writer(piece) for piece in pieces]
+def compile_writer(pieces: Sequence[Piece], *, escaped: bool = False) -> Writer:
+    """Return the function that writes one record by a template.
+
+    Args:
+        pieces: The template.
+        escaped: Whether control characters and bytes that are no text are escaped in everything but the template's own
+            words, for a terminal.
+    """
+    writers = [_writer(piece, escaped=escaped) for piece in pieces]
 
     def write(record: ConsumerRecord, number: int) -> bytes:
         return b"".join([writer(record, number) for writer in writers])
@@ -32,31 +39,38 @@ def compile_writer(pieces: Sequence[Piece]) -> Writer:
     return write
 
 
-def _writer(piece: Piece) -> Writer:
+def _escaping(write: Writer) -> Writer:
+    return lambda record, number: printable_bytes(write(record, number))
+
+
+def _writer(piece: Piece, *, escaped: bool = False) -> Writer:
     token = piece.token
     if token is None:
         literal = piece.literal
         return lambda _record, _number: literal
     if token is Token.HEADERS:
-        return _headers_writer(piece.inner)
+        return _headers_writer(piece.inner, escaped=escaped)
+    write = _value_writer(token, piece.modifier)
+    return _escaping(write) if escaped else write
+
+
+def _value_writer(token: Token, modifier: str) -> Writer:
     if token in _TEXTS:
-        text, encode = _TEXTS[token], text_encoder(piece.modifier)
+        text, encode = _TEXTS[token], text_encoder(modifier)
         return lambda record, _number: encode(text(record))
     if token is Token.NUMBER:
-        format_number = number_encoder(piece.modifier)
+        format_number = number_encoder(modifier)
         return lambda _record, number: format_number(number)
     number_of = _NUMBERS[token]
     encode_number = (
-        timestamp_encoder(piece.modifier)
-        if token is Token.TIMESTAMP
-        else number_encoder(piece.modifier)
+        timestamp_encoder(modifier) if token is Token.TIMESTAMP else number_encoder(modifier)
     )
     return lambda record, _number: encode_number(number_of(record))
 
 
-def _headers_writer(inner: Sequence[Piece]) -> Writer:
+def _headers_writer(inner: Sequence[Piece], *, escaped: bool) -> Writer:
     """Write each header as if its name were a record's key and its content the value."""
-    write = compile_writer(inner)
+    write = compile_writer(inner, escaped=escaped)
 
     def write_all(record: ConsumerRecord, number: int) -> bytes:
         return b"".join(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from headrace.cli._output import fail, guarded
+from headrace.cli._output import confirm, fail, guarded
 
 if TYPE_CHECKING:
     from headrace.core.lease.checkpoint import Checkpoint
@@ -140,7 +140,7 @@ def now_ms() -> int:
 def confirmed(question: str, *, yes: bool) -> None:
     """Ask, unless that was answered beforehand; abort if the answer is no."""
     if not yes:
-        click.confirm(question, abort=True, err=True)
+        confirm(question)
 
 
 def check_answerable(*, yes: bool, dry_run: bool) -> None:

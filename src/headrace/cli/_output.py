@@ -13,6 +13,8 @@ from typing import Any, Final, NoReturn, ParamSpec, TypeVar
 
 import click
 
+from headrace.cli._terminal import printable
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -93,25 +95,24 @@ def _is_number(text: str) -> bool:
     return text == "-" or text.lstrip("-").isdecimal()
 
 
-def printable(text: str) -> str:
-    """Return text with control characters escaped, so that a record cannot drive the terminal."""
-    if text.isprintable():
-        return text
-    return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode()
-        for character in text
-    )
+def say(*lines: str) -> None:
+    """Write a message for people to standard error.
+
+    Args:
+        lines: Its lines. What a broker says in one of them begins no other line.
+    """
+    click.echo("\n".join(map(printable, lines)), err=True)
 
 
-def say(text: str) -> None:
-    """Write a message for people to standard error; what a broker says in it cannot drive the terminal."""
-    click.echo("\n".join(map(printable, text.split("\n"))), err=True)
-
-
-def fail(text: str, code: int = 1) -> NoReturn:
-    """End the command with a message."""
-    say(f"Error: {text}")
+def fail(text: str, *more: str, code: int = 1) -> NoReturn:
+    """End the command with a message, of one line or more."""
+    say(f"Error: {text}", *more)
     raise SystemExit(code)
+
+
+def confirm(question: str) -> None:
+    """Ask on standard error; ends the command unless the answer is yes."""
+    click.confirm(printable(question), abort=True, err=True)
 
 
 def guarded(command: Callable[P, R]) -> Callable[P, R]:
@@ -137,12 +138,12 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
         except KeyboardInterrupt:
             raise SystemExit(INTERRUPTED) from None
         except ConfigError as error:
-            fail(str(error), 2)
+            fail(*error.lines, code=2)
         except TransportError as error:
             refused = "cannot connect" in str(error)
             fail(f"{error}. {NOTHING_LISTENS}" if refused else str(error))
         except HeadraceError as error:
-            fail(str(error))
+            fail(*error.lines)
         return result
 
     return run

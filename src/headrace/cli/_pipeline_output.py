@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from headrace.cli._output import json_text, print_facts, print_table, printable, say
+from headrace.cli._output import json_text, print_facts, print_table, say
+from headrace.cli._terminal import printable, unshielded
 
 if TYPE_CHECKING:
     from headrace.pipelines.plan import Plan
@@ -109,14 +110,15 @@ class Screen:
             return
         self._due_s = time.monotonic() + REDRAW_S
         self._wipe()
-        sys.stderr.write(NO_WRAP)  # a line that is too long is cut, and stays one line
+        terminal = unshielded(sys.stderr)
+        terminal.write(NO_WRAP)  # a line that is too long is cut, and stays one line
         print_table(COLUMNS, [row(each) for each in statuses], to_stderr=True)
-        sys.stderr.write(WRAP)
+        terminal.write(WRAP)
         self._drawn = len(statuses) + 1
 
     def _wipe(self) -> None:
         if self._drawn:
-            sys.stderr.write(f"\x1b[{self._drawn}F\x1b[J")
+            unshielded(sys.stderr).write(f"\x1b[{self._drawn}F\x1b[J")
         self._drawn = 0
 
 

@@ -12,7 +12,7 @@ import click
 
 from headrace.cli._acl_options import Wanted, acl_options, word
 from headrace.cli._options import client_options, data_option, open_client
-from headrace.cli._output import fail, print_json, print_table, say
+from headrace.cli._output import confirm, fail, print_json, print_table, say
 
 if TYPE_CHECKING:
     from headrace.clients.blocking import BlockingClient
@@ -162,7 +162,7 @@ def delete(
             return
         if not options["yes"]:
             print_table(COLUMNS, map(_row, found), to_stderr=True)
-            click.confirm(f"Delete {len(found)} entries?", abort=True, err=True)
+            confirm(f"Delete {len(found)} entries?")
         # Those that were shown, and none that came since.
         outcomes = acls.delete([_exactly(binding) for binding in found])
     errors = [outcome.error for outcome in outcomes]

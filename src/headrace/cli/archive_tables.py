@@ -10,6 +10,7 @@ import click
 
 from headrace.cli._options import format_option
 from headrace.cli._output import guarded, print_facts, print_json, print_table, say
+from headrace.cli._terminal import printable
 from headrace.cli._types import DurationType, SizeType
 
 FILE_BYTES: Final = "128m"
@@ -91,7 +92,7 @@ def files(
         )
         return
     for path in [file.path for file in chosen] + list(snapshot.foreign):
-        click.echo(str(found.root / path))
+        click.echo(printable(str(found.root / path)))
 
 
 @click.command("describe")
@@ -193,7 +194,7 @@ def clean(
         print_json({"deleted": deleted, "dry_run": dry_run})
         return
     for path in deleted:
-        click.echo(path)
+        click.echo(printable(path))
     say(f"{len(deleted)} files {'would be' if dry_run else 'were'} deleted")
 
 

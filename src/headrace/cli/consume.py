@@ -16,9 +16,9 @@ from headrace.cli._output import (
     INTERRUPTED,
     bytes_fields,
     json_text,
-    printable,
     reader_is_gone,
 )
+from headrace.cli._terminal import printable, unshielded
 
 if TYPE_CHECKING:
     from headrace.clients.consumer.blocking import Consumer
@@ -38,6 +38,7 @@ HELP_ON_TEMPLATES: Final = preformatted(
             %h{%k=%v } headers   %H their number   %i number of the record
             modifiers {hex} {base64} {json}; for numbers {big32} {hex} ...
             escapes \n \t \xNN %%
+            On a terminal control characters of records are escaped; into a pipe or file records go as they are.
 
 Examples:   headrace consume orders --from start -f '%t[%p]@%o %k %v\n'
             headrace consume orders -o :end --format json > orders.jsonl
@@ -202,7 +203,7 @@ def _writer(template: str | None, *, as_json: bool) -> Writer:
     if as_json:
         raise click.UsageError("--template and --format json exclude each other")
     try:
-        return compile_writer(parse_template(template))
+        return compile_writer(parse_template(template), escaped=sys.stdout.isatty())
     except TemplateError as error:
         raise click.UsageError(f"--template: {error}") from None
 
@@ -278,8 +279,9 @@ class Printer:
             lines.append(self._write(record, self._printed))
             printed[where] = record.offset + 1
         if lines:
-            sys.stdout.buffer.write(b"".join(lines))
-            sys.stdout.buffer.flush()
+            out = unshielded(sys.stdout).buffer  # what drives a terminal is escaped already
+            out.write(b"".join(lines))
+            out.flush()
             self._positions |= printed
 
     def _done(self) -> bool:

@@ -12,6 +12,8 @@ from types import FrameType
 
 import click
 
+from headrace.cli._output import say
+from headrace.cli._terminal import unshielded
 from headrace.errors import ConfigError, HeadraceError
 
 EXIT_FAILED = 1
@@ -26,14 +28,16 @@ class _TerminalProgress:
 
     def step(self, text: str) -> None:
         if self._shown:
-            click.echo(f"{text} ...", err=True)
+            say(f"{text} ...")
 
     @contextlib.contextmanager
     def count(self, text: str, total: int) -> Iterator[Callable[[int], None]]:
         if not self._shown:
             yield lambda _number: None
             return
-        with click.progressbar(length=total, label=text, file=sys.stderr, show_pos=True) as bar:
+        with click.progressbar(
+            length=total, label=text, file=unshielded(sys.stderr), show_pos=True
+        ) as bar:
             yield bar.update
 
 
@@ -79,20 +83,25 @@ def demo(
         with _terminate_like_interrupt():
             outcome = run_demo(settings, _TerminalProgress())
     except KeyboardInterrupt:
-        click.echo("headrace demo: interrupted; everything it started has ended", err=True)
+        say("headrace demo: interrupted; everything it started has ended")
         sys.exit(130)
     except ConfigError as error:
-        click.echo(f"headrace demo: {error}", err=True)
+        _say_error(error)
         sys.exit(EXIT_USAGE)
     except HeadraceError as error:
-        click.echo(f"headrace demo: {error}", err=True)
+        _say_error(error)
         for log in (output / "broker.log", output / "spark.log"):
             if log.exists():
-                click.echo(f"log: {log}", err=True)
+                say(f"log: {log}")
         sys.exit(EXIT_FAILED)
     click.echo(
         json.dumps(as_json(outcome), indent=2) if output_format == "json" else as_text(outcome)
     )
+
+
+def _say_error(error: HeadraceError) -> None:
+    first, *more = error.lines
+    say(f"headrace demo: {first}", *more)
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from headrace.cli._options import check_reachable, client_options
-from headrace.cli._output import fail, print_json, print_table, say
+from headrace.cli._output import confirm, fail, print_json, print_table, say
 
 if TYPE_CHECKING:
     from headrace.clients.admin.blocking import Admin
@@ -268,7 +268,7 @@ def _confirm(question: str, *, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise click.UsageError("deleting needs --yes where nobody can be asked")
-    click.confirm(question, abort=True, err=True)
+    confirm(question)
 
 
 def _admin(bootstrap: str, properties: dict[str, Any]) -> Admin:

@@ -9,7 +9,7 @@ import click
 
 from headrace.cli._options import client_options, open_client
 from headrace.cli._outcomes import print_outcomes
-from headrace.cli._output import print_json, print_table
+from headrace.cli._output import confirm, print_json, print_table
 
 if TYPE_CHECKING:
     from headrace.clients.flows.attachments import Attachments
@@ -174,7 +174,7 @@ def remove_member(
     if not yes:
         if not sys.stdin.isatty():
             raise click.UsageError("removing needs --yes where nobody can be asked")
-        click.confirm(f"Remove {', '.join([*members, *instances])}?", abort=True, err=True)
+        confirm(f"Remove {', '.join([*members, *instances])}?")
     outcomes: dict[str, ApiError | None] = {}
     with open_client(bootstrap, properties) as client:
         who = [(member, None) for member in members] + [("", instance) for instance in instances]

@@ -9,7 +9,7 @@ import click
 
 from headrace.cli._options import client_options, open_client
 from headrace.cli._outcomes import print_outcomes
-from headrace.cli._output import fail
+from headrace.cli._output import confirm, fail
 from headrace.cli.group_offsets import topic_and_partitions
 
 
@@ -18,7 +18,7 @@ def _confirm(what: str, *, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise click.UsageError("deleting needs --yes where nobody can be asked")
-    click.confirm(f"Delete {what}?", abort=True, err=True)
+    confirm(f"Delete {what}?")
 
 
 @click.command("delete")

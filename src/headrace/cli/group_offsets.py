@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from headrace.cli._options import client_options, open_client, preformatted
-from headrace.cli._output import fail, print_json, print_table
+from headrace.cli._output import confirm, fail, print_json, print_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -149,7 +149,7 @@ def reset(bootstrap: str, properties: dict[str, str], *, as_json: bool, **option
             _print_rows(rows, ("TOPIC", "PARTITION", "COMMITTED", "NEW"), as_json=False)
         if not dry_run:
             if not options["yes"]:
-                click.confirm(f"Commit these offsets for {name}?", abort=True, err=True)
+                confirm(f"Commit these offsets for {name}?")
             _commit(client, name, after)
     if as_json:
         print_json(rows)

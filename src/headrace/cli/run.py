@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 import click
 
 from headrace.cli._output import fail, guarded, say
+from headrace.cli._terminal import printable
 
 if TYPE_CHECKING:
     from headrace.workers.app import App
@@ -84,8 +85,21 @@ def _show_cause(error: BaseException) -> None:
         click.echo(Failures().text(cause), err=True, nl=False)
 
 
+class _Lines(logging.Formatter):
+    """Lines of text. Further lines of Headrace's own messages begin with a bar, so that nobody forges a line."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name that logging has for it
+        text = super().formatMessage(record)
+        if record.name.partition(".")[0] != "headrace":
+            return text
+        first, *more = text.split("\n")
+        return "\n".join([printable(first), *(f"    | {printable(line)}" for line in more)])
+
+
 def _log_to_terminal(level: str, log_format: str) -> None:
-    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(level=level)
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(_Lines("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     if log_format == "json":
         from headrace.server.log import JsonFormatter  # noqa: PLC0415 - not for `--help`
 
@@ -122,7 +136,7 @@ def _load(target: str, directory: Path) -> App:
             _fail_to_import(error)  # the module is there, and what it imports is not
         raise click.UsageError(f"no module {module_name!r} below {directory.absolute()}") from None
     except ConfigError as error:
-        fail(f"{_where(error, directory)}: {error}", MISCONFIGURED)
+        fail(f"{_where(error, directory)}: {error}", code=MISCONFIGURED)
     except Exception as error:  # noqa: BLE001 - it is the program's, and is shown
         _fail_to_import(error)
     app = getattr(module, attribute, None)
@@ -139,7 +153,7 @@ def _fail_to_import(error: Exception) -> NoReturn:
     while frames and _is_on_the_way(frames[0].filename):
         del frames[0]
     shown.stack = traceback.StackSummary.from_list(frames)
-    fail("the app cannot be imported\n" + "".join(shown.format()).rstrip(), FAILED)
+    fail("the app cannot be imported", *"".join(shown.format()).rstrip().split("\n"), code=FAILED)
 
 
 def _is_on_the_way(filename: str) -> bool:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
+from headrace.cli._output import say
 from headrace.cli.properties import (
     read_properties,
     resolved,
@@ -169,5 +170,5 @@ def _directories(log_dirs: str) -> tuple[Path, ...]:
 
 
 def _leave(error: Exception, exit_code: int) -> None:
-    click.echo(f"headrace: {error}", err=True)
+    say(f"headrace: {error}")
     sys.exit(exit_code)

@@ -12,7 +12,7 @@ from headrace.cli._configs import config_document, config_values, print_configs
 from headrace.cli._internal import is_own_topic
 from headrace.cli._options import assignments, client_options, open_client
 from headrace.cli._outcomes import print_outcomes
-from headrace.cli._output import fail, print_facts, print_json, print_table, say
+from headrace.cli._output import confirm, fail, print_facts, print_json, print_table, say
 from headrace.cli._topic_groups import topic_groups
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def delete(
     if not yes:
         if not sys.stdin.isatty():
             raise click.UsageError("deleting needs --yes where nobody can be asked")
-        click.confirm(f"Delete {', '.join(names)} and all records?", abort=True, err=True)
+        confirm(f"Delete {', '.join(names)} and all records?")
     with open_client(bootstrap, properties) as client:
         outcomes = client.delete_topics(names)
     print_outcomes("topic", outcomes, "deleted", as_json=as_json)

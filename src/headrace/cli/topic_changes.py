@@ -10,7 +10,7 @@ import click
 from headrace.cli._configs import config_values
 from headrace.cli._options import assignments, client_options, open_client
 from headrace.cli._outcomes import print_outcomes
-from headrace.cli._output import fail, print_json, print_table
+from headrace.cli._output import confirm, fail, print_json, print_table
 
 if TYPE_CHECKING:
     from headrace.clients.blocking import BlockingClient
@@ -146,7 +146,7 @@ def truncate(bootstrap: str, properties: dict[str, str], *, as_json: bool, **opt
     if not (options["yes"] or options["dry_run"]):
         if not sys.stdin.isatty():
             raise click.UsageError("deleting needs --yes where nobody can be asked")
-        click.confirm(f"Delete the records of {name} below {offset}?", abort=True, err=True)
+        confirm(f"Delete the records of {name} below {offset}?")
     from headrace.clients.flows import alter as flows  # noqa: PLC0415 - not for `--help`
 
     with open_client(bootstrap, properties) as client:

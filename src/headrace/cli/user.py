@@ -13,7 +13,7 @@ import click
 
 from headrace.cli._options import client_options, data_option, open_client
 from headrace.cli._outcomes import print_outcomes
-from headrace.cli._output import fail, print_json, print_table, say
+from headrace.cli._output import confirm, fail, print_json, print_table, say
 
 if TYPE_CHECKING:
     from headrace.clients.blocking import BlockingClient
@@ -271,7 +271,7 @@ def delete(
     if not yes:
         if not sys.stdin.isatty():
             raise click.UsageError("deleting needs --yes where nobody can be asked")
-        click.confirm(f"Delete {', '.join(names)}?", abort=True, err=True)
+        confirm(f"Delete {', '.join(names)}?")
     with _users(bootstrap, properties, data) as users:
         outcomes = {name: _deleted(users, name) for name in dict.fromkeys(names)}
     print_outcomes("user", outcomes, "deleted", as_json=as_json)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -19,7 +20,16 @@ LOG_LINES: Final = 10
 
 
 class BrokerChildError(HeadraceError):
-    """The broker did not start."""
+    """The broker did not start; it has the last lines of the broker's log."""
+
+    def __init__(self, log: Sequence[str]) -> None:
+        super().__init__("the broker did not start:\n" + "\n".join(log))
+        self._lines = ("the broker did not start:", *log)
+
+    @property
+    def lines(self) -> Sequence[str]:
+        """What has happened, and the lines of the log."""
+        return self._lines
 
 
 class BrokerChild:
@@ -70,7 +80,7 @@ class BrokerChild:
         words = dict(word.split("=", 1) for word in line.split() if "=" in word)
         if not line.startswith("ready ") or "kafka" not in words:
             tail = self._log_path.read_text(errors="replace").splitlines()[-LOG_LINES:]
-            raise BrokerChildError("the broker did not start:\n" + "\n".join(tail))
+            raise BrokerChildError(tail)
         return words["kafka"]
 
     def _stop(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,12 @@ class PlanError(ConfigError):
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
         super().__init__("\n".join([count, *map(str, problems)]))
         self.problems = tuple(problems)
+        self._lines = (count, *map(str, problems))
+
+    @property
+    def lines(self) -> Sequence[str]:
+        """The number of problems, and each in a line."""
+        return self._lines
 
 
 @dataclass(frozen=True)
