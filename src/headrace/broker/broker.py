@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
+from types import GeneratorType
 from typing import Any, Final, NamedTuple
 
 from headrace.broker.access.audit import Audit
-from headrace.broker.access.audited import audited
+from headrace.broker.access.audited import CHANGING, audited
 from headrace.broker.access.authentication import Authenticator
 from headrace.broker.access.authorizer import Authorizer
 from headrace.broker.access.credentials import ScramCredentials
@@ -325,7 +326,11 @@ class Broker:
             self.authenticator.gate(context, request.API_KEY)
         self.throttling.now_ms = context.now_ms
         try:
-            reply: Message | Deferred[Any] | None = handle(self, context, request)
+            handled: Any = handle(self, context, request)
+            if type(handled) is GeneratorType:
+                finishes = request.API_KEY in CHANGING
+                handled = self.steps.run(handled, context.session, finishes=finishes)
+            reply: Message | Deferred[Any] | None = handled
         finally:
             self._settle()
         if isinstance(reply, Deferred) and reply.done:

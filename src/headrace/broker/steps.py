@@ -1,26 +1,48 @@
 """Requests whose answer takes longer than one turn of the event loop, worked on in steps.
 
-The work is a generator that yields how much it has done, as bytes that are decompressed. Its first step is done at
-once, and most requests need no other. The rest is done by `tick`, a step for each, in turn; the broker is called in
-between, so the work keeps nothing that another request may change.
+The work is a generator. It yields after each piece how much the piece cost, as bytes that are decompressed, and returns
+the answer. Its first step is done at once, and most requests need no other. The rest is done by `tick`, a step for
+each, in turn. A generator may also yield a deferred, and goes on with its value when that is resolved.
+
+The broker is called in between: a generator looks up again, after a `yield`, what another request may change. The
+order of the requests of one connection is kept by `Session.busy`: the next one waits until the work is done.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator
-from typing import Any, Final, TypeVar
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
+from headrace.broker.access.session import LOCAL, Session
 from headrace.broker.delayed import Purgatory
+from headrace.core.coordinator.runtime import Reply
 from headrace.core.deferred import Deferred
 
 STEP_COST: Final = 4 << 20
 """After how much work a step ends: some 15 milliseconds, and the last piece of work."""
+ENTRY_COST: Final = STEP_COST // 1_000
+"""What it costs to look something up by its name, and to describe it: some ten microseconds."""
+GROUP_COST: Final = 3 * ENTRY_COST
+"""What a question to the coordinator of one group, or of one transactional id, costs."""
+CREATION_COST: Final = STEP_COST // 2
+"""What a commit to the metadata store and the files of a new topic cost."""
 _CROWDED: Final = 16
 """By which the first step of a request is smaller while others wait for theirs: requests may come by the hundred."""
 T = TypeVar("T")
 
-Work = Generator[int, None, T]
+Work: TypeAlias = Generator[int | Deferred[Any], Any, T]
+
+
+class _Waiting(NamedTuple):
+    """A request that is worked on."""
+
+    work: Work[Any]
+    session: Session
+    answer: Deferred[Any]
+    finishes: bool
+    """Whether the work is done to its end also when nobody wants its outcome any more."""
 
 
 class Steps:
@@ -31,19 +53,33 @@ class Steps:
     def __init__(self, purgatory: Purgatory) -> None:
         """Begin without any; their answers are delivered by the purgatory."""
         self._purgatory = purgatory
-        self._waiting: deque[tuple[Work[Any], Deferred[Any]]] = deque()
+        self._waiting: deque[_Waiting] = deque()
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def run(self, work: Work[T]) -> T | Deferred[T]:
-        """Do the first step of some work; return its outcome, deferred if there is more to do."""
-        deferred: Deferred[T] = Deferred()
-        self._step(work, deferred, STEP_COST // (_CROWDED if self._waiting else 1))
-        if deferred.done:
-            return deferred.value
-        self._waiting.append((work, deferred))
-        return deferred
+    def run(
+        self, work: Work[T], session: Session = LOCAL, *, finishes: bool = False
+    ) -> T | Deferred[T]:
+        """Do the first step of some work; return its outcome, deferred if there is more to do.
+
+        The deferred is resolved with an exception if a later step raises it. When the deferred is cancelled, the work
+        ends before its next step.
+
+        Args:
+            work: The work.
+            session: The connection that it is for.
+            finishes: Whether the work is done to its end also when the deferred is cancelled.
+        """
+        try:
+            _, awaited = _step(work, STEP_COST // (_CROWDED if self._waiting else 1))
+        except StopIteration as end:
+            outcome: T | Deferred[T] = end.value
+            return outcome
+        waiting = _Waiting(work, session, Deferred(), finishes)
+        session.busy = True
+        self._postpone(waiting, awaited)
+        return waiting.answer
 
     @property
     def next_deadline_ms(self) -> int | None:
@@ -54,28 +90,73 @@ class Steps:
         """Work on those that wait, the first ones first, until that was a step."""
         left = STEP_COST
         for _ in range(len(self._waiting)):
-            work, deferred = self._waiting.popleft()
-            if deferred.cancelled:
-                continue
-            outcome: Deferred[Any] = Deferred()
-            left -= self._step(work, outcome, left)
-            if outcome.done:
-                self._resolve_later(deferred, outcome.value)
-            else:
-                self._waiting.append((work, deferred))
+            left -= self._go_on(self._waiting.popleft(), left)
             if left <= 0:
                 return
 
-    def _resolve_later(self, deferred: Deferred[Any], value: object) -> None:
-        self._purgatory.deliver_later(lambda: deferred.resolve(value))
+    def _postpone(self, waiting: _Waiting, awaited: Deferred[Any] | None) -> None:
+        if awaited is None:
+            self._waiting.append(waiting)
+        else:
+            awaited.on_done(partial(self._go_on, waiting, STEP_COST))
+
+    def _go_on(self, waiting: _Waiting, budget: int, value: Any = None) -> int:
+        """Do a step of some work, with what it has waited for; return how much work it was."""
+        if waiting.answer.cancelled and not waiting.finishes:
+            waiting.work.close()
+            self._release(waiting.session)
+            return 0
+        try:
+            done, awaited = _step(waiting.work, budget, value)
+        except StopIteration as end:
+            self._finish(waiting, end.value)
+        except Exception as error:  # noqa: BLE001 - the shell reports it, as it does for other requests
+            self._finish(waiting, error)
+        else:
+            self._postpone(waiting, awaited)
+            return done
+        return budget // 2
 
     @staticmethod
-    def _step(work: Work[T], outcome: Deferred[T], budget: int) -> int:
-        """Work until a budget is used up, or resolve the outcome; return how much work it was."""
-        done = 0
-        try:
-            while done < budget:
-                done += next(work)
-        except StopIteration as end:
-            outcome.resolve(end.value)
-        return done
+    def _release(session: Session) -> None:
+        session.busy = False
+        session.on_idle()
+
+    def _finish(self, waiting: _Waiting, outcome: Any) -> None:
+        self._release(waiting.session)
+        if isinstance(outcome, Deferred):
+            waiting.answer.follow(outcome)
+        else:
+            self._purgatory.deliver_later(lambda: waiting.answer.resolve(outcome))
+
+
+def value_of(reply: Reply[T]) -> Work[T]:
+    """Return a value that may have to be waited for; for use with `yield from`."""
+    if isinstance(reply, Deferred):
+        value: T = yield reply
+        return value
+    return reply
+
+
+def _step(work: Work[Any], budget: int, value: Any = None) -> tuple[int, Deferred[Any] | None]:
+    """Work until a budget is used up, or until there is something to wait for.
+
+    Args:
+        work: The work.
+        budget: How much to do at most, and the last piece.
+        value: What the work has waited for; None at other times.
+
+    Returns:
+        How much was done, and what has to be waited for, if anything.
+    """
+    done = 0
+    while done < budget:
+        piece = work.send(value)
+        value = None
+        if isinstance(piece, int):
+            done += piece
+        elif piece.done:
+            value = piece.value
+        else:
+            return done, piece
+    return done, None

@@ -139,6 +139,7 @@ class Connection(asyncio.BufferedProtocol):
             client_host=self.client_address,
         )
         self.session.on_change = self._session_changed
+        self.session.on_idle = self._continue_soon
         self._session_changed()
         self._hub.begin()
         self._received_ms = self._active_ms = self._written_ms = self._hub.now_ms
@@ -268,6 +269,7 @@ class Connection(asyncio.BufferedProtocol):
             or self._closing_since_ms >= 0
             or self._unmute is not None
             or self._stopped
+            or self.session.busy
             or self.lost
         )
 

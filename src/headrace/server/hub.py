@@ -122,9 +122,16 @@ class _ResponseSlot(Slot):
             deferred.cancel()
 
     def resolve(self, response: Any) -> None:
-        """Encode the response and fill the slot."""
+        """Encode the response and fill the slot; an exception that a later step raised closes the connection."""
         self._deferred = None
         if self.connection.lost:
+            return
+        if isinstance(response, CloseConnection):
+            self.connection.close(f"{_api_name(self._header.api_key)}: {response.reason}")
+            return
+        if isinstance(response, Exception):
+            self._hub.report_bug("request_failed", self.connection, self._header, response)
+            self.connection.close("the broker failed", quietly=True)
             return
         try:
             payloads = _encode(self._header, response)

@@ -26,7 +26,7 @@ from headrace.clients.versions import choose_version, our_range, version_table
 from headrace.clock import SteadyClock
 from headrace.config.listeners import parse_listener, parse_protocol_map
 from headrace.core.deferred import Deferred
-from headrace.errors import ApiError, ClosedError, ErrorCode, TransportError
+from headrace.errors import ApiError, ClosedError, ErrorCode, HeadraceError, TransportError
 from headrace.forking import FORKED, disown_in_children
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.codec import Message
@@ -149,17 +149,11 @@ class World:
             )
             header = RequestHeader(request.API_KEY, version, 0, client.client_id)
             reply = self.broker.handle(self._context(header), request)
-        except ApiError as error:
-            on_done(error)
-        except CloseConnection as closed:
-            on_done(TransportError(f"{_PEER} closed the connection: {closed.reason}"))
         except Exception as error:  # noqa: BLE001 - as a server would, and it says what went wrong
-            report(error)
-            name = ApiKey(request.API_KEY).name
-            on_done(ApiError.for_code(ErrorCode.UNKNOWN_SERVER_ERROR, f"{name} failed: {error!r}"))
+            on_done(_failure(request, error))
         else:
             if isinstance(reply, Deferred):
-                reply.on_done(lambda response: self._answered(client, on_done, response))
+                reply.on_done(lambda response: self._answered(client, on_done, request, response))
                 return reply.cancel
             on_done(None if reply is None else _at_hand(reply))
         return None
@@ -322,9 +316,14 @@ class World:
             listener_port=port,
         )
 
-    def _answered(self, client: LocalClient, on_done: OnDone, response: Message) -> None:
-        """Keep an answer until the broker has come to rest."""
-        client.inbox.append((on_done, _at_hand(response)))
+    def _answered(
+        self, client: LocalClient, on_done: OnDone, request: Message, response: Message | Exception
+    ) -> None:
+        """Keep an answer, or what a step of its handler raised, until the broker has come to rest."""
+        if isinstance(response, Exception):
+            client.inbox.append((on_done, _failure(request, response)))
+        else:
+            client.inbox.append((on_done, _at_hand(response)))
         self.stirred = True
 
     def _run_clients(self) -> None:
@@ -422,6 +421,17 @@ def _work_in_background(reference: weakref.ref[World], condition: threading.Cond
             del world
             if wait_s is not None:
                 condition.wait(wait_s)
+
+
+def _failure(request: Message, error: Exception) -> HeadraceError:
+    """Return what a client is told when the broker has raised an exception."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, CloseConnection):
+        return TransportError(f"{_PEER} closed the connection: {error.reason}")
+    report(error)
+    name = ApiKey(request.API_KEY).name
+    return ApiError.for_code(ErrorCode.UNKNOWN_SERVER_ERROR, f"{name} failed: {error!r}")
 
 
 def _at_hand(response: Message) -> Any:

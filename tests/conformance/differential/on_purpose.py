@@ -552,6 +552,16 @@ ADMIN: Final = (
 
 GROUPS: Final = (
     Difference(
+        "DescribeGroups, ConsumerGroupDescribe, DescribeTransactions, OffsetFetch",
+        "answers every mention of a group, a transactional id or a partition",
+        "answers what is named twice once",
+        "A small request must not ask for an answer of any size. No client names anything twice.",
+        (
+            where("describe_groups", "twice"),
+            where("fetch_committed", "twice", "the same group twice"),
+        ),
+    ),
+    Difference(
         "DescribeGroups",
         "shows the assignments of the former generation while the next one is being made",
         "shows none",

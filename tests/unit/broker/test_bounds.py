@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+from itertools import pairwise
 
 from headrace.broker.handlers.fetch import LONGEST_WAIT_MS
 from headrace.broker.handlers.metadata import CREATIONS_PER_REQUEST
+from headrace.broker.steps import CREATION_COST, STEP_COST
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -50,6 +52,47 @@ def test_one_request_creates_only_so_many_topics():
     assert ErrorCode.UNKNOWN_TOPIC_OR_PARTITION.retriable
     errors = [topic.error_code for topic in harness.call(request).topics]
     assert set(errors) == {ErrorCode.NONE}
+
+
+def test_a_topic_that_is_named_by_its_id_is_described_once():
+    harness = BrokerHarness()
+    topic_id = bytes(harness.create_topic("t", partitions=20).topic_id)
+    named = [MetadataRequestTopic(name=f"n{n}", topic_id=topic_id) for n in range(50)]
+    named += [MetadataRequestTopic(name=None, topic_id=topic_id)]
+    (topic,) = harness.call(MetadataRequest(topics=named), 12).topics
+    assert (topic.name, len(topic.partitions)) == ("t", 20)
+
+
+def test_metadata_of_many_topics_is_made_in_steps():
+    harness = BrokerHarness(max_partitions=20_000)
+    for number in range(30):
+        harness.create_topic(f"t{number:02}", partitions=500)
+    pending = harness.send(MetadataRequest(topics=None))
+    steps = 0
+    while not pending.done:
+        assert harness.broker.next_deadline_ms == 0
+        harness.step()
+        steps += 1
+    assert steps == 30 * 500 // 10 // 1_000
+    topics = pending.response.topics
+    assert [(topic.name, len(topic.partitions)) for topic in topics] == [
+        (f"t{number:02}", 500) for number in range(30)
+    ]
+    assert not harness.broker.steps
+
+
+def test_creations_by_one_request_are_made_in_steps():
+    harness = BrokerHarness()
+    names = [f"t{number}" for number in range(CREATIONS_PER_REQUEST)]
+    pending = harness.send(
+        MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in names])
+    )
+    created = [len(harness.broker.topics)]
+    while not pending.done:
+        harness.step()
+        created.append(len(harness.broker.topics))
+    most = STEP_COST // CREATION_COST
+    assert max(after - before for before, after in pairwise(created)) == most
 
 
 def test_one_request_describes_only_so_many_resources():

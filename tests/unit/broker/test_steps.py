@@ -1,9 +1,14 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from typing import Any
 
+import pytest
+
+from headrace.broker.access.session import Session
+from headrace.broker.context import CloseConnection
 from headrace.broker.delayed import Purgatory
-from headrace.broker.steps import STEP_COST, Steps
+from headrace.broker.steps import STEP_COST, Steps, Work, value_of
 from headrace.core.deferred import Deferred
 
 
@@ -69,3 +74,97 @@ def test_the_first_steps_of_many_are_small() -> None:
     for number in range(100):
         steps.run(work(str(number), [small] * 640, done))
     assert len(done) * small <= STEP_COST + 99 * STEP_COST // 16
+
+
+class Runner:
+    def __init__(self) -> None:
+        self.purgatory = Purgatory()
+        self.steps = Steps(self.purgatory)
+        self.session = Session()
+
+    def start(self, work: Work[Any]) -> Any:
+        return self.steps.run(work, self.session)
+
+    def advance(self) -> None:
+        self.steps.tick()
+        self.purgatory.deliver()
+
+
+def test_a_session_is_busy_until_the_last_step() -> None:
+    runner = Runner()
+    done: list[str] = []
+    idle: list[int] = []
+    runner.session.on_idle = lambda: idle.append(len(done))
+    runner.start(work("a", [STEP_COST] * 2, done))
+    session = runner.session
+    assert session.busy
+    runner.advance()
+    assert session.busy
+    assert idle == []
+    runner.advance()
+    assert idle == [2]
+    assert not session.busy
+
+
+def test_work_may_end_with_an_answer_that_is_not_ready() -> None:
+    runner = Runner()
+    last: Deferred[str] = Deferred()
+
+    def waits() -> Work[Any]:
+        yield STEP_COST
+        return last
+
+    answer = runner.start(waits())
+    runner.advance()
+    assert not answer.done
+    assert not runner.session.busy
+    last.resolve("durable")
+    assert answer.value == "durable"
+
+
+def test_what_a_later_step_raises_is_the_outcome_and_what_the_first_raises_is_raised() -> None:
+    runner = Runner()
+
+    def fails(pieces: int) -> Work[Any]:
+        for _ in range(pieces):
+            yield STEP_COST
+        raise CloseConnection("acks=0")
+
+    with pytest.raises(CloseConnection):
+        runner.start(fails(0))
+    answer = runner.start(fails(1))
+    runner.advance()
+    assert isinstance(answer.value, CloseConnection)
+    assert not runner.steps
+    assert not runner.session.busy
+
+
+def test_work_goes_on_with_what_it_has_waited_for() -> None:
+    runner = Runner()
+    stored: Deferred[str] = Deferred()
+    at_hand: Deferred[str] = Deferred()
+    at_hand.resolve("and this")
+
+    def waits() -> Work[Any]:
+        first = yield stored
+        return [first, (yield at_hand), (yield from value_of("none needed"))]
+
+    answer = runner.start(waits())
+    assert runner.session.busy
+    assert not runner.steps  # nothing to do until then
+    stored.resolve("this")
+    runner.purgatory.deliver()
+    assert answer.value == ["this", "and this", "none needed"]
+
+
+@pytest.mark.parametrize("finishes", [False, True])
+def test_work_that_nobody_waits_for_ends_unless_it_changes_something(*, finishes: bool) -> None:
+    runner = Runner()
+    done: list[str] = []
+    steps = work("a", [STEP_COST] * 3, done)
+    answer: Any = runner.steps.run(steps, runner.session, finishes=finishes)
+    answer.cancel()
+    while runner.steps:
+        runner.advance()
+    assert len(done) == (3 if finishes else 1)
+    assert not runner.session.busy

@@ -90,7 +90,9 @@ class MemoryFile:
 
 
 class FakeHub:
-    """`later...` waits in `slots` to be filled, `file:A:B` is a range, `close` closes, `none` has no response."""
+    """`later...` waits in `slots` to be filled, `steps...` does and keeps the session busy.
+
+    `file:A:B` is a range, `close` closes, `none` has no response."""
 
     def __init__(self, limits: ServerLimits | None = None) -> None:
         self.limits = limits or ServerLimits()
@@ -120,6 +122,11 @@ class FakeHub:
         body = bytes(frame[8:])
         self.handled.append(body[:32])
         if body.startswith(b"later"):
+            slot = Slot(connection)
+            self.slots.append((body, slot))
+            return slot
+        if body.startswith(b"steps"):
+            connection.session.busy = True
             slot = Slot(connection)
             self.slots.append((body, slot))
             return slot

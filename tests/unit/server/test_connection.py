@@ -118,6 +118,27 @@ async def test_a_request_without_response_leaves_no_gap() -> None:
 
 
 @on_loop
+async def test_the_next_request_waits_while_one_is_answered_in_steps() -> None:
+    hub = FakeHub()
+    async with serving(hub) as connect:
+        client = await connect()
+        await client.send(framed(b"a") + framed(b"steps") + framed(b"b") + framed(b"c"))
+        await hub.until(lambda: len(hub.handled) == 2)
+        other = await connect()
+        await other.send(framed(b"ping"))
+        assert await other.receive_frame() == b"ping"
+        assert hub.handled == [b"a", b"steps", b"ping"]
+        (connection,) = {slot.connection for _, slot in hub.slots}
+        connection.session.busy = False
+        connection.session.on_idle()
+        await hub.until(lambda: len(hub.handled) == 5)
+        hub.fill()
+        hub.end()
+        expected = [b"a", b"steps", b"b", b"c"]
+        assert [await client.receive_frame() for _ in expected] == expected
+
+
+@on_loop
 async def test_requests_in_flight_are_bounded() -> None:
     hub = FakeHub(ServerLimits(max_requests_in_flight=8))
     async with serving(hub) as connect:

@@ -8,6 +8,7 @@ no handler can forget it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import GeneratorType
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.access.audit import Change, shown_settings
@@ -25,6 +26,7 @@ from headrace.security.scram import ScramMechanism
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
+    from headrace.broker.steps import Work
 
 Done = Iterator[tuple[Change, dict[str, object]]]
 Rule = Callable[[Any, Any], Done]
@@ -49,13 +51,19 @@ def audited(api_key: int, handle: Handle) -> Handle:
                 broker.audit.changed(context, what, **fields)
             return response
 
+        def noted(reply: Any) -> Any:
+            if not isinstance(reply, Deferred):
+                return note(reply)
+            told: Deferred[Any] = Deferred()
+            # Not by `map`: what was done is noted although the client has gone before it was told.
+            reply.on_done(lambda response: told.resolve(note(response)))
+            return told
+
+        def in_steps(steps: Work[Any]) -> Work[Any]:
+            return noted((yield from steps))
+
         reply = handle(broker, context, request)
-        if not isinstance(reply, Deferred):
-            return note(reply)
-        noted: Deferred[Any] = Deferred()
-        # Not by `map`: what was done is noted although the client has gone before it was told.
-        reply.on_done(lambda response: noted.resolve(note(response)))
-        return noted
+        return in_steps(reply) if isinstance(reply, GeneratorType) else noted(reply)
 
     return handle_audited
 
@@ -225,3 +233,9 @@ RULES: Final[Mapping[int, Rule]] = {
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _alter_scram_credentials,
 }
 """The APIs by which administrators change something."""
+CHANGING: Final = frozenset(RULES) | {
+    ApiKey.PRODUCE,
+    ApiKey.ADD_PARTITIONS_TO_TXN,
+    ApiKey.TXN_OFFSET_COMMIT,
+}
+"""The APIs that change what is stored: what one of their requests has begun is done, also when its client has gone."""

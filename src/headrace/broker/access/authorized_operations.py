@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.broker.access.authorizer import allows
 from headrace.broker.context import RequestContext
+from headrace.broker.steps import ENTRY_COST
 from headrace.security.acls import CLUSTER_NAME, Operation, ResourceType
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 NOT_ASKED: Final = -(1 << 31)
+OPERATIONS_COST: Final = 20 * ENTRY_COST
+"""What `authorized_operations` costs: eight decisions."""
 _CONFIGS: Final = (Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS)
 _OPERATIONS: Final = {
     ResourceType.TOPIC: (

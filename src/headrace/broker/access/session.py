@@ -25,6 +25,7 @@ class Session:
     __slots__ = (
         "authenticated",
         "authenticated_ms",
+        "busy",
         "client_host",
         "ended",
         "exchange",
@@ -32,6 +33,7 @@ class Session:
         "listener",
         "mechanism",
         "on_change",
+        "on_idle",
         "principal",
         "protocol",
         "raw_tokens",
@@ -74,6 +76,10 @@ class Session:
         """Whether frames are SASL tokens and no requests: after SaslHandshake version 0."""
         self.ended = ""
         """Why the connection is to be closed as soon as what is under way has been answered."""
+        self.busy = False
+        """Whether a request is being answered in steps; the next one of the connection waits for the last step."""
+        self.on_idle: Callable[[], object] = _nothing
+        """Called when `busy` has become false; the shell's."""
         self.on_change: Callable[[], object] = _nothing
         """Called when `authenticated` or `raw_tokens` has changed; the shell's."""
 

@@ -1,19 +1,25 @@
 """ConsumerGroupDescribe (API key 69), versions 0-1.
 
 Behaviour: groups of the server-side protocol (KIP-848); for others GROUP_ID_NOT_FOUND. A group whose members hold a
-topic that the client may not describe is TOPIC_AUTHORIZATION_FAILED as a whole.
+topic that the client may not describe is TOPIC_AUTHORIZATION_FAILED as a whole. A group that is named twice is
+described once; when the members of the groups described have 100,000 partitions together, the rest is
+COORDINATOR_LOAD_IN_PROGRESS, and clients ask again.
 Versions: v1 types of members; all are consumers.
 """
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from headrace.broker.access.authorized_operations import authorized_operations
+from headrace.broker.access.authorized_operations import (
+    OPERATIONS_COST,
+    authorized_operations,
+)
 from headrace.broker.access.authorizer import allows
+from headrace.broker.answer_bounds import ANSWER_ENTRIES
 from headrace.broker.context import RequestContext, VersionRange
-from headrace.core.deferred import Deferred
+from headrace.broker.steps import ENTRY_COST, GROUP_COST, Work, value_of
+from headrace.core.coordinator.runtime import Reply, gather
 from headrace.errors import ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.consumer_group_describe import (
@@ -32,44 +38,55 @@ VERSIONS: Final = VersionRange(0, 1)
 
 def handle(
     broker: Broker, context: RequestContext, request: ConsumerGroupDescribeRequest
-) -> ConsumerGroupDescribeResponse | Deferred[ConsumerGroupDescribeResponse]:
+) -> Work[ConsumerGroupDescribeResponse]:
     """Describe groups by id."""
-    may = partial(allows, broker, context, Operation.DESCRIBE, ResourceType.GROUP)
-    allowed: list[str] = []
-    refused: list[str] = []
-    for group_id in request.group_ids:
-        (allowed if may(group_id) else refused).append(group_id)
-    reply = broker.groups.describe_consumer_groups(allowed, context.now_ms)
+    denials: list[DescribedGroup] = []
+    replies: list[Reply[list[DescribedGroup]]] = []
+    entries = 0
+    for group_id in dict.fromkeys(request.group_ids):
+        if not allows(broker, context, Operation.DESCRIBE, ResourceType.GROUP, group_id):
+            denials.append(_failed(ErrorCode.GROUP_AUTHORIZATION_FAILED, group_id))
+        elif entries >= ANSWER_ENTRIES:
+            denials.append(_failed(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, group_id))
+        else:
+            held = broker.groups.partitions_assigned(group_id)
+            replies.append(broker.groups.describe_consumer_groups([group_id], context.now_ms))
+            entries += held
+            yield held * ENTRY_COST // 10
+        yield GROUP_COST
+    described: list[list[DescribedGroup]] = yield from value_of(gather(replies))
+    groups: list[DescribedGroup] = []
+    for (group,) in described:
+        if request.include_authorized_operations and group.error_code == ErrorCode.NONE:
+            group.authorized_operations = authorized_operations(
+                broker, context, ResourceType.GROUP, group.group_id
+            )
+            yield OPERATIONS_COST
+        groups.append((yield from _shown(broker, context, group)))
+    return ConsumerGroupDescribeResponse(groups=[*denials, *groups])
 
-    def response(groups: list[DescribedGroup]) -> ConsumerGroupDescribeResponse:
-        if request.include_authorized_operations:
-            for group in groups:
-                if group.error_code == ErrorCode.NONE:
-                    group.authorized_operations = authorized_operations(
-                        broker, context, ResourceType.GROUP, group.group_id
-                    )
-        denials = [
-            DescribedGroup(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED, group_id=group_id)
-            for group_id in refused
-        ]
-        shown = [_shown(broker, context, group) for group in groups]
-        return ConsumerGroupDescribeResponse(groups=[*denials, *shown])
 
-    return reply.map(response) if isinstance(reply, Deferred) else response(reply)
-
-
-def _shown(broker: Broker, context: RequestContext, group: DescribedGroup) -> DescribedGroup:
+def _shown(broker: Broker, context: RequestContext, group: DescribedGroup) -> Work[DescribedGroup]:
     held = {
         topic.topic_name
         for member in group.members
         for assignment in (member.assignment, member.target_assignment)
         for topic in assignment.topic_partitions
     }
-    may = partial(allows, broker, context, Operation.DESCRIBE, ResourceType.TOPIC)
-    if all(may(name) for name in sorted(held)):
+    visible = True
+    for name in sorted(held):
+        yield ENTRY_COST
+        if not allows(broker, context, Operation.DESCRIBE, ResourceType.TOPIC, name):
+            visible = False
+            break
+    if visible:
         return group
-    return DescribedGroup(
-        error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-        error_message="The group has described topic(s) that the client is not authorized to describe.",
-        group_id=group.group_id,
+    refused = _failed(ErrorCode.TOPIC_AUTHORIZATION_FAILED, group.group_id)
+    refused.error_message = (
+        "The group has described topic(s) that the client is not authorized to describe."
     )
+    return refused
+
+
+def _failed(error: ErrorCode, group_id: str) -> DescribedGroup:
+    return DescribedGroup(error_code=error, group_id=group_id)

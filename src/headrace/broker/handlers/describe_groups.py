@@ -2,21 +2,26 @@
 
 Behaviour: classic groups. Any other, and one that does not exist, has the state "Dead" and no error, from v6 on the
 error GROUP_ID_NOT_FOUND; one that has only a configuration is "Empty".
-Metadata of members is shown in Stable only. Authorized operations, where asked for, are those of the client.
+A group that is named twice is described once; when the groups described are larger than 16 MiB together, the rest is
+COORDINATOR_LOAD_IN_PROGRESS, and clients ask again. Metadata of members is shown in Stable only. Authorized operations, where asked for, are those of the client.
 Versions: v3 authorized operations; v4 group instance ids; v5 flexible; v6 GROUP_ID_NOT_FOUND.
 """
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from headrace.broker.access.authorized_operations import authorized_operations
+from headrace.broker.access.authorized_operations import (
+    OPERATIONS_COST,
+    authorized_operations,
+)
 from headrace.broker.access.authorizer import allows
+from headrace.broker.answer_bounds import within_bounds
 from headrace.broker.context import RequestContext, VersionRange
+from headrace.broker.steps import ENTRY_COST, GROUP_COST, Work, value_of
 from headrace.core.coordinator.group.classic import CONSUMER_PROTOCOL_TYPE
 from headrace.core.coordinator.group.states import GroupState
-from headrace.core.deferred import Deferred
+from headrace.core.coordinator.runtime import Reply, gather
 from headrace.errors import ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.describe_groups import (
@@ -33,47 +38,58 @@ API_KEY: Final = ApiKey.DESCRIBE_GROUPS
 VERSIONS: Final = VersionRange(0, 6)
 
 _NOT_FOUND_VERSION: Final = 6
+_MEMBER_BYTES: Final = 100
+"""What a member takes in the answer besides its metadata and assignment."""
 
 
 def handle(
     broker: Broker, context: RequestContext, request: DescribeGroupsRequest
-) -> DescribeGroupsResponse | Deferred[DescribeGroupsResponse]:
+) -> Work[DescribeGroupsResponse]:
     """Describe groups by id."""
-    may = partial(allows, broker, context, Operation.DESCRIBE, ResourceType.GROUP)
-    allowed: list[str] = []
-    refused: list[str] = []
-    for group_id in request.groups:
-        (allowed if may(group_id) else refused).append(group_id)
-    reply = broker.groups.describe_groups(allowed, context.now_ms)
+    denials: list[DescribedGroup] = []
+    replies: list[Reply[list[DescribedGroup]]] = []
+    for group_id in dict.fromkeys(request.groups):
+        if allows(broker, context, Operation.DESCRIBE, ResourceType.GROUP, group_id):
+            replies.append(broker.groups.describe_groups([group_id], context.now_ms))
+        else:
+            denials.append(_failed(ErrorCode.GROUP_AUTHORIZATION_FAILED, group_id))
+        yield GROUP_COST
+    described: list[list[DescribedGroup]] = yield from value_of(gather(replies))
+    groups: list[DescribedGroup] = []
+    for group in within_bounds((group for (group,) in described), _size, _put_off):
+        if group.group_state == GroupState.DEAD.value:
+            _complete(broker, context, group)
+        if request.include_authorized_operations and group.error_code == ErrorCode.NONE:
+            group.authorized_operations = authorized_operations(
+                broker, context, ResourceType.GROUP, group.group_id
+            )
+            yield OPERATIONS_COST
+        groups.append(group)
+        yield ENTRY_COST + len(group.members) * ENTRY_COST // 10
+    return DescribeGroupsResponse(groups=[*denials, *groups])
 
-    def response(groups: list[DescribedGroup]) -> DescribeGroupsResponse:
-        for group in groups:
-            if group.group_state == GroupState.DEAD.value and broker.group_settings.is_attached(
-                group.group_id
-            ):
-                group.group_state = GroupState.EMPTY.value
-                group.protocol_type = CONSUMER_PROTOCOL_TYPE
-            elif (
-                group.group_state == GroupState.DEAD.value
-                and context.header.api_version >= _NOT_FOUND_VERSION
-            ):
-                what = (
-                    "is not a classic group"
-                    if broker.groups.exists(group.group_id)
-                    else "not found"
-                )
-                group.error_code = ErrorCode.GROUP_ID_NOT_FOUND
-                group.error_message = f"Group {group.group_id} {what}."
-        if request.include_authorized_operations:
-            for group in groups:
-                if group.error_code == ErrorCode.NONE:
-                    group.authorized_operations = authorized_operations(
-                        broker, context, ResourceType.GROUP, group.group_id
-                    )
-        denials = [
-            DescribedGroup(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED, group_id=group_id)
-            for group_id in refused
-        ]
-        return DescribeGroupsResponse(groups=[*denials, *groups])
 
-    return reply.map(response) if isinstance(reply, Deferred) else response(reply)
+def _complete(broker: Broker, context: RequestContext, group: DescribedGroup) -> None:
+    """Say what a group is that is no classic one."""
+    if broker.group_settings.is_attached(group.group_id):
+        group.group_state = GroupState.EMPTY.value
+        group.protocol_type = CONSUMER_PROTOCOL_TYPE
+    elif context.header.api_version >= _NOT_FOUND_VERSION:
+        what = "is not a classic group" if broker.groups.exists(group.group_id) else "not found"
+        group.error_code = ErrorCode.GROUP_ID_NOT_FOUND
+        group.error_message = f"Group {group.group_id} {what}."
+
+
+def _size(group: DescribedGroup) -> int:
+    return sum(
+        len(member.member_metadata) + len(member.member_assignment) + _MEMBER_BYTES
+        for member in group.members
+    )
+
+
+def _put_off(group: DescribedGroup) -> DescribedGroup:
+    return _failed(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, group.group_id)
+
+
+def _failed(error: ErrorCode, group_id: str) -> DescribedGroup:
+    return DescribedGroup(error_code=error, group_id=group_id)

@@ -3,6 +3,8 @@
 Behaviour: tells the idempotent and transactional producers that a partition remembers: id, epoch, last sequence, the
 time of the last append, the epoch of the coordinator that last ended a transaction, and where an open one begins (-1
 for what there is not). That is how a transaction that hangs is found. READ on the topic is asked for, as in Kafka.
+A partition that is named twice is described once. When an answer has 20,000 producers, further partitions that have
+some are NOT_LEADER_OR_FOLLOWER: admin clients look for their leader and ask again.
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ from typing import TYPE_CHECKING, Final
 from headrace.broker.access.authorizer import authorize
 from headrace.broker.context import RequestContext, VersionRange
 from headrace.broker.lookup import find_partition
-from headrace.errors import ApiError
+from headrace.broker.steps import ENTRY_COST, Work
+from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.describe_producers import (
     DescribeProducersRequest,
@@ -29,34 +32,43 @@ if TYPE_CHECKING:
 
 API_KEY: Final = ApiKey.DESCRIBE_PRODUCERS
 VERSIONS: Final = VersionRange(0, 0)
+_MOST: Final = 20_000
+"""When an answer has so many producers, nothing further is put into it."""
 
 
 def handle(
     broker: Broker, context: RequestContext, request: DescribeProducersRequest
-) -> DescribeProducersResponse:
+) -> Work[DescribeProducersResponse]:
     """Tell the producers of every partition."""
-    return DescribeProducersResponse(
-        topics=[
-            TopicResponse(
-                name=topic.name,
-                # Each once, so that one request cannot ask for an answer without bounds.
-                partitions=[
-                    _describe(broker, context, topic.name, index)
-                    for index in dict.fromkeys(topic.partition_indexes)
-                ],
-            )
-            for topic in {topic.name: topic for topic in request.topics}.values()
-        ]
-    )
+    topics: list[TopicResponse] = []
+    entries = 0
+    # Each topic and partition once, so that one request cannot ask for an answer without bounds.
+    for topic in {topic.name: topic for topic in request.topics}.values():
+        partitions: list[PartitionResponse] = []
+        topics.append(TopicResponse(name=topic.name, partitions=partitions))
+        for index in dict.fromkeys(topic.partition_indexes):
+            described = _describe(broker, context, topic.name, index, is_full=entries >= _MOST)
+            partitions.append(described)
+            entries += len(described.active_producers)
+            yield ENTRY_COST + len(described.active_producers) * ENTRY_COST // 5
+    return DescribeProducersResponse(topics=topics)
 
 
-def _describe(broker: Broker, context: RequestContext, topic: str, index: int) -> PartitionResponse:
+def _describe(
+    broker: Broker, context: RequestContext, topic: str, index: int, *, is_full: bool
+) -> PartitionResponse:
     try:
         authorize(broker, context, Operation.READ, ResourceType.TOPIC, topic)
         partition = find_partition(broker, topic, index, -1)
     except ApiError as error:
         return PartitionResponse(
             partition_index=index, error_code=error.code, error_message=error.message
+        )
+    if is_full and len(partition.log.producers):
+        return PartitionResponse(
+            partition_index=index,
+            error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            error_message=f"an answer has {_MOST} producers: ask again for this partition",
         )
     return PartitionResponse(partition_index=index, active_producers=_producers(partition))
 

@@ -1,7 +1,8 @@
 """DescribeTransactions (API key 65), versions 0-0.
 
 Behaviour: tells the state of transactional ids; of an unknown one TRANSACTIONAL_ID_NOT_FOUND. Topics that the client
-may not describe are left out.
+may not describe are left out. An id that is named twice is described once; when the transactions described have
+100,000 partitions together, the rest is COORDINATOR_LOAD_IN_PROGRESS, and clients ask again.
 Versions: v0 flexible.
 """
 
@@ -10,11 +11,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from headrace.broker.access.authorizer import allows
+from headrace.broker.answer_bounds import ANSWER_ENTRIES
 from headrace.broker.context import RequestContext, VersionRange
+from headrace.broker.steps import ENTRY_COST, GROUP_COST, Work, value_of
 from headrace.core.coordinator.runtime import Reply, gather
 from headrace.core.coordinator.transaction.records import TransactionMetadata, by_topic
 from headrace.core.coordinator.transaction.views import described
-from headrace.core.deferred import Deferred
 from headrace.errors import ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.describe_transactions import (
@@ -34,32 +36,45 @@ VERSIONS: Final = VersionRange(0, 0)
 
 def handle(
     broker: Broker, context: RequestContext, request: DescribeTransactionsRequest
-) -> DescribeTransactionsResponse | Deferred[DescribeTransactionsResponse]:
+) -> Work[DescribeTransactionsResponse]:
     """Describe transactional ids."""
-    replies = gather([_describe(broker, context, each) for each in request.transactional_ids])
+    ids = list(dict.fromkeys(request.transactional_ids))
+    replies: list[Reply[TransactionMetadata | ErrorCode]] = []
+    for transactional_id in ids:
+        replies.append(_find(broker, context, transactional_id))
+        yield GROUP_COST
+    states: list[TransactionState] = []
+    entries = 0
+    gathered: Reply[list[TransactionMetadata | ErrorCode]] = gather(replies)
+    for transactional_id, found in zip(ids, (yield from value_of(gathered)), strict=True):
+        if entries >= ANSWER_ENTRIES:
+            found = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # noqa: PLW2901 - in place of what was found
+        if isinstance(found, ErrorCode):
+            states.append(TransactionState(transactional_id=transactional_id, error_code=found))
+        else:
+            states.append(_describe(broker, context, transactional_id, found))
+            entries += len(found.partitions)
+            yield len(found.partitions) * ENTRY_COST
+        yield ENTRY_COST
+    return DescribeTransactionsResponse(transaction_states=states)
 
-    def answer(states: list[TransactionState]) -> DescribeTransactionsResponse:
-        return DescribeTransactionsResponse(transaction_states=states)
 
-    return replies.map(answer) if isinstance(replies, Deferred) else answer(replies)
+def _find(
+    broker: Broker, context: RequestContext, transactional_id: str
+) -> Reply[TransactionMetadata | ErrorCode]:
+    resource = ResourceType.TRANSACTIONAL_ID
+    if not allows(broker, context, Operation.DESCRIBE, resource, transactional_id):
+        return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    return broker.transactions.coordinator.describe(transactional_id, context.now_ms)
 
 
 def _describe(
-    broker: Broker, context: RequestContext, transactional_id: str
-) -> Reply[TransactionState]:
-    def shown(found: TransactionMetadata | ErrorCode) -> TransactionState:
-        if isinstance(found, ErrorCode):
-            return TransactionState(transactional_id=transactional_id, error_code=found)
-        state = described(transactional_id, found)
-        state.topics = [
-            TopicData(topic=topic, partitions=partitions)
-            for topic, partitions in by_topic(found.partitions).items()
-            if allows(broker, context, Operation.DESCRIBE, ResourceType.TOPIC, topic, quietly=True)
-        ]
-        return state
-
-    resource = ResourceType.TRANSACTIONAL_ID
-    if not allows(broker, context, Operation.DESCRIBE, resource, transactional_id):
-        return shown(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-    reply = broker.transactions.coordinator.describe(transactional_id, context.now_ms)
-    return reply.map(shown) if isinstance(reply, Deferred) else shown(reply)
+    broker: Broker, context: RequestContext, transactional_id: str, found: TransactionMetadata
+) -> TransactionState:
+    state = described(transactional_id, found)
+    state.topics = [
+        TopicData(topic=topic, partitions=partitions)
+        for topic, partitions in by_topic(found.partitions).items()
+        if allows(broker, context, Operation.DESCRIBE, ResourceType.TOPIC, topic, quietly=True)
+    ]
+    return state

@@ -23,7 +23,6 @@ from headrace.broker.context import RequestContext, VersionRange
 from headrace.broker.lookup import find_partition
 from headrace.broker.partition import Partition
 from headrace.broker.steps import Work
-from headrace.core.deferred import Deferred
 from headrace.core.log.time_lookup import find, find_newest
 from headrace.errors import ApiError, ErrorCode, StorageError
 from headrace.protocol.api_keys import ApiKey
@@ -57,14 +56,8 @@ _PARTITION_COST: Final = 8 << 10
 
 def handle(
     broker: Broker, context: RequestContext, request: ListOffsetsRequest
-) -> ListOffsetsResponse | Deferred[ListOffsetsResponse]:
-    """Find an offset in every partition."""
-    return broker.steps.run(_answer(broker, context, request))
-
-
-def _answer(
-    broker: Broker, context: RequestContext, request: ListOffsetsRequest
 ) -> Work[ListOffsetsResponse]:
+    """Find an offset in every partition."""
     seen: set[tuple[str, int]] = set()
     response = ListOffsetsResponse()
     for topic in request.topics:

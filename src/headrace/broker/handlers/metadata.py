@@ -19,12 +19,14 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.broker.access.authorized_operations import (
     NOT_ASKED,
+    OPERATIONS_COST,
     authorized_operations,
     cluster_operations,
 )
 from headrace.broker.access.authorizer import allows, authorize_creation
 from headrace.broker.context import RequestContext, VersionRange
 from headrace.broker.partition import Partition
+from headrace.broker.steps import CREATION_COST, ENTRY_COST, Work
 from headrace.broker.topic_names import INTERNAL_TOPICS, OFFSETS_TOPIC, check_topic_name
 from headrace.broker.topics import Topic
 from headrace.errors import ApiError, ErrorCode, UnknownTopicOrPartitionError
@@ -47,21 +49,29 @@ API_KEY: Final = ApiKey.METADATA
 VERSIONS: Final = VersionRange(0, 12)
 
 TOPIC_IDS_VERSION: Final = 12
+_PARTITION_COST: Final = ENTRY_COST // 10
 CREATIONS_PER_REQUEST: Final = 100
 """Each creation is a commit to disk; a client that names more asks again and gets the next ones."""
 
 
-def handle(broker: Broker, context: RequestContext, request: MetadataRequest) -> MetadataResponse:
+def handle(
+    broker: Broker, context: RequestContext, request: MetadataRequest
+) -> Work[MetadataResponse]:
     """Describe the cluster, and the topics that were asked for."""
     endpoint = broker.endpoint_for(context)
     broker_id = broker.config.broker_id
-    topics = list(_topics(broker, context, request))
-    if request.include_topic_authorized_operations:
-        for topic in topics:
-            if topic.error_code == ErrorCode.NONE:
-                topic.topic_authorized_operations = authorized_operations(
-                    broker, context, ResourceType.TOPIC, topic.name or ""
-                )
+    topics: list[MetadataResponseTopic] = []
+    for topic, cost in _topics(broker, context, request):
+        yield cost
+        if topic is None:
+            continue
+        topics.append(topic)
+        yield len(topic.partitions) * _PARTITION_COST
+        if request.include_topic_authorized_operations and topic.error_code == ErrorCode.NONE:
+            topic.topic_authorized_operations = authorized_operations(
+                broker, context, ResourceType.TOPIC, topic.name or ""
+            )
+            yield OPERATIONS_COST
     return MetadataResponse(
         brokers=[MetadataResponseBroker(node_id=broker_id, host=endpoint.host, port=endpoint.port)],
         cluster_id=broker.cluster_id,
@@ -77,22 +87,29 @@ def handle(broker: Broker, context: RequestContext, request: MetadataRequest) ->
 
 def _topics(
     broker: Broker, context: RequestContext, request: MetadataRequest
-) -> Iterator[MetadataResponseTopic]:
+) -> Iterator[tuple[MetadataResponseTopic | None, int]]:
+    """Yield what is told of each topic, None for one that is not in the answer; and what that costs."""
     version = context.header.api_version
     if request.topics is None or (version == 0 and not request.topics):
         for topic in broker.topics:
-            if _sees(broker, context, topic.name, quietly=True):
-                yield _describe(broker, topic)
+            sees = _sees(broker, context, topic.name, quietly=True)
+            yield (_describe(broker, topic) if sees else None), ENTRY_COST
         return
-    existing = len(broker.topics)
     may_create = request.allow_auto_topic_creation and broker.config.auto_create_topics_enable
-    seen: set[tuple[str | None, bytes]] = set()
+    creations_left = CREATIONS_PER_REQUEST if may_create else 0
+    seen: set[bytes | str | None] = set()
     for wanted in request.topics:
-        key = (wanted.name, bytes(wanted.topic_id))
-        if key not in seen:
-            seen.add(key)
-            left = CREATIONS_PER_REQUEST - (len(broker.topics) - existing) if may_create else 0
-            yield _find(broker, context, wanted, left)
+        # A topic is found by its id if there is one, and then by nothing else.
+        topic_id = bytes(wanted.topic_id)
+        key = wanted.name if topic_id == ZERO_UUID else topic_id
+        if key in seen:
+            continue
+        seen.add(key)
+        existing = len(broker.topics)
+        found = _find(broker, context, wanted, creations_left)
+        created = len(broker.topics) > existing
+        creations_left -= created
+        yield found, CREATION_COST if created else ENTRY_COST
 
 
 def _find(

@@ -2,7 +2,9 @@
 
 Behaviour: where nothing is committed, for the group or for the partition, the offset is -1 without an error; while the
 group is being loaded the answer is an error, never -1. Only durable offsets are shown; with require_stable a partition
-for which a transaction holds an offset pending is UNSTABLE_OFFSET_COMMIT. Null topics (v2+) mean all.
+for which a transaction holds an offset pending is UNSTABLE_OFFSET_COMMIT. Null topics (v2+) mean all. A group, a topic
+and a partition that are named twice are answered once; when the groups answered have 100,000 offsets or 16 MiB
+together, the rest is COORDINATOR_LOAD_IN_PROGRESS, and clients ask again.
 Not implemented: topic ids (v10).
 Versions: v2 error code of the whole, before that it is per partition; v5 leader epochs; v6 flexible; v7 require_stable;
 v8 several groups; v9 members of consumer groups (KIP-848), with their epochs.
@@ -10,13 +12,14 @@ v8 several groups; v9 members of consumer groups (KIP-848), with their epochs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from headrace.broker.access.authorizer import allows
+from headrace.broker.answer_bounds import ANSWER_ENTRIES, within_bounds
 from headrace.broker.context import RequestContext, VersionRange
-from headrace.core.deferred import Deferred
+from headrace.broker.steps import ENTRY_COST, GROUP_COST, Work, value_of
+from headrace.core.coordinator.runtime import Reply, gather
 from headrace.errors import ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.offset_fetch import (
@@ -40,87 +43,171 @@ VERSIONS: Final = VersionRange(1, 9)
 
 _GROUP_LIST_VERSION: Final = 8
 _TOP_LEVEL_ERROR_VERSION: Final = 2
+_OFFSET_COST: Final = ENTRY_COST // 5
+_OFFSETS_A_PIECE: Final = 5_000
+"""How many offsets are asked for at once."""
+_OFFSET_BYTES: Final = 30
+"""What an offset takes in the answer besides its metadata."""
 
 
 def handle(
     broker: Broker, context: RequestContext, request: OffsetFetchRequest
-) -> OffsetFetchResponse | Deferred[OffsetFetchResponse]:
+) -> Work[OffsetFetchResponse]:
     """Return committed offsets."""
     version = context.header.api_version
     several = version >= _GROUP_LIST_VERSION
     groups = request.groups if several else [_only_group(request)]
-
-    def shape(fetched: list[OffsetFetchResponseGroup]) -> OffsetFetchResponse:
-        return (
-            OffsetFetchResponse(groups=fetched)
-            if several
-            else _of_one_group(version, groups[0], fetched[0])
-        )
-
-    guarded = [_Guarded(broker, context, group) for group in groups]
-    allowed = [guard.allowed for guard in guarded if guard.allowed is not None]
-
-    def complete(fetched: list[OffsetFetchResponseGroup]) -> OffsetFetchResponse:
-        answers = iter(fetched)
-        return shape([guard.complete(answers) for guard in guarded])
-
-    reply = broker.groups.fetch_offsets(
-        allowed, context.now_ms, require_stable=request.require_stable
-    )
-    return reply.map(complete) if isinstance(reply, Deferred) else complete(reply)
+    asked: list[_Asked] = []
+    entries = 0
+    for wanted in _each_once(groups):
+        group = _Asked(broker, context, wanted)
+        asked.append(group)
+        if entries >= ANSWER_ENTRIES:
+            group.error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        else:
+            entries += yield from group.ask(require_stable=request.require_stable)
+        yield GROUP_COST
+    fetched: list[OffsetFetchResponseGroup] = []
+    for group in asked:
+        answer = yield from group.answer()
+        fetched.append(answer)
+    if several:
+        return OffsetFetchResponse(groups=list(within_bounds(fetched, _size, _put_off)))
+    return _of_one_group(version, groups[0], fetched[0])
 
 
-class _Guarded:
+def _each_once(groups: Iterable[OffsetFetchRequestGroup]) -> Iterable[OffsetFetchRequestGroup]:
+    once: dict[str, OffsetFetchRequestGroup] = {}
+    for group in groups:
+        once.setdefault(group.group_id, group)
+    return once.values()
+
+
+class _Asked:
     """A group that was asked for: what the client may see of it, and what it is told of the rest."""
 
-    __slots__ = ("_denied", "_group_id", "_sees", "allowed")
+    __slots__ = ("_broker", "_context", "_denied", "_replies", "_wanted", "error")
 
     def __init__(
         self, broker: Broker, context: RequestContext, wanted: OffsetFetchRequestGroup
     ) -> None:
-        self._group_id = wanted.group_id
-        self._denied: list[OffsetFetchRequestTopics] = []
-        self._sees = partial(
-            allows, broker, context, Operation.DESCRIBE, ResourceType.TOPIC, quietly=True
-        )
-        self.allowed: OffsetFetchRequestGroup | None = None
-        """What is to be fetched, if anything may be."""
-        if not allows(broker, context, Operation.DESCRIBE, ResourceType.GROUP, wanted.group_id):
-            return
-        self.allowed = wanted
-        if wanted.topics is not None:
-            named, wanted.topics = wanted.topics, []
-            may = partial(allows, broker, context, Operation.DESCRIBE, ResourceType.TOPIC)
-            for topic in named:
-                (wanted.topics if may(topic.name) else self._denied).append(topic)
+        self._broker = broker
+        self._context = context
+        self._wanted = wanted
+        self._denied: dict[str, dict[int, None]] = {}
+        self._replies: list[Reply[list[OffsetFetchResponseGroup]]] = []
+        self.error = ErrorCode.NONE
+        """Why nothing of the group is told."""
 
-    def complete(self, answers: Iterator[OffsetFetchResponseGroup]) -> OffsetFetchResponseGroup:
-        """Take the group's answer, if it was asked for one, and add what is missing."""
-        if self.allowed is None:
-            return OffsetFetchResponseGroup(
-                group_id=self._group_id, error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED
+    def ask(self, *, require_stable: bool) -> Work[int]:
+        """Ask the coordinator for what the client may see; returns how many offsets that are."""
+        wanted = self._wanted
+        if not self._sees(ResourceType.GROUP, wanted.group_id, quietly=False):
+            self.error = ErrorCode.GROUP_AUTHORIZATION_FAILED
+            return 0
+        if wanted.topics is None:
+            count = self._broker.groups.offsets_count(wanted.group_id)
+            yield self._fetch(None, require_stable=require_stable)
+            yield count * _OFFSET_COST
+            return count
+        allowed: dict[str, dict[int, None]] = {}
+        for topic in wanted.topics:
+            if topic.name in allowed or self._sees(ResourceType.TOPIC, topic.name, quietly=False):
+                indexes = dict.fromkeys(topic.partition_indexes)
+                allowed.setdefault(topic.name, {}).update(indexes)
+            else:
+                indexes = dict.fromkeys(topic.partition_indexes)
+                self._denied.setdefault(topic.name, {}).update(indexes)
+            yield ENTRY_COST
+        for some in _in_pieces(allowed):
+            yield self._fetch(some, require_stable=require_stable)
+        return sum(map(len, allowed.values()))
+
+    def _fetch(self, topics: list[OffsetFetchRequestTopics] | None, *, require_stable: bool) -> int:
+        """Ask for some topics, or for all; returns what that costs."""
+        wanted = self._wanted
+        some = OffsetFetchRequestGroup(
+            group_id=wanted.group_id,
+            member_id=wanted.member_id,
+            member_epoch=wanted.member_epoch,
+            topics=topics,
+        )
+        reply = self._broker.groups.fetch_offsets(
+            [some], self._context.now_ms, require_stable=require_stable
+        )
+        self._replies.append(reply)
+        count = sum(len(topic.partition_indexes) for topic in topics or [])
+        return count * _OFFSET_COST
+
+    def _sees(self, resource_type: ResourceType, name: str, *, quietly: bool) -> bool:
+        return allows(
+            self._broker, self._context, Operation.DESCRIBE, resource_type, name, quietly=quietly
+        )
+
+    def answer(self) -> Work[OffsetFetchResponseGroup]:
+        """Return what the group is answered, once the coordinator has answered."""
+        group = OffsetFetchResponseGroup(group_id=self._wanted.group_id, error_code=self.error)
+        for (fetched,) in (yield from value_of(gather(self._replies))):
+            if fetched.error_code:
+                return fetched
+            if group.topics and fetched.topics and group.topics[-1].name == fetched.topics[0].name:
+                group.topics[-1].partitions += fetched.topics.pop(0).partitions
+            group.topics += fetched.topics
+        if self._wanted.topics is None:
+            found, group.topics = group.topics, []
+            for topic in found:
+                yield ENTRY_COST
+                if self._sees(ResourceType.TOPIC, topic.name, quietly=True):
+                    group.topics.append(topic)
+        for name, indexes in self._denied.items():
+            group.topics.append(_denied(name, indexes))
+            yield ENTRY_COST + len(indexes) * _OFFSET_COST
+        return group
+
+
+def _in_pieces(topics: dict[str, dict[int, None]]) -> Iterator[list[OffsetFetchRequestTopics]]:
+    """Divide what is wanted into pieces that the coordinator answers in a few milliseconds; there is always one."""
+    piece: list[OffsetFetchRequestTopics] = []
+    room = _OFFSETS_A_PIECE
+    for name, numbers in topics.items():
+        indexes = list(numbers)
+        for start in range(0, len(indexes) or 1, _OFFSETS_A_PIECE):
+            some = indexes[start : start + _OFFSETS_A_PIECE]
+            piece.append(OffsetFetchRequestTopics(name=name, partition_indexes=some))
+            room -= len(some) + 1
+            if room <= 0:
+                yield piece
+                piece, room = [], _OFFSETS_A_PIECE
+    yield piece
+
+
+def _denied(name: str, indexes: Iterable[int]) -> OffsetFetchResponseTopics:
+    return OffsetFetchResponseTopics(
+        name=name,
+        partitions=[
+            OffsetFetchResponsePartitions(
+                partition_index=index,
+                committed_offset=-1,
+                metadata="",
+                error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
             )
-        answer = next(answers)
-        if answer.error_code:
-            return answer
-        if self.allowed.topics is None:
-            answer.topics = [topic for topic in answer.topics if self._sees(name=topic.name)]
-        answer.topics += [
-            OffsetFetchResponseTopics(
-                name=topic.name,
-                partitions=[
-                    OffsetFetchResponsePartitions(
-                        partition_index=index,
-                        committed_offset=-1,
-                        metadata="",
-                        error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-                    )
-                    for index in topic.partition_indexes
-                ],
-            )
-            for topic in self._denied
-        ]
-        return answer
+            for index in indexes
+        ],
+    )
+
+
+def _size(group: OffsetFetchResponseGroup) -> int:
+    return sum(
+        len(partition.metadata or "") + _OFFSET_BYTES
+        for topic in group.topics
+        for partition in topic.partitions
+    )
+
+
+def _put_off(group: OffsetFetchResponseGroup) -> OffsetFetchResponseGroup:
+    return OffsetFetchResponseGroup(
+        group_id=group.group_id, error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    )
 
 
 def _only_group(request: OffsetFetchRequest) -> OffsetFetchRequestGroup:

@@ -233,6 +233,17 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         shard = self._shard_of(group_id)
         return shard is not None and (group_id in shard.groups or group_id in shard.consumers)
 
+    def offsets_count(self, group_id: str) -> int:
+        """Return for how many partitions a group has committed offsets."""
+        shard = self._shard_of(group_id)
+        return 0 if shard is None else sum(map(len, shard.offsets.of_group(group_id).values()))
+
+    def partitions_assigned(self, group_id: str) -> int:
+        """Return how many partitions the members of a consumer group have, or are to have."""
+        shard = self._shard_of(group_id)
+        group = None if shard is None else shard.consumers.get(group_id)
+        return 0 if group is None else sum(map(len, group.targets.values()))
+
     def supports(self, group_id: str, protocol_name: str) -> bool:
         """Whether all members that a group may have support a protocol (an assignor)."""
         group = self._find(group_id)
