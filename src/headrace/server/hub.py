@@ -122,7 +122,7 @@ class _ResponseSlot(Slot):
             deferred.cancel()
 
     def resolve(self, response: Any) -> None:
-        """Encode the response and fill the slot; an exception that a later step raised closes the connection."""
+        """Encode the response and fill the slot; an exception of a later step closes the connection."""
         self._deferred = None
         if self.connection.lost:
             return

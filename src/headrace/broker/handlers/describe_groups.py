@@ -3,7 +3,8 @@
 Behaviour: classic groups. Any other, and one that does not exist, has the state "Dead" and no error, from v6 on the
 error GROUP_ID_NOT_FOUND; one that has only a configuration is "Empty".
 A group that is named twice is described once; when the groups described are larger than 16 MiB together, the rest is
-COORDINATOR_LOAD_IN_PROGRESS, and clients ask again. Metadata of members is shown in Stable only. Authorized operations, where asked for, are those of the client.
+COORDINATOR_LOAD_IN_PROGRESS, and clients ask again. Metadata of members is shown in Stable only. Authorized operations,
+where asked for, are those of the client.
 Versions: v3 authorized operations; v4 group instance ids; v5 flexible; v6 GROUP_ID_NOT_FOUND.
 """
 
