@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from headrace.broker.delayed import Purgatory
+from headrace.core.coordinator.runtime import Reply
 from headrace.core.deferred import Deferred
 from headrace.protocol.messages.fetch import FetchResponse
 
@@ -119,12 +120,12 @@ class DelayedFetch:
     )
 
     def __init__(
-        self, read: Callable[[], FetchResponse], min_bytes: int, purgatory: Purgatory
+        self, read: Callable[[], Reply[FetchResponse]], min_bytes: int, purgatory: Purgatory
     ) -> None:
         self.deferred: Deferred[FetchResponse] = Deferred(self._cancel)
         self.on_end: Callable[[], object] | None = None
         """Called once, when it does not wait any more."""
-        self._read: Callable[[], FetchResponse] | None = read
+        self._read: Callable[[], Reply[FetchResponse]] | None = read
         self._missing_bytes = min_bytes
         self._purgatory = purgatory
         self._watched: dict[Partition, Callable[[], int]] = {}
@@ -172,7 +173,11 @@ class DelayedFetch:
     def _answer(self) -> None:
         read, self._read = self._read, None
         if read is not None:  # else it was cancelled meanwhile
-            self.deferred.resolve(read())
+            response = read()
+            if isinstance(response, Deferred):
+                self.deferred.follow(response)
+            else:
+                self.deferred.resolve(response)
 
     def _cancel(self) -> None:
         """Hold nothing more: nobody waits for the answer."""

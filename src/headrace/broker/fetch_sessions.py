@@ -52,6 +52,26 @@ def next_epoch(epoch: int) -> int:
     return epoch + 1 if epoch < LAST_EPOCH else 1
 
 
+def each_once(topics: Sequence[FetchTopic]) -> Sequence[FetchTopic]:
+    """Return the partitions of a full fetch, each once: as its last mention says, in the place of the first."""
+    count = sum(len(topic.partitions) for topic in topics)
+    if count <= 1:
+        return topics
+    if count == len(
+        {(topic.topic, each.partition) for topic in topics for each in topic.partitions}
+    ):
+        return topics
+    wanted: dict[str, dict[int, FetchPartition]] = {}
+    for topic in topics:
+        partitions = wanted.setdefault(topic.topic, {})
+        for partition in topic.partitions:
+            partitions[partition.partition] = partition
+    return [
+        FetchTopic(topic=name, partitions=list(partitions.values()))
+        for name, partitions in wanted.items()
+    ]
+
+
 class Fetch(Protocol):
     """One fetch request in its session, or without one."""
 
@@ -211,6 +231,7 @@ class FetchSessions:
         if request.session_epoch in FULL_FETCH_EPOCHS:
             if request.session_id != NO_SESSION:
                 self.remove(request.session_id)
+            request.topics = list(each_once(request.topics))
             if request.session_epoch == FINAL_EPOCH or not self._slots:
                 return WithoutSession(request.topics)
             return FullFetch(self, request)

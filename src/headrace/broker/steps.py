@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Generator
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from headrace.broker.access.session import LOCAL, Session
 from headrace.broker.delayed import Purgatory
@@ -35,14 +35,38 @@ T = TypeVar("T")
 Work: TypeAlias = Generator[int | Deferred[Any], Any, T]
 
 
-class _Waiting(NamedTuple):
-    """A request that is worked on."""
+class _Waiting:
+    """A request that is worked on.
 
-    work: Work[Any]
-    session: Session
-    answer: Deferred[Any]
-    finishes: bool
-    """Whether the work is done to its end also when nobody wants its outcome any more."""
+    Args:
+        work: The work.
+        session: The connection that it is for.
+        finishes: Whether the work is done to its end also when nobody wants its outcome any more.
+    """
+
+    __slots__ = ("abandoned", "answer", "awaited", "session", "work")
+
+    def __init__(self, work: Work[Any], session: Session, *, finishes: bool) -> None:
+        self.work = work
+        self.session = session
+        self.answer: Deferred[Any] = Deferred(None if finishes else self._abandon)
+        self.awaited: Deferred[Any] | None = None
+        """What has to be there before the next step."""
+        self.abandoned = False
+        session.busy = True
+
+    def _abandon(self) -> None:
+        """Hold nothing more: nobody wants the outcome."""
+        self.abandoned = True
+        self.work.close()
+        if self.awaited is not None:
+            self.awaited.cancel()
+        self.release()
+
+    def release(self) -> None:
+        """Let the connection go on with its next request."""
+        self.session.busy = False
+        self.session.on_idle()
 
 
 class Steps:
@@ -76,8 +100,7 @@ class Steps:
         except StopIteration as end:
             outcome: T | Deferred[T] = end.value
             return outcome
-        waiting = _Waiting(work, session, Deferred(), finishes)
-        session.busy = True
+        waiting = _Waiting(work, session, finishes=finishes)
         self._postpone(waiting, awaited)
         return waiting.answer
 
@@ -90,11 +113,14 @@ class Steps:
         """Work on those that wait, the first ones first, until that was a step."""
         left = STEP_COST
         for _ in range(len(self._waiting)):
-            left -= self._go_on(self._waiting.popleft(), left)
+            waiting = self._waiting.popleft()
+            if not waiting.abandoned:
+                left -= self._go_on(waiting, left)
             if left <= 0:
                 return
 
     def _postpone(self, waiting: _Waiting, awaited: Deferred[Any] | None) -> None:
+        waiting.awaited = awaited
         if awaited is None:
             self._waiting.append(waiting)
         else:
@@ -102,10 +128,6 @@ class Steps:
 
     def _go_on(self, waiting: _Waiting, budget: int, value: Any = None) -> int:
         """Do a step of some work, with what it has waited for; return how much work it was."""
-        if waiting.answer.cancelled and not waiting.finishes:
-            waiting.work.close()
-            self._release(waiting.session)
-            return 0
         try:
             done, awaited = _step(waiting.work, budget, value)
         except StopIteration as end:
@@ -117,13 +139,8 @@ class Steps:
             return done
         return budget // 2
 
-    @staticmethod
-    def _release(session: Session) -> None:
-        session.busy = False
-        session.on_idle()
-
     def _finish(self, waiting: _Waiting, outcome: Any) -> None:
-        self._release(waiting.session)
+        waiting.release()
         if isinstance(outcome, Deferred):
             waiting.answer.follow(outcome)
         else:

@@ -230,14 +230,11 @@ READ: Final = (
         ),
     ),
     Difference(
-        "Fetch, ListOffsets",
+        "ListOffsets",
         "answers a partition that is named twice once",
-        "answers every mention (ListOffsets: INVALID_REQUEST from the second on)",
+        "answers every mention, INVALID_REQUEST from the second on",
         "No client names a partition twice.",
-        (
-            where("fetch_duplicates"),
-            where("list_offsets_options", "* twice"),
-        ),
+        (where("list_offsets_options", "* twice"),),
     ),
     Difference(
         "ListOffsets, OffsetForLeaderEpoch",

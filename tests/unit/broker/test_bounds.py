@@ -5,6 +5,9 @@ from __future__ import annotations
 import errno
 from itertools import pairwise
 
+import pytest
+
+from headrace.broker.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH
 from headrace.broker.handlers.fetch import LONGEST_WAIT_MS
 from headrace.broker.handlers.metadata import CREATIONS_PER_REQUEST
 from headrace.broker.steps import CREATION_COST, STEP_COST
@@ -19,6 +22,7 @@ from headrace.protocol.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from headrace.records.reader import read_records
 from tests.fixtures.broker_harness import BrokerHarness, fetch_request
 
 
@@ -150,3 +154,39 @@ def test_appends_that_are_refused_for_want_of_files_do_not_delay_the_sync_that_m
     files.full = True
     assert harness.produce("t", b"b", partition=1).error_code == ErrorCode.KAFKA_STORAGE_ERROR
     assert harness.broker.sync_due
+
+
+def test_a_fetch_reads_a_partition_that_is_named_twice_once_as_its_last_mention_says():
+    harness = BrokerHarness()
+    harness.create_topic("t", partitions=2)
+    for value in (b"a", b"b"):
+        harness.produce("t", value)
+    request = fetch_request(("t", 0, 0), ("t", 1, 0), ("t", 0, 1), ("t", 0, 1), max_wait_ms=0)
+    for epoch in (FINAL_EPOCH, INITIAL_EPOCH):
+        request.session_epoch = epoch
+        (topic,) = harness.call(request).responses
+        assert [p.partition_index for p in topic.partitions] == [0, 1]
+        records = read_records(topic.partitions[0].records)
+        assert [record.value for record in records] == [b"b"]
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_fetch_of_many_partitions_is_read_in_steps(*, waits: bool):
+    harness = BrokerHarness(max_partitions=20_000)
+    harness.create_topic("t", partitions=5_000)
+    wanted = [("t", index, 0) for index in range(5_000)]
+    pending = harness.send(fetch_request(*wanted, max_wait_ms=1_000 if waits else 0))
+    steps = 0
+    while harness.step():
+        steps += 1
+    assert steps == 4
+    assert pending.done is not waits
+    if waits:
+        harness.produce("t", b"a", partition=4_321)
+        assert not pending.done
+        while harness.step():
+            steps += 1
+        assert steps == 8
+    (topic,) = pending.response.responses
+    assert [p.partition_index for p in topic.partitions] == list(range(5_000))
+    assert [p.partition_index for p in topic.partitions if p.records] == [4_321] * waits

@@ -4,7 +4,7 @@ Behaviour: partitions are read in the order of the request, whole batches as ran
 the high watermark (with read_committed: the last stable offset). `max_bytes` and `partition_max_bytes` hold, except
 that the first partition with data returns at least one batch. With less than `min_bytes` and no error the answer
 waits for `max_wait_ms`, woken by the high watermark, or for less when very many fetches wait (docs/limits.md). The
-answer to a full fetch holds every partition that was asked for, in order. Sessions (KIP-227): up to
+answer to a full fetch holds every partition that was asked for, in order, one that is named twice once, where its last mention says. Sessions (KIP-227): up to
 max.incremental.fetch.session.cache.slots are remembered; their fetches name and are answered what is new, see
 `headrace.broker.fetch_sessions`. When there is no room the answer carries session id 0 and the client goes on with
 full fetches. Leader epochs are checked (KIP-320). Fetches of followers are refused
@@ -29,10 +29,11 @@ from typing import TYPE_CHECKING, Final
 from headrace.broker.access.authorizer import allows
 from headrace.broker.context import RequestContext, VersionRange
 from headrace.broker.delayed_fetch import DelayedFetch
-from headrace.broker.fetch_sessions import FINAL_EPOCH, Fetch, WithoutSession
+from headrace.broker.fetch_sessions import FINAL_EPOCH, Fetch, WithoutSession, each_once
 from headrace.broker.lookup import find_partition
 from headrace.broker.partition import Found, Partition
-from headrace.core.deferred import Deferred
+from headrace.broker.steps import ENTRY_COST, Work
+from headrace.core.coordinator.runtime import Reply
 from headrace.core.log.aborted_lookup import AbortedLookup
 from headrace.core.log.selective_read import SelectiveReading
 from headrace.errors import ApiError, ErrorCode, InvalidRequestError, StorageError
@@ -57,18 +58,21 @@ API_KEY: Final = ApiKey.FETCH
 VERSIONS: Final = VersionRange(4, 12)
 
 NO_RECORDS: Final = b""
+PARTITIONS_AT_ONCE: Final = 500
+"""More partitions than these are read in steps."""
+_PARTITIONS_A_PIECE: Final = 100
 LONGEST_WAIT_MS: Final = 300_000
 """A longer wait is cut short with an empty answer: a client that is gone must not be remembered for weeks."""
 
 
 def handle(
     broker: Broker, context: RequestContext, request: FetchRequest
-) -> FetchResponse | Deferred[FetchResponse]:
+) -> Reply[FetchResponse] | Work[Reply[FetchResponse]]:
     """Read from every partition, and wait if there is too little."""
     fetch: Fetch
     tags: TagFilter | None = None
     if request.replica_id >= 0:
-        fetch = WithoutSession(request.topics)  # it is refused partition by partition
+        fetch = WithoutSession(each_once(request.topics))  # it is refused partition by partition
     else:
         try:
             if request.headrace_filter:
@@ -79,7 +83,20 @@ def handle(
         if broker.quotas.active:
             fetch = broker.throttling.limit_fetch(context, request, fetch)
     read = _Read(broker, context, request, fetch, tags)
-    response = read.run()
+    if read.is_long:
+        return _in_steps(broker, context, read)
+    return _answer(broker, context, read, read.run())
+
+
+def _in_steps(broker: Broker, context: RequestContext, read: _Read) -> Work[Reply[FetchResponse]]:
+    response = yield from read.run_in_steps()
+    return _answer(broker, context, read, response)
+
+
+def _answer(
+    broker: Broker, context: RequestContext, read: _Read, response: FetchResponse
+) -> Reply[FetchResponse]:
+    request, fetch = read.request, read.fetch
     if read.failed or read.size >= request.min_bytes or request.max_wait_ms <= 0:
         return fetch.finish(response)
     return _wait(broker, context, read, response)
@@ -134,14 +151,38 @@ class _Read:
         self.sizes: list[tuple[Partition, FetchPartition, int]] = []
         """What each partition gave, for a request that has to wait."""
 
+    @property
+    def is_long(self) -> bool:
+        """Whether the partitions are so many that they are read in steps."""
+        return sum(len(topic.partitions) for topic in self.fetch.topics) > PARTITIONS_AT_ONCE
+
     def run(self) -> FetchResponse:
         """Return what there is of every partition."""
-        if self.request.replica_id >= 0:
-            refusal = self._refusal_of_follower()
-            return FetchResponse(
-                responses=[self._refused(topic, refusal) for topic in self.fetch.topics]
-            )
         return FetchResponse(responses=[self._topic(topic) for topic in self.fetch.topics])
+
+    def run_in_steps(self) -> Work[FetchResponse]:
+        """Return what there is of every partition, some partitions at a time."""
+        response = FetchResponse()
+        for topic in self.fetch.topics:
+            answer = FetchableTopicResponse(topic=topic.topic)
+            response.responses.append(answer)
+            for start in range(0, len(topic.partitions), _PARTITIONS_A_PIECE):
+                some = topic.partitions[start : start + _PARTITIONS_A_PIECE]
+                read = self._topic(FetchTopic(topic=topic.topic, partitions=some))
+                answer.partitions += read.partitions
+                yield len(some) * ENTRY_COST
+            yield ENTRY_COST
+        return response
+
+    def finished(self) -> Reply[FetchResponse]:
+        """Read, and return the answer to the request: what there is at the end of a wait."""
+        if self.is_long:
+            return self._broker.steps.run(self._finished_in_steps(), self._context.session)
+        return self.fetch.finish(self.run())
+
+    def _finished_in_steps(self) -> Work[FetchResponse]:
+        response = yield from self.run_in_steps()
+        return self.fetch.finish(response)
 
     def _refusal_of_follower(self) -> ErrorCode:
         if allows(self._broker, self._context, Operation.CLUSTER_ACTION, ResourceType.CLUSTER):
@@ -149,6 +190,8 @@ class _Read:
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
     def _topic(self, topic: FetchTopic) -> FetchableTopicResponse:
+        if self.request.replica_id >= 0:
+            return self._refused(topic, self._refusal_of_follower())
         # Asked each time, also by the same session, and again at the end of a wait: rights may be gone.
         if not allows(self._broker, self._context, Operation.READ, ResourceType.TOPIC, topic.topic):
             return self._refused(topic, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
@@ -278,10 +321,10 @@ def _diverging_epoch(partition: Partition, wanted: FetchPartition) -> EpochEndOf
 
 def _wait(
     broker: Broker, context: RequestContext, first: _Read, response: FetchResponse
-) -> FetchResponse | Deferred[FetchResponse]:
+) -> Reply[FetchResponse]:
     request, fetch, tags = first.request, first.fetch, first.tags
     delayed = DelayedFetch(
-        lambda: fetch.finish(_Read(broker, context, request, fetch, tags).run()),
+        lambda: _Read(broker, context, request, fetch, tags).finished(),
         request.min_bytes,
         broker.purgatory,
     )
