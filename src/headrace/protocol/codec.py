@@ -28,7 +28,7 @@ ZERO_UUID: Final = bytes(16)
 UNSET: Final[Any] = object()
 NULL_INT16: Final = b"\xff\xff"
 NULL_INT32: Final = b"\xff\xff\xff\xff"
-REQUEST_ELEMENTS: Final = 50_000
+REQUEST_ELEMENTS: Final = 32_000
 """Elements of all lists of a request together, and its tagged fields."""
 MESSAGE_ELEMENTS: Final = 2_000_000
 """The same of a response, and of what is stored."""
