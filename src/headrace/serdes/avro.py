@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from headrace.errors import ConfigError
+from headrace.serdes.avro_bounds import Bounds
 
 _PREFIX: Final = struct.Struct(">bI")
 _MAGIC: Final = 0
@@ -54,6 +55,7 @@ class AvroSerde:
             ConfigError: It is no schema, or fastavro is not installed.
         """
         self._schema = _parse(schema)
+        self._bounds = Bounds(self._schema)
         self._fastavro = _fastavro()
 
     def serialize(self, value: Any) -> bytes:
@@ -64,6 +66,7 @@ class AvroSerde:
 
     def deserialize(self, data: bytes) -> Any:
         """Return the value."""
+        self._bounds.check(data)
         return _read_all(self._fastavro, data, self._schema, None)
 
 
@@ -95,18 +98,19 @@ class SchemaRegistry:
             raise ConfigError(f"a schema registry is at http:// or https://, not at {url!r}")
         self._url = url.rstrip("/")
         self._timeout_s = timeout_s
-        self._schemas: dict[int, Any] = {}
+        self._schemas: dict[int, tuple[Any, Bounds]] = {}
         self._ids: dict[tuple[str, str], int] = {}
 
-    def schema(self, schema_id: int) -> Any:
-        """Return the parsed schema of an id.
+    def schema(self, schema_id: int) -> tuple[Any, Bounds]:
+        """Return the parsed schema of an id, and the bounds of its values.
 
         Raises:
             ConfigError: The registry does not have it, or does not answer.
         """
         if schema_id not in self._schemas:
             answer = self._ask(f"/schemas/ids/{schema_id}")
-            self._schemas[schema_id] = _parse(str(answer["schema"]))
+            parsed = _parse(str(answer["schema"]))
+            self._schemas[schema_id] = parsed, Bounds(parsed)
         return self._schemas[schema_id]
 
     def register(self, subject: str, schema: str) -> int:
@@ -185,5 +189,7 @@ class RegistryAvroSerde:
         if len(data) < _PREFIX.size or data[0] != _MAGIC:
             raise ValueError("the record does not begin with a zero byte and the id of its schema")
         _, schema_id = _PREFIX.unpack_from(data)
-        written = self._registry.schema(schema_id)
-        return _read_all(self._fastavro, data[_PREFIX.size :], written, self._schema)
+        written, bounds = self._registry.schema(schema_id)
+        content = data[_PREFIX.size :]
+        bounds.check(content)
+        return _read_all(self._fastavro, content, written, self._schema)

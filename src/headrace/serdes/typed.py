@@ -10,6 +10,9 @@ from headrace.errors import ConfigError
 from headrace.serdes.plain import BytesSerde, StringSerde, refuse_bytes
 from headrace.serdes.shape import has_constraints, members, needs_pydantic, unreadable
 
+MAX_ERRORS: Final = 100
+"""Errors of a value that are told of one by one; a record of a mebibyte can have hundreds of thousands."""
+
 
 class MsgspecSerde:
     """JSON of one type that msgspec knows; what is read is checked against the type."""
@@ -56,14 +59,33 @@ class PydanticSerde:
             ConfigError: pydantic is not installed, or has no schema for the type.
         """
         try:
-            from pydantic import TypeAdapter  # noqa: PLC0415 - an extra, and slow to load
+            from pydantic import (  # noqa: PLC0415 - an extra, and slow to load
+                TypeAdapter,
+                ValidationError,
+            )
 
             adapter: Any = TypeAdapter(kind)
         except Exception as error:
             raise ConfigError(f"no serde can be made of {kind!r}: {error}") from error
-        self.deserialize = adapter.validate_json
+        self._read = adapter.validate_json
+        self._refusal = ValidationError
         self._check = adapter.validate_python
         self._dump = adapter.dump_json
+
+    def deserialize(self, data: bytes) -> Any:
+        """Return the value, of the serde's type.
+
+        Raises:
+            ValueError: It is none. This is pydantic's ValidationError, unless that has more than `MAX_ERRORS` errors:
+                its text tells of each, and takes as long to make as the value to read, each time.
+        """
+        try:
+            return self._read(data)
+        except self._refusal as error:
+            count = error.error_count()
+            if count <= MAX_ERRORS:
+                raise
+        raise ValueError(f"{count} validation errors, too many to tell of each")
 
     def serialize(self, value: Any) -> bytes:
         """Return the value as JSON; what is no model yet is checked first."""

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from headrace.clients.consumer.records import ConsumerRecord
 from headrace.kinesis.records import StreamRecord
 from headrace.records.directives import DELAY_MS, DELIVER_AT_MS
-from headrace.workers.outcomes import message_of
+from headrace.workers.outcomes import MAX_MESSAGE, message_of
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
@@ -45,9 +45,6 @@ LEFT_OUT: Final = "dlq-left-out"
 SHARD: Final = "dlq-shard"
 SEQUENCE_NUMBER: Final = "dlq-sequence-number"
 """In its shard, with the number of the user record behind a colon where several share it; of records of streams."""
-
-MAX_MESSAGE: Final = 1_000
-"""Characters of an error's text that are kept: the letter must not outgrow the record much."""
 
 INT: Final = struct.Struct(">i")
 LONG: Final = struct.Struct(">q")

@@ -10,6 +10,8 @@ from typing import Any, Final, Literal
 
 from headrace.errors import ConfigError, HeadraceError, SerializationError
 
+MAX_MESSAGE: Final = 1_000
+"""Characters of an error's text that are kept: it may repeat the record, which a letter must not outgrow much."""
 MAX_PAUSE_S: Final = 100 * 365 * 86_400.0
 """The longest pause that can be written down in a record's headers, and then some."""
 
@@ -132,17 +134,20 @@ def _hopeless(error: Exception) -> bool:
 
 
 def said(error: BaseException) -> str:
-    """Return what an exception says of itself, `ValueError('negative')`, also if it cannot."""
+    """Return what an exception says of itself, `ValueError('negative')`, also if it cannot; the beginning of it."""
     return _text_of(error, repr)
 
 
 def message_of(error: BaseException) -> str:
-    """Return an exception's message, also if it has none that can be read."""
+    """Return an exception's message, also if it has none that can be read; the beginning of it."""
     return _text_of(error, str)
 
 
 def _text_of(error: BaseException, text: Callable[[Any], str]) -> str:
     try:
-        return text(error)
+        found = text(error)
+        if len(found) > MAX_MESSAGE:
+            return f"{found[:MAX_MESSAGE]}... ({len(found)} characters)"
     except Exception as raised:  # noqa: BLE001 - the program's own, and the record has to be named all the same
         return f"{type(error).__name__} (its text cannot be read: {type(raised).__name__})"
+    return found

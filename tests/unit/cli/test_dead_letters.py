@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import headrace
+from headrace.cli._redrive import MAX_LEFT
 from headrace.testing import Broker
 from headrace.workers.letters import Headers, Place, dead_letter_headers, ever_smaller
 from tests.fixtures.command_line import Done, run_command
@@ -101,6 +102,17 @@ def test_a_letter_that_names_another_topic_is_left_and_told_of(broker: Broker) -
     result = redrive(broker, "orders", code=1)
     assert [one["offset"] for one in result["left"]] == [3], "nothing behind it was sent"
     assert len(values(broker, DLQ)) == 4
+
+
+def test_of_many_letters_that_are_left_some_are_named(broker: Broker) -> None:
+    with headrace.Producer(broker, serde="bytes") as producer:
+        producer.send_many(DLQ, [b"x"] * (MAX_LEFT + 3), headers=letter_of("x" * 400))
+        producer.flush()
+    result = redrive(broker, "orders", code=1)
+    assert (result["homeless"], len(result["left"])) == (MAX_LEFT + 3, MAX_LEFT)
+    assert result["left"][0]["names"] == "x" * 249
+    told = run(broker, "redrive", "orders").err
+    assert (told.count("names"), f"and {MAX_LEFT - 2} more" in told) == (5, True)
 
 
 def test_the_operator_names_the_topics_that_letters_go_back_to(broker: Broker) -> None:

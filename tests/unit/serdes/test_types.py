@@ -27,7 +27,7 @@ import typing_extensions
 from headrace import App
 from headrace.errors import ConfigError
 from headrace.serdes.serde import resolve_serde
-from headrace.serdes.typed import serde_of_type, writer_of_type
+from headrace.serdes.typed import MAX_ERRORS, serde_of_type, writer_of_type
 
 T = TypeVar("T")
 
@@ -330,3 +330,14 @@ def test_a_type_that_is_no_class_makes_a_serde_for_clients_too(kind: Any) -> Non
 )
 def test_more_is_written_than_can_be_read(value: Any, data: bytes) -> None:
     assert writer_of_type(type(value)).serialize(value) == data
+
+
+def test_of_a_value_with_many_errors_not_each_is_told() -> None:
+    serde = serde_of_type(list[Model])
+    with pytest.raises(pydantic.ValidationError, match="100 validation errors"):
+        serde.deserialize(b"[" + b",".join([b"1"] * MAX_ERRORS) + b"]")
+    with pytest.raises(
+        ValueError, match="101 validation errors, too many to tell of each"
+    ) as raised:
+        serde.deserialize(b"[" + b",".join([b"1"] * (MAX_ERRORS + 1)) + b"]")
+    assert raised.value.__context__ is None, "its text would be made wherever the error is printed"

@@ -11,6 +11,7 @@ from headrace import App, Retry
 from headrace.clients.consumer.records import ConsumerRecord
 from headrace.workers import letters
 from headrace.workers.letters import Headers, Place, here
+from headrace.workers.outcomes import MAX_MESSAGE
 from headrace.workers.places import MAX_WAIT_MS, Places
 
 OWN: Headers = (("trace", b"1"), ("trace", b"2"), ("empty", None))
@@ -61,7 +62,7 @@ def test_the_producers_own_headers_stay_in_their_order() -> None:
 
 def test_a_long_message_is_cut() -> None:
     headers = dict(dead(record(), error=ValueError("x" * 5_000)))
-    assert headers["dlq-error-message"] == b"x" * letters.MAX_MESSAGE
+    assert headers["dlq-error-message"] == b"x" * MAX_MESSAGE
 
 
 def test_a_record_keeps_its_first_place_through_retry_topics_and_dead_letters() -> None:

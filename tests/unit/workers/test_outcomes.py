@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 
 from headrace.errors import ConfigError, SerializationError
-from headrace.workers.outcomes import DeadLetter, Retry, RetryLater, Skip, Verdict, judge
+from headrace.workers.outcomes import (
+    MAX_MESSAGE,
+    DeadLetter,
+    Retry,
+    RetryLater,
+    Skip,
+    Verdict,
+    judge,
+    message_of,
+    said,
+)
 
 
 def verdict(error: Exception, attempt: int = 1, *, retry=None, letters=True, failure="stop"):
@@ -83,3 +93,10 @@ def test_a_retry_takes_exceptions_one_or_several() -> None:
     with pytest.raises(ConfigError, match="finite"):
         Retry(factor=float("inf"))
     assert Retry(attempts=2000, factor=1e300, max=5).pause_s(1500) == 5
+
+
+def test_of_a_long_text_the_beginning_is_kept() -> None:
+    error = ValueError("x" * 1_000_000)
+    assert message_of(error) == "x" * MAX_MESSAGE + "... (1000000 characters)"
+    assert said(error).startswith("ValueError('xxx")
+    assert len(said(error)) < MAX_MESSAGE + 50

@@ -274,9 +274,17 @@ def enveloped(record: ConsumerRecord) -> bytes:
             "timestamp_ms": record.timestamp_ms,
             **_text("key", record.key),
             **_text("value", record.value),
-            "headers": [{"name": name, **_text("value", value)} for name, value in record.headers],
+            "headers": [
+                {**_text("name", _name_bytes(name)), **_text("value", value)}
+                for name, value in record.headers
+            ],
         }
     )
+
+
+def _name_bytes(name: str) -> bytes:
+    """Return a header's name as it was written: no broker checks that it is UTF-8."""
+    return name.encode("utf-8", "surrogateescape")
 
 
 def _text(name: str, data: bytes | None) -> dict[str, str | None]:
