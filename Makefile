@@ -28,7 +28,7 @@ types:
 
 quick:
 # One worker more than cores: there is always a test that waits.
-	$(PYTEST) -n 3 -m "not slow" tests/unit tests/property
+	$(PYTEST) -n 3 -m "not slow" tests/unit tests/property tests/cost
 
 test: check  ## everything that needs no special hardware (about twenty-five minutes)
 	$(PYTEST) -n 3 -m slow tests/unit tests/property

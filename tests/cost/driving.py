@@ -1,0 +1,92 @@
+"""Send every expensive request to a broker, and compare what each costs with its bound."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from headrace.protocol.api_keys import ApiKey
+from tests.cost.bounds import BOUNDS, Bound
+from tests.cost.broker import Connection, Cost, WatchedBroker
+from tests.cost.requests import Case, Values, cases
+from tests.cost.shapes import request_schemas
+
+ATTEMPTS: Final = 3
+"""A step that takes too long is measured again: what else runs adds to a measurement, and takes nothing off."""
+BEFORE_AUTHENTICATION: Final = {"SaslHandshakeRequest", "SaslAuthenticateRequest"}
+"""On a connection that has logged in they would change who is there."""
+
+
+def drive(
+    broker: WatchedBroker,
+    values: Values,
+    names: Iterable[str],
+    *,
+    as_admin: bool = False,
+    thorough: bool = True,
+) -> Iterator[tuple[Case, Cost]]:
+    """Yield each expensive request of some APIs, and its cost.
+
+    Args:
+        broker: The broker.
+        values: What it holds.
+        names: The requests' names.
+        as_admin: Send them as somebody who may do everything, else as somebody with few rights.
+        thorough: See `cases`.
+    """
+    sender = _Sender(broker, as_admin=as_admin)
+    for name in names:
+        for case in cases(name, values, thorough=thorough):
+            cost = sender.measure(case)
+            bound = bound_of(name)
+            for _ in range(ATTEMPTS - 1):
+                if cost.loop_ms <= bound.loop_ms:
+                    break
+                again = sender.measure(case)
+                cost = again if again.loop_ms < cost.loop_ms else cost
+            yield case, cost
+    sender.close()
+
+
+class _Sender:
+    """A connection that is opened again when the broker has closed it."""
+
+    def __init__(self, broker: WatchedBroker, *, as_admin: bool) -> None:
+        self._broker = broker
+        self._as_admin = as_admin
+        self._connection: Connection | None = None
+
+    def measure(self, case: Case) -> Cost:
+        if self._connection is None:
+            stranger = case.name.split(" ")[0] in BEFORE_AUTHENTICATION
+            self._connection = (
+                Connection(self._broker.user)
+                if stranger
+                else self._broker.connection(as_admin=self._as_admin)
+            )
+        cost = self._broker.measure([case.frame], self._connection, wait_s=20)
+        if cost.outcome != "answered" or case.name.split(" ")[0] in BEFORE_AUTHENTICATION:
+            self.close()
+        return cost
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+def bound_of(name: str) -> Bound:
+    """Return the bound of a request by its name."""
+    return BOUNDS[ApiKey(request_schemas()[name][1].api_key)]
+
+
+def violations(cost: Cost, bound: Bound, *, slack: float = 1.0) -> list[str]:
+    """Return in which ways a cost is above its bound."""
+    found = []
+    if cost.loop_ms > bound.loop_ms * slack:
+        found.append(f"a step of {cost.loop_ms:.0f} ms")
+    if cost.memory_mb > bound.memory_mb:
+        found.append(f"{cost.memory_mb:.0f} MiB of memory")
+    if cost.answer_bytes > bound.answer_bytes:
+        found.append(f"an answer of {cost.answer_bytes} bytes")
+    return found
