@@ -80,7 +80,7 @@ def _producers(partition: Partition) -> list[ProducerState]:
         ProducerState(
             producer_id=producer_id,
             producer_epoch=entry.epoch,
-            last_sequence=entry.batches[-1].last_sequence if entry.batches else -1,
+            last_sequence=entry.last_sequence,
             last_timestamp=entry.last_append_ms,
             coordinator_epoch=entry.coordinator_epoch,
             current_txn_start_offset=first_offsets.get(producer_id, -1),

@@ -41,7 +41,8 @@ from headrace.core.delay.schedule_batch import (
     entries_of,
 )
 from headrace.core.log.partition_log import AppendInfo, PartitionLog
-from headrace.core.log.producer_state import SEQUENCE_MASK, BatchEntry
+from headrace.core.log.producer_entry import BatchEntry
+from headrace.core.log.producer_state import SEQUENCE_MASK
 from headrace.core.log.segment import Segment
 from headrace.errors import StorageError
 from headrace.ports import Journal

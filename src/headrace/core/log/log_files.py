@@ -39,10 +39,12 @@ class LogFiles:
         "_metadata",
         "_names_unsynced",
         "_producers",
+        "_snapshot_at",
         "_snapshots",
         "_synced_offset",
         "_task",
         "_unsynced",
+        "_unwritten",
         "cached_end_offset",
         "directory",
         "files",
@@ -75,6 +77,10 @@ class LogFiles:
         self._epochs = loaded.epochs
         self._producers = loaded.producers
         self._snapshots = loaded.snapshots
+        self._snapshot_at = -1, 0
+        """The segment in which the last snapshot of the producers was written, and its size then."""
+        self._unwritten = 0
+        """Bytes of sealed segments since then."""
         self._created = bool(loaded.segments)
         self._is_new = False
         """Whether the name of the directory itself is not synced."""
@@ -172,7 +178,7 @@ class LogFiles:
         if len(self._unsynced) > _MAX_UNSYNCED_FILES:
             # Nobody syncs this log (durability `os`), so its descriptors would pile up.
             self._unsynced.pop(0).sync()
-        self.write_caches(sealed)
+        self._write_caches(sealed, with_producers=self._is_worth_a_snapshot(sealed))
 
     # Caches
 
@@ -183,15 +189,31 @@ class LogFiles:
         if segment.size - segment.indexed_size >= CACHES_AFTER_BYTES:
             self.write_caches(segment)
 
+    def _is_worth_a_snapshot(self, sealed: Segment) -> bool:
+        """Whether as much was appended since the last snapshot of the producers as the next one would have.
+
+        Else whoever begins segments with small batches would have many producers written with each.
+        """
+        base_offset, size = self._snapshot_at
+        if base_offset == sealed.base_offset:
+            self._unwritten -= size
+        self._unwritten += sealed.size
+        return self._unwritten >= self._producers.snapshot_size
+
     def write_caches(self, segment: Segment) -> None:
         """Write what spares the next opening from reading up to the log's end, which is that of `segment`."""
+        self._write_caches(segment, with_producers=True)
+
+    def _write_caches(self, segment: Segment, *, with_producers: bool) -> None:
         end_offset = segment.end_offset
         segment.write_index()
         segment.write_expiries()
         self.write_aborted(segment)
-        self._snapshots.write(self._producers, end_offset)
+        if with_producers:
+            self._snapshots.write(self._producers, end_offset)
+            self._snapshot_at, self._unwritten = (segment.base_offset, segment.size), 0
         write_cache(self.files, f"{self.directory}/{EPOCHS_FILE}", self._epochs.encode(end_offset))
-        self.cached_end_offset = end_offset
+        self.cached_end_offset = end_offset if with_producers else None
 
     def write_aborted(self, segment: Segment) -> None:
         """Write which aborted transactions end in a segment, if any of the log's is remembered."""
@@ -273,7 +295,7 @@ class LogFiles:
             self._task.abandoned = True
             self._task = None
         self.segments.unload()
-        self._aborted.close()
+        self._producers.close()
         self._unsynced.clear()
 
 

@@ -18,7 +18,7 @@ from headrace.core.log.control_batch import Marker, build_marker
 from headrace.core.log.leader_epochs import LeaderEpochCache
 from headrace.core.log.log_files import MAX_OFFSET_SPAN, LogFiles, repair_metadata
 from headrace.core.log.partition_metadata import owner_in
-from headrace.core.log.producer_state import SEQUENCE_MASK, BatchEntry, ProducerState
+from headrace.core.log.producer_state import SEQUENCE_MASK, ProducerState
 from headrace.core.log.recovery import LoadedLog, LogLoader, RecoveryReport
 from headrace.core.log.replacement import Replacement
 from headrace.core.log.retention import count_deletable
@@ -282,9 +282,8 @@ class PartitionLog:
         last_offset = offset + delta
         if tracked:
             sequence = fields[11]
-            batch = BatchEntry(
-                sequence, (sequence + delta) & SEQUENCE_MASK, offset, last_offset, append_time_ms
-            )
+            last_sequence = (sequence + delta) & SEQUENCE_MASK
+            batch = sequence, last_sequence, offset, last_offset, append_time_ms
             self.producers.update(
                 producer_id, fields[10], batch, now_ms, transactional=transactional
             )

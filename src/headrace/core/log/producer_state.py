@@ -11,14 +11,35 @@ have expired. Five is what a client may have in flight.
 from __future__ import annotations
 
 import struct
-from collections import deque
-from collections.abc import Iterator
-from typing import Final, NamedTuple
+import sys
+from array import array
+from collections.abc import Collection, Iterator
+from itertools import islice, takewhile
+from typing import Final
 
 from crc32c import crc32c
 
 from headrace.core.log.aborted_history import AbortedHistory
 from headrace.core.log.control_batch import Marker
+from headrace.core.log.producer_bound import ProducerBound
+from headrace.core.log.producer_entry import (
+    BATCH_BYTES,
+    BATCHES_KEPT,
+    EMPTY_BYTES,
+    END_BYTES,
+    STATE_BYTES,
+    BatchEntry,
+    BatchFields,
+    ProducerEntry,
+    last_append_ms,
+    may_be_passing,
+    packed_batches,
+    unpack_epoch,
+    unpack_state,
+    with_batch,
+    with_time,
+    without_batches,
+)
 from headrace.core.log.transactions import Transactions
 from headrace.errors import (
     ApiError,
@@ -27,7 +48,9 @@ from headrace.errors import (
     OutOfOrderSequenceError,
 )
 
-BATCHES_KEPT: Final = 5
+_WORDS, _LAST_OFFSET = 4, 2
+"""Of a batch in an entry: its size in int64, and the number of the last offset among these."""
+_NOTHING: Final = ProducerEntry(-1, -1, -1).encode()
 SEQUENCE_MASK: Final = 0x7FFFFFFF
 """Sequences wrap from 2^31 - 1 to 0."""
 
@@ -40,43 +63,35 @@ _PRODUCER_1: Final = struct.Struct(">qhqB")
 _PRODUCER: Final = struct.Struct(">qhqBiq")
 """Producer id, epoch, time of the last append, number of batches; of version 2 the epoch of the coordinator that wrote
 its last marker, and the first offset of its open transaction, both -1 without one."""
-_BATCH: Final = struct.Struct(">iiqqq")
+_PRODUCER_BYTES: Final = _PRODUCER.size + BATCHES_KEPT * BATCH_BYTES
 _CRC: Final = struct.Struct(">I")
 _VERSION: Final = 2
 _STRICT_VERSION: Final = 2
 """From this transaction version on each transaction has an epoch of its own."""
 
 
-class BatchEntry(NamedTuple):
-    """One appended batch; `append_time_ms` is -1 when the topic keeps the producer's timestamps."""
-
-    first_sequence: int
-    last_sequence: int
-    base_offset: int
-    last_offset: int
-    append_time_ms: int
-
-
-class ProducerEntry:
-    """One producer's epoch and latest batches."""
-
-    __slots__ = ("batches", "coordinator_epoch", "epoch", "last_append_ms")
-
-    def __init__(self, epoch: int, last_append_ms: int, coordinator_epoch: int = -1) -> None:
-        self.coordinator_epoch = coordinator_epoch
-        """Of the coordinator that wrote its last marker, -1 before the first."""
-        self.epoch = epoch
-        self.last_append_ms = last_append_ms
-        self.batches: deque[BatchEntry] = deque(maxlen=BATCHES_KEPT)
-
-
 class ProducerState:
     """The producers of one log, at most `limit` but for those with an open transaction."""
 
-    __slots__ = ("_entries", "_limit", "aborted_from", "transactions")
+    __slots__ = ("_bound", "_entries", "_limit", "aborted_from", "transactions")
 
-    def __init__(self, limit: int, aborted: AbortedHistory | None = None) -> None:
-        self._entries: dict[int, ProducerEntry] = {}
+    def __init__(
+        self,
+        limit: int,
+        aborted: AbortedHistory | None = None,
+        bound: ProducerBound | None = None,
+    ) -> None:
+        """Begin without any.
+
+        Args:
+            limit: Most producers of this log.
+            aborted: What is known of aborted transactions; None for nothing.
+            bound: Counts the producers of other logs, too; None for a bound of its own.
+        """
+        self._bound = ProducerBound() if bound is None else bound
+        self._bound.add(self)
+        self._entries: dict[int, bytes] = {}
+        """By producer id, the longest idle one first."""
         self._limit = limit
         self.aborted_from = -1
         """What the restored snapshot knows of aborted transactions: where the first marker lies, -1 without one."""
@@ -87,17 +102,19 @@ class ProducerState:
 
     def get(self, producer_id: int) -> ProducerEntry | None:
         """Return what is known of a producer."""
-        return self._entries.get(producer_id)
+        known = self._entries.get(producer_id)
+        return None if known is None else ProducerEntry.decode(known)
 
     def items(self) -> Iterator[tuple[int, ProducerEntry]]:
         """Yield producer id and entry of each."""
-        yield from self._entries.items()
+        for producer_id, known in self._entries.items():
+            yield producer_id, ProducerEntry.decode(known)
 
     def repeated(
         self, producer_id: int, epoch: int, first_sequence: int, last_sequence: int
     ) -> BatchEntry | None:
         """Return the remembered batch that one with these sequences repeats."""
-        entry = self._entries.get(producer_id)
+        entry = self.get(producer_id)
         if entry is None or entry.epoch != epoch:
             return None
         sequences = (first_sequence, last_sequence)
@@ -106,7 +123,10 @@ class ProducerState:
     @property
     def last_offsets(self) -> set[int]:
         """The last offsets of all remembered batches: compaction keeps these batches, if only their headers."""
-        return {batch.last_offset for entry in self._entries.values() for batch in entry.batches}
+        fields = array("q", b"".join(packed_batches(known) for known in self._entries.values()))
+        if sys.byteorder == "little":
+            fields.byteswap()
+        return set(fields[_LAST_OFFSET::_WORDS])
 
     def check(
         self,
@@ -127,19 +147,24 @@ class ProducerState:
             OutOfOrderSequenceError: The sequence does not follow.
             ApiError: INVALID_TXN_STATE; the producer has a transaction open, and the batch is not part of it.
         """
-        entry = self._entries.get(producer_id)
-        if entry is None:
+        known = self._entries.get(producer_id)
+        if known is None:
             return None
         expected = 0
-        if epoch == entry.epoch:
-            if batches := entry.batches:
-                last_sequence = (sequence + last_delta) & SEQUENCE_MASK
-                for batch in batches:
-                    if batch.first_sequence == sequence and batch.last_sequence == last_sequence:
-                        return batch
-                expected = (batches[-1].last_sequence + 1) & SEQUENCE_MASK
-        elif epoch < entry.epoch:
-            raise _fenced(producer_id, entry.epoch, "batch", epoch)
+        if len(known) > EMPTY_BYTES:
+            last_sequence, known_epoch = unpack_state(known, len(known) - STATE_BYTES)
+        else:
+            last_sequence, known_epoch = -1, unpack_epoch(known, len(known) - END_BYTES)[0]
+        if epoch == known_epoch:
+            # Before the first batch of an epoch that is 0.
+            expected = (last_sequence + 1) & SEQUENCE_MASK
+            if sequence != expected:
+                end_sequence = (sequence + last_delta) & SEQUENCE_MASK
+                repeated = self.repeated(producer_id, epoch, sequence, end_sequence)
+                if repeated is not None:
+                    return repeated
+        elif epoch < known_epoch:
+            raise _fenced(producer_id, known_epoch, "batch", epoch)
         if sequence != expected and sequence >= 0:
             message = (
                 f"producer {producer_id} epoch {epoch}: sequence {sequence}, expected {expected}"
@@ -154,28 +179,33 @@ class ProducerState:
         self,
         producer_id: int,
         epoch: int,
-        batch: BatchEntry,
+        batch: BatchFields,
         now_ms: int,
         *,
         transactional: bool = False,
     ) -> None:
         """Take note of an appended (or replayed) batch."""
-        entry = self._entries.get(producer_id)
-        if entry is None or entry.epoch != epoch:
-            entry = self._begin_epoch(producer_id, epoch, now_ms)
-        if batch.first_sequence >= 0:
-            entry.batches.append(batch)
-        entry.last_append_ms = now_ms
+        known = self._entries.pop(producer_id, None)
+        if known is None or unpack_epoch(known, len(known) - END_BYTES)[0] != epoch:
+            known = self._begin_epoch(known)
+        # Behind all others: the longest idle producers come first.
+        self._entries[producer_id] = (
+            with_batch(known, epoch, now_ms, batch)
+            if batch[0] >= 0
+            else with_time(known, epoch, now_ms)
+        )
         if transactional:
-            self.transactions.begin(producer_id, batch.base_offset)
+            self.transactions.begin(producer_id, batch[2])
 
-    def _begin_epoch(self, producer_id: int, epoch: int, now_ms: int) -> ProducerEntry:
-        known = self._entries.get(producer_id)
-        if known is None and len(self._entries) >= self._limit:
-            self._forget_idlest()
-        coordinator_epoch = -1 if known is None else known.coordinator_epoch
-        entry = self._entries[producer_id] = ProducerEntry(epoch, now_ms, coordinator_epoch)
-        return entry
+    def _begin_epoch(self, known: bytes | None) -> bytes:
+        """Return the entry of a producer at the beginning of an epoch; make room for one that is new."""
+        if known is not None:
+            return without_batches(known)
+        if len(self._entries) >= self._limit:
+            self.forget_some()
+        self._bound.make_room()
+        self._bound.count += 1
+        return _NOTHING
 
     def check_marker(self, marker: Marker) -> None:
         """Decide about a marker before it is appended.
@@ -184,7 +214,7 @@ class ProducerState:
             InvalidProducerEpochError: It belongs to an earlier epoch of the producer, or transaction.
             ApiError: TRANSACTION_COORDINATOR_FENCED; a newer coordinator has written a marker.
         """
-        entry = self._entries.get(marker.producer_id)
+        entry = self.get(marker.producer_id)
         if entry is None:
             return
         newest_fenced = entry.epoch - 1
@@ -203,42 +233,64 @@ class ProducerState:
     def end_transaction(self, marker: Marker, offset: int, now_ms: int) -> None:
         """Take note of an appended (or replayed) marker."""
         producer_id, epoch = marker.producer_id, marker.producer_epoch
-        entry = self._entries.get(producer_id)
-        if entry is None or entry.epoch != epoch:
-            entry = self._begin_epoch(producer_id, epoch, now_ms)
-        entry.coordinator_epoch = marker.coordinator_epoch
-        entry.last_append_ms = now_ms
+        known = self._entries.pop(producer_id, None)
+        if known is None or unpack_epoch(known, len(known) - END_BYTES)[0] != epoch:
+            known = self._begin_epoch(known)
+        entry = ProducerEntry(epoch, now_ms, marker.coordinator_epoch, packed_batches(known))
+        self._entries[producer_id] = entry.encode()
         self.transactions.end(producer_id, offset, committed=marker.committed)
 
-    def _forget_idlest(self) -> None:
+    def forget_some(self) -> int:
+        """Forget an eighth of the producers, none with an open transaction; returns how many.
+
+        The longest idle ones are forgotten. First those that have appended one batch only, as invented ones have: the
+        state of a producer that goes on writing is not pushed out by them.
+        """
         # An eighth at once, so that a flood of producer ids costs little per append.
-        idle = self._entries.keys() - self.transactions.open.keys()
-        idlest = sorted(idle, key=lambda key: self._entries[key].last_append_ms)
-        for producer_id in idlest[: max(1, self._limit // 8)]:
+        wanted, is_open = max(1, len(self._entries) // 8), self.transactions.open
+        idle = [item for item in self._entries.items() if item[0] not in is_open]
+        chosen = list(islice((key for key, known in idle if may_be_passing(known)), wanted))
+        if len(chosen) < wanted:
+            others = (key for key, known in idle if not may_be_passing(known))
+            chosen += islice(others, wanted - len(chosen))
+        self._forget(chosen)
+        return len(chosen)
+
+    def _forget(self, producer_ids: Collection[int]) -> None:
+        for producer_id in producer_ids:
             del self._entries[producer_id]
+        self._bound.count -= len(producer_ids)
+
+    def close(self) -> None:
+        """Give back what the log has of what logs share."""
+        self._bound.remove(self)
+        self._bound = ProducerBound()
+        self.transactions.aborted.close()
 
     def expire(self, now_ms: int, expiration_ms: int) -> None:
         """Forget producers whose last append is longer ago than `expiration_ms`, unless a transaction is open."""
         horizon, is_open = now_ms - expiration_ms, self.transactions.open
-        expired = [
-            key
-            for key, entry in self._entries.items()
-            if entry.last_append_ms < horizon and key not in is_open
-        ]
-        for producer_id in expired:
-            del self._entries[producer_id]
+        idle = (item for item in self._entries.items() if item[0] not in is_open)
+        # The longest idle ones come first.
+        expired = takewhile(lambda item: last_append_ms(item[1]) < horizon, idle)
+        self._forget([producer_id for producer_id, _ in expired])
+
+    @property
+    def snapshot_size(self) -> int:
+        """Most bytes that a snapshot file has now."""
+        return _PRODUCER_BYTES * len(self._entries)
 
     def encode(self, offset: int) -> bytes:
         """Return the snapshot file of the state after all batches below `offset`."""
         parts = [_HEADER.pack(_MAGIC, _VERSION, 0, offset, len(self._entries))]
         aborted, is_open = self.transactions.aborted, self.transactions.open
         parts.append(_ABORTED.pack(aborted.first_marker))
-        for producer_id, entry in self._entries.items():
-            count = len(entry.batches)
+        for producer_id, entry in self.items():
+            count = len(entry.packed_batches) // BATCH_BYTES
             fields = (producer_id, entry.epoch, entry.last_append_ms, count)
             first_offset = is_open.get(producer_id, -1)
             parts.append(_PRODUCER.pack(*fields, entry.coordinator_epoch, first_offset))
-            parts += (_BATCH.pack(*batch) for batch in entry.batches)
+            parts.append(entry.packed_batches)
         content = b"".join(parts)
         return content + _CRC.pack(crc32c(content))
 
@@ -261,17 +313,19 @@ class ProducerState:
         return version in (1, _VERSION)
 
     def _restore(self, body: bytes, position: int, count: int, layout: struct.Struct) -> None:
-        entries: dict[int, ProducerEntry] = {}
+        entries: dict[int, bytes] = {}
         is_open: list[tuple[int, int]] = []
         for _ in range(count):
-            producer_id, epoch, last_append_ms, batches, *rest = layout.unpack_from(body, position)
+            producer_id, epoch, time_ms, batches, *rest = layout.unpack_from(body, position)
             position += layout.size
-            entry = entries[producer_id] = ProducerEntry(epoch, last_append_ms, *rest[:1])
+            coordinator_epoch = rest[0] if rest else -1
             if rest and rest[1] >= 0:
                 is_open.append((producer_id, rest[1]))
-            for _ in range(batches):
-                entry.batches.append(BatchEntry(*_BATCH.unpack_from(body, position)))
-                position += _BATCH.size
+            end = position + batches * BATCH_BYTES
+            entry = ProducerEntry(epoch, time_ms, coordinator_epoch, body[position:end])
+            entries[producer_id] = entry.encode()
+            position = end
+        self._bound.count += len(entries) - len(self._entries)
         self._entries = entries
         self.transactions = Transactions(self.transactions.aborted)
         self.transactions.restore(is_open)

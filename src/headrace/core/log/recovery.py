@@ -24,7 +24,8 @@ from headrace.core.log.config import LogConfig
 from headrace.core.log.control_batch import read_marker
 from headrace.core.log.index import IndexedPart, SparseIndex
 from headrace.core.log.leader_epochs import LeaderEpochCache
-from headrace.core.log.producer_state import SEQUENCE_MASK, BatchEntry, ProducerState
+from headrace.core.log.producer_entry import BatchEntry
+from headrace.core.log.producer_state import SEQUENCE_MASK, ProducerState
 from headrace.core.log.replacement import finish_replacements
 from headrace.core.log.scan import Header, SegmentScan
 from headrace.core.log.segment import Segment
@@ -131,6 +132,13 @@ class LogLoader:
         Raises:
             StorageError: Data below the recovery point is missing or damaged; nothing was changed.
         """
+        try:
+            return self._load()
+        except BaseException:
+            self._producers.close()
+            raise
+
+    def _load(self) -> LoadedLog:
         segments = self._without_missing_start(self._find_segments())
         first_scanned = self._first_to_scan(segments)
         unscanned, scanned = segments[:first_scanned], segments[first_scanned:]
@@ -258,7 +266,7 @@ class LogLoader:
         """Restore the newest sound snapshot that is safe, and replay the headers after it."""
         self._restore_producers(offset, segments[0].base_offset if segments else offset)
         if self._producers.aborted_from >= 0 and not self._load_aborted(segments):
-            self._producers.transactions.aborted.close()
+            self._producers.close()
             self._producers = self._no_producers()
             self._producers_end = 0
             self._rebuilt = True
@@ -272,7 +280,7 @@ class LogLoader:
 
     def _no_producers(self) -> ProducerState:
         aborted = AbortedHistory(self._files, self._directory, self._shared.aborted)
-        return ProducerState(self._config.max_producer_ids, aborted)
+        return ProducerState(self._config.max_producer_ids, aborted, self._shared.producers)
 
     def _seal_aborted(self, segment: Segment) -> None:
         """Take note that what was aborted until now has its marker in a segment, or in those before it."""
@@ -286,6 +294,7 @@ class LogLoader:
         """
         restored = self._snapshots.restore(self._producers, offset)
         if restored is not None and restored < start_offset:
+            self._producers.close()
             self._producers, restored = self._no_producers(), None
         self._producers_end = restored or 0
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from headrace.core.log.aborted_history import AbortedCache
 from headrace.core.log.open_segments import OpenSegments
+from headrace.core.log.producer_bound import ProducerBound
 
 
 class Shared:
     """The bounds that logs share."""
 
-    __slots__ = ("aborted", "open_segments")
+    __slots__ = ("aborted", "open_segments", "producers")
 
     def __init__(self, open_segments: OpenSegments | None = None) -> None:
         """Begin with nothing in use.
@@ -21,9 +22,11 @@ class Shared:
         """Bounds what memory holds of aborted transactions."""
         self.open_segments = OpenSegments() if open_segments is None else open_segments
         """Bounds how many segments are open."""
+        self.producers = ProducerBound()
+        """Bounds how many producers are remembered."""
 
     def of_memory(self) -> Shared:
         """Return the same for a directory in memory, whose files need no descriptors."""
         shared = Shared()
-        shared.aborted = self.aborted
+        shared.aborted, shared.producers = self.aborted, self.producers
         return shared

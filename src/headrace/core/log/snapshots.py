@@ -1,4 +1,4 @@
-"""The snapshot files of a log's producer state, `<offset>.snapshot`: written at every roll and at a clean close.
+"""The snapshot files of a log's producer state, `<offset>.snapshot`: written at rolls and at a clean close.
 
 They are caches: with one that lies before the part of the log that a recovery reads, the state is complete again
 without reading the rest. The newest few are kept, so that cutting the tail leaves one to start from.
