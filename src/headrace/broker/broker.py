@@ -205,7 +205,7 @@ class Broker:
             InternalLog(OFFSETS_TOPIC, self.topics, self.replicas),
             entropy=self._entropy,
             journal=self.journal,
-            topics=GroupTopics(self.topics, self.authorizer, self.journal),
+            topics=GroupTopics(self.topics, self.authorizer, self.journal, self.steps),
             assignors=load_assignors(self.config.group_consumer_assignors),
             times=lambda group: consumer_times(self.group_settings.get(group), self.config),
         )

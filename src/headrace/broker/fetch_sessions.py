@@ -11,6 +11,9 @@ The life of a session:
        gets INVALID_FETCH_SESSION_EPOCH, and the reader begins again with 1.
     4. A full fetch with the id ends the session; epoch -1 asks for no new one.
 
+A session belongs to the user who began it. To others it is unknown: they can neither go on with it nor end it, and
+learn no names from it. (Apache Kafka relies on the id, which is random.)
+
 Partitions that gave records go to the end of the session's order, so that none starves when answers are full. What is
 kept is bounded: so many sessions, and so many partitions in all of them. Who goes when there is no room is decided as
 in Kafka.
@@ -21,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, Protocol
 
+from headrace.broker.topic_names import NAME_LIMIT
 from headrace.errors import ApiError, ErrorCode
 from headrace.ports import Entropy
 from headrace.protocol.messages.fetch import (
@@ -32,6 +36,7 @@ from headrace.protocol.messages.fetch import (
     ForgottenTopic,
     PartitionData,
 )
+from headrace.security.principal import ANONYMOUS, Principal
 
 NO_SESSION: Final = 0
 INITIAL_EPOCH: Final = 0
@@ -41,7 +46,7 @@ LAST_EPOCH: Final = 2**31 - 1
 EVICTION_MS: Final = 120_000
 """How long a session must have been idle to go for any other, or have been used to go for a larger one. Kafka's."""
 PARTITIONS_LIMIT: Final = 200_000
-"""Partitions in all sessions together, which are some 100 MB."""
+"""Partitions in all sessions together, which are some 100 MB, and the names of their topics."""
 _NO_HIGH_WATERMARK: Final = -1
 
 Key = tuple[str, int]
@@ -132,12 +137,15 @@ class FetchSession:
         "created_ms",
         "epoch",
         "last_used_ms",
+        "owner",
         "privileged",
         "session_id",
     )
 
-    def __init__(self, session_id: int, *, privileged: bool, now_ms: int) -> None:
+    def __init__(self, session_id: int, owner: Principal, *, privileged: bool, now_ms: int) -> None:
         self.session_id = session_id
+        self.owner = owner
+        """Whose it is."""
         self.privileged = privileged
         """Whether it is a replica's, which goes last."""
         self.epoch = next_epoch(INITIAL_EPOCH)
@@ -221,25 +229,33 @@ class FetchSessions:
         """Partitions in all sessions."""
         return self._partitions_count
 
-    def begin(self, request: FetchRequest, now_ms: int) -> Fetch:
+    def begin(self, request: FetchRequest, now_ms: int, reader: Principal = ANONYMOUS) -> Fetch:
         """Find a fetch's session.
+
+        Args:
+            request: The fetch.
+            now_ms: The time.
+            reader: Who fetches.
 
         Raises:
             ApiError: FETCH_SESSION_ID_NOT_FOUND or INVALID_FETCH_SESSION_EPOCH, for the request as a whole.
         """
         self._latest_ms = max(self._latest_ms, now_ms)
         if request.session_epoch in FULL_FETCH_EPOCHS:
-            if request.session_id != NO_SESSION:
+            if self._find(request.session_id, reader) is not None:
                 self.remove(request.session_id)
             request.topics = list(each_once(request.topics))
             if request.session_epoch == FINAL_EPOCH or not self._slots:
                 return WithoutSession(request.topics)
-            return FullFetch(self, request)
-        session = self._sessions.get(request.session_id)
+            return FullFetch(self, request, reader)
+        session = self._find(request.session_id, reader)
         if session is None:
             raise ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if session.epoch != request.session_epoch:
             raise ApiError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        if _has_long_names(request):
+            self.remove(session.session_id)
+            raise ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         session.update(request.topics, request.forgotten_topics_data)
         if not len(session):
             self.remove(session.session_id)
@@ -252,16 +268,20 @@ class FetchSessions:
         session.epoch = next_epoch(session.epoch)
         return IncrementalFetch(session)
 
-    def create(self, request: FetchRequest, response: FetchResponse) -> int:
+    def _find(self, session_id: int, reader: Principal) -> FetchSession | None:
+        session = self._sessions.get(session_id)
+        return None if session is None or session.owner != reader else session
+
+    def create(self, request: FetchRequest, response: FetchResponse, reader: Principal) -> int:
         """Keep the partitions of a full fetch and what was answered; returns the new id, 0 if there is no room."""
         size = sum(len(topic.partitions) for topic in request.topics)
         privileged = request.replica_id >= 0
-        if not size or size + self._partitions_count > PARTITIONS_LIMIT:
+        if not size or size + self._partitions_count > PARTITIONS_LIMIT or _has_long_names(request):
             return NO_SESSION
         if len(self._sessions) >= self._slots and not self._evict(size, privileged=privileged):
             return NO_SESSION
         session_id = self._new_id()
-        session = FetchSession(session_id, privileged=privileged, now_ms=self._latest_ms)
+        session = FetchSession(session_id, reader, privileged=privileged, now_ms=self._latest_ms)
         session.update(request.topics, ())
         session.news(response)
         self._sessions[session_id] = session
@@ -306,6 +326,11 @@ class FetchSessions:
                 return session_id
 
 
+def _has_long_names(request: FetchRequest) -> bool:
+    """Whether a fetch names what cannot be a topic, so that there is no use in remembering it."""
+    return any(len(topic.topic) > NAME_LIMIT for topic in request.topics)
+
+
 class WithoutSession:
     """A full fetch that asks for no session."""
 
@@ -326,16 +351,17 @@ class WithoutSession:
 class FullFetch:
     """A full fetch that asks for a session."""
 
-    __slots__ = ("_request", "_sessions", "topics")
+    __slots__ = ("_reader", "_request", "_sessions", "topics")
 
-    def __init__(self, sessions: FetchSessions, request: FetchRequest) -> None:
+    def __init__(self, sessions: FetchSessions, request: FetchRequest, reader: Principal) -> None:
         self._sessions = sessions
         self._request = request
+        self._reader = reader
         self.topics: Sequence[FetchTopic] = request.topics
 
     def finish(self, response: FetchResponse) -> FetchResponse:
         """Answer everything, with the id of a session if there is room for one."""
-        response.session_id = self._sessions.create(self._request, response)
+        response.session_id = self._sessions.create(self._request, response, self._reader)
         return response
 
     def put_off(self) -> FetchResponse:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.broker import fetch_sessions
+from headrace.broker.access.session import Session
 from headrace.broker.fetch_sessions import EVICTION_MS, FetchSessions, next_epoch
 from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.messages.create_partitions import (
@@ -23,6 +24,7 @@ from headrace.protocol.messages.fetch import (
     ForgottenTopic,
     PartitionData,
 )
+from headrace.security.principal import Principal
 from tests.fixtures.broker_harness import (
     BrokerHarness,
     CountingEntropy,
@@ -58,8 +60,11 @@ def order(response) -> list[tuple[str, int]]:
 class Reader:
     """A client that keeps a session, as clients do: full at first, then what is new."""
 
-    def __init__(self, harness: BrokerHarness, version: int = 12) -> None:
+    def __init__(
+        self, harness: BrokerHarness, version: int = 12, session: Session | None = None
+    ) -> None:
         self.harness = harness
+        self.session = Session() if session is None else session
         self.version = version
         self.session_id = 0
         self.epoch = 0
@@ -74,7 +79,7 @@ class Reader:
             forgotten_topics_data=forgotten,
             **options,
         )
-        return self.harness.send(request, self.version)
+        return self.harness.send(request, self.version, session=self.session)
 
     def took(self, response):
         assert response.error_code == 0
@@ -446,3 +451,39 @@ def test_partitions_are_limited_in_all_sessions_together(monkeypatch):
     assert cache.sessions.partitions_count == 4
     assert cache.full(6)
     assert len(cache.sessions) == 2
+
+
+# Whose a session is
+
+
+def test_another_user_neither_goes_on_with_a_session_nor_ends_it(harness):
+    owner = Reader(harness, session=Session(principal=Principal("alice")))
+    owner.fetch((*T0, 0))
+    thief = Reader(harness, session=Session(principal=Principal("eve")))
+    thief.session_id, thief.epoch = owner.session_id, owner.epoch
+    refused = thief.send().response
+    assert (refused.error_code, refused.responses) == (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, [])
+    for epoch in (0, -1):
+        thief.epoch = epoch
+        assert thief.send((*U0, 0)).response.error_code == ErrorCode.NONE
+    harness.produce("t", b"a")
+    assert told(owner.fetch()) == {T0: [b"a"]}
+
+
+def test_a_user_goes_on_with_a_session_over_another_connection(harness):
+    first = Reader(harness, session=Session(principal=Principal("alice")))
+    first.fetch((*T0, 0))
+    first.session = Session(principal=Principal("alice"))
+    harness.produce("t", b"a")
+    assert told(first.fetch()) == {T0: [b"a"]}
+
+
+def test_names_that_no_topic_can_have_are_not_kept(harness, reader):
+    answer = harness.call(
+        fetch_request(("x" * 250, 0, 0), max_wait_ms=0, session_id=0, session_epoch=0)
+    )
+    assert (answer.error_code, answer.session_id) == (ErrorCode.NONE, 0)
+    reader.fetch((*T0, 0))
+    refused = reader.send(("x" * 250, 0, 0)).response
+    assert refused.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert len(harness.broker.fetch_sessions) == 0

@@ -9,10 +9,31 @@ from types import SimpleNamespace
 
 import pytest
 
+from headrace.broker import steps
 from headrace.broker.coordinators import group_topics
 from headrace.broker.coordinators.group_topics import GroupTopics, load_assignors
 from headrace.errors import ApiError, ConfigError, ErrorCode
 from tests.fixtures.broker_harness import BrokerHarness
+
+
+def view_of(harness: BrokerHarness) -> GroupTopics:
+    broker = harness.broker
+    return GroupTopics(broker.topics, broker.authorizer, harness.journal, broker.steps)
+
+
+def known(view: GroupTopics, regex: str) -> list[str]:
+    """What an expression matches; it must be known at once."""
+    found = view.matching(regex)
+    assert found.is_current
+    assert found.names is not None
+    return list(found.names)
+
+
+def take_steps(view: GroupTopics) -> None:
+    """Do what a broker does in its next ticks."""
+    while view._steps:
+        view._steps.tick()
+    view._steps._purgatory.deliver()
 
 
 @pytest.fixture
@@ -20,18 +41,18 @@ def view() -> GroupTopics:
     harness = BrokerHarness()
     for name in ("flights", "flights-late", "weather"):
         harness.create_topic(name)
-    return GroupTopics(harness.broker.topics, harness.broker.authorizer, harness.journal)
+    return view_of(harness)
 
 
 def test_an_expression_matches_whole_names(view):
-    assert list(view.matching("flights")) == ["flights"]
-    assert list(view.matching("fl.*|w.+")) == ["flights", "flights-late", "weather"]
+    assert known(view, "flights") == ["flights"]
+    assert known(view, "fl.*|w.+") == ["flights", "flights-late", "weather"]
 
 
 @pytest.mark.parametrize("regex", ["(", "a{1001}", r"(a)\1", "(?=a)", "((a{100}){100}){100}"])
 def test_an_expression_that_is_wrong_or_too_large_is_refused(view, regex):
     with pytest.raises(ApiError) as raised:
-        list(view.matching(regex))
+        view.matching(regex)
     assert raised.value.code is ErrorCode.INVALID_REGULAR_EXPRESSION
 
 
@@ -51,8 +72,71 @@ def test_an_expression_that_explodes_elsewhere_takes_its_time_only(view, regex, 
     names = [f"{'a' * 240}{number}" for number in range(50)]
     monkeypatch.setattr(view, "_topics", _Named(names))
     before = time.process_time()
-    assert view.matching(regex) == ()
+    view.matching(regex)
+    take_steps(view)
+    assert known(view, regex) == []
     assert time.process_time() - before < 2
+
+
+def test_an_expression_that_takes_long_is_evaluated_in_steps(view, monkeypatch):
+    names = ["b" * 249] * 200 + ["a" * 200]
+    monkeypatch.setattr(view, "_topics", _Named(names))
+    regex = "(a?){90}a{90}"  # 457 instructions
+    costs = _costs_of_steps(monkeypatch)
+    assert view.matching(regex) == (None, False)
+    assert len(view._steps) == 1
+    assert view.matching(regex) == (None, False), "it is evaluated once"
+    assert len(view._steps) == 1
+    take_steps(view)
+    assert view.matching(regex) == ((), True)
+    assert len(costs) > 10
+    assert max(costs) <= steps.STEP_COST + 3 * (group_topics._PIECE + 1000 * 249)
+
+
+def test_while_topics_change_what_was_known_before_counts(view, monkeypatch):
+    topics = _Named(["b" * 249] * 200 + ["a"])
+    monkeypatch.setattr(view, "_topics", topics)
+    regex = "(a?){90}a{1,90}"
+    assert view.matching(regex).names is None
+    topics.changes, topics.names = 2, [*topics.names, "aa"]
+    take_steps(view)
+    assert view.matching(regex) == (("a",), False), "and the latest names are looked at next"
+    take_steps(view)
+    assert view.matching(regex) == (("a", "aa"), True)
+
+
+def test_no_more_than_so_many_expressions_are_evaluated_at_a_time(view, monkeypatch):
+    monkeypatch.setattr(view, "_topics", _Named(["b" * 249] * 200))
+    monkeypatch.setattr(group_topics, "_EVALUATED_LIMIT", 2)
+    for number in (1, 2):
+        assert view.matching(f"(a?){{90}}a{{90}}{number}").names is None
+    with pytest.raises(ApiError) as raised:
+        view.matching("(a?){90}a{90}3")
+    assert raised.value.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    take_steps(view)
+    assert view.matching("(a?){90}a{90}3").names is None
+
+
+def test_what_is_remembered_is_bounded_by_names_too(view, monkeypatch):
+    monkeypatch.setattr(group_topics, "_REMEMBERED_NAMES_LIMIT", 6)
+    for regex in (".*", ".*.*", ".?.*"):
+        assert len(known(view, regex)) == 3
+        assert view._names_count <= 6
+    assert list(view._known) == [".*.*", ".?.*"]
+
+
+def _costs_of_steps(monkeypatch):
+    """Return a list that grows by what each step of any work but its last has done."""
+    costs: list[int] = []
+    step = steps._step
+
+    def counted(*arguments):
+        done, awaited = step(*arguments)
+        costs.append(done)
+        return done, awaited
+
+    monkeypatch.setattr(steps, "_step", counted)
+    return costs
 
 
 class _Named:
@@ -69,9 +153,9 @@ class _Named:
 
 def test_slow_expressions_are_for_brokers_with_few_topics(view, monkeypatch):
     regex = "(a?){90}b"
-    assert view.matching(regex) == ()
+    assert known(view, regex) == []
     monkeypatch.setattr(group_topics, "_STEPS_LIMIT", 1000)
-    assert view.matching(regex) == (), "it is remembered"
+    assert known(view, regex) == [], "it is remembered"
     monkeypatch.setattr(view, "_topics", _Named(["a" * 249] * 100))
     with pytest.raises(ApiError, match="takes too long"):
         view.matching(regex)
@@ -79,19 +163,19 @@ def test_slow_expressions_are_for_brokers_with_few_topics(view, monkeypatch):
 
 def test_topics_that_come_and_go_are_seen():
     harness = BrokerHarness()
-    view = GroupTopics(harness.broker.topics, harness.broker.authorizer, harness.journal)
-    assert view.matching("t.*") == ()
+    view = view_of(harness)
+    assert known(view, "t.*") == []
     harness.create_topic("t1")
-    assert view.matching("t.*") == ("t1",)
+    assert known(view, "t.*") == ["t1"]
 
 
 def test_without_the_library_the_client_and_the_log_say_what_to_install(monkeypatch):
     harness = BrokerHarness()
-    view = GroupTopics(harness.broker.topics, harness.broker.authorizer, harness.journal)
+    view = view_of(harness)
     monkeypatch.setattr(group_topics, "re2", None)
     for _ in range(2):
         with pytest.raises(ApiError, match=r"headrace\[server\]"):
-            list(view.matching("a"))
+            view.matching("a")
     assert harness.journal.events("warning") == ["regular_expressions_not_evaluated"]
     assert "google-re2" in str(harness.journal.lines)
 

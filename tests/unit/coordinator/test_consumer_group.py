@@ -326,3 +326,26 @@ def test_a_member_of_no_classic_protocol_is_stored_as_kafka_reads_it():
     assert decode_consumer_record(5, memoryview(key), value) == record
     left_out = value[:-4] + b"\x00"
     assert decode_consumer_record(5, memoryview(key), left_out) == record
+
+
+def test_a_member_whose_expression_takes_long_comes_again_soon_and_is_given_its_topics_then(world):
+    world.topics.evaluating = True
+    joined = world.join("a", subscribed_topic_regex="t.*")
+    assert (joined.error_code, joined.heartbeat_interval_ms) == (0, turn.EVALUATION_MS)
+    assert given(joined) == set()
+    world.topics.evaluating = False
+    told = world.send(member_id="a", member_epoch=joined.member_epoch)
+    assert told.heartbeat_interval_ms > joined.heartbeat_interval_ms
+    assert given(told) == world.topics.partitions("t")
+
+
+def test_while_an_expression_is_evaluated_anew_members_keep_what_they_have(world):
+    joined = world.join("a", subscribed_topic_regex="t.*")
+    assert given(joined) == world.topics.partitions("t")
+    world.topics.create("t2", 1)
+    world.topics.evaluating = True
+    told = world.send(member_id="a", member_epoch=joined.member_epoch)
+    assert (told.error_code, told.assignment) == (0, None)
+    world.topics.evaluating = False
+    told = world.send(member_id="a", member_epoch=told.member_epoch)
+    assert given(told) == world.topics.partitions("t", "t2")

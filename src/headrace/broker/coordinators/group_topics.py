@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
 from importlib import metadata
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from headrace.broker.access.authorizer import Authorizer
+from headrace.broker.access.session import Session
+from headrace.broker.steps import Steps, Work
 from headrace.broker.topics import Topics
 from headrace.core.coordinator.consumer.assignors import OWN_ASSIGNORS, Assignor
-from headrace.core.coordinator.consumer.topics import TopicInfo
+from headrace.core.coordinator.consumer.topics import Matches, TopicInfo
+from headrace.core.deferred import Deferred
 from headrace.errors import ApiError, ConfigError, ErrorCode
 from headrace.ports import Journal
 
@@ -24,8 +28,15 @@ _PATTERN_MEMORY_BYTES: Final = 1 << 18
 _PROGRAM_LIMIT: Final = 1000
 """Of instructions that an expression is compiled to: each may be a step for each character of each topic's name."""
 _STEPS_LIMIT: Final = 100_000_000
-"""How many of those an expression may need for all topics: a second, if it is made to be slow."""
+"""How many of those an expression may need for all topics: a second, if it is made to be slow. It is spent in steps."""
+_COST: Final = 3
+"""What an instruction for one character costs, in the measure of `Steps`."""
+_PIECE: Final = 100_000
+"""Of instructions for characters, between which a step may end."""
 _REMEMBERED_LIMIT: Final = 1000
+_REMEMBERED_NAMES_LIMIT: Final = 1_000_000
+_EVALUATED_LIMIT: Final = 100
+"""How many expressions may be evaluated at a time."""
 ASSIGNORS_ENTRY_POINTS: Final = "headrace.group_assignors"
 
 
@@ -34,20 +45,40 @@ class GroupTopics:
 
     Regular expressions are RE2's: it takes time in proportion to the text whatever the expression. Python's `re` does
     not, so a client could stop the broker with a few characters; without `google-re2` expressions are refused. So are
-    those that are long or compiled to much, for the time is in proportion to that too. What an expression matches is
-    remembered until topics change, for all groups and members that have it.
+    those that are long or compiled to much, for the time is in proportion to that too. What takes longer than a step is
+    done in steps, beside other requests; meanwhile what was known before counts. What an expression matches is
+    remembered for all groups and members that have it.
     """
 
-    __slots__ = ("_authorizer", "_journal", "_matches", "_matches_at", "_topics", "_warned")
+    __slots__ = (
+        "_authorizer",
+        "_evaluated",
+        "_journal",
+        "_known",
+        "_names_count",
+        "_session",
+        "_steps",
+        "_topics",
+        "_warned",
+    )
 
-    def __init__(self, topics: Topics, authorizer: Authorizer, journal: Journal) -> None:
+    def __init__(
+        self, topics: Topics, authorizer: Authorizer, journal: Journal, steps: Steps
+    ) -> None:
         self._topics = topics
         self._authorizer = authorizer
         self._journal = journal
+        self._steps = steps
+        self._session = Session(is_local=True)
+        """For whom expressions are evaluated: for groups, and no connection waits."""
         self._warned = False
         """Whether the log says that expressions cannot be evaluated here."""
-        self._matches: dict[str, tuple[str, ...]] = {}
-        self._matches_at = -1
+        self._known: OrderedDict[str, _Known] = OrderedDict()
+        """What expressions match; the latest used ones last."""
+        self._names_count = 0
+        """How many names are in it."""
+        self._evaluated: set[str] = set()
+        """The expressions that are being evaluated."""
 
     @property
     def changes(self) -> int:
@@ -64,23 +95,82 @@ class GroupTopics:
         topic = self._topics.by_id(topic_id)
         return None if topic is None else topic.name
 
-    def matching(self, regex: str) -> tuple[str, ...]:
-        """Return the names of all topics that a regular expression matches as a whole.
+    def matching(self, regex: str) -> Matches:
+        """Return the topics that a regular expression matches as a whole, as far as that is known.
 
         Raises:
-            ApiError: INVALID_REGULAR_EXPRESSION, with the reason.
+            ApiError: INVALID_REGULAR_EXPRESSION, with the reason, or COORDINATOR_LOAD_IN_PROGRESS: very many
+                expressions are being evaluated.
         """
-        if self._matches_at != self.changes or len(self._matches) >= _REMEMBERED_LIMIT:
-            self._matches, self._matches_at = {}, self.changes
         if re2 is None and not self._warned:
             self._warned = True
             self._journal.warning("regular_expressions_not_evaluated", install=INSTALL_RE2)
-        known = self._matches.get(regex)
+        known = self._known.get(regex)
+        if (known is None or known.changes != self._topics.changes) and (
+            regex not in self._evaluated
+        ):
+            known = self._evaluate(regex)
         if known is None:
-            names = [topic.name for topic in self._topics]
-            matches = _compiled(regex, sum(map(len, names))).fullmatch
-            known = self._matches[regex] = tuple(name for name in names if matches(name))
-        return known
+            return Matches(None, is_current=False)
+        self._known.move_to_end(regex)
+        return Matches(known.names, is_current=known.changes == self._topics.changes)
+
+    def _evaluate(self, regex: str) -> _Known | None:
+        """Evaluate an expression, or begin to; return what is known of it then."""
+        names = [topic.name for topic in self._topics]
+        compiled = _compiled(regex, sum(map(len, names)))
+        if len(self._evaluated) >= _EVALUATED_LIMIT:
+            raise ApiError(
+                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+                "the broker is evaluating very many regular expressions: try again",
+            )
+        self._evaluated.add(regex)
+        changes = self._topics.changes
+        reply = self._steps.run(_matching(compiled, names), self._session)
+        if isinstance(reply, Deferred):
+            reply.on_done(lambda found: self._remember(regex, _Known(found, changes)))
+        else:
+            self._remember(regex, _Known(reply, changes))
+        return self._known.get(regex)
+
+    def _remember(self, regex: str, known: _Known) -> None:
+        self._evaluated.discard(regex)
+        self._forget(regex)
+        while self._known and (
+            len(self._known) >= _REMEMBERED_LIMIT
+            or self._names_count + len(known.names) > _REMEMBERED_NAMES_LIMIT
+        ):
+            self._forget(next(iter(self._known)))
+        self._known[regex] = known
+        self._names_count += len(known.names)
+
+    def _forget(self, regex: str) -> None:
+        known = self._known.pop(regex, None)
+        if known is not None:
+            self._names_count -= len(known.names)
+
+
+class _Known(NamedTuple):
+    """What an expression matches."""
+
+    names: tuple[str, ...]
+    changes: int
+    """After how many changes of the topics that was so."""
+
+
+def _matching(compiled: Any, names: Sequence[str]) -> Work[tuple[str, ...]]:
+    """Match names, piece by piece."""
+    found: list[str] = []
+    size, fullmatch = max(1, compiled.programsize), compiled.fullmatch
+    piece = 0
+    for name in names:
+        if fullmatch(name):
+            found.append(name)
+        piece += size * len(name)
+        if piece >= _PIECE:
+            yield piece * _COST
+            piece = 0
+    return tuple(found)
 
 
 def _compiled(regex: str, characters: int) -> Any:

@@ -6,8 +6,9 @@ that the first partition with data returns at least one batch. With less than `m
 waits for `max_wait_ms`, woken by the high watermark, or for less when very many fetches wait (docs/limits.md). The
 answer to a full fetch holds every partition that was asked for, in order, one that is named twice once, where its last
 mention says. Sessions (KIP-227): up to max.incremental.fetch.session.cache.slots are remembered; their fetches name
-and are answered what is new, see `headrace.broker.fetch_sessions`. When there is no room the answer carries session id
-0 and the client goes on with full fetches. Leader epochs are checked (KIP-320). Fetches of followers are refused with
+and are answered what is new, see `headrace.broker.fetch_sessions`; to other users than the one who began it a session
+is FETCH_SESSION_ID_NOT_FOUND. When there is no room the answer carries session id 0 and the client goes on with full
+fetches. Leader epochs are checked (KIP-320). Fetches of followers are refused with
 NOT_LEADER_OR_FOLLOWER, whoever may not CLUSTER_ACTION with TOPIC_AUTHORIZATION_FAILED. A client above its quota gets
 nothing, and the time for which it is to pause. With read_committed the records end at the last stable offset, and the
 aborted transactions that have something in them are told, in the order of their first offsets; without it the list is
@@ -77,7 +78,7 @@ def handle(
         try:
             if request.headrace_filter:
                 tags = _filter_of(request)
-            fetch = broker.fetch_sessions.begin(request, context.now_ms)
+            fetch = broker.fetch_sessions.begin(request, context.now_ms, context.session.principal)
         except ApiError as error:
             return FetchResponse(error_code=error.code)
         if broker.quotas.active:

@@ -14,6 +14,15 @@ class TopicInfo(NamedTuple):
     partitions_count: int
 
 
+class Matches(NamedTuple):
+    """The topics that a regular expression matches."""
+
+    names: tuple[str, ...] | None
+    """Their names; None while the expression is evaluated for the first time."""
+    is_current: bool
+    """Whether that takes the latest change of the topics into account. If not, it will soon: ask again."""
+
+
 class TopicsView(Protocol):
     """The topics; the broker implements it."""
 
@@ -27,11 +36,12 @@ class TopicsView(Protocol):
     def name_of(self, topic_id: bytes) -> str | None:
         """Return the name of the topic with an id, or None."""
 
-    def matching(self, regex: str) -> Iterable[str]:
-        """Return the names of all topics that a regular expression matches as a whole, in bounded time.
+    def matching(self, regex: str) -> Matches:
+        """Return the topics that a regular expression matches as a whole, as far as that is known in bounded time.
 
         Raises:
-            ApiError: INVALID_REGULAR_EXPRESSION, with the reason.
+            ApiError: INVALID_REGULAR_EXPRESSION, with the reason, or COORDINATOR_LOAD_IN_PROGRESS: very many
+                expressions are being evaluated.
         """
 
 
@@ -48,9 +58,9 @@ class NoTopics:
         """Return None."""
         return None
 
-    def matching(self, regex: str) -> Iterable[str]:  # noqa: ARG002 - nothing matches
+    def matching(self, regex: str) -> Matches:  # noqa: ARG002 - nothing matches
         """Return nothing."""
-        return ()
+        return Matches((), is_current=True)
 
 
 def known_topics(view: TopicsView, names: Iterable[str]) -> dict[str, TopicInfo]:

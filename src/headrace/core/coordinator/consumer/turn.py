@@ -47,6 +47,8 @@ Visible = Callable[[str], bool]
 LARGE_GROUP: Final = 100
 """From so many members on a target is kept for a millisecond for each of them: an assignment costs time in proportion
 to them, and where a thousand come at once there are to be a handful of assignments, not a thousand."""
+EVALUATION_MS: Final = 500
+"""After how long a member comes again whose regular expression takes long to evaluate."""
 _WANTS: Final = ("topics", "regex", "assignor", "rack_id")
 """What of a member the assignment depends on."""
 
@@ -59,7 +61,7 @@ class Turn:
         member_id: Whose turn it is.
         before: What it held.
         records: What is written; complete after `run`.
-        wait_ms: After how long a newcomer is looked at, None if it has been; known after `run`.
+        wait_ms: After how long the member is looked at again, None if that need not be soon; known after `run`.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class Turn:
         self._member = member
         self._now_ms = now_ms
         self._regexes = group.regexes
+        self._is_resolved = True
 
     def run(self, owned: Partitions | None, visible: Visible) -> Current:
         """Decide, and return what the member holds from now on.
@@ -104,7 +107,7 @@ class Turn:
         """Note what the turn has looked at, and how long the member may be silent; once `records` are replayed."""
         shard, group = self._shard, self._shard.consumers[self.group.group_id]
         group.checked = shard.topics.changes
-        if self._member.regex is not None:
+        if self._member.regex is not None and self._is_resolved:
             group.resolved[self._member.regex] = shard.topics.changes
         if self._identity.replaces is not None:
             shard.cancel_consumer_timers(group, self._identity.replaces)
@@ -144,7 +147,13 @@ class Turn:
         if regex not in self._regexes:
             wishes = self.group.wishes_after(self._former, self._member)
             check_regexes_count({other for _, other in wishes if other is not None})
-        names = tuple(sorted(filter(visible, view.matching(regex))))
+        matches = view.matching(regex)
+        self._is_resolved = matches.is_current
+        if not matches.is_current:
+            self.wait_ms = EVALUATION_MS
+        if matches.names is None:
+            return  # the member begins without these topics, or keeps those that were known before
+        names = tuple(sorted(filter(visible, matches.names)))
         if self._regexes.get(regex) != names:
             self._regexes = {**self._regexes, regex: names}
             self.records.append(ResolvedRegex(self.group.group_id, regex, names, self._now_ms))
@@ -199,7 +208,7 @@ class Turn:
         if not 0 < wait_ms <= interval_ms:
             return False
         if self._identity.is_new:
-            self.wait_ms = wait_ms
+            self.wait_ms = wait_ms if self.wait_ms is None else min(wait_ms, self.wait_ms)
         return True
 
     def _is_free(self, partition: Partition) -> bool:
