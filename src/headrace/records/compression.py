@@ -31,6 +31,8 @@ RATIO_FLOOR: Final = 4 << 20
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK: Final = 32 << 10
+FAST: Final = 1
+"""The level of all codecs at which a megabyte takes some ten milliseconds to be compressed."""
 MAX_GZIP_MEMBERS: Final = 16
 """Most members of a gzip stream: clients write one, and each costs a few microseconds however little it holds."""
 _GZIP_CHUNK: Final = 1 << 20
@@ -40,6 +42,10 @@ MAX_SNAPPY_BLOCKS: Final = 1 << 14
 _SNAPPY_MAX_RATIO: Final = 64
 """A snappy element of two or three bytes yields at most 64: larger claims are lies."""
 _INT32: Final = struct.Struct(">i")
+
+
+class OutputTooLargeError(CorruptRecordError):
+    """Compressed data becomes more bytes than it may."""
 
 
 class Compression(IntEnum):
@@ -71,15 +77,16 @@ def decompress(codec: Compression, data: Buffer, limit: int = MAX_DECOMPRESSED_S
         limit: Most bytes of output, besides the bound by ratio.
 
     Raises:
-        CorruptRecordError: The data is damaged, or its output exceeds the bound.
+        OutputTooLargeError: The output exceeds the bound.
+        CorruptRecordError: The data is damaged.
     """
     if codec == Compression.NONE:
         return bytes(data)
     return _DECOMPRESSORS[codec](data, output_bound(len(data), limit))
 
 
-def _too_large(bound: int) -> CorruptRecordError:
-    return CorruptRecordError(f"a compressed batch exceeds {bound} bytes when decompressed")
+def _too_large(bound: int) -> OutputTooLargeError:
+    return OutputTooLargeError(f"a compressed batch exceeds {bound} bytes when decompressed")
 
 
 def _compress_gzip(data: Buffer, level: int | None) -> bytes:

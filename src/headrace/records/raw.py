@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from headrace.errors import CorruptRecordError
+from headrace.errors import CorruptRecordError, InvalidRecordError
 from headrace.records.batch import HEADER_SIZE, MIN_RECORD_SIZE, BatchHeader
 from headrace.records.compression import MAX_DECOMPRESSED_SIZE, Compression, decompress
 from headrace.records.varint import MAX_VARLONG_SIZE, decode_varint, encode_varint, wrap
 from headrace.types import Buffer
 
+RecordPlace = tuple[int, int, int, int, int]
+"""First byte, byte after the last, timestamp delta, offset delta, and the byte at which the headers begin."""
 RawRecord = tuple[int, int, int, int, bytes | None, bool]
 """First byte, byte after the last, timestamp delta, offset delta, key, and whether there is a value."""
 
@@ -72,6 +74,131 @@ def iterate_raw(data: bytes, count: int) -> Iterator[RawRecord]:
         raise CorruptRecordError("a batch ends inside a record") from None
     if position != size:
         raise CorruptRecordError(f"{size - position} bytes after the last record of a batch")
+
+
+def record_places(  # noqa: PLR0912 - one loop with few calls
+    data: bytes, count: int
+) -> Iterator[RecordPlace]:
+    """Yield where the records and their headers lie, and their deltas; keys, values and headers are passed over.
+
+    Raises:
+        CorruptRecordError: The bytes do not hold just as many records.
+    """
+    position, size = 0, len(data)
+    try:
+        for _ in range(count):
+            start = position
+            length, position = _varint(data, position)
+            end = position + length
+            if length < MIN_RECORD_SIZE - 1 or end > size:
+                raise CorruptRecordError(f"record of {length} bytes at byte {start} does not fit")
+            byte = data[position + 1]  # behind the attributes, which mean nothing
+            if byte < 0x80:
+                timestamp_delta, position = (byte >> 1) ^ -(byte & 1), position + 2
+            else:
+                timestamp_delta, position = decode_varint(data, position + 1, MAX_VARLONG_SIZE)
+            offset_delta, position = _varint(data, position)
+            for _ in ("key", "value"):
+                byte = data[position]
+                if byte < 0x80:
+                    length, position = (byte >> 1) ^ -(byte & 1), position + 1
+                else:
+                    length, position = decode_varint(data, position)
+                if length > 0:
+                    position += length
+            if position >= end:
+                raise CorruptRecordError(f"the value of the record at byte {start} does not fit")
+            yield start, end, timestamp_delta, offset_delta, position
+            position = end
+    except IndexError:
+        raise CorruptRecordError("a batch ends inside a record") from None
+    if position != size:
+        raise CorruptRecordError(f"{size - position} bytes after the last record of a batch")
+
+
+def headers_in(data: bytes, most: int) -> list[tuple[bytes, bytes | None]]:
+    """Return the headers of a record from the bytes that hold them, to the end of the record.
+
+    Raises:
+        CorruptRecordError: The bytes do not hold headers, or more than `most`.
+    """
+    try:
+        count, position = _varint(data, 0)
+        if not 0 <= count <= most:
+            raise CorruptRecordError(f"{count} headers in a record, {most} are the most")
+        headers: list[tuple[bytes, bytes | None]] = []
+        for _ in range(count):
+            length, position = _varint(data, position)
+            name, position = data[position : position + length], position + length
+            value: bytes | None = None
+            size, position = _varint(data, position)
+            if size >= 0:
+                value, position = data[position : position + size], position + size
+            if length < 0 or position > len(data):
+                raise CorruptRecordError("a record ends inside its headers")
+            headers.append((name, value))
+    except IndexError:
+        raise CorruptRecordError("a record ends inside its headers") from None
+    if position != len(data):
+        raise CorruptRecordError(f"{len(data) - position} bytes after the headers of a record")
+    return headers
+
+
+def keyless(  # noqa: C901, PLR0912, PLR0915 - one loop without calls
+    data: bytes, count: int, most: int
+) -> list[int]:
+    """Return the numbers of the first few records without a key, `most` of them at most.
+
+    Raises:
+        InvalidRecordError: The records are not numbered from 0 on.
+        CorruptRecordError: The bytes do not hold just as many records.
+    """
+    position, size = 0, len(data)
+    found: list[int] = []
+    try:
+        for number in range(count):
+            low, high = data[position], data[position + 1]
+            if low < 0x80:
+                length, position = (low >> 1) ^ -(low & 1), position + 1
+            elif high < 0x80:
+                length, position = (low & 0x7F | high << 7) >> 1 ^ -(low & 1), position + 2
+            else:
+                length, position = decode_varint(data, position)
+            end = position + length
+            if length < MIN_RECORD_SIZE - 1 or end > size:
+                raise CorruptRecordError(
+                    f"record of {length} bytes before byte {position} does not fit"
+                )
+            if data[position + 1] < 0x80:
+                position += 2
+            else:
+                _, position = decode_varint(data, position + 1, MAX_VARLONG_SIZE)
+            low = data[position]
+            if low < 0x80:
+                delta, position = (low >> 1) ^ -(low & 1), position + 1
+            else:
+                delta, position = decode_varint(data, position)
+            if delta != number:
+                raise InvalidRecordError(
+                    f"record {number} of the batch has offset delta {delta}; it has to be {number}"
+                )
+            low = data[position]
+            if low < 0x80:
+                length, position = (low >> 1) ^ -(low & 1), position + 1
+            else:
+                length, position = decode_varint(data, position)
+            if length >= 0:
+                position += length
+            elif len(found) < most:
+                found.append(number)
+            if position >= end:
+                raise CorruptRecordError(f"the key of record {number} does not fit")
+            position = end
+    except IndexError:
+        raise CorruptRecordError("a batch ends inside a record") from None
+    if position != size:
+        raise CorruptRecordError(f"{size - position} bytes after the last record of a batch")
+    return found
 
 
 def record_starts(data: bytes, count: int) -> list[int]:

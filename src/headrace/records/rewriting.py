@@ -49,7 +49,12 @@ class Selection:
 
 
 def with_records(
-    header: BatchHeader, data: bytes, stays: Sequence[bool], *, max_timestamp: int | None = None
+    header: BatchHeader,
+    data: bytes,
+    stays: Sequence[bool],
+    *,
+    max_timestamp: int | None = None,
+    level: int | None = None,
 ) -> bytearray:
     """Return a batch with only those of its records that stay, at least one.
 
@@ -58,6 +63,7 @@ def with_records(
         data: The bytes of its records, decompressed.
         stays: Of each record, whether it does.
         max_timestamp: What the new header says; None finds it out, which costs as much as all else.
+        level: The level of compression, on the scale of the codec; None for its usual one.
 
     Raises:
         CorruptRecordError: The records do not decode.
@@ -71,15 +77,16 @@ def with_records(
     else:
         selection.newest_delta = max_timestamp - header.base_timestamp
     body = b"".join([data[start:end] for start, end in kept])
-    return rebuilt(header, body, selection, header.base_timestamp, header.attributes)
+    return rebuilt(header, body, selection, header.base_timestamp, header.attributes, level)
 
 
-def rebuilt(
+def rebuilt(  # noqa: PLR0917 - what a batch is made of
     header: BatchHeader,
     records: Buffer,
     selection: Selection,
     base_timestamp: int,
     attributes: int,
+    level: int | None = None,
 ) -> bytearray:
     """Return a batch with other records, given decompressed.
 
@@ -89,9 +96,10 @@ def rebuilt(
         selection: What there is to know of them.
         base_timestamp: From where their timestamps count.
         attributes: The batch's attributes from now on.
+        level: The level of compression, on the scale of the codec; None for its usual one.
     """
     codec = Compression(attributes & COMPRESSION_MASK)
-    body = records if codec is Compression.NONE else compress(codec, records)
+    body = records if codec is Compression.NONE else compress(codec, records, level)
     newest = wrap(header.base_timestamp + selection.newest_delta)
     if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
         newest = header.max_timestamp

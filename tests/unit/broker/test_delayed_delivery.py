@@ -504,7 +504,8 @@ def test_a_record_that_was_compressed_is_released_though_it_is_larger_than_a_seg
 def test_a_small_batch_of_very_many_records_is_not_looked_into(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("headrace.records.refusal.MAX_RECORDS", 3)
+    for module in ("headrace.core.delay.division", "headrace.records.expiry"):
+        monkeypatch.setattr(f"{module}.MAX_DIRECTED", 3)
     world = World()
     world.create_topic("dies", headrace_ttl_enable="true")
     dies = (b"", (("headrace.ttl-ms", b"10"),))

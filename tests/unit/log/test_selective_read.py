@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 
 import pytest
@@ -10,15 +11,22 @@ from headrace.core.log.partition_log import PartitionLog
 from headrace.core.log.replacement import finish_replacements
 from headrace.core.log.selective_read import SelectiveReading
 from headrace.errors import InvalidRecordError
-from headrace.records.batch import TimestampType, batch_crc, check_batch, iterate_headers
+from headrace.records.batch import (
+    BatchHeader,
+    TimestampType,
+    batch_crc,
+    check_batch,
+    iterate_headers,
+)
 from headrace.records.builder import build_batch
 from headrace.records.compression import Compression
+from headrace.records.raw import records_of
 from headrace.records.reader import read_batch, read_records
-from headrace.records.refusal import InvalidRecordsError
+from headrace.records.refusal import LOOK_BYTES, InvalidRecordsError
 from headrace.records.rewriting import placeholder
 from headrace.records.tags import TagFilter
 from headrace.storage.memory_files import MemoryFileSystem
-from headrace.types import FileRange
+from headrace.types import Buffer, FileRange, Payload
 from tests.fixtures.logs import NOW_MS, append, open_log
 
 EXPIRING = LogConfig(expires=True, retention_ms=-1)
@@ -53,7 +61,7 @@ def read(
     return reading.select(log, offset, max_bytes=max_bytes, up_to=end, minimum_one=True)
 
 
-def offsets(records: bytes | FileRange) -> list[int]:
+def offsets(records: Payload) -> list[int]:
     data = records.read() if isinstance(records, FileRange) else records
     return [record.offset for record in read_records(data)]
 
@@ -238,6 +246,70 @@ def test_how_much_one_read_looks_into_is_bounded() -> None:
     # What many batches give together is bounded by what the reader takes.
     found = read(log, tags=["a"], max_bytes=2000)
     assert len(found.records) <= 2080
+
+
+def put(log: PartitionLog, records: bytes) -> None:
+    log.append(records, leader_epoch=0, now_ms=NOW_MS, validate=False)  # as an earlier version did
+
+
+def test_a_batch_that_is_too_large_to_be_looked_into_is_sent_whole() -> None:
+    log = open_log(MemoryFileSystem(), LogConfig(expires=True, filters=True, retention_ms=-1))
+    noise = random.Random(1).randbytes(20_000)
+    for size in (LOOK_BYTES - 30_000, LOOK_BYTES):
+        headers = [("headrace.tag", b"a"), ("headrace.ttl-ms", b"1")]
+        records = [(noise + bytes(size - len(noise)), b"v", headers, NOW_MS)]
+        put(log, build_batch(records, compression=Compression.ZSTD))
+    reading = SelectiveReading(NOW_MS + 5, TagFilter.of(["b"]), effort=LOOK_BYTES // 2)
+    found = reading.select(log, 1, max_bytes=1 << 20, up_to=2, minimum_one=True)
+    assert found is not None
+    assert offsets(found.records) == [1]
+    assert reading.effort <= -LOOK_BYTES // 2  # the attempt is work, too
+    assert offsets(read(log, 1, now_ms=NOW_MS + 5).records) == [1]
+    assert offsets(read(log, 0, now_ms=NOW_MS + 5, tags=["b"]).records) == []
+
+
+def test_a_batch_of_too_many_records_is_sent_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.core.log.selective_read.MOST_RECORDS", 3)
+    log = open_log(MemoryFileSystem(), FILTERED)
+    for count in (3, 4):
+        append(log, batch([None] * count, tags=["a"] * count))
+    assert everything(log, tags=["b"])[0] == [3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("codec", list(Compression))
+def test_what_is_left_of_a_large_batch_is_sent_uncompressed(
+    codec: Compression, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.core.log.selective_read._MOST_COMPRESSED", 300)
+    log = open_log(MemoryFileSystem(), FILTERED)
+    for count in (2, 50):
+        append(log, batch([None] * count, tags=["a", "b"] * (count // 2), compression=codec))
+    answers = [read(log, 0, max_bytes=1, tags=["a"]), read(log, 2, tags=["a"])]
+    codecs = [
+        [header.compression for _, header in iterate_headers(answer.records)] for answer in answers
+    ]
+    assert codecs == [[codec], [Compression.NONE]]
+    assert everything(log, tags=["a"])[0] == list(range(0, 52, 2))
+
+
+def test_a_batch_is_decompressed_once_though_nobody_knows_when_it_expires(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = open_log(MemoryFileSystem(), LogConfig(expires=True, retention_ms=-1))
+    for _ in range(5):
+        append(log, batch([10, None], compression=Compression.GZIP))
+    log.segments.active.adopt_expiries(None)
+    looked = 0
+
+    def counted(header: BatchHeader, records: Buffer, limit: int) -> bytes:
+        nonlocal looked
+        looked += 1
+        return records_of(header, records, limit)
+
+    for module in ("headrace.core.log.selective_read", "headrace.records.expiry"):
+        monkeypatch.setattr(f"{module}.records_of", counted)
+    assert everything(log, now_ms=NOW_MS + 20)[0] == [1, 3, 5, 7, 9]
+    assert looked == 5
 
 
 def test_a_log_leaves_their_share_to_those_that_follow_and_takes_what_others_have_left() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -77,3 +78,36 @@ def test_only_whole_tags_in_headers_of_that_name_count() -> None:
     data = records_of(header, batch)
     assert TagFilter.of(["a"]).select(header, data) == [False, False, False, True, False]
     assert TagFilter.of(["c"]).select(header, data) is None
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_search_for_many_tags_finds_what_searches_for_each_find(seed: int) -> None:
+    choice = random.Random(seed)
+    names = [choice.randbytes(choice.choice([1, 2, 63, 64, 255])).hex()[:255] for _ in range(12)]
+    traps = [b"\x18headrace.tag", b"\x18headrace.tag" + b"\xff" * 9, b"headrace.tag", b""]
+    records = [
+        (
+            choice.choice(traps),
+            choice.choice(traps),
+            [("headrace.tag", choice.choice(names).encode()) for _ in range(choice.randrange(3))],
+            1,
+        )
+        for _ in range(choice.randrange(1, 60))
+    ]
+    batch = build_batch(records)
+    header = BatchHeader.parse(batch)
+    data = records_of(header, batch)
+    wanted = choice.sample(names, choice.choice([5, 9]))
+    each = [TagFilter.of([tag]).select(header, data) for tag in wanted]
+    expected = [any(one) for one in zip(*[passes for passes in each if passes], strict=True)]
+    assert TagFilter.of(wanted).select(header, data) == (expected or None)
+
+
+def test_a_batch_with_too_many_tags_passes_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.records.tags.MAX_FOUND", 3)
+    for count, passes in ((3, None), (4, [True] * 4)):
+        batch = build_batch([(None, b"v", [("headrace.tag", b"x")], 1)] * count)
+        header = BatchHeader.parse(batch)
+        data = records_of(header, batch)
+        for wanted in ("a", "abcdefgh"):
+            assert TagFilter.of(list(wanted)).select(header, data) == passes

@@ -34,6 +34,7 @@ from headrace.errors import (
 from headrace.ports import Journal
 from headrace.records.batch import BatchHeader
 from headrace.records.expiry import check_expiry
+from headrace.records.refusal import produced_records
 from headrace.types import Buffer
 
 if TYPE_CHECKING:
@@ -179,10 +180,12 @@ class Deliveries:
         if not delays:
             return None
         check_produced(records, partition.log.config, now_ms)
+        data = produced_records(BatchHeader.parse(records), records)
         if partition.log.config.expires:
-            check_expiry(records)
+            check_expiry(records, data)
         return divide(
             records,
+            data=data,
             now_ms=now_ms if schedule is None else schedule.clock(now_ms),
             max_delay_ms=None if repeats_divided else partition.max_delay_ms,
         )
@@ -216,7 +219,7 @@ class Deliveries:
             delayed = delayed_of(header, records)
             if schedule is not None and schedule.knows(header, len(delayed)):
                 return True
-            return was_divided(header, delayed, batch, compacts=log.config.compacts)
+            return was_divided(delayed, batch, compacts=log.config.compacts)
         except CorruptRecordError as error:
             raise InvalidRecordError(str(error)) from error
 

@@ -12,7 +12,7 @@ records are delayed it is a control record that means nothing: clients pass over
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from headrace.core.delay.schedule_batch import Waiting, encode_waiting, sealed
@@ -25,18 +25,27 @@ from headrace.records.batch import (
     TRANSACTIONAL_FLAG,
     BatchHeader,
 )
-from headrace.records.builder import Headers
+from headrace.records.compression import FAST
 from headrace.records.directives import DELAY_MS, DELIVER_AT_MS, TTL_MS, decode_ms
-from headrace.records.raw import records_of
-from headrace.records.reader import Record, decode_data
-from headrace.records.refusal import InvalidRecordsError, require_few
+from headrace.records.raw import RecordPlace, headers_in, record_places, records_of
+from headrace.records.refusal import (
+    LOOK_BYTES,
+    MAX_DIRECTED,
+    MAX_HEADERS,
+    InvalidRecordsError,
+    produced_records,
+    require_few,
+)
 from headrace.records.rewriting import placeholder_record, with_records
-from headrace.records.varint import decode_varint
 from headrace.types import Buffer
 
 _COMMON: Final = b"headrace.del"
 """What the names of both headers begin with: a batch without it is not looked at any closer."""
+_DELAYING: Final = {name.encode(): name for name in (DELIVER_AT_MS, DELAY_MS)}
+_TTL: Final = TTL_MS.encode()
 _MOST_REPORTED: Final = 100
+MAX_DELAYED_BYTES: Final = 2 << 20
+"""Most bytes of the records of a batch of which some wait: they are written to the schedule as they are."""
 
 
 class Divided(NamedTuple):
@@ -55,25 +64,35 @@ def may_be_delayed(records: Buffer) -> bool:
     return bool(records[CRC_START + 1] & COMPRESSION_MASK) or _COMMON in bytes(records)
 
 
-def divide(records: Buffer, *, now_ms: int, max_delay_ms: int | None) -> Divided | None:
+def divide(
+    records: Buffer, *, now_ms: int, max_delay_ms: int | None, data: bytes | None = None
+) -> Divided | None:
     """Divide a sound batch; None if none of its records is delayed.
 
     Args:
         records: The batch.
         now_ms: The schedule's time: delays count from it, and what was due before is due then.
         max_delay_ms: The longest delay that is accepted; None accepts all, as of a batch that has been accepted before.
+        data: The bytes of its records, decompressed; None if they have yet to be.
 
     Raises:
         ApiError: INVALID_RECORD; a header is not well-formed, or the delay too long, or the batch is transactional.
+            MESSAGE_TOO_LARGE; there are more records, or more bytes of them, than are looked into.
     """
     header = BatchHeader.parse(records)
+    if data is None:
+        data = produced_records(header, records)
+    if _COMMON not in data:
+        return None
+    require_few(header, MAX_DIRECTED, "where records wait")
+    if len(data) > MAX_DELAYED_BYTES:
+        raise ApiError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"the batch has {len(data)} bytes of records; {MAX_DELAYED_BYTES} are the most where records wait",
+        )
     try:
-        data = records_of(header, records)
-        if _COMMON not in data:
-            return None
-        require_few(header)
-        decoded = decode_data(header, data)
-        dues = _dues(decoded, now_ms, max_delay_ms)
+        places = list(record_places(data, header.records_count))
+        dues = _dues(data, places, now_ms, max_delay_ms)
         if dues is None:
             return None
         if header.attributes & TRANSACTIONAL_FLAG:
@@ -83,7 +102,7 @@ def divide(records: Buffer, *, now_ms: int, max_delay_ms: int | None) -> Divided
             )
         waiting = [
             Waiting(max(due, now_ms), data[start:end])
-            for due, (start, end) in zip(dues, _slices(data, len(dues)), strict=True)
+            for due, (start, end, *_) in zip(dues, places, strict=True)
             if due is not None
         ]
         now = _now_part(header, data, [due is None for due in dues], now_ms)
@@ -93,62 +112,81 @@ def divide(records: Buffer, *, now_ms: int, max_delay_ms: int | None) -> Divided
     return Divided(now, later, min(entry.due_ms for entry in waiting))
 
 
-def delayed_of(header: BatchHeader, records: Buffer) -> list[Record]:
+class Delayed(NamedTuple):
+    """A delayed record of a produced batch: its offset in the batch, and whether it may expire."""
+
+    offset_delta: int
+    has_ttl: bool
+
+
+def delayed_of(header: BatchHeader, records: Buffer) -> list[Delayed]:
     """Return the delayed records of a sound batch.
 
     Raises:
-        ApiError: MESSAGE_TOO_LARGE; they are more than are looked into.
+        ApiError: MESSAGE_TOO_LARGE; there are more records, or more bytes of them, than are looked into.
+        InvalidRecordError: They do not decompress.
         CorruptRecordError: They do not decode.
     """
-    require_few(header)
-    decoded = decode_data(header, records_of(header, records))
-    return [each for each in decoded if not {DELIVER_AT_MS, DELAY_MS}.isdisjoint(_names(each))]
+    require_few(header, MAX_DIRECTED, "where records wait")
+    data = produced_records(header, records)
+    delayed: list[Delayed] = []
+    headers_of = _Headers(data)
+    for place in record_places(data, header.records_count):
+        names = {name for name, _ in headers_of(place)}
+        if names & _DELAYING.keys():
+            delayed.append(Delayed(place[3], _TTL in names))
+    return delayed
 
 
-def was_divided(
-    header: BatchHeader, delayed: list[Record], stored: Buffer, *, compacts: bool
-) -> bool | None:
+def was_divided(delayed: list[Delayed], stored: Buffer, *, compacts: bool) -> bool | None:
     """Return whether a stored batch is what division has left; None if cleaning may have left the same.
 
     Args:
-        header: Of the batch as it is produced once more.
-        delayed: Those of its records that are delayed.
+        delayed: The delayed records of the batch as it is produced once more.
         stored: What the partition has of it; not a control batch.
         compacts: Whether a record may have gone for a newer one of its key, besides for its time to live.
 
     Raises:
-        CorruptRecordError: What is stored does not decode.
+        CorruptRecordError: What is stored does not decode, or decompresses to more than is looked into.
     """
-    of_stored = BatchHeader.parse(stored)
-    kept = decode_data(of_stored, records_of(of_stored, stored))
-    there = {record.offset - of_stored.base_offset for record in kept}
-    if any(record.offset - header.base_offset in there for record in delayed):
+    header = BatchHeader.parse(stored)
+    data = records_of(header, stored, LOOK_BYTES)
+    there = {place[3] for place in record_places(data, header.records_count)}
+    if any(record.offset_delta in there for record in delayed):
         return False
-    gone = compacts or all(TTL_MS in _names(record) for record in delayed)
+    gone = compacts or all(record.has_ttl for record in delayed)
     return None if gone else True
 
 
-def _names(record: Record) -> set[str]:
-    return {name for name, _ in record.headers}
+class _Headers:
+    """Reads the headers of records that name a directive; those of all others count as none."""
+
+    __slots__ = ("_data", "_left")
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._left = MAX_HEADERS
+
+    def __call__(self, place: RecordPlace) -> Sequence[tuple[bytes, bytes | None]]:
+        section = self._data[place[4] : place[1]]
+        if _COMMON not in section:
+            return ()
+        headers = headers_in(section, self._left)
+        self._left -= len(headers)
+        return headers
 
 
-def _slices(data: bytes, count: int) -> Iterator[tuple[int, int]]:
-    """Yield where the records lie that have been found to decode."""
-    position = 0
-    for _ in range(count):
-        length, start = decode_varint(data, position)
-        yield position, start + length
-        position = start + length
-
-
-def _dues(records: list[Record], now_ms: int, max_delay_ms: int | None) -> list[int | None] | None:
+def _dues(
+    data: bytes, places: Sequence[RecordPlace], now_ms: int, max_delay_ms: int | None
+) -> list[int | None] | None:
     """Return of each record when it is due, None if it is not delayed; None if none is."""
     dues: list[int | None] = []
     wrong: list[int] = []
     reason = ""
-    for number, record in enumerate(records):
+    headers_of = _Headers(data)
+    for number, place in enumerate(places):
         try:
-            dues.append(_due(record.headers, now_ms, max_delay_ms) if record.headers else None)
+            dues.append(_due(headers_of(place), now_ms, max_delay_ms))
         except InvalidRecordError as error:
             reason = reason or error.message
             wrong.append(number)
@@ -157,15 +195,18 @@ def _dues(records: list[Record], now_ms: int, max_delay_ms: int | None) -> list[
     return dues if any(due is not None for due in dues) else None
 
 
-def _due(headers: Headers, now_ms: int, max_delay_ms: int | None) -> int | None:
+def _due(
+    headers: Sequence[tuple[bytes, bytes | None]], now_ms: int, max_delay_ms: int | None
+) -> int | None:
     due: int | None = None
     for name, content in headers:
-        if name in (DELIVER_AT_MS, DELAY_MS):
+        directive = _DELAYING.get(name)
+        if directive is not None:
             if due is not None:
                 raise InvalidRecordError(
                     f"a record has one header {DELIVER_AT_MS} or {DELAY_MS}, not several"
                 )
-            due = decode_ms(content, name) + (now_ms if name == DELAY_MS else 0)
+            due = decode_ms(content, directive) + (now_ms if directive == DELAY_MS else 0)
     if due is not None and max_delay_ms is not None and due - now_ms > max_delay_ms:
         raise InvalidRecordError(
             f"a record is delayed by {due - now_ms} ms; headrace.delay.max.ms is {max_delay_ms}"
@@ -175,7 +216,7 @@ def _due(headers: Headers, now_ms: int, max_delay_ms: int | None) -> int | None:
 
 def _now_part(header: BatchHeader, data: bytes, stays: list[bool], now_ms: int) -> Buffer:
     if any(stays):
-        return with_records(header, data, stays)
+        return with_records(header, data, stays, level=FAST)
     return sealed(
         header._replace(
             attributes=CONTROL_FLAG,

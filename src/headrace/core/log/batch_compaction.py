@@ -18,8 +18,13 @@ from typing import Final
 from headrace.core.log.offset_map import SHORT_KEY, key_id
 from headrace.errors import CorruptRecordError, InvalidRecordError
 from headrace.records.batch import DELETE_HORIZON_FLAG, BatchHeader
-from headrace.records.raw import iterate_raw, records_of, shift_timestamp
-from headrace.records.refusal import InvalidRecordsError
+from headrace.records.raw import iterate_raw, keyless, records_of, shift_timestamp
+from headrace.records.refusal import (
+    MAX_KEYED,
+    InvalidRecordsError,
+    produced_records,
+    require_few,
+)
 from headrace.records.rewriting import Selection, rebuilt, without_records
 from headrace.records.varint import wrap
 from headrace.types import Buffer
@@ -168,18 +173,13 @@ def require_keys(records: Buffer) -> None:
     Raises:
         InvalidRecordError: A record has none (`InvalidRecordsError`), the records are not numbered from 0 on, or do
             not decode.
+        ApiError: MESSAGE_TOO_LARGE; there are more records, or more bytes of them, than are looked into.
     """
     header = BatchHeader.parse(records)
-    numbers: list[int] = []
+    require_few(header, MAX_KEYED, "on a compacted topic")
     try:
-        raw_records = iterate_raw(records_of(header, records), header.records_count)
-        for number, (_, _, _, offset_delta, key, _) in enumerate(raw_records):
-            if offset_delta != number:
-                raise InvalidRecordError(
-                    f"record {number} of the batch has offset delta {offset_delta}; it has to be {number}"
-                )
-            if key is None and len(numbers) < _MOST_REPORTED:
-                numbers.append(number)
+        data = produced_records(header, records)
+        numbers = keyless(data, header.records_count, _MOST_REPORTED)
     except CorruptRecordError as error:
         raise InvalidRecordError(str(error)) from error
     if numbers:

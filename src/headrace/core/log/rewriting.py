@@ -67,7 +67,7 @@ class _Group:
         """Take note of when the next batch expires."""
         if self.expiries is None:
             self.expiries = ExpiryIndex()
-        expiry = expiry_of_batch(header, batch)
+        expiry = expiry_of_batch(header, batch, briefly=False)
         self.expiries.note(self.position, self.position + len(batch), expiry)
 
     def add(self, batch: Buffer, header: BatchHeader) -> None:

@@ -19,15 +19,32 @@ from headrace.core.log.config import LogConfig
 from headrace.core.log.partition_log import PartitionLog
 from headrace.core.log.segment import Segment
 from headrace.errors import CorruptRecordError
-from headrace.records.batch import HEADER_SIZE, MAX_RECORDS, BatchHeader, iterate_headers
-from headrace.records.expiry import expiries, expiry_of_batch
+from headrace.records.batch import (
+    COMPRESSION_MASK,
+    HEADER_SIZE,
+    BatchHeader,
+    iterate_headers,
+)
+from headrace.records.compression import FAST, OutputTooLargeError
+from headrace.records.expiry import NOTHING_EXPIRES, Expiry, expiries, expiry_of_batch
 from headrace.records.raw import records_of
+from headrace.records.refusal import LOOK_BYTES, MAX_DIRECTED
 from headrace.records.rewriting import placeholder, with_records
 from headrace.records.tags import TagFilter
 from headrace.types import FileRange, Payload
 
 EFFORT_BYTES: Final = 4 << 20
-"""How much one request looks into, as bytes of decompressed records: some ten milliseconds."""
+"""How much one request looks into, as bytes of decompressed records, and one batch: some ten milliseconds each."""
+MOST_RECORDS: Final = 1 << 16
+"""Of how many records a batch is searched for tags; a larger one is sent whole."""
+_RECORD_COST: Final = 64
+"""What it costs to find a record, in bytes that are decompressed."""
+_HEADER_COST: Final = 128
+"""What it costs to look at a header, in bytes that are decompressed."""
+_COMPRESSION_COST: Final = 4
+"""What it costs to compress a byte, in bytes that are decompressed."""
+_MOST_COMPRESSED: Final = 1 << 20
+"""How many bytes of records are compressed again for an answer; more are sent as they are."""
 _WORTH_SENDING: Final = 64 << 10
 """A range without expired records is answered by itself from this size on, to be sent from its file."""
 
@@ -106,6 +123,8 @@ class _Read:
         self._size = 0
         self._end_offset = 0
         """Behind the last batch of the answer."""
+        self._expiry: Expiry | None = None
+        """When the records of the batch expire that was looked into last; None if that was not found out."""
 
     def run(self, offset: int, *, max_bytes: int, up_to: int, minimum_one: bool) -> Selected | None:
         start = position = offset
@@ -184,6 +203,7 @@ class _Read:
             batch, position = data[at : at + header.size], found.position + at
             kept: memoryview | bytearray | None = batch
             if self._tags is not None or self._may_have_expired(segment, position, header):
+                self._expiry = None
                 kept = self._what_stays(header, batch)
                 self._learn(segment, position, header, batch)
             offset = header.next_offset
@@ -198,30 +218,57 @@ class _Read:
         return segment.expiries.first_expired(position, end, self._now_ms) is not None
 
     def _what_stays(self, header: BatchHeader, batch: memoryview) -> memoryview | bytearray | None:
-        self._reading.effort -= header.size
-        if header.is_control or header.records_count > MAX_RECORDS:
+        reading = self._reading
+        reading.effort -= header.size
+        if header.is_control or header.records_count > MOST_RECORDS:
             return batch  # so many are not looked into: readers of tags look themselves
         if not header.records_count:
             return None
         try:
-            data = records_of(header, batch)
-            self._reading.effort -= max(0, len(data) - header.size)
+            data = self._decompressed(header, batch)
+            if data is None:
+                return batch
             stays = self._selection(header, data)
+            if stays is not None:
+                self._reading.effort -= _RECORD_COST * len(stays)
             if stays is None or not any(stays):
                 return None
-            if all(stays):
-                return batch
-            return with_records(header, data, stays, max_timestamp=header.max_timestamp)
+            return batch if all(stays) else self._rebuilt(header, data, stays)
         except CorruptRecordError:
             return batch  # the producer's doing: the reader is to see it
+
+    def _decompressed(self, header: BatchHeader, batch: memoryview) -> bytes | None:
+        """Return the records of a batch, None if they are too large to be looked into."""
+        reading = self._reading
+        try:
+            data = records_of(header, batch, LOOK_BYTES)
+        except OutputTooLargeError:
+            reading.effort -= LOOK_BYTES
+            return None
+        reading.effort -= max(0, len(data) - header.size)
+        if self._tags is not None:
+            reading.effort -= _HEADER_COST * self._tags.headers_to_look_at(data)
+        return data
+
+    def _rebuilt(self, header: BatchHeader, data: bytes, stays: Sequence[bool]) -> bytearray:
+        """Return a batch with what stays, compressed quickly or, where that would take long, not at all."""
+        newest = header.max_timestamp
+        if header.compression:
+            if len(data) > _MOST_COMPRESSED:
+                header = header._replace(attributes=header.attributes & ~COMPRESSION_MASK)
+            else:
+                self._reading.effort -= _COMPRESSION_COST * len(data)
+        return with_records(header, data, stays, max_timestamp=newest, level=FAST)
 
     def _selection(self, header: BatchHeader, data: bytes) -> Sequence[bool] | None:
         wanted = None if self._tags is None else self._tags.select(header, data)
         if wanted is None and self._tags is not None:
             return None
-        times = expiries(header, data) if self._expires else None
+        times = expiries(header, data, MAX_DIRECTED) if self._expires else None
+        self._expiry = NOTHING_EXPIRES
         if times is None:
             return wanted if wanted is not None else (True,)
+        self._expiry = Expiry(min(times), max(times))
         now_ms = self._now_ms
         unexpired = [time > now_ms for time in times]
         if wanted is None:
@@ -234,7 +281,10 @@ class _Read:
         """Note when the records of a batch expire if nobody did: the broker was killed, or the option was off."""
         if not self._expires or position != segment.expiries.end:
             return
-        segment.expiries.note(position, position + header.size, expiry_of_batch(header, batch))
+        expiry = self._expiry
+        if expiry is None:
+            expiry = expiry_of_batch(header, batch)
+        segment.expiries.note(position, position + header.size, expiry)
         if position + header.size == segment.size:
             segment.write_expiries()
 
