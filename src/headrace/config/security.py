@@ -77,6 +77,13 @@ class SecurityConfig:
         documentation="Whether clients on other machines may send their password by PLAIN over connections that are "
         "not encrypted. Headrace's own option.",
     )
+    headrace_ssl_crl_location: str = option(
+        "",
+        "Files with lists of revoked certificates (X.509 CRLs, PEM or DER), with commas between: with ssl.client.auth "
+        "a client is refused whose certificate is in one, or whose authority has none that counts now. They are read "
+        "again when they change. Headrace's own option.",
+        type=_LIST,
+    )
     listener_security_protocol_map: str = option(
         "",
         "The security protocol of each listener, as NAME:PROTOCOL with commas between: PLAINTEXT, SSL, SASL_PLAINTEXT "

@@ -1,4 +1,4 @@
-"""What is read from an X.509 certificate: its subject as Kafka prints it, and when it expires.
+"""What is read from an X.509 certificate: its subject as Kafka prints it, and when it expires. The same of a CRL.
 
 `ssl` gives the certificate of a client as DER and has no text of its subject by RFC 2253, which is what principals and
 ACLs are written with. Certificates come here after OpenSSL has verified them, or are the broker's own.
@@ -12,7 +12,9 @@ from typing import Final, NamedTuple
 
 _SEQUENCE: Final = 0x30
 _OBJECT_ID: Final = 0x06
+_INTEGER: Final = 0x02
 _VERSION: Final = 0xA0
+_UTC_TIME: Final = 0x17
 _GENERALIZED_TIME: Final = 0x18
 _LONG: Final = 0x80
 _UTC_TIME_DIGITS: Final = 12
@@ -70,6 +72,43 @@ def read_certificate(der: bytes) -> Certificate:
         return Certificate(_distinguished_name(subject.content), _seconds(not_after))
     except (ValueError, IndexError, StopIteration) as error:
         raise CertificateError(f"a certificate that cannot be read: {error}") from error
+
+
+class RevocationList(NamedTuple):
+    """The parts of a list of revoked certificates that are used."""
+
+    issuer: str
+    """Whose certificates it is about, by RFC 2253."""
+    this_update_s: int
+    """When it was made, in seconds since 1970."""
+    next_update_s: int | None
+    """When there has to be another one; None if it does not say."""
+
+
+def read_revocation_list(der: bytes) -> RevocationList:
+    """Read who made a list of revoked certificates, and until when it counts; the entries are OpenSSL's affair.
+
+    Raises:
+        CertificateError: It is malformed.
+    """
+    try:
+        (whole,) = _elements(der)
+        fields = _elements(next(_elements(whole.content)).content)
+        first = next(fields)
+        if first.tag == _INTEGER:  # the version, which the first one leaves out
+            next(fields)
+        issuer, this_update = next(fields), next(fields)
+        following = next(fields, None)
+        dated = following is not None and following.tag in {_UTC_TIME, _GENERALIZED_TIME}
+        return RevocationList(
+            _distinguished_name(issuer.content),
+            _seconds(this_update),
+            _seconds(following) if dated and following is not None else None,
+        )
+    except (ValueError, IndexError, StopIteration) as error:
+        raise CertificateError(
+            f"a list of revoked certificates that cannot be read: {error}"
+        ) from error
 
 
 class _Element(NamedTuple):

@@ -63,6 +63,7 @@ class BoundListener:
                 raise ConfigError(f"cannot listen on {listener}: {error.strerror}") from error
             self._servers.append(server)
         if tls is not None:
+            tls.run_aside = hub.aside.run
             hub.sweeps.append(tls.look)
 
     def reload(self) -> None:

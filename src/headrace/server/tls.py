@@ -24,13 +24,20 @@ FEED_BYTES: Final = 32 * 1024
 
 _HANDSHAKE: Final = 0x16
 _REASONS: Final = {
-    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "the client showed no certificate, and ssl.client.auth=required",
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "the client showed no certificate, or has none of an authority in "
+    "ssl.truststore.location; ssl.client.auth=required",
     "UNSUPPORTED_PROTOCOL": "the client speaks no version of TLS that ssl.enabled.protocols allows",
     "NO_SHARED_CIPHER": "client and broker have no cipher suite in common",
     "TLSV1_ALERT_UNKNOWN_CA": "the client does not trust the authority of the broker's certificate",
     "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "the client does not accept the broker's certificate",
     "SSLV3_ALERT_BAD_CERTIFICATE": "the client does not accept the broker's certificate",
     "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the client says that the broker's certificate has expired",
+}
+
+
+_REFUSED: Final = {
+    "CRL has expired": "the list of revoked certificates of its authority has expired: put a new one in its place",
+    "unable to get certificate CRL": "headrace.ssl.crl.location has no list of its authority",
 }
 
 
@@ -138,7 +145,8 @@ class TlsChannel:
 
 def _said(error: ssl.SSLError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"the client's certificate is refused: {error.verify_message}"
+        refused = error.verify_message
+        return f"the client's certificate is refused: {_REFUSED.get(refused, refused)}"
     reason = error.reason or str(error)
     return _REASONS.get(reason, reason.lower().replace("_", " "))
 
@@ -177,7 +185,12 @@ class TlsWriter(SocketWriter):
     def _write_some(self) -> int:
         if not self._ciphertext:
             piece = self._next_piece()
-            self._channel.write(piece)
+            try:
+                self._channel.write(piece)
+            except (
+                ssl.SSLError
+            ) as error:  # the client has ended TLS, or has broken it: it is gone, as by a reset
+                raise ConnectionAbortedError(_said(error)) from error
             self.queued_bytes -= len(piece)
             self._collect()
         count = self._sock.send(self._ciphertext)

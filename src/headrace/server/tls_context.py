@@ -13,15 +13,23 @@ import sys
 import tempfile
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
+from headrace.broker.access.authentication import RunAside, run_at_once
 from headrace.config.security import KEYSTORE_HINT, TRUSTSTORE_HINT, SecurityConfig
 from headrace.errors import ConfigError
 from headrace.ports import Journal
-from headrace.security.certificates import Certificate, CertificateError, read_certificate
+from headrace.security.certificates import (
+    Certificate,
+    CertificateError,
+    RevocationList,
+    read_certificate,
+)
 from headrace.security.principal_mapping import PrincipalMapping
+from headrace.server.client_authorities import name_authorities
+from headrace.server.revocation import EndsOfLists, check_against, read_lists
 
 WARN_DAYS: Final = 30
 """From so many days before its end on a certificate is warned of, once a day."""
@@ -34,6 +42,14 @@ _CLIENT_AUTH: Final = {"requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQU
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _TLS_1_3_SUITE: Final = re.compile(r"TLS_(?!.*_WITH_).*")
 _BINARY_STORES: Final = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce", b"\x30\x80", b"\x30\x81", b"\x30\x82")  # fmt: skip
+
+
+class _Loaded(NamedTuple):
+    """What is made of the files."""
+
+    context: ssl.SSLContext
+    certificate: Certificate
+    ends_of_lists: EndsOfLists
 
 
 class ServerTls:
@@ -62,6 +78,9 @@ class ServerTls:
         self._journal = journal
         self._wall_s = wall_s
         self._warned_days: int | None = None
+        self._loading = False
+        self.run_aside: RunAside = run_at_once
+        """How files are read again: 0.1 s for a list of 100,000 entries. A shell with threads sets its own."""
         self.mapping = PrincipalMapping(config.ssl_principal_mapping_rules)
         self.staging = memoryview(bytearray(_STAGING_BYTES))
         """Where ciphertext of any connection arrives: the event loop fills it and hands it over in one step."""
@@ -72,23 +91,36 @@ class ServerTls:
             config.ssl_truststore_location,
         )
         self._files = [Path(location) for location in locations if location]
+        self._files += map(Path, _lists_of(config))
         self._seen = self._stamps()
-        self.context, self._certificate = self._load()
+        self.context, self._certificate, self._ends_of_lists = self._load()
         self._warn_of_end()
 
     def reload(self) -> None:
         """Read the files again. If they cannot be used the old certificate stays, and the log says so."""
+        if self._loading:
+            return
         self._seen = self._stamps()
+        self._loading = True
+        self.run_aside(self._try_to_load, self._loaded)
+
+    def _try_to_load(self) -> _Loaded | ConfigError:
         try:
-            self.context, self._certificate = self._load()
+            return self._load()
         except ConfigError as error:
+            return error
+
+    def _loaded(self, outcome: _Loaded | ConfigError) -> None:
+        self._loading = False
+        if isinstance(outcome, ConfigError):
             self._journal.error(
                 "certificate_not_reloaded",
                 listener=self._listener,
-                error=str(error),
+                error=str(outcome),
                 action="the one in use stays",
             )
             return
+        self.context, self._certificate, self._ends_of_lists = outcome
         self._journal.info(
             "certificate_reloaded", listener=self._listener, subject=self._certificate.subject
         )
@@ -102,11 +134,13 @@ class ServerTls:
         else:
             self._warn_of_end()
 
-    def _load(self) -> tuple[ssl.SSLContext, Certificate]:
+    def _load(self) -> _Loaded:
         try:
-            return make_context(self._config)
+            context, certificate = make_context(self._config)
+            lists = revoke(context, self._config)
         except ConfigError as error:
             raise ConfigError(f"listener {self._listener}: {error}") from error
+        return _Loaded(context, certificate, EndsOfLists(self._listener, lists, self._journal))
 
     def _stamps(self) -> list[tuple[int, ...]]:
         stamps: list[tuple[int, ...]] = []
@@ -119,6 +153,7 @@ class ServerTls:
         return stamps
 
     def _warn_of_end(self) -> None:
+        self._ends_of_lists.look(self._wall_s())
         left_s = self._certificate.not_after_s - self._wall_s()
         left = int(left_s / _DAY_S)
         if left >= WARN_DAYS or left == self._warned_days:
@@ -159,6 +194,28 @@ def make_context(config: SecurityConfig) -> tuple[ssl.SSLContext, Certificate]:
     if config.ssl_client_auth != "none":
         _trust(context, config)
     return context, certificate
+
+
+def _lists_of(config: SecurityConfig) -> list[str]:
+    """Return where the lists of revoked certificates are; none where clients show no certificates."""
+    if config.ssl_client_auth == "none":
+        return []
+    return [each for each in map(str.strip, config.headrace_ssl_crl_location.split(",")) if each]
+
+
+def revoke(context: ssl.SSLContext, config: SecurityConfig) -> Sequence[RevocationList]:
+    """Have the certificates of clients checked against the lists of revoked ones, if there are any.
+
+    Raises:
+        ConfigError: They cannot be read or used.
+    """
+    locations = _lists_of(config)
+    if not locations:
+        return ()
+    found = read_lists(locations)
+    with _as_file(found.pem) as path:
+        check_against(context, path)
+    return found.lists
 
 
 def _set_versions(context: ssl.SSLContext, config: SecurityConfig) -> None:
@@ -231,10 +288,14 @@ def _trust(context: ssl.SSLContext, config: SecurityConfig) -> None:
             f"ssl.client.auth={config.ssl_client_auth} needs ssl.truststore.location: a PEM file with the authorities "
             "that sign the certificates of clients"
         )
+    authorities = _blocks(text, "CERTIFICATE")
     try:
-        context.load_verify_locations(cadata=_blocks(text, "CERTIFICATE"))
+        context.load_verify_locations(cadata=authorities)
     except ssl.SSLError as error:
         raise ConfigError(f"the trust store cannot be used: {_said(error)}") from error
+    name_authorities(
+        context, (ssl.PEM_cert_to_DER_cert(each[0]) for each in _BLOCK.finditer(authorities))
+    )
 
 
 def _read_pem(location: str, option: str, hint: Mapping[str, str]) -> str:
@@ -275,7 +336,9 @@ def _as_file(pem: bytes) -> Iterator[str]:
     if sys.platform == "linux":
         descriptor = os.memfd_create("pem", os.MFD_CLOEXEC)
         try:
-            os.write(descriptor, pem)
+            rest = memoryview(pem)
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
             yield f"/proc/self/fd/{descriptor}"
         finally:
             os.close(descriptor)

@@ -1,13 +1,15 @@
-"""TLS in memory: how much of it OpenSSL is made to hold."""
+"""TLS in memory: how much of it OpenSSL is made to hold, and what becomes of answers when it has ended."""
 
 from __future__ import annotations
 
+import asyncio
 import os
+import socket
 import ssl
 
 import pytest
 
-from headrace.server.tls import FEED_BYTES, TlsChannel
+from headrace.server.tls import FEED_BYTES, TlsChannel, TlsError, TlsWriter
 from tests.fixtures.certificates import Certificates, make_certificates
 from tests.unit.server.tls_fakes import client_context, server_tls
 
@@ -73,3 +75,26 @@ def test_what_was_not_read_is_kept_when_the_buffer_is_used_again(
     sealed[:] = bytes(len(sealed))
     assert pair.server.read(into[1_000:]) == len(data) - 1_000
     assert into == data
+
+
+@pytest.mark.parametrize("end", ["we have said goodbye", "the client has broken it"])
+def test_an_answer_after_the_end_of_tls_is_a_lost_connection(
+    certificates: Certificates, end: str
+) -> None:
+    """1. a fetch waits; 2. the client ends TLS, and so do we; 3. the answer comes before the socket is closed."""
+    pair = Pair(certificates)
+    failed: list[OSError] = []
+    if end == "we have said goodbye":
+        pair.server.say_goodbye()
+    else:
+        pair.server.received(memoryview(bytearray(b"\x17\x03\x03\x00\x20" + bytes(32))))
+        with pytest.raises(TlsError):
+            pair.server.read(memoryview(bytearray(100)))
+    ours, theirs = socket.socketpair()
+    loop = asyncio.new_event_loop()
+    writer = TlsWriter(loop, ours, lambda: None, failed.append, pair.server)
+    writer.send([b"answer"])
+    assert [type(error) for error in failed] == [ConnectionAbortedError]
+    assert writer.fileno() == -1
+    theirs.close()
+    loop.close()
