@@ -57,11 +57,11 @@ def next_epoch(epoch: int) -> int:
     return epoch + 1 if epoch < LAST_EPOCH else 1
 
 
-def each_once(topics: Sequence[FetchTopic]) -> Sequence[FetchTopic]:
+def each_once(topics: list[FetchTopic]) -> list[FetchTopic]:
     """Return the partitions of a full fetch, each once: as its last mention says, in the place of the first."""
-    count = sum(len(topic.partitions) for topic in topics)
-    if count <= 1:
+    if len(topics) == 1 and len(topics[0].partitions) == 1:  # a frequent case
         return topics
+    count = sum(len(topic.partitions) for topic in topics)
     if count == len(
         {(topic.topic, each.partition) for topic in topics for each in topic.partitions}
     ):
@@ -244,7 +244,7 @@ class FetchSessions:
         if request.session_epoch in FULL_FETCH_EPOCHS:
             if self._find(request.session_id, reader) is not None:
                 self.remove(request.session_id)
-            request.topics = list(each_once(request.topics))
+            request.topics = each_once(request.topics)
             if request.session_epoch == FINAL_EPOCH or not self._slots:
                 return WithoutSession(request.topics)
             return FullFetch(self, request, reader)

@@ -191,7 +191,10 @@ class Connection(asyncio.BufferedProtocol):
         if self._unmute is not None:
             self._unmute.cancel()
         self._writer.close()
-        self._receive.close()
+        if self.session.busy:  # with a request whose records are still in the buffer
+            self.session.on_idle = self._receive.close
+        else:
+            self._receive.close()
         self._ready.clear()
         self._cancel_slots()
         self._hub.closed(self)
@@ -466,7 +469,8 @@ class Connection(asyncio.BufferedProtocol):
         """Close the connection if it has run into a time-out, and give spare memory back. Called once a second."""
         if self.lost:
             return
-        self._receive.shrink()
+        if not self.session.busy:
+            self._receive.shrink()
         if self._closing_since_ms >= 0:
             if now_ms - self._closing_since_ms > _CLOSE_TIMEOUT_MS:
                 self._transport.abort()

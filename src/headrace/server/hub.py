@@ -126,6 +126,9 @@ class _ResponseSlot(Slot):
         self._deferred = None
         if self.connection.lost:
             return
+        if response is None:  # a request without an answer that took several steps
+            self.fill(())
+            return
         if isinstance(response, CloseConnection):
             self.connection.close(f"{_api_name(self._header.api_key)}: {response.reason}")
             return

@@ -317,13 +317,17 @@ class World:
         )
 
     def _answered(
-        self, client: LocalClient, on_done: OnDone, request: Message, response: Message | Exception
+        self,
+        client: LocalClient,
+        on_done: OnDone,
+        request: Message,
+        response: Message | Exception | None,
     ) -> None:
         """Keep an answer, or what a step of its handler raised, until the broker has come to rest."""
         if isinstance(response, Exception):
             client.inbox.append((on_done, _failure(request, response)))
         else:
-            client.inbox.append((on_done, _at_hand(response)))
+            client.inbox.append((on_done, None if response is None else _at_hand(response)))
         self.stirred = True
 
     def _run_clients(self) -> None:

@@ -7,6 +7,8 @@ from itertools import pairwise
 
 import pytest
 
+from headrace.broker.access.session import Session
+from headrace.broker.context import CloseConnection
 from headrace.broker.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH
 from headrace.broker.handlers.fetch import LONGEST_WAIT_MS
 from headrace.broker.handlers.metadata import CREATIONS_PER_REQUEST
@@ -22,8 +24,13 @@ from headrace.protocol.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from headrace.protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
 from headrace.records.reader import read_records
-from tests.fixtures.broker_harness import BrokerHarness, fetch_request
+from tests.fixtures.broker_harness import BrokerHarness, batch, fetch_request
 
 
 def test_a_wait_of_weeks_is_cut_short():
@@ -190,3 +197,49 @@ def test_a_fetch_of_many_partitions_is_read_in_steps(*, waits: bool):
     (topic,) = pending.response.responses
     assert [p.partition_index for p in topic.partitions] == list(range(5_000))
     assert [p.partition_index for p in topic.partitions if p.records] == [4_321] * waits
+
+
+def many_batches(partitions: int, acks: int) -> ProduceRequest:
+    data = [
+        PartitionProduceData(index=index, records=batch(b"%d" % index))
+        for index in range(partitions)
+    ]
+    return ProduceRequest(
+        acks=acks,
+        timeout_ms=30_000,
+        topic_data=[TopicProduceData(name="t", partition_data=data)],
+    )
+
+
+@pytest.mark.parametrize("acks", [-1, 0])
+def test_records_of_many_partitions_are_appended_in_steps(acks: int):
+    harness = BrokerHarness(max_partitions=20_000)
+    harness.create_topic("t", partitions=2_500)
+    session = Session()
+    pending = harness.send(many_batches(2_500, acks), session=session)
+    steps = 0
+    while session.busy:
+        assert harness.step()
+        steps += 1
+    assert steps == 5
+    if acks:
+        harness.sync()
+        (topic,) = pending.response.responses
+        assert [(p.index, p.error_code) for p in topic.partition_responses] == [
+            (index, 0) for index in range(2_500)
+        ]
+    else:
+        assert harness.sync()
+        assert pending.silent
+    (record,) = read_records(harness.fetch("t", 0, 2_499).records)
+    assert record.value == b"2499"
+
+
+def test_a_step_that_fails_without_an_answer_to_say_it_closes_the_connection():
+    harness = BrokerHarness(max_partitions=20_000)
+    harness.create_topic("t", partitions=1_500)
+    request = many_batches(1_501, 0)  # one partition that does not exist
+    pending = harness.send(request)
+    while harness.step():
+        pass
+    assert isinstance(pending.raised, CloseConnection)

@@ -4,8 +4,8 @@ Behaviour: partitions are read in the order of the request, whole batches as ran
 the high watermark (with read_committed: the last stable offset). `max_bytes` and `partition_max_bytes` hold, except
 that the first partition with data returns at least one batch. With less than `min_bytes` and no error the answer
 waits for `max_wait_ms`, woken by the high watermark, or for less when very many fetches wait (docs/limits.md). The
-answer to a full fetch holds every partition that was asked for, in order, one that is named twice once, where its last
-mention says. Sessions (KIP-227): up to max.incremental.fetch.session.cache.slots are remembered; their fetches name
+answer to a full fetch holds every partition that was asked for, in order; one that is named twice is read once, as its
+last mention says. Sessions (KIP-227): up to max.incremental.fetch.session.cache.slots are remembered; their fetches name
 and are answered what is new, see `headrace.broker.fetch_sessions`; to other users than the one who began it a session
 is FETCH_SESSION_ID_NOT_FOUND. When there is no room the answer carries session id 0 and the client goes on with full
 fetches. Leader epochs are checked (KIP-320). Fetches of followers are refused with
@@ -155,7 +155,10 @@ class _Read:
     @property
     def is_long(self) -> bool:
         """Whether the partitions are so many that they are read in steps."""
-        return sum(len(topic.partitions) for topic in self.fetch.topics) > PARTITIONS_AT_ONCE
+        count = 0
+        for topic in self.fetch.topics:  # in every request, hence not as a sum
+            count += len(topic.partitions)
+        return count > PARTITIONS_AT_ONCE
 
     def run(self) -> FetchResponse:
         """Return what there is of every partition."""

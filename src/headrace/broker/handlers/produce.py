@@ -20,13 +20,15 @@ of a broker that is none (KIP-951), which cannot be here; v11 TRANSACTION_ABORTA
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from headrace.broker.access.authorizer import authorize
 from headrace.broker.context import CloseConnection, RequestContext, VersionRange
 from headrace.broker.coordinators.transactional_batches import TransactionalBatches
 from headrace.broker.delayed import DelayedProduce
 from headrace.broker.partition import Partition
+from headrace.broker.steps import ENTRY_COST, STEP_COST, Work
 from headrace.core.deferred import Deferred
 from headrace.errors import ApiError, ErrorCode, InvalidTopicError
 from headrace.protocol.api_keys import ApiKey
@@ -64,15 +66,23 @@ ACKS_ALL: Final = -1
 ZSTD_VERSION: Final = 7
 _ACKS: Final = frozenset({ACKS_ALL, ACKS_NONE, ACKS_LEADER})
 
+_PARTITION_COST: Final = 2 * ENTRY_COST
+_COST_AT_ONCE: Final = 2 * STEP_COST
+"""More than this is appended in steps: some eight megabytes, or a thousand partitions."""
+
+Answer: TypeAlias = ProduceResponse | Deferred[ProduceResponse] | None
+
 Appended = tuple[Partition, int, PartitionProduceResponse]
 """A partition, the offset that has to become durable, and the part of the response that waits for it."""
 
 
 def handle(
     broker: Broker, context: RequestContext, request: ProduceRequest
-) -> ProduceResponse | Deferred[ProduceResponse] | None:
+) -> Answer | Work[Answer]:
     """Append the records of every partition."""
     appender = _Appender(broker, context, request)
+    if _cost(request.topic_data) > _COST_AT_ONCE:
+        return _append_in_steps(broker, context, request, appender)
     response = ProduceResponse(
         responses=[
             TopicProduceResponse(
@@ -82,6 +92,39 @@ def handle(
             for topic in request.topic_data
         ]
     )
+    return _answer(broker, context, request, appender, response)
+
+
+def _cost(topics: Sequence[TopicProduceData]) -> int:
+    cost = 0
+    for topic in topics:  # in every request, hence not as a sum
+        for data in topic.partition_data:
+            cost += _PARTITION_COST + (0 if data.records is None else len(data.records))
+    return cost
+
+
+def _append_in_steps(
+    broker: Broker, context: RequestContext, request: ProduceRequest, appender: _Appender
+) -> Work[Answer]:
+    # The records stay where they are in the connection's buffer: it receives nothing while its session is busy.
+    response = ProduceResponse()
+    for topic in request.topic_data:
+        answer = TopicProduceResponse(name=topic.name)
+        response.responses.append(answer)
+        for data in topic.partition_data:
+            one = TopicProduceData(name=topic.name, partition_data=[data])
+            answer.partition_responses += appender.append_all(one)
+            yield _cost([one])
+    return _answer(broker, context, request, appender, response)
+
+
+def _answer(
+    broker: Broker,
+    context: RequestContext,
+    request: ProduceRequest,
+    appender: _Appender,
+    response: ProduceResponse,
+) -> Answer:
     if request.acks == ACKS_NONE:
         _close_on_error(response)
         return None
