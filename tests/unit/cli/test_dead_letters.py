@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import headrace
-from headrace.cli._redrive import MAX_LEFT
+from headrace.cli._redrive import MAX_LEFT, Redrive, Targets
+from headrace.errors import HeadraceError
 from headrace.testing import Broker
 from headrace.workers.letters import Headers, Place, dead_letter_headers, ever_smaller
 from tests.fixtures.command_line import Done, run_command
@@ -168,6 +169,27 @@ def test_letters_that_are_passed_over(broker: Broker) -> None:
     assert (result["sent"], result["passed_over"]) == (1, 2)
     result = redrive(broker, "orders", "--all", "--max-redrives", "4")
     assert (result["sent"], result["passed_over"]) == (3, 1)
+
+
+def test_a_topic_that_is_deleted_while_letters_go_back_is_not_created_again(broker: Broker) -> None:
+    letter = headrace.ConsumerRecord(DLQ, 0, 0, 1, b"k", b"v", letter_of("orders"), 0)
+
+    def letters() -> Iterator[headrace.ConsumerRecord]:
+        yield letter
+        broker.wait_until(lambda: broker.messages("orders"))
+        broker.delete_topic("orders")
+        yield letter._replace(offset=1)
+
+    again = Redrive(
+        broker.bootstrap,
+        Targets(DLQ),
+        {"dry_run": False, "error_type": None, "limit": None, "max_redrives": 3},
+        client={"request_timeout_ms": 500, "delivery_timeout_ms": 600},
+        positions=headrace.Consumer(broker, group="g"),
+    )
+    with pytest.raises(HeadraceError):
+        again.run(letters())
+    assert "orders" not in broker.topics()
 
 
 HOSTILE: Headers = (

@@ -249,3 +249,27 @@ def test_a_record_that_a_full_disk_refuses_is_reported_within_seconds_and_named_
     assert "KAFKA_STORAGE_ERROR" in text
     assert len(driver.warnings) <= 3, "it is not repeated with each attempt"
     driver.close()
+
+
+@pytest.mark.parametrize("kind", ["refused", "opening is silent"])
+@pytest.mark.parametrize("known", [False, True], ids=["from the start", "after a while"])
+def test_a_broker_that_cannot_be_reached_is_one_warning_within_seconds(
+    broker: headrace.Broker, monkeypatch: pytest.MonkeyPatch, kind: str, *, known: bool
+) -> None:
+    with headrace.Admin(broker) as admin:
+        admin.create_topic("t", 1)
+    driver_of = virtual_clients(monkeypatch, broker)
+    producer: Any = make(headrace.Producer, "send", max_block_ms=50_000, delivery_timeout_ms=50_000)
+    driver = driver_of(producer)
+    if known:
+        producer.partitions_for("t")
+        for link in list(driver.pool.links.values()):
+            driver.pool.lost(link, "closed the connection")
+    driver.fault = Fault(kind)
+    began_ms = broker.now_ms()
+    with pytest.raises(HeadraceError):
+        producer.send("t", b"x").result()
+    [(warned_ms, text)] = driver.warnings
+    assert text.startswith("broker ")
+    assert warned_ms - began_ms <= 3_000
+    driver.close()

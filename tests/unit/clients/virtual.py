@@ -65,6 +65,7 @@ class VirtualDriver:
             now_ms=broker.now_ms,
             shuffle=lambda addresses: None,
             on_error=self.reported.append,
+            report=self._warn,
         )
         self.engine = Engine(
             state,
@@ -73,7 +74,10 @@ class VirtualDriver:
             request_timeout_ms=config.request_timeout_ms,
             jitter=lambda: 1.0,
         )
-        self.engine.trouble.warn = lambda text: self.warnings.append((broker.now_ms(), text))
+        self.engine.trouble.warn = self._warn
+
+    def _warn(self, text: str) -> None:
+        self.warnings.append((self.broker.now_ms(), text))
 
     # What a client uses
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any, Final, Self
 
 from headrace.clients.consumer.records import ConsumerRecord
-from headrace.clients.producer.blocking import Producer
-from headrace.errors import HeadraceError
+from headrace.clients.producer.blocking import DeliveryFuture, Producer
+from headrace.errors import HeadraceError, MessageTooLargeError
 from headrace.spark.cluster import client_properties
 from headrace.spark.options.source import SourceOptions
-from headrace.workers.letters import dead_letter_headers, here
+from headrace.workers.letters import Letter, dead_letter_headers, ever_smaller, here
 
 GROUP: Final = "headrace-spark"
 """Whose letters they are, if the read has no group."""
@@ -40,26 +40,46 @@ class DeadLetters:
     def send(self, batch: Any, errors: Mapping[int, str]) -> None:
         """Write the records of some rows, and wait until they are durable.
 
+        A letter that is too large for its topic loses what it can be read without.
+
         Raises:
             HeadraceError: They could not be written; those of a task that is run again are written again.
         """
+        waiting = []
         try:
             for row, why in errors.items():
                 record = _record(batch, row)
-                self._producer.send(
-                    self._topic,
-                    record.value,
-                    key=record.key,
-                    headers=dead_letter_headers(
-                        record, here(record), self._group, 1, UndecodableValue(why)
-                    ),
-                    timestamp_ms=max(record.timestamp_ms, 0),
-                )
-            self._producer.flush()
+                error = UndecodableValue(why)
+                headers = dead_letter_headers(record, here(record), self._group, 1, error)
+                smaller = ever_smaller(record, headers)
+                waiting.append((self._begin(record, next(smaller)), record, smaller))
+            for delivery, record, smaller in waiting:
+                self._finish(delivery, record, smaller)
         except HeadraceError as error:
             raise HeadraceError(
                 f"option onError: {len(errors)} values do not decode, and cannot be written to {self._topic}: {error}"
             ) from error
+
+    def _begin(self, record: ConsumerRecord, letter: Letter) -> DeliveryFuture:
+        time_ms = max(record.timestamp_ms, 0)
+        return self._producer.send(
+            self._topic, letter.value, key=letter.key, headers=letter.headers, timestamp_ms=time_ms
+        )
+
+    def _finish(
+        self, delivery: DeliveryFuture, record: ConsumerRecord, smaller: Iterator[Letter]
+    ) -> None:
+        """Wait for a letter; if it is too large, write the next of those with ever less in them."""
+        while True:
+            try:
+                delivery.result()
+            except MessageTooLargeError:
+                letter = next(smaller, None)
+                if letter is None:
+                    raise
+                delivery = self._begin(record, letter)
+            else:
+                return
 
     def __enter__(self) -> Self:
         return self

@@ -11,8 +11,15 @@ import pytest
 from headrace.kinesis import AwsSettings
 from headrace.kinesis.group.letters import StreamLetters
 from headrace.kinesis.records import StreamRecord
+from headrace.workers.failures import MAX_TEXT
 
 KEY = "k" * 256
+TRACEBACK = "Traceback (most recent call last):\n" + "\0" * (MAX_TEXT - 40)
+HEADERS = (
+    ("dlq-error-type", b"ValueError"),
+    ("kafka_dlt-exception-stacktrace", TRACEBACK.encode()),
+    ("kafka_dlt-original-topic", b"orders"),
+)
 LIMIT = 1 << 20
 
 
@@ -34,13 +41,15 @@ def test_a_letter_fits_into_a_record_whatever_the_record_has(size: int) -> None:
         letters, stream = StreamLetters("dead", AwsSettings(region="eu-central-1")), Stream()
         letters._producer = stream  # type: ignore[assignment] # it has what is asked of it
         record = StreamRecord("orders", 3, 9 << 24, 7, KEY.encode(), b"x" * size, (), 1)
-        await letters.write(record, (("dlq-error-type", b"ValueError"),))
+        await letters.write(record, HEADERS)
         (data,) = stream.written
         return dict(json.loads(data))
 
     letter = asyncio.run(write())
     kept = len(b64decode(str(letter["data"])))
     assert (letter["shard"], letter["error-type"]) == ("shardId-000000000003", "ValueError")
+    assert letter["error-traceback"] == TRACEBACK, "of any length that it may have"
+    assert "original-topic" not in letter, "the stream says that"
     if size <= 700_000:
         assert (kept, "data_bytes" in letter) == (size, False)
     else:

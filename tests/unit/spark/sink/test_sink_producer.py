@@ -12,6 +12,9 @@ from headrace.clients.blocking import BlockingClient
 from headrace.clients.producer.many import Row, Rows
 from headrace.errors import ApiError, FatalTransactionError, HeadraceError, TransactionStateError
 from headrace.protocol.api_keys import ApiKey
+from headrace.spark.options.reader import ClientOptions
+from headrace.spark.options.sink import SinkOptions
+from headrace.spark.sink.cluster import open_cluster
 from headrace.spark.sink.producer import OpenTransaction, RowProducer, end_transactions
 from headrace.testing import Broker
 from headrace.testing.faults import error
@@ -137,3 +140,19 @@ def test_who_has_handed_over_does_nothing_more(broker: Broker) -> None:
         ):
             with pytest.raises(FatalTransactionError, match="was handed over: use a new producer"):
                 call()
+
+
+def test_a_topic_that_is_deleted_while_rows_are_written_is_not_created_again(
+    broker: Broker,
+) -> None:
+    soon = (("linger.ms", "0"), ("request.timeout.ms", "500"), ("delivery.timeout.ms", "600"))
+    cluster = open_cluster(SinkOptions(ClientOptions("unused:1", soon), topic="t"), broker)
+    rows = cluster.new_producer(None)
+    rows.send_rows(Rows("t", [row(b"before")]))
+    rows.flush()
+    broker.delete_topic("t")
+    rows.send_rows(Rows("t", [row(b"behind")]))
+    with pytest.raises(HeadraceError, match="there is no topic 't'"):
+        rows.close()
+    cluster.client.close()
+    assert "t" not in broker.topics()

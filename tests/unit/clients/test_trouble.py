@@ -1,0 +1,48 @@
+"""What goes wrong and is tried again: which errors are warnings, how often, and what a time-out says of them."""
+
+from __future__ import annotations
+
+from headrace.clients.trouble import FORGET_AFTER_MS, WARN_AFTER_MS, WARN_AGAIN_MS, Trouble
+from headrace.errors import ApiError, ErrorCode, HeadraceError, TransportError
+
+FULL = ApiError.for_code(ErrorCode.KAFKA_STORAGE_ERROR, "no space left")
+AWAY = TransportError("a:1: Connection refused")
+
+
+def watched() -> tuple[Trouble, list[str]]:
+    trouble, warnings = Trouble(), list[str]()
+    trouble.warn = warnings.append
+    return trouble, warnings
+
+
+def note(trouble: Trouble, error: HeadraceError, until_ms: int, every_ms: int = 100) -> None:
+    for now_ms in range(0, until_ms + 1, every_ms):
+        trouble.note(error, now_ms)
+
+
+def test_an_error_of_a_broker_is_a_warning_after_a_second_and_again_after_a_minute() -> None:
+    trouble, warnings = watched()
+    note(trouble, FULL, WARN_AFTER_MS - 100)
+    assert warnings == []
+    note(trouble, FULL, WARN_AFTER_MS + WARN_AGAIN_MS)
+    assert len(warnings) == 2
+    assert all("make room on the broker's disk" in text for text in warnings)
+
+
+def test_that_no_broker_can_be_reached_is_left_to_those_who_open_connections() -> None:
+    trouble, warnings = watched()
+    note(trouble, AWAY, 300_000)
+    assert warnings == []
+    assert trouble.explain("timed out", 0).startswith(
+        "timed out; last error: a:1: Connection refused"
+    )
+
+
+def test_an_error_that_passed_is_a_new_one_when_it_comes_back() -> None:
+    trouble, warnings = watched()
+    trouble.note(FULL, 0)
+    trouble.note(FULL, FORGET_AFTER_MS + 1)
+    assert warnings == []
+    assert trouble.explain("timed out", FORGET_AFTER_MS + 2) == "timed out", (
+        "it was before the call"
+    )
