@@ -19,7 +19,7 @@ from headrace.clients.consumer.assignors import (
     StickyAssignor,
     choose_assignors,
 )
-from headrace.clients.consumer.assignors.base import withhold
+from headrace.clients.consumer.assignors.base import ExistingPartitions, withhold
 from headrace.clients.consumer.assignors.sticky import decode_history, encode_history
 from headrace.types import TopicPartition
 
@@ -33,6 +33,7 @@ with warnings.catch_warnings():
 
 NAMES = ["range", "roundrobin", "sticky", "cooperative-sticky", "equal"]
 TOPICS = ["a", "b", "c", "d"]
+EXISTING = ExistingPartitions(dict.fromkeys(TOPICS, 100))
 
 counts = st.dictionaries(st.sampled_from(TOPICS), st.integers(1, 9), min_size=1)
 member_ids = st.lists(st.text("mnopq", min_size=1, max_size=3), min_size=1, max_size=6, unique=True)
@@ -241,12 +242,12 @@ def test_static_members_come_first_and_in_the_order_of_their_instances() -> None
 )
 def test_what_sticky_members_tell_is_read_by_others(partitions, generation: int) -> None:
     data = encode_history(partitions, generation)
-    assert decode_history(data) == (generation, tuple(sorted(partitions)))
+    assert decode_history(data, EXISTING) == (generation, tuple(sorted(partitions)))
     topics: dict[str, list[int]] = {}
     for topic, number in partitions:
         topics.setdefault(topic, []).append(number)
     theirs = StickyAssignorUserData(list(topics.items()), generation).encode()
-    read = decode_history(theirs)
+    read = decode_history(theirs, EXISTING)
     assert (read[0], sorted(read[1])) == (generation, sorted(partitions))
 
 
@@ -265,7 +266,7 @@ def test_sticky_members_tell_what_kafkas_own_do() -> None:
 
 @given(data=st.binary(max_size=60))
 def test_whatever_a_member_tells_is_survived(data: bytes) -> None:
-    generation, partitions = decode_history(data)
+    generation, partitions = decode_history(data, EXISTING)
     assert isinstance(generation, int)
     assert all(isinstance(name, TopicPartition) for name in partitions)
 

@@ -121,9 +121,9 @@ def test_the_broker_sends_only_what_is_wanted_and_refuses_what_is_no_filter(
         consumer.assign({headrace.TopicPartition("t", 0): 0})
         take = consumer._core._fetcher._take_answer
 
-        def note(cursor, offset, data) -> None:
+        def note(cursor, offset, data, node) -> None:
             asked.append(len(data.records))
-            take(cursor, offset, data)
+            take(cursor, offset, data, node)
 
         monkeypatch.setattr(consumer._core._fetcher, "_take_answer", note)
         assert len(consumer.poll(1)) == 1

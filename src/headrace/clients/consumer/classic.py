@@ -10,6 +10,7 @@ from headrace.clients.consumer.assignors import Assignor, MemberSubscription
 from headrace.clients.consumer.assignors.base import withhold
 from headrace.clients.consumer.background import Background
 from headrace.clients.consumer.member import Arrival, Member, Reports
+from headrace.clients.consumer.told import accepted, read_members, read_topics
 from headrace.clients.engine import Engine
 from headrace.clients.flows import membership
 from headrace.clients.flows.coordinator import raise_for
@@ -212,6 +213,8 @@ class ClassicMember(Member):
             )
             code = ErrorCode(joined.error_code)
             if code == ErrorCode.MEMBER_ID_REQUIRED:
+                if self.member_id:  # it is asked for once, unless the broker forgets it at once
+                    yield backoff.after(ApiError.for_code(code))
                 self.member_id = joined.member_id
                 continue
             if code in NOT_A_MEMBER:
@@ -222,14 +225,14 @@ class ClassicMember(Member):
                 yield backoff.after(ApiError.for_code(code))
                 continue
             raise_for(code, f"cannot join group {settings.group_id!r}")
-            arrival = yield from self._sync(joined)
+            arrival = yield from self._sync(joined, topics)
             if arrival is not None:
                 return arrival
             self._stop_beating()
             if self.generation < 0:
                 yield backoff.after(ProtocolError("the coordinator does not know this member"))
 
-    def _sync(self, joined: JoinGroupResponse) -> Flow[Arrival | None]:
+    def _sync(self, joined: JoinGroupResponse, topics: frozenset[str]) -> Flow[Arrival | None]:
         """Bring or fetch the assignment; None when the group moved on to another generation meanwhile."""
         self.member_id, self.generation = joined.member_id, joined.generation_id
         if not self._reports.owned:
@@ -240,9 +243,11 @@ class ClassicMember(Member):
         assignments: list[SyncGroupRequestAssignment] = []
         counts: Mapping[str, int] | None = None
         if joined.leader == joined.member_id:
-            subscriptions = _read_members(joined)
-            topics = frozenset[str]().union(*(member.topics for member in subscriptions.values()))
-            counts = yield from self._topics.count_partitions(topics)
+            wanted = read_topics(joined, self._reports.warn)
+            counts = yield from self._topics.count_partitions(
+                frozenset[str]().union(*wanted.values())
+            )
+            subscriptions = read_members(joined, wanted, counts)
             if not joined.skip_assignment:
                 assignments = self._divide(joined.protocol_name or "", subscriptions, counts)
         began_ms = self._engine.now_ms
@@ -257,7 +262,8 @@ class ClassicMember(Member):
             return None
         raise_for(code, f"cannot sync with group {self._settings.group_id!r}")
         self.session.confirm(began_ms)
-        partitions = membership.decode_assignment(synced.assignment)
+        given = membership.decode_assignment(synced.assignment)
+        partitions = accepted(self._group, given, topics, self._reports.warn)
         for assignor in self.assignors:
             if assignor.name == joined.protocol_name and hasattr(assignor, "on_assignment"):
                 assignor.on_assignment(partitions, joined.generation_id)
@@ -292,7 +298,11 @@ class ClassicMember(Member):
         members: Mapping[str, MemberSubscription],
         counts: Mapping[str, int],
     ) -> list[SyncGroupRequestAssignment]:
-        assignor = next(one for one in self.assignors if one.name == protocol)
+        assignor = next((one for one in self.assignors if one.name == protocol), None)
+        if assignor is None:
+            raise ProtocolError(
+                f"the coordinator of group {self._group!r} chose the assignor {protocol!r}, which this member did not name"
+            )
         assigned: Mapping[str, Iterable[TopicPartition]] = assignor.assign(members, counts)
         if self.cooperative:
             assigned = withhold(assigned, members)
@@ -308,23 +318,3 @@ class ClassicMember(Member):
 def _passes(error: HeadraceError) -> bool:
     """Whether an error of a heartbeat says only that the coordinator cannot be asked at present."""
     return isinstance(error, TransportError) or (isinstance(error, ApiError) and error.retriable)
-
-
-def _read_members(joined: JoinGroupResponse) -> dict[str, MemberSubscription]:
-    members = {}
-    for member in joined.members:
-        told = membership.read_subscription(member.metadata)
-        owned = tuple(
-            TopicPartition(topic.topic, number)
-            for topic in told.owned_partitions
-            for number in topic.partitions
-        )
-        members[member.member_id] = MemberSubscription(
-            frozenset(told.topics),
-            owned,
-            told.generation_id,
-            bytes(told.user_data or b""),
-            member.group_instance_id,
-            told.rack_id,
-        )
-    return members

@@ -1,7 +1,7 @@
 """Reading ahead: one fetch per broker is under way while the program works on what came before.
 
 A partition is fetched again only when its records have been handed out, so memory holds at most one answer per broker
-and one decoded batch per partition.
+and some decoded records per partition.
 """
 
 from __future__ import annotations
@@ -26,12 +26,15 @@ from headrace.clients.flows.fetch import (
 )
 from headrace.clients.flows.list_offsets import READ_COMMITTED, READ_UNCOMMITTED
 from headrace.clients.flows.routing import by_leader, partition_error
-from headrace.errors import ErrorCode, HeadraceError, InternalError
+from headrace.errors import CorruptRecordError, ErrorCode, HeadraceError, InternalError
 from headrace.protocol.codec import Message
-from headrace.types import TopicPartition
+from headrace.records.batch import HEADER_SIZE, MAGIC, MIN_BATCH_LENGTH, BatchHeader
+from headrace.types import Buffer, TopicPartition
 
 ASK_AGAIN_MS: Final = 20
 """How long a partition that had nothing new is left out while there are records of others to hand out."""
+STALLED_ANSWERS: Final = 3
+"""So many answers in a row that lead no further are an error, which the next poll raises."""
 FETCH_CHANNEL: Final = "fetch"
 """A connection of its own, so that metadata and offsets do not wait behind a long poll."""
 
@@ -121,8 +124,7 @@ class Fetcher:
                 cursor.fetching = False
             try:
                 for name, data in read_fetch(self._engine.state, positions, outcome):
-                    if name in positions:
-                        self._take_answer(cursors[name], positions[name].offset, data)
+                    self._take_answer(cursors[name], positions[name].offset, data, node)
             except Exception as error:  # noqa: BLE001 - the next poll raises it
                 self._mute(cursors.values())
                 self._on_failure(InternalError.of(error, "an answer cannot be taken in"))
@@ -136,7 +138,7 @@ class Fetcher:
         )
         self._engine.submit(call, answered)
 
-    def _take_answer(self, cursor: Cursor, offset: int, data: FetchedPartition) -> None:
+    def _take_answer(self, cursor: Cursor, offset: int, data: FetchedPartition, node: int) -> None:
         # (1) A fetch is sent, (2) the partition is given away and comes back, or the program seeks, (3) the answer
         # arrives: it belongs to a cursor that is gone, or to another place.
         if self._cursors.get(cursor.name) is not cursor or cursor.offset != offset:
@@ -144,6 +146,12 @@ class Fetcher:
         if data.error == ErrorCode.OFFSET_OUT_OF_RANGE:
             cursor.out_of_range = True
             self._engine.state.stale_topics.add(cursor.name.topic)  # it may have been created again
+            if (
+                cursor.failures
+            ):  # what the broker named as the offset to go on at is out of range, too
+                self._mute([cursor])
+            else:
+                cursor.failures = 1
         elif data.error in metadata.STALE_LEADER_ERRORS or data.error.retriable:
             error = partition_error(cursor.name, data.error, data.reason)
             self._engine.trouble.note(error, self._engine.now_ms)
@@ -151,6 +159,8 @@ class Fetcher:
         elif data.error:
             self._mute([cursor])
             self._on_failure(partition_error(cursor.name, data.error))
+        elif (fault := _no_progress(data.records, offset)) is not None:
+            self._stalled(cursor, f"broker {node} answers a fetch from offset {offset} {fault}")
         else:
             cursor.failures = 0
             cursor.high_watermark = data.high_watermark
@@ -161,6 +171,14 @@ class Fetcher:
                 )
             else:
                 cursor.quiet_until_ms = self._engine.now_ms + ASK_AGAIN_MS
+
+    def _stalled(self, cursor: Cursor, text: str) -> None:
+        """Ask again after a pause; the program is told when that has not helped."""
+        error = CorruptRecordError(f"{cursor.name}: {text}")
+        self._engine.trouble.note(error, self._engine.now_ms)
+        self._mute([cursor])
+        if cursor.failures >= STALLED_ANSWERS:
+            self._on_failure(error)
 
     def _mute(self, cursors: Collection[Cursor]) -> None:
         """Leave partitions alone for a while, longer each time; questions for their leaders follow at that pace."""
@@ -173,3 +191,18 @@ class Fetcher:
             cursor.muted_until_ms = self._engine.now_ms + pause_ms
         for until_ms in {cursor.muted_until_ms for cursor in cursors}:
             self._engine.at(until_ms, self._engine.notify)
+
+
+def _no_progress(records: Buffer, offset: int) -> str | None:
+    """Return what is wrong with the beginning of an answer that leads no further; None where nothing is."""
+    size = len(records)
+    if not size:
+        return None
+    if size < HEADER_SIZE:
+        return f"with {size} bytes, which are no batch"
+    header = BatchHeader.parse(records)
+    if header.batch_length >= MIN_BATCH_LENGTH and header.size > size:
+        return f"with {size} bytes of a batch of {header.size}"
+    if header.magic == MAGIC and header.last_offset < offset:
+        return f"with records that end at offset {header.last_offset}"
+    return None

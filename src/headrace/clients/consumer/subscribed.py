@@ -27,6 +27,9 @@ sees new partitions of a classic group's topics, but not the pattern."""
 PATTERN_CHECK_MS_PER_TOPIC: Final = 5
 """A broker with many topics is asked less often: an answer costs time in proportion to them."""
 
+TOPICS_NAMED: Final = 1_000
+"""Most topics that a question about the members' topics names: a request with more may be larger than brokers take."""
+
 
 class SubscribedTopics:
     """The topics of one consumer."""
@@ -110,7 +113,7 @@ class SubscribedTopics:
         yield from self._look_at_attachments()
         if self._match_all:
             return None
-        return self.relevant() | self._group_topics
+        return self._named(self.relevant() | self._group_topics)
 
     def attachments(self) -> Flow[str]:
         """Ask what the group is attached to; return the names of the assignors to join it with, best first.
@@ -160,12 +163,26 @@ class SubscribedTopics:
         self._refused = self.regex
 
     def count_partitions(self, topics: frozenset[str]) -> Flow[Mapping[str, int]]:
-        """Look up how many partitions the topics of the group have; those that do not exist are left out."""
+        """Look up how many partitions the topics of the group have; those that do not exist are left out.
+
+        Only this member's own are created (`allow.auto.create.topics`): what others name is not to become a topic by
+        this client's rights.
+        """
         self._group_topics = topics
-        wanted = None if self._subscription.needs_all_topics else topics
-        auto_create = self._config.allow_auto_create_topics
-        yield from metadata.refresh(self._engine.state, wanted, auto_create=auto_create)
+        yield from self.create_own()
+        yield from metadata.refresh(self._engine.state, self._named(topics))
         return self._count(topics)
+
+    def create_own(self) -> Flow[None]:
+        """Have the broker create the topics that are subscribed to and missing, if this client is to do that."""
+        own = self._subscription.topics
+        if self._config.allow_auto_create_topics and own:
+            yield from metadata.refresh(self._engine.state, own, auto_create=True)
+
+    def _named(self, topics: frozenset[str]) -> frozenset[str] | None:
+        """Return the topics to ask about; None is all that there are, where members want many that may not exist."""
+        every = self._subscription.needs_all_topics or len(topics) > TOPICS_NAMED
+        return None if every else topics
 
     def took(self, divided: Mapping[str, int] | None) -> None:
         """An assignment is taken over; the leader watches whether what it divided still holds."""

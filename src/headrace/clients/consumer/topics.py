@@ -76,8 +76,8 @@ class TopicWatch:
 
     def _look(self) -> Flow[None]:
         topics = yield from self._topics.question()
-        auto_create = self._config.allow_auto_create_topics
-        yield from metadata.refresh(self._engine.state, topics, auto_create=auto_create)
+        yield from self._topics.create_own()
+        yield from metadata.refresh(self._engine.state, topics)
 
     def _ended(self, outcome: object) -> None:
         unsettled = isinstance(outcome, HeadraceError) or self.stale

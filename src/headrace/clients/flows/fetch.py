@@ -112,12 +112,15 @@ def read_fetch(
         raise ApiError.for_code(outcome.error_code)
     for topic in outcome.responses:
         for data in topic.partitions:
+            name = TopicPartition(topic.topic, data.partition_index)
+            if name not in positions:
+                continue  # nothing is remembered of what was not asked for
             error = ErrorCode(data.error_code)
             metadata.forget_leader(state, topic.topic, error)
             records = data.records
             assert not isinstance(records, FileRange), "bytes from a socket are never a file range"
             yield (
-                TopicPartition(topic.topic, data.partition_index),
+                name,
                 FetchedPartition(
                     b"" if records is None else records,
                     data.high_watermark,
@@ -153,8 +156,7 @@ def fetch(
     )
     for part, outcome in zip(nodes.values(), outcomes, strict=True):
         for topic_partition, partition in read_fetch(state, part, outcome):
-            if topic_partition in part:
-                fetched[topic_partition] = partition
+            fetched[topic_partition] = partition
     return fetched
 
 

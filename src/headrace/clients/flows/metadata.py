@@ -11,7 +11,7 @@ from headrace.clients.flows.cluster import (
     TopicMetadata,
 )
 from headrace.clients.flows.effects import Call, ClientState, Flow, ask
-from headrace.errors import ApiError, ErrorCode, TransportError
+from headrace.errors import ApiError, ErrorCode, ProtocolError, TransportError
 from headrace.protocol.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -19,6 +19,8 @@ from headrace.protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 
+MAX_BROKERS = 10_000
+"""Most brokers of a cluster."""
 AUTO_CREATE_ATTEMPTS = 8
 """Where the broker is asked to create it: creation takes a moment too, and brokers may be told not to create."""
 UNKNOWN_TOPIC_ATTEMPTS = 4
@@ -74,21 +76,40 @@ def refresh(
         except TransportError as error:
             yield backoff.after(error)
             continue
-        learn(state, response, complete=topics is None)
+        learn(state, response, None if topics is None else set(topics))
         return state.metadata
 
 
-def name_topics(state: ClientState, topic_ids: Iterable[bytes]) -> Flow[None]:
+def name_topics(state: ClientState, topic_ids: Collection[bytes]) -> Flow[None]:
     """Ask for topics by their ids, and remember those that there are."""
     asked = [MetadataRequestTopic(topic_id=topic_id, name=None) for topic_id in sorted(topic_ids)]
     request = MetadataRequest(topics=asked, allow_auto_topic_creation=False)
     response = yield from ask(Call(request=request), MetadataResponse)
-    learn(state, response)
+    wanted = set(topic_ids)
+    named = {
+        topic.name for topic in response.topics if bytes(topic.topic_id) in wanted and topic.name
+    }
+    learn(state, response, named)
 
 
-def learn(state: ClientState, response: MetadataResponse, *, complete: bool = False) -> None:
-    """Take over a Metadata response; a `complete` one names every topic there is."""
+def learn(
+    state: ClientState, response: MetadataResponse, asked: Collection[str] | None = None
+) -> None:
+    """Take over a Metadata response.
+
+    Args:
+        state: The client's state.
+        response: The response.
+        asked: The topics that were asked for; nothing is remembered of others. None is every topic there is.
+
+    Raises:
+        ProtocolError: It names more brokers than a client keeps.
+    """
     metadata = state.metadata
+    if len(response.brokers) > MAX_BROKERS:
+        raise ProtocolError(
+            f"metadata of a broker name {len(response.brokers)} brokers; {MAX_BROKERS} are the most"
+        )
     if response.brokers:
         metadata.brokers = {
             broker.node_id: BrokerAddress(broker.node_id, broker.host, broker.port, broker.rack)
@@ -96,8 +117,9 @@ def learn(state: ClientState, response: MetadataResponse, *, complete: bool = Fa
         }
     metadata.controller_id = response.controller_id
     metadata.cluster_id = response.cluster_id
-    topics = [topic for topic in map(_topic, response.topics) if topic is not None]
-    if complete:
+    told = [topic for topic in response.topics if asked is None or topic.name in asked]
+    topics = [topic for topic in map(_topic, told) if topic is not None]
+    if asked is None:
         named = {topic.name for topic in topics}
         metadata.topics = {name: known for name, known in metadata.topics.items() if name in named}
     for topic in topics:

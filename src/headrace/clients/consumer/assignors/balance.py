@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
+import heapq
+from bisect import insort
+from collections.abc import Iterable, Mapping
 
 from headrace.clients.consumer.assignors.base import MemberSubscription
 from headrace.types import TopicPartition
@@ -27,11 +28,13 @@ def balance(
         partition_counts: The number of partitions of each topic that exists.
         claims: What each member had.
     """
+    order = sorted(members)
     takers = {
-        topic: sorted(member for member in members if topic in members[member].topics)
+        topic: [member for member in order if topic in members[member].topics]
         for topic in partition_counts
     }
     owned = _valid_claims(members, partition_counts, claims)
+    division = _Division(owned, takers)
     taken = {partition for partitions in owned.values() for partition in partitions}
     free = [
         TopicPartition(topic, number)
@@ -41,10 +44,9 @@ def balance(
     ]
     # Those that few want go first: the others can make up for it.
     for partition in sorted(free, key=lambda name: (len(takers[name.topic]), name)):
-        least = min(takers[partition.topic], key=lambda member: (len(owned[member]), member))
-        owned[least].append(partition)
-    _even_out(owned, takers)
-    return {member: sorted(partitions) for member, partitions in owned.items()}
+        division.give(partition, division.least(partition.topic))
+    division.even_out()
+    return division.assignment()
 
 
 def _valid_claims(
@@ -66,36 +68,110 @@ def _valid_claims(
     return owned
 
 
-def _even_out(owned: dict[str, list[TopicPartition]], takers: Mapping[str, list[str]]) -> None:
-    """Move single partitions to members with at least two fewer, until there are none.
+class _Takers:
+    """Members that want the same topics, and which of them has the fewest partitions."""
 
-    It is always one with the most that gives, so that nobody gives what it would have to get again.
+    def __init__(self, members: Iterable[str]) -> None:
+        self._heap = [(0, member) for member in members]
+
+    def least(self, sizes: Mapping[str, int]) -> str:
+        """Return the member with the fewest partitions, of equal ones the first.
+
+        Entries of members that have more by now are corrected when they come up. Who has fewer has to be put in.
+        """
+        heap = self._heap
+        while (size := sizes[heap[0][1]]) != heap[0][0]:
+            heapq.heapreplace(heap, (size, heap[0][1]))
+        return heap[0][1]
+
+    def put(self, member: str, size: int) -> None:
+        """Take note that a member has fewer partitions than before."""
+        heapq.heappush(self._heap, (size, member))
+
+
+class _Division:
+    """Who has which partitions while they are divided.
+
+    A member may claim all partitions there are, and then nearly all of them move. So a move costs as many steps as the
+    giver has topics, and not as many as it has partitions.
     """
-    fixed: set[str] = set()
-    """Members that cannot give, as things stand."""
-    while len(fixed) < len(owned):
-        giver = min(owned.keys() - fixed, key=lambda member: (-len(owned[member]), member))
-        if _give_one(giver, owned, takers):
+
+    def __init__(
+        self, owned: Mapping[str, Iterable[TopicPartition]], takers: Mapping[str, list[str]]
+    ) -> None:
+        self._numbers: dict[str, dict[str, list[int]]] = {member: {} for member in owned}
+        """Of each member, by topic, in order."""
+        self._sizes = dict.fromkeys(owned, 0)
+        groups = {tuple(members): _Takers(members) for members in takers.values() if members}
+        self._takers = {
+            topic: groups[tuple(members)] for topic, members in takers.items() if members
+        }
+        self._groups: dict[str, list[_Takers]] = {member: [] for member in owned}
+        for members, group in groups.items():
+            for member in members:
+                self._groups[member].append(group)
+        for member, partitions in owned.items():
+            for partition in partitions:
+                self.give(partition, member)
+
+    def least(self, topic: str) -> str:
+        """Return who has the fewest partitions of those that want the topic."""
+        return self._takers[topic].least(self._sizes)
+
+    def give(self, partition: TopicPartition, member: str) -> None:
+        """Let a member have a partition."""
+        insort(self._numbers[member].setdefault(partition.topic, []), partition.partition)
+        self._sizes[member] += 1
+
+    def assignment(self) -> dict[str, list[TopicPartition]]:
+        """Return the partitions of every member."""
+        return {
+            member: [
+                TopicPartition(topic, number)
+                for topic, numbers in sorted(topics.items())
+                for number in numbers
+            ]
+            for member, topics in self._numbers.items()
+        }
+
+    def even_out(self) -> None:
+        """Move single partitions to members with at least two fewer, until there are none.
+
+        It is always one with the most that gives, so that nobody gives what it would have to get again.
+        """
+        givers = [(-size, member) for member, size in self._sizes.items()]
+        heapq.heapify(givers)
+        fixed: set[str] = set()
+        """Members that cannot give, as things stand."""
+        while givers:
+            size, giver = givers[0]
+            if -size != self._sizes[giver]:
+                heapq.heapreplace(givers, (-self._sizes[giver], giver))
+                continue
+            taker = None if giver in fixed else self._give_one(giver)
+            if taker is None:
+                heapq.heappop(givers)
+                fixed.add(giver)
+                continue
+            for member in (taker, *fixed):
+                heapq.heappush(givers, (-self._sizes[member], member))
             fixed.clear()
-        else:
-            fixed.add(giver)
 
-
-def _give_one(
-    giver: str, owned: dict[str, list[TopicPartition]], takers: Mapping[str, list[str]]
-) -> bool:
-    sizes = Counter(partition.topic for partition in owned[giver])
-    least = {
-        topic: min(takers[topic], key=lambda member: (len(owned[member]), member))
-        for topic in sizes
-    }
-    if not least:
-        return False
-    # Of several topics the one that the member has most of, so that it keeps a bit of each.
-    topic = min(sizes, key=lambda name: (len(owned[least[name]]), -sizes[name], name))
-    if len(owned[least[topic]]) + 1 >= len(owned[giver]):
-        return False
-    partition = max(name for name in owned[giver] if name.topic == topic)
-    owned[giver].remove(partition)
-    owned[least[topic]].append(partition)
-    return True
+    def _give_one(self, giver: str) -> str | None:
+        """Move one partition to who should have it; return that member, None where nobody should."""
+        topics = self._numbers[giver]
+        if not topics:
+            return None
+        least = {topic: self.least(topic) for topic in topics}
+        # Of several topics the one that the member has most of, so that it keeps a bit of each.
+        topic = min(topics, key=lambda name: (self._sizes[least[name]], -len(topics[name]), name))
+        taker = least[topic]
+        if self._sizes[taker] + 1 >= self._sizes[giver]:
+            return None
+        self.give(TopicPartition(topic, topics[topic].pop()), taker)
+        if not topics[topic]:
+            del topics[topic]
+        self._sizes[giver] -= 1
+        for group in self._groups[giver]:
+            group.put(giver, self._sizes[giver])
+        return taker

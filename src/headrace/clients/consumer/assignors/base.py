@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
@@ -24,6 +24,22 @@ class MemberSubscription:
     user_data: bytes = b""
     group_instance_id: str | None = None
     rack: str | None = None
+
+
+class ExistingPartitions:
+    """The partitions of some topics, each as one object, however many members claim it."""
+
+    def __init__(self, partition_counts: Mapping[str, int]) -> None:
+        self._counts = partition_counts
+        self._known: dict[TopicPartition, TopicPartition] = {}
+
+    def of(self, topic: str, numbers: Iterable[int]) -> Iterator[TopicPartition]:
+        """Yield those of a topic's partitions that exist."""
+        count = self._counts.get(topic, 0)
+        for number in numbers:
+            if 0 <= number < count:
+                name = TopicPartition(topic, number)
+                yield self._known.setdefault(name, name)
 
 
 @runtime_checkable

@@ -7,7 +7,11 @@ from collections.abc import Mapping
 from typing import Literal
 
 from headrace.clients.consumer.assignors.balance import balance
-from headrace.clients.consumer.assignors.base import Assignment, MemberSubscription
+from headrace.clients.consumer.assignors.base import (
+    Assignment,
+    ExistingPartitions,
+    MemberSubscription,
+)
 from headrace.types import TopicPartition
 
 
@@ -80,8 +84,9 @@ class StickyAssignor:
         self, members: Mapping[str, MemberSubscription], partition_counts: Mapping[str, int]
     ) -> Assignment:
         """Balance what the members had."""
+        existing = ExistingPartitions(partition_counts)
         claims = {
-            member: decode_history(subscription.user_data)
+            member: decode_history(subscription.user_data, existing)
             for member, subscription in members.items()
         }
         return balance(members, partition_counts, claims)
@@ -100,23 +105,32 @@ def encode_history(partitions: list[TopicPartition], generation: int) -> bytes:
     return bytes(out + struct.pack(">i", generation))
 
 
-def decode_history(data: bytes) -> tuple[int, tuple[TopicPartition, ...]]:
+def decode_history(
+    data: bytes, existing: ExistingPartitions
+) -> tuple[int, tuple[TopicPartition, ...]]:
     """Return the generation and the partitions of a sticky member; nothing where the bytes are of another kind.
 
     kafka-python writes a version before what Kafka's own clients write.
+
+    Args:
+        data: What the member told the leader.
+        existing: The partitions that are returned, each once; others are left out.
     """
     for start in (0, 2):
         try:
-            return _decode_history(data[start:])
+            generation, partitions = _decode_history(data[start:], existing)
         except (struct.error, UnicodeDecodeError):
             continue
+        return generation, tuple(partitions)
     return -1, ()
 
 
-def _decode_history(data: bytes) -> tuple[int, tuple[TopicPartition, ...]]:
+def _decode_history(
+    data: bytes, existing: ExistingPartitions
+) -> tuple[int, dict[TopicPartition, None]]:
     (count,) = struct.unpack_from(">i", data)
     position = 4
-    partitions: list[TopicPartition] = []
+    partitions: dict[TopicPartition, None] = {}
     for _ in range(count):
         (size,) = struct.unpack_from(">h", data, position)
         topic = bytes(data[position + 2 : position + 2 + size]).decode()
@@ -126,8 +140,8 @@ def _decode_history(data: bytes) -> tuple[int, tuple[TopicPartition, ...]]:
             raise struct.error("a count that cannot be")
         numbers = struct.unpack_from(f">{length}i", data, position + 4)
         position += 4 + 4 * length
-        partitions += [TopicPartition(topic, number) for number in numbers]
+        partitions.update(dict.fromkeys(existing.of(topic, numbers)))
     if position == len(data):  # version 0
-        return -1, tuple(partitions)
+        return -1, partitions
     (generation,) = struct.unpack(">i", data[position:])
-    return generation, tuple(partitions)
+    return generation, partitions
