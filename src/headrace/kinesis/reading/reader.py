@@ -7,11 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+import msgspec
+
 from headrace.core.lease.checkpoint import Checkpoint
 from headrace.core.lease.lease import HashRange
 from headrace.kinesis.client.backoff import REPEATABLE, RealTiming, Timing, region_of
 from headrace.kinesis.client.errors import Verdict, error_code, explained, of_aws, verdict
-from headrace.kinesis.client.get_records import get_records, prepare
+from headrace.kinesis.client.get_records import Reply, get_records, prepare
 from headrace.kinesis.client.settings import AwsClient
 from headrace.kinesis.client.streams import is_arn, stream_arguments, stream_name
 from headrace.kinesis.reading.pacing import ITERATOR_AGE_MS, Pacing
@@ -135,11 +137,15 @@ class ShardReader:
         self._iterator_ms = 0
         self._failures = 0  # since the last answer
         self._is_renewed = False  # the iterator, since then
+        self._rest: Reply | None = None
+        """What was read and not made into records yet."""
         self._end: Fetched | None = Fetched(ended=True) if start.is_end else None
         prepare(client)
 
     async def fetch(self, room: Callable[[], int] | None = None) -> Fetched:
         """See `Reader`."""
+        if self._rest is not None:
+            return self._fetched(self._rest)
         while self._end is None:
             await self._timing.sleep_ms(self._pacing.wait_ms(self._timing.now_ms()))
             try:
@@ -152,7 +158,7 @@ class ShardReader:
 
     def restart(self) -> None:
         """See `Reader`."""
-        self._iterator = None
+        self._iterator = self._rest = None
 
     async def aclose(self) -> None:
         """See `Reader`."""
@@ -181,9 +187,6 @@ class ShardReader:
         now_ms = self._timing.now_ms()
         size = sum([len(each.data) + len(each.partition_key) for each in reply.records])
         self._pacing.replied(now_ms, len(reply.records), size, reply.millis_behind_latest)
-        records = self._unpacking.records(reply.records, self._position)
-        if reply.records:
-            self._position = Checkpoint(reply.records[-1].sequence_number)
         self._iterator, self._iterator_ms = reply.next_shard_iterator, now_ms
         self._failures = 0
         self.counts.failing = None
@@ -191,12 +194,24 @@ class ShardReader:
         self.counts.fetches += 1
         self.counts.records += len(reply.records)
         self.counts.size_bytes += size
+        return self._fetched(reply)
+
+    def _fetched(self, reply: Reply) -> Fetched:
+        """Make records of the beginning of a reply; the next fetch goes on with its rest."""
+        count = self._unpacking.count(reply.records)
+        stored, rest = reply.records[:count], reply.records[count:]
+        self._rest = msgspec.structs.replace(reply, records=rest) if rest else None
+        records = self._unpacking.records(stored, self._position)
+        if stored:
+            self._position = Checkpoint(stored[-1].sequence_number)
         fetched = Fetched(
             records=records,
-            ended=reply.next_shard_iterator is None,
-            children=[child_info(child) for child in reply.child_shards or ()],
-            behind_ms=reply.millis_behind_latest,
-            size_bytes=size,
+            ended=reply.next_shard_iterator is None and not rest,
+            children=[] if rest else [child_info(child) for child in reply.child_shards or ()],
+            behind_ms=max(1, reply.millis_behind_latest or 0)
+            if rest
+            else reply.millis_behind_latest,
+            size_bytes=sum([len(each.data) + len(each.partition_key) for each in stored]),
         )
         if fetched.ended:
             self._end = Fetched(ended=True, children=fetched.children)

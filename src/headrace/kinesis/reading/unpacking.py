@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from headrace.core.lease.checkpoint import Checkpoint
 from headrace.core.lease.lease import HashRange
@@ -11,6 +12,8 @@ from headrace.kinesis.producing.aggregation import MAGIC
 from headrace.kinesis.reading.aggregation import UserRecord, belongs, taken_apart
 from headrace.kinesis.reading.records import KinesisRecord
 
+AGGREGATES_BYTES: Final = 2 << 20
+"""Aggregates that are taken apart at a time: a user record may take six bytes there, and 300 as an object."""
 _ALL_KEYS = HashRange(0, (1 << 128) - 1)
 
 
@@ -25,6 +28,18 @@ class Unpacking:
         self._shard = shard
         self._hash_range = None if hash_range == _ALL_KEYS else hash_range
         self._deaggregate = deaggregate
+
+    def count(self, stored: list[StoredRecord]) -> int:
+        """Return how many records of a reply, from the first on, are to be made into records at a time."""
+        if not self._deaggregate:
+            return len(stored)
+        size = 0
+        for index, each in enumerate(stored):
+            if each.data.startswith(MAGIC):
+                size += len(each.data)
+                if size > AGGREGATES_BYTES and index:
+                    return index
+        return len(stored)
 
     def records(self, stored: Iterable[StoredRecord], start: Checkpoint) -> list[KinesisRecord]:
         """Return the records of what was stored, in order.
