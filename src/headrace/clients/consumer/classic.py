@@ -301,7 +301,8 @@ class ClassicMember(Member):
         assignor = next((one for one in self.assignors if one.name == protocol), None)
         if assignor is None:
             raise ProtocolError(
-                f"the coordinator of group {self._group!r} chose the assignor {protocol!r}, which this member did not name"
+                f"the coordinator of group {self._group!r} chose the assignor {protocol!r}, "
+                "which this member did not name"
             )
         assigned: Mapping[str, Iterable[TopicPartition]] = assignor.assign(members, counts)
         if self.cooperative:

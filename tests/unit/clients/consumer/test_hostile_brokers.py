@@ -1,4 +1,4 @@
-"""Answers of a broker that lead nowhere: the program is told which broker and what, and the broker is not asked without end."""
+"""Answers of a broker that lead nowhere: the program is told which broker and what, and nobody asks without end."""
 
 from __future__ import annotations
 
