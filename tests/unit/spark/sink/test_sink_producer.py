@@ -153,6 +153,6 @@ def test_a_topic_that_is_deleted_while_rows_are_written_is_not_created_again(
     broker.delete_topic("t")
     rows.send_rows(Rows("t", [row(b"behind")]))
     with pytest.raises(HeadraceError, match="there is no topic 't'"):
-        rows.close()
+        rows.close(30)
     cluster.client.close()
     assert "t" not in broker.topics()
