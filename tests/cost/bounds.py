@@ -24,12 +24,12 @@ class Bound:
     Attributes:
         loop_ms: The longest step of the event loop.
         memory_mb: By how much the process's memory may rise meanwhile, in MiB.
-        answer_bytes: The size of the answer.
+        answer_bytes: The size of the answer: 16 MiB, and one group.
     """
 
     loop_ms: float = LOOP_MS
     memory_mb: float = 64.0
-    answer_bytes: int = 8 * MIB
+    answer_bytes: int = 18 * MIB
 
 
 _SMALL: Final = Bound(memory_mb=16.0, answer_bytes=64 << 10)

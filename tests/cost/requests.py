@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final, NamedTuple
 
-from headrace.protocol.codec import write_varint
+from headrace.protocol.codec import REQUEST_ELEMENTS, write_varint
 from tests.cost.broker import framed
 from tests.cost.fields import Kind
 from tests.cost.shapes import (
@@ -26,8 +26,8 @@ REQUEST_BYTES: Final = 1 << 20
 ROOM: Final = 200
 MOST_NAMES: Final = 10_000
 """Elements of a list of the request itself that the broker takes."""
-MOST_ELEMENTS: Final = 49_000
-"""Elements of all lists together, that is a little less than the broker takes."""
+MOST_ELEMENTS: Final = REQUEST_ELEMENTS - 1_000
+"""Elements of all lists together: a little less than the broker takes."""
 
 
 class Values(NamedTuple):

@@ -1,0 +1,251 @@
+"""docs/limits.md has every bound of the code, with its value, and names tests that are there.
+
+Bounds are the fields of `ServerLimits`, and the constants of the broker's packages that are named as bounds: with MAX,
+MOST, LIMIT, LONGEST or ELEMENTS in their names. Who adds one says here in which row it is, or why users need
+not know it.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from headrace.server.limits import ServerLimits
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+SOURCE: Final = ROOT / "src" / "headrace"
+PAGE: Final = (ROOT / "docs" / "limits.md").read_text()
+PACKAGES: Final = ("broker", "server", "core", "records", "protocol", "security")
+NAMED_AS_BOUND: Final = re.compile(r"(^|_)(MAX|MOST|LIMIT|LONGEST|ELEMENTS)(_|$)")
+
+SERVER_LIMITS: Final = {
+    "max_request_bytes": "size of a Produce request",
+    "max_other_request_bytes": "size of any other request",
+    "max_unauthenticated_bytes": "size of a request before authentication",
+    "authentication_timeout_ms": "time to authenticate",
+    "max_requests_in_flight": "requests in flight of a connection",
+    "max_queued_bytes": "answers that a connection has not taken",
+    "memory_budget_bytes": "receive buffers of all connections",
+    "initial_buffer_bytes": "receive buffers of all connections",
+    "busy_buffer_bytes": "receive buffer of a busy connection",
+    "idle_timeout_ms": "idle: no request",
+    "handshake_timeout_ms": "a TLS handshake",
+    "frame_timeout_ms": "the rest of a request does not come",
+    "min_bytes_per_second": "the rest of a request does not come",
+    "write_timeout_ms": "answers are not taken",
+    "max_connections": "connections",
+    "max_connections_per_address": "connections of one address",
+    "max_connection_rate_per_address": "new connections a second of one address",
+    "max_topics_per_request": "topics (or groups, resources, ...) that a request names",
+    "keepalive_idle_s": "a peer that is gone without a word",
+    "keepalive_interval_s": "a peer that is gone without a word",
+    "keepalive_probes": "a peer that is gone without a word",
+}
+"""The field of `ServerLimits`, and how its row begins."""
+
+CONSTANTS: Final = {
+    "broker/access/authorizer.py:ACLS_LIMIT": "ACLs;",
+    "broker/access/authorizer.py:ACL_BYTES_LIMIT": "ACLs;",
+    "broker/access/authorizer.py:DECISIONS_LIMIT": "decisions of the authorizer",
+    "broker/access/authorizer.py:_REMEMBERED_NAME_LIMIT": "decisions of the authorizer",
+    "broker/access/credentials.py:CREDENTIALS_LIMIT": "users that can log in by SCRAM",
+    "broker/access/credentials.py:USER_CHARACTERS_LIMIT": "users that can log in by SCRAM",
+    "broker/coordinators/group_settings.py:GROUPS_LIMIT": "groups that have a configuration",
+    "broker/coordinators/group_settings.py:NAME_CHARACTERS_LIMIT": "groups that have a configuration",
+    "broker/coordinators/group_topics.py:PATTERN_CHARACTERS_LIMIT": "regular expressions of a group's",
+    "broker/coordinators/group_topics.py:_EVALUATED_LIMIT": "expressions that are evaluated",
+    "broker/coordinators/group_topics.py:_REMEMBERED_NAMES_LIMIT": "expressions that are evaluated",
+    "broker/coordinators/group_topics.py:_STEPS_LIMIT": "instructions of an expression",
+    "broker/coordinators/group_topics.py:_PROGRAM_LIMIT": "regular expressions of a group's",
+    "broker/coordinators/transactional_batches.py:WAITING_BYTES_MAX": "",
+    "broker/delayed_fetch.py:WAITING_BYTES_MAX": "fetches that wait",
+    "broker/delayed_fetch.py:CONNECTION_BYTES_MAX": "fetches that wait",
+    "broker/fetch_sessions.py:PARTITIONS_LIMIT": "fetch sessions; partitions",
+    "broker/handlers/alter_user_scram_credentials.py:_SALT_BYTES_LIMIT": "salt of a password",
+    "broker/handlers/describe_producers.py:_MOST": "producers that one answer",
+    "broker/handlers/describe_topic_partitions.py:PARTITIONS_LIMIT": "partitions that one answer of Desc",
+    "broker/handlers/fetch.py:LONGEST_WAIT_MS": "how long a fetch waits",
+    "broker/quotas/client_quotas.py:ENTITIES_LIMIT": "users and client ids that have quotas",
+    "broker/quotas/client_quotas.py:_NAME_CHARACTERS_LIMIT": "users and client ids that have quotas",
+    "broker/quotas/throttling.py:TRACKED_LIMIT": "rates of users and client ids",
+    "broker/topic_names.py:NAME_LIMIT": "characters of a topic's name",
+    "core/coordinator/consumer/requests.py:REGEXES_LIMIT": "regular expressions of a group's",
+    "core/coordinator/consumer/requests.py:_MAX_STORED_BYTES": "bytes of a group's name",
+    "core/coordinator/partitioning.py:MAX_STORED_BYTES": "bytes of a group's name",
+    "core/delay/due_queue.py:LIMIT": "delayed records of a partition whose times are in memory",
+    "core/delay/division.py:MAX_DELAYED_BYTES": "records of a batch with times to live",
+    "core/log/selective_read.py:MOST_RECORDS": "a batch that a fetch looks into",
+    "records/refusal.py:MAX_DIRECTED": "records of a batch with times to live",
+    "records/refusal.py:MAX_HEADERS": "records of a batch with times to live",
+    "records/refusal.py:MAX_KEYED": "records of a batch for a compacted topic",
+    "records/tags.py:MAX_FOUND": "a batch that a fetch looks into",
+    "server/revocation.py:FILE_BYTES_LIMIT": "a file with lists of revoked",
+    "core/log/aborted_history.py:MAX_CACHED": "aborted transactions of sealed segments",
+    "core/log/aborted_history.py:MAX_IN_MEMORY": "aborted transactions of active segments",
+    "core/log/aborted_history.py:MAX_IN_SEGMENT": "aborted transactions of a segment",
+    "core/log/aborted_history.py:_MAX_CARRIED": "aborted transactions of sealed segments",
+    "core/log/aborted_lookup.py:MAX_TOLD": "aborted transactions that the answer",
+    "core/log/cleaner.py:MAX_KEYS": "keys that one round of compaction",
+    "core/log/open_segments.py:MAX_OPEN_SEGMENTS": "open segments of a log",
+    "core/log/producer_bound.py:MAX_PRODUCERS": "idempotent producers remembered in all",
+    "core/log/time_lookup.py:MOST_BATCHES": "batches that a lookup by time",
+    "protocol/codec.py:REQUEST_ELEMENTS": "elements of all lists of a request",
+    "records/batch.py:MAX_RECORDS": "records that a compressed batch claims",
+    "records/compression.py:MAX_DECOMPRESSED_SIZE": "size after decompression",
+    "records/compression.py:MAX_GZIP_MEMBERS": "members of a gzip stream",
+    "records/compression.py:MAX_RATIO": "size after decompression",
+    "records/compression.py:MAX_SNAPPY_BLOCKS": "members of a gzip stream",
+    "records/decoding.py:MAX_HEADERS": "headers of a record",
+    "records/directives.py:MAX_TAG_BYTES": "tags of a fetch's filter",
+    "records/tags.py:MAX_TAGS": "tags of a fetch's filter",
+    "records/varint.py:MAX_VARINT_SIZE": "variable-length integers",
+    "records/varint.py:MAX_VARLONG_SIZE": "variable-length integers",
+    "security/oauthbearer.py:_MESSAGE_BYTES_LIMIT": "a SCRAM or PLAIN message",
+    "security/plain.py:_MESSAGE_BYTES_LIMIT": "a SCRAM or PLAIN message",
+    "security/principal_mapping.py:SUBJECT_LIMIT": "subject of a client's certificate",
+    "security/scram.py:_MESSAGE_BYTES_LIMIT": "a SCRAM or PLAIN message",
+    "security/scram.py:MAX_ITERATIONS": "iterations of a password",
+    "security/scram.py:_SALT_BYTES_LIMIT": "salt of a password",
+    "security/tokens.py:_KEYS_LIMIT": "keys of a token's issuer",
+    "security/tokens.py:_USER_CHARACTERS_LIMIT": "characters of the user of a token",
+    "server/descriptors.py:_MOST_SEGMENTS": "open segments of all logs that wait",
+    "server/jwks.py:_BYTES_LIMIT": "keys of a token's issuer",
+    "server/log.py:VALUE_LIMIT": "characters of a value in a line of the log",
+    "server/log.py:ITEMS_LIMIT": "characters of a value in a line of the log",
+    "server/log.py:TRACEBACK_LIMIT": "characters of a value in a line of the log",
+}
+"""The constant, and how its row begins; "" for a sentence between the tables."""
+
+NO_BOUNDS_FOR_USERS: Final = {
+    "broker/coordinators/group_topics.py:_REMEMBERED_LIMIT": "a cache of compiled expressions",
+    "broker/handlers/list_offsets.py:MAX_TIMESTAMP": "a number of the protocol",
+    "broker/handlers/list_offsets.py:MAX_TIMESTAMP_VERSION": "a number of the protocol",
+    "core/coordinator/group/join.py:MEMBER_ID_PREFIX_MAX": "how a member id is made",
+    "core/coordinator/group/join.py:REASON_MAX": "how much is logged",
+    "core/coordinator/group/rebalance.py:MAX_GENERATION": "a number of the protocol",
+    "core/delay/schedule.py:_MOST": "a number of the format",
+    "core/lease/taking.py:_AT_MOST": "no number",
+    "core/log/batch_compaction.py:_MOST_REPORTED": "how much is told of",
+    "core/log/log_files.py:MAX_OFFSET_SPAN": "a number of the format",
+    "core/log/log_files.py:_MAX_UNSYNCED_FILES": "files that a log leaves open at most",
+    "core/log/selective_read.py:_MOST_COMPRESSED": "whether an answer is compressed again",
+    "core/log/rewriting.py:_MAX_OFFSET_SPAN": "a number of the format",
+    "core/log/segment.py:_MAX_HINTS": "a cache",
+    "core/delay/division.py:_MOST_REPORTED": "how much is told of",
+    "core/quota.py:LONGEST_PAUSE_MS": "a number of the protocol",
+    "protocol/codec.py:MESSAGE_ELEMENTS": "of answers and of what is stored, which nobody sends to the broker",
+    "protocol/codec.py:_MAX_VARINT_BYTES": "see records/varint.py",
+    "records/batch.py:MAX_TIMESTAMP_POSITION": "a number of the format",
+    "records/compression.py:_SNAPPY_MAX_RATIO": "a number of the format",
+    "records/directives.py:MAX_TIME_MS": "the last time that there is",
+    "records/directives.py:_MAX_DIGITS": "the last time that there is",
+    "records/expiry.py:_MOST_REPORTED": "how much is told of",
+    "records/rewriting.py:_MAX_DELTA": "a number of the format",
+    "records/tags.py:_MOST_BYTES": "follows from the tags",
+    "security/scram.py:CLIENT_ITERATIONS_LIMIT": "of clients",
+    "security/unknown_users.py:FORMS_LIMIT": "how made-up users are drawn",
+    "server/descriptors.py:_MOST_RESERVED": "its sentence is below the table",
+    "server/log.py:_WINDOWS_LIMIT": "how lines are counted",
+    "server/outgoing.py:READ_MAX_BYTES": "how files are sent",
+    "server/outgoing.py:_JOIN_MAX_BYTES": "how files are sent",
+    "server/timers.py:_MAX_DELAY_MS": "how the timer is set",
+}
+"""A constant that is named as a bound, and why it is on no page."""
+
+
+@cache
+def constants() -> dict[str, Any]:
+    """Return the constants that are named as bounds, and their values where those are numbers."""
+    found: dict[str, Any] = {}
+    for package in PACKAGES:
+        for path in sorted((SOURCE / package).rglob("*.py")):
+            if "messages" in path.parts:
+                continue
+            place = path.relative_to(SOURCE).as_posix()
+            values: dict[str, Any] = {}
+            for node in ast.parse(path.read_text()).body:
+                if isinstance(node, ast.AnnAssign | ast.Assign):
+                    target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
+                    if (
+                        isinstance(target, ast.Name)
+                        and target.id.isupper()
+                        and node.value is not None
+                    ):
+                        values[target.id] = _value(node.value, values)
+                        if NAMED_AS_BOUND.search(target.id):
+                            found[f"{place}:{target.id}"] = values[target.id]
+    return found
+
+
+def _value(node: ast.expr, known: dict[str, Any]) -> Any:
+    """Return a number that is written as one, or as a product of those that are known."""
+    try:
+        return eval(compile(ast.Expression(node), "", "eval"), {"__builtins__": {}}, dict(known))
+    except (NameError, TypeError, AttributeError):
+        return None
+
+
+def spellings(value: int) -> set[str]:
+    """Return how the page may write a number: as it is, as bytes, or as a time in ms."""
+    found = {f"{value:,}"}
+    for unit, size in (("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)):
+        if value >= size and value % size == 0:
+            found.add(f"{value // size:,} {unit}")
+    for unit, size in (("s", 1000), ("min", 60_000), ("h", 3_600_000)):
+        if value >= size and value % size == 0:
+            found.add(f"{value // size:,} {unit}")
+    words = {6: "six", 16: "sixteen"}
+    return found | ({words[value]} if value in words else set())
+
+
+def rows(begin: str) -> list[str]:
+    found = [line for line in PAGE.splitlines() if line.startswith(f"| {begin}")]
+    return found if begin else [line for line in PAGE.splitlines() if not line.startswith("|")]
+
+
+def is_written(value: int, lines: list[str]) -> bool:
+    return any(
+        re.search(rf"(?<![\d,]){re.escape(spelling)}(?![\d,]*\d)", line)
+        for line in lines
+        for spelling in spellings(value)
+    )
+
+
+def test_every_field_of_the_server_limits_is_on_the_page():
+    fields = {each.name: each.default for each in dataclasses.fields(ServerLimits)}
+    assert set(SERVER_LIMITS) == set(fields), "say in which row of docs/limits.md it is"
+    for name, begin in SERVER_LIMITS.items():
+        assert rows(begin), f"no row begins with {begin!r}"
+        assert is_written(fields[name], rows(begin)), (
+            f"{name} = {fields[name]}: not in {rows(begin)}"
+        )
+
+
+def test_every_constant_that_is_a_bound_is_on_the_page():
+    known = set(CONSTANTS) | set(NO_BOUNDS_FOR_USERS)
+    found = constants()
+    assert set(found) - known == set(), "say in which row of docs/limits.md it is, or why in none"
+    assert known - set(found) == set(), "these are gone"
+
+
+@pytest.mark.parametrize("constant", sorted(CONSTANTS))
+def test_a_bound_has_its_value_in_its_row(constant):
+    value, begin = constants()[constant], CONSTANTS[constant]
+    assert value is not None, "write the bound as a number"
+    assert rows(begin), f"no row of docs/limits.md begins with {begin!r}"
+    assert is_written(value, rows(begin)), (
+        f"{value:,} is not in {rows(begin) if begin else 'the text'}"
+    )
+
+
+def test_the_tests_of_the_page_are_there():
+    named = re.findall(r"`((?:unit|property|conformance|cost|fuzz|crash)/[\w/.]*)`", PAGE)
+    assert len(named) > 50
+    missing = {name for name in named if not (ROOT / "tests" / name).exists()}
+    assert not missing
