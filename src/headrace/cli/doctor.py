@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import functools
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 from click.core import ParameterSource
 
-from headrace.cli._options import client_options, open_client
-from headrace.cli._output import NOTHING_LISTENS, print_json, print_table, say
+from headrace.cli._options import client_options, format_option, open_client
+from headrace.cli._output import NOTHING_LISTENS, guarded, print_json, print_table, say
+from headrace.cli.properties import split_assignments
 
 if TYPE_CHECKING:
     from headrace.spark.doctor import Finding
@@ -54,6 +56,40 @@ def spark(
         start = functools.partial(checks.session, given, topic)
         findings.append(checks.examined("session", start))
     _print(findings, as_json=as_json)
+    if any(each.state == "fault" for each in findings):
+        raise SystemExit(1)
+
+
+@doctor.command("broker")
+@click.option(
+    "--data",
+    type=click.Path(file_okay=False, path_type=Path),
+    multiple=True,
+    help="A data directory; repeatable.  [default: those of log.dirs]",
+)
+@click.option(
+    "--config-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The settings that the broker is started with.",
+)
+@click.option(
+    "--config", "given", metavar="KEY=VALUE", multiple=True, help="A setting; repeatable."
+)
+@format_option
+@guarded
+def broker(
+    *, data: tuple[Path, ...], config_file: Path | None, given: tuple[str, ...], output_format: str
+) -> None:
+    """Check what a broker is started with: settings, secrets, data directories, certificates and their revocation.
+
+    Run it as the user that the broker runs as. Nothing is changed, and no broker is asked.
+
+    Exit code 1 if something is wrong.
+    """
+    from headrace.cli._broker_checks import examine  # noqa: PLC0415 - not for `--help`
+
+    findings = list(examine(config_file, split_assignments(given), data))
+    _print(findings, as_json=output_format == "json")
     if any(each.state == "fault" for each in findings):
         raise SystemExit(1)
 

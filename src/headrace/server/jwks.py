@@ -7,12 +7,14 @@ and size. A token with an unknown key has its set read again, no more often than
 from __future__ import annotations
 
 import asyncio
-import time
+import contextlib
+import socket
+import threading
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
-from http.client import HTTPException
+from http.client import HTTPException, HTTPSConnection
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 from urllib.error import URLError
 from urllib.parse import unquote, urlsplit
 
@@ -43,6 +45,7 @@ class KeyReader:
         self._thread = ThreadPoolExecutor(1, "headrace-keys")
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._read_s: dict[str, float] = {}
+        self._reading: set[str] = set()
         for url in authenticator.key_urls:
             try:
                 authenticator.keys_read(url, read_keys(url))
@@ -69,10 +72,14 @@ class KeyReader:
     def _read(self, url: str) -> None:
         self._timers[url].cancel()
         self._schedule(url)
+        if url in self._reading:
+            return
+        self._reading.add(url)
         future = self._loop.run_in_executor(self._thread, read_keys, url)
         future.add_done_callback(lambda done: self._done(url, done))
 
     def _done(self, url: str, future: asyncio.Future[bytes]) -> None:
+        self._reading.discard(url)
         if future.cancelled():
             return
         try:
@@ -117,17 +124,84 @@ def _content(url: str) -> bytes:
         return _bounded(Path(unquote(parts.path)))
     if parts.scheme != "https":
         raise ConfigError("only https: and file: URLs are read")
-    opener = urllib.request.build_opener(_NoRedirects)
-    end_s = time.monotonic() + _TIMEOUT_S
     content = bytearray()
-    with opener.open(url, timeout=_TIMEOUT_S) as response:
-        while piece := response.read1(_PIECE_BYTES):
-            content += piece
-            if len(content) > _BYTES_LIMIT:
-                raise ConfigError(f"more than {_BYTES_LIMIT} bytes")
-            if time.monotonic() > end_s:
-                raise TimeoutError(f"it took more than {_TIMEOUT_S:g} s")
+    with _Deadline() as deadline:
+        opener = urllib.request.build_opener(_NoRedirects, _Https(deadline))
+        with opener.open(url, timeout=_TIMEOUT_S) as response:
+            while piece := response.read1(_PIECE_BYTES):
+                content += piece
+                if len(content) > _BYTES_LIMIT:
+                    raise ConfigError(f"more than {_BYTES_LIMIT} bytes")
     return bytes(content)
+
+
+class _Deadline:
+    """Ends a connection when its time is over, whatever it waits for.
+
+    The time-out of a socket begins anew with each byte: a server that sends one now and then would keep the thread for
+    days, in the handshake, the headers or the body alike.
+    """
+
+    def __init__(self) -> None:
+        self._timer = threading.Timer(_TIMEOUT_S, self._end)
+        self._timer.daemon = True
+        self._lock = threading.Lock()
+        self._sockets: list[socket.socket] = []
+        self._over = False
+
+    def watch(self, sock: socket.socket) -> None:
+        """End this connection, too."""
+        with self._lock:
+            self._sockets.append(sock.dup())  # TLS takes the object over, and not the duplicate
+            if self._over:
+                self._shut()
+
+    def __enter__(self) -> Self:
+        self._timer.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._timer.cancel()
+        with self._lock:
+            for sock in self._sockets:
+                sock.close()
+            self._sockets.clear()
+            if self._over:  # also of an answer that ended there without being whole
+                raise TimeoutError(f"it took more than {_TIMEOUT_S:g} s")
+
+    def _end(self) -> None:
+        with self._lock:
+            self._over = True
+            self._shut()
+
+    def _shut(self) -> None:
+        for sock in self._sockets:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+
+
+class _Https(urllib.request.HTTPSHandler):
+    """Makes connections that a deadline watches."""
+
+    def __init__(self, deadline: _Deadline) -> None:
+        super().__init__()
+        self._deadline = deadline
+
+    def https_open(self, request: urllib.request.Request) -> Any:
+        """Ask over TLS."""
+
+        def make(host: str, **options: Any) -> HTTPSConnection:
+            connection = HTTPSConnection(host, **options)
+
+            def connect(*given: Any, **named: Any) -> socket.socket:
+                sock = socket.create_connection(*given, **named)
+                self._deadline.watch(sock)
+                return sock
+
+            connection._create_connection = connect  # type: ignore[attr-defined]  # noqa: SLF001 - before TLS begins
+            return connection
+
+        return self.do_open(make, request, context=self._context)  # type: ignore[attr-defined]  # the base's own
 
 
 def _bounded(path: Path) -> bytes:

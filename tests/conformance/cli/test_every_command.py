@@ -69,6 +69,7 @@ OTHERS = {
     "run": "ends by signals, below",
     "demo": "tests/spark/test_demo.py",
     "spark": "asks no broker: tests/unit/cli/test_spark_commands.py",
+    "doctor broker": "asks no broker: tests/unit/cli/test_doctor_broker.py",
     "doctor spark": "tests/unit/spark/test_doctor.py",
     "pipeline": "tests/spark/test_pipeline_command.py",
     "archive": "tests/unit/cli/test_archive_commands.py",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http.server
 import ssl
 import threading
@@ -166,6 +167,8 @@ def test_a_url_is_named_without_what_is_secret_in_it():
 
 class Handler(http.server.BaseHTTPRequestHandler):
     content = b""
+    over = threading.Event()
+    """Set at the end of the test."""
 
     def do_GET(self) -> None:
         if self.path == "/elsewhere":
@@ -173,9 +176,21 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.send_header("Location", "file:///etc/hosts")
             self.end_headers()
             return
+        if self.path.startswith("/slow"):
+            self._drip()
+            return
         self.send_response(200)
         self.end_headers()
         self.wfile.write(self.content if self.path == "/keys" else b" " * (2 << 20))
+
+    def _drip(self) -> None:
+        """Send a byte now and then, in the headers or behind them: each begins the client's time-out anew."""
+        self.wfile.write(b"HTTP/1.0 200 OK\r\n" + b"\r\n" * self.path.endswith("body"))
+        with contextlib.suppress(OSError):
+            for _ in range(200):  # ten seconds, if nobody ends it
+                self.wfile.write(b"x")
+                if self.over.wait(0.05):
+                    return
 
     def log_message(self, *_: object) -> None:
         pass
@@ -191,10 +206,19 @@ def https(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     server.socket = context.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
+    Handler.over.clear()
     yield f"https://localhost:{server.server_port}"
+    Handler.over.set()
     server.shutdown()
     thread.join()
     server.server_close()
+
+
+@pytest.mark.parametrize("where", ["headers", "body"])
+def test_a_server_that_sends_a_byte_now_and_then_is_given_up(https, monkeypatch, where):
+    monkeypatch.setattr(jwks, "_TIMEOUT_S", 0.3)
+    with pytest.raises(TimeoutError, match=r"more than 0\.3 s"):
+        read_keys(f"{https}/slow-{where}")
 
 
 def test_over_https_from_that_place_alone(https, monkeypatch, issuer):
