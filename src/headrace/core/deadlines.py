@@ -64,10 +64,17 @@ class Deadlines(Generic[K]):
             heapq.heappop(self._heap)
         return None
 
-    def expire(self, now_ms: int) -> list[K]:
-        """Remove and return the keys whose deadline is at or before `now_ms`, earliest first."""
+    def expire(self, now_ms: int, most: int | None = None) -> list[K]:
+        """Remove and return the keys whose deadline is at or before `now_ms`, earliest first.
+
+        Args:
+            now_ms: The time.
+            most: How many keys are returned at most, None for all. The others are returned by the next call.
+        """
         expired: list[K] = []
         while (next_ms := self.next_ms) is not None and next_ms <= now_ms:
+            if most is not None and len(expired) >= most:
+                break
             key = heapq.heappop(self._heap)[2]
             del self._deadlines[key]
             expired.append(key)

@@ -27,6 +27,8 @@ T = TypeVar("T")
 
 EXPIRY: Final = "expiry"
 """The kind of timer by which a shard is looked through for what has expired."""
+TIMERS_AT_ONCE: Final = 100
+"""Timers that run before requests have their turn: clients choose how many are due at the same time."""
 TOMBSTONES_PER_BATCH: Final = 1_000
 
 
@@ -115,8 +117,8 @@ class ShardedCoordinator(ABC, Generic[S]):
         return self._timers.next_ms
 
     def expire(self, now_ms: int) -> None:
-        """Run what is due. Each timer is an operation of its own, like a request."""
-        for timer in self._timers.expire(now_ms):
+        """Run some of what is due, until the next call. Each timer is an operation of its own, like a request."""
+        for timer in self._timers.expire(now_ms, TIMERS_AT_ONCE):
             shard = self._shards.get(timer.partition)
             if shard is None or timer in self._timers:
                 continue  # what an earlier one of them did has set this one anew

@@ -13,6 +13,7 @@ from headrace.core.coordinator.transaction.config import TransactionConfig
 from headrace.core.coordinator.transaction.producers import Producer
 from headrace.core.coordinator.transaction.records import TransactionMetadata, TransactionRecord
 from headrace.core.coordinator.transaction.shard import (
+    MARKERS,
     RETRY,
     TIMEOUT,
     WAITING,
@@ -21,6 +22,7 @@ from headrace.core.coordinator.transaction.shard import (
     TransactionShard,
 )
 from headrace.core.coordinator.transaction.transactions import Retry
+from headrace.core.coordinator.transaction.usage import Usage
 from headrace.errors import ErrorCode
 from headrace.ports import Journal
 from headrace.protocol.messages import list_transactions
@@ -50,6 +52,7 @@ class TransactionCoordinator(ShardedCoordinator[TransactionShard]):
         self._allocate_producer_id = allocate_producer_id
         self._writer = writer
         self._journal = journal
+        self._usage = Usage()
 
     def _new_shard(self, partition: int) -> TransactionShard:
         return TransactionShard(
@@ -61,6 +64,7 @@ class TransactionCoordinator(ShardedCoordinator[TransactionShard]):
             complete=markers.complete,
             timers=self._timers,
             journal=self._journal,
+            usage=self._usage,
         )
 
     def _run_timer(self, shard: TransactionShard, timer: Timer, now_ms: int) -> None:
@@ -69,6 +73,8 @@ class TransactionCoordinator(ShardedCoordinator[TransactionShard]):
             return
         if timer.kind == WAITING:
             shard.tell_waiting(transaction, ErrorCode.CONCURRENT_TRANSACTIONS, now_ms)
+        elif timer.kind == MARKERS and transaction.unwritten:
+            markers.go_on(shard, transaction, now_ms)
         elif timer.kind == RETRY:
             markers.retry(shard, transaction, now_ms)
         elif timer.kind == TIMEOUT:
@@ -121,7 +127,7 @@ class TransactionCoordinator(ShardedCoordinator[TransactionShard]):
 
         def operation(shard: TransactionShard) -> Result[ErrorCode]:
             transaction = shard.find(transactional_id, *producer)
-            return transactions.add_partitions(transaction, partitions, now_ms)
+            return transactions.add_partitions(shard, transaction, partitions, now_ms)
 
         return self._run(transactional_id, operation, _same, now_ms)
 

@@ -9,6 +9,7 @@ from typing import Final
 from headrace.core.coordinator.runtime import NOTHING, Result
 from headrace.core.coordinator.transaction.records import TransactionMetadata, TransactionRecord
 from headrace.core.coordinator.transaction.shard import (
+    MARKERS,
     RETRY,
     Outcome,
     Transaction,
@@ -18,6 +19,8 @@ from headrace.core.coordinator.transaction.states import TransactionState
 from headrace.errors import ErrorCode
 from headrace.types import NO_PRODUCER_ID, TopicPartition
 
+MARKERS_AT_ONCE: Final = 32
+"""Markers that are written in one step: each may be the first batch of a partition, for which files are made."""
 _ATTEMPTS_UNTIL_TOLD: Final = 4
 _NAMED: Final = 5
 """How many partitions a line names."""
@@ -75,19 +78,29 @@ def _write(
     partitions: Collection[TopicPartition],
     now_ms: int,
 ) -> None:
-    metadata = transaction.metadata
+    """Have markers written, besides those that have yet to be written: some at once, the others in further steps."""
+    transaction.unwritten = sorted({*transaction.unwritten, *partitions}, reverse=True)
+    go_on(shard, transaction, now_ms)
+
+
+def go_on(shard: TransactionShard, transaction: Transaction, now_ms: int) -> None:
+    """Write the next markers."""
+    metadata, unwritten = transaction.metadata, transaction.unwritten
     outcome = Outcome(
         metadata.producer_id,
         metadata.producer_epoch,
         metadata.state is TransactionState.PREPARE_COMMIT,
         metadata.client_transaction_version,
     )
-    for partition in sorted(partitions):
-        if not shard.is_current(transaction, metadata):
-            return
+    for _ in range(min(MARKERS_AT_ONCE, len(unwritten))):
+        partition = unwritten.pop()
         done = partial(_marked, shard, transaction, metadata, partition=partition, now_ms=now_ms)
         shard.writer.write(shard.partition, outcome, partition, done, now_ms)
-    if shard.is_current(transaction, metadata) and not transaction.unmarked:
+        if not shard.is_current(transaction, metadata):
+            return
+    if unwritten:
+        shard.timers.set(shard.timer(MARKERS, transaction.transactional_id), now_ms + 1)
+    elif not transaction.unmarked:
         _finish(shard, transaction, now_ms)
 
 

@@ -14,6 +14,7 @@ from headrace.core.coordinator.transaction.records import (
     encode_records,
 )
 from headrace.core.coordinator.transaction.states import PREPARED, TransactionState
+from headrace.core.coordinator.transaction.usage import Usage
 from headrace.core.deferred import Deferred
 from headrace.errors import ApiError, ErrorCode
 from headrace.ports import Journal
@@ -21,6 +22,8 @@ from headrace.types import Buffer, TopicPartition
 
 TIMEOUT: Final = "timeout"
 """The kind of timer that aborts a transaction whose time is up."""
+MARKERS: Final = "markers"
+"""When further markers of a transaction are written."""
 RETRY: Final = "retry"
 """The kind of timer that writes markers again that could not be written."""
 WAITING: Final = "waiting"
@@ -78,6 +81,7 @@ class Transaction:
         unmarked: The partitions whose markers are not durable yet; None while no markers are being written.
         failed: Those of them whose markers have to be written again, and why.
         attempts: How often markers have been written again.
+        unwritten: Those whose markers have yet to be written, the next one last.
         waiting: Who is to be told when a prepared transaction is over, or that this takes too long.
     """
 
@@ -88,6 +92,7 @@ class Transaction:
         "metadata",
         "transactional_id",
         "unmarked",
+        "unwritten",
         "waiting",
     )
 
@@ -98,6 +103,7 @@ class Transaction:
         self.unmarked: set[TopicPartition] | None = None
         self.failed: dict[TopicPartition, ErrorCode] = {}
         self.attempts = 0
+        self.unwritten: list[TopicPartition] = []
         self.waiting: list[Waiter] = []
 
 
@@ -121,6 +127,7 @@ class TransactionShard:
         complete: Callable[[TransactionShard, Transaction, int], None],
         timers: Timers,
         journal: Journal,
+        usage: Usage,
     ) -> None:
         """Begin empty.
 
@@ -133,8 +140,10 @@ class TransactionShard:
             complete: Begins to write the markers of a transaction that was found prepared when the shard was loaded.
             timers: The coordinator's timers.
             journal: Where log lines go.
+            usage: Counts what the ids take, with those of other shards.
         """
         self.partition = partition
+        self.usage = usage
         self.config = config
         self.allocate_producer_id = allocate_producer_id
         self.writer = writer
@@ -157,6 +166,8 @@ class TransactionShard:
         """Apply one record: the only place where transactions change."""
         transactional_id, metadata = record
         transaction = self.transactions.get(transactional_id)
+        before = None if transaction is None else transaction.metadata
+        self.usage.change(transactional_id, before, metadata)
         if metadata is None:
             if transaction is not None:
                 del self.transactions[transactional_id]
@@ -168,6 +179,7 @@ class TransactionShard:
         transaction.metadata = metadata
         transaction.unmarked = None
         transaction.failed, transaction.attempts = {}, 0
+        transaction.unwritten = []
         self._follow(transaction)
         if transaction.waiting and metadata.state not in PREPARED:
             self.tell_waiting(transaction, ErrorCode.NONE, metadata.last_update_ms)
@@ -203,6 +215,7 @@ class TransactionShard:
         """Forget everything; markers that are still being written find nobody to tell."""
         transactions, self.transactions = self.transactions, {}
         for transaction in transactions.values():
+            self.usage.change(transaction.transactional_id, transaction.metadata, None)
             self._cancel_timers(transaction)
             if transaction.waiting:
                 self.tell_waiting(transaction, error, transaction.metadata.last_update_ms)
@@ -214,7 +227,7 @@ class TransactionShard:
         return Timer(kind, self.partition, transactional_id)
 
     def _cancel_timers(self, transaction: Transaction) -> None:
-        for kind in (TIMEOUT, RETRY):
+        for kind in (TIMEOUT, MARKERS, RETRY):
             self.timers.cancel(self.timer(kind, transaction.transactional_id))
 
     # --- what operations share ---

@@ -30,6 +30,7 @@ _OUTCOMES: Final = {
 
 
 def add_partitions(
+    shard: TransactionShard,
     transaction: Transaction,
     partitions: Collection[TopicPartition],
     now_ms: int,
@@ -38,13 +39,14 @@ def add_partitions(
     """Add partitions to the transaction, which begins with the first ones.
 
     Args:
+        shard: The shard of the transaction.
         transaction: The transaction.
         partitions: What to add.
         now_ms: The time.
         client_version: The transaction version that the producer speaks.
 
     Raises:
-        ApiError: CONCURRENT_TRANSACTIONS: the one before is not over.
+        ApiError: CONCURRENT_TRANSACTIONS: the one before is not over, or there is no memory for so many partitions.
     """
     current = transaction.metadata
     if current.state in PREPARED:
@@ -52,6 +54,8 @@ def add_partitions(
     ongoing = current.state is TransactionState.ONGOING
     if not partitions or (ongoing and current.partitions.issuperset(partitions)):
         return Result(ErrorCode.NONE)
+    if not shard.usage.has_room(partitions=len(partitions)):
+        raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)
     added = current.to(
         TransactionState.ONGOING,
         now_ms,
@@ -87,7 +91,7 @@ def enter(
     transaction = shard.transactions.get(transactional_id)
     try:
         transaction = shard.find(transactional_id, *producer)
-        return add_partitions(transaction, partitions, now_ms, EPOCH_BUMP)
+        return add_partitions(shard, transaction, partitions, now_ms, EPOCH_BUMP)
     except ApiError as error:
         if error.code is not ErrorCode.CONCURRENT_TRANSACTIONS or now_ms >= retry.until_ms:
             raise
