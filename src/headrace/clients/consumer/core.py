@@ -339,7 +339,8 @@ class ConsumerCore:
                 self._fetch()  # looking has found perhaps that what was left of an answer holds no records
             if self._engine.now_ms >= until_ms or self._ready():
                 return
-            yield Wait(self._engine.now_ms if self._hand_out.unfinished else until_ms)
+            # What is due now would be done before anything else gets its turn.
+            yield Wait(self._engine.now_ms + 1 if self._hand_out.unfinished else until_ms)
             self._check_open(but_for_closing=False)
 
     def _attend(self) -> Flow[None]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import struct
 import tracemalloc
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from headrace.clients.blocking import EARLIEST
+from headrace.clients.consumer import aio, hand_out
 from headrace.clients.consumer import cursor as cursors
-from headrace.clients.consumer import hand_out
 from headrace.clients.consumer.blocking import Consumer
 from headrace.clients.consumer.cursor import STEP_COST, Cursor
 from headrace.clients.consumer.hand_out import HandOut
@@ -134,9 +137,41 @@ def test_poll_goes_on_by_itself_with_what_takes_several_steps() -> None:
             assert consumer.position(T0) == MANY + 1
 
 
+def test_other_tasks_run_between_the_steps_of_a_poll() -> None:
+    steps: list[bool] = []
+    decode = Cursor.decode
+
+    def step(cursor: Cursor) -> bool:
+        steps.append(decode(cursor))
+        return steps[-1]
+
+    async def program(address: str) -> list[int]:
+        turns: list[int] = []
+
+        async def other() -> None:
+            while True:
+                turns.append(len(steps))
+                await asyncio.sleep(0)
+
+        async with aio.Consumer(address, tags=["a"]) as consumer:
+            await consumer.assign({T0: EARLIEST})
+            task = asyncio.create_task(other())
+            assert [record.value for record in await consumer.poll(60)] == [b"wanted"]
+            task.cancel()
+        return turns
+
+    with FakeCluster(topics={"t": 1}) as cluster, mock.patch.object(Cursor, "decode", step):
+        for data in (many(80_000), build_batch([(None, b"wanted", [(TAG, b"a")], 1000)])):
+            cluster.logs[T0].append(data)
+        turns = asyncio.run(program(cluster.bootstrap))
+    assert len(steps) >= 80_000 / STEP_COST
+    longest = max(after - before for before, after in itertools.pairwise(turns))
+    assert longest <= 4, "the others have their turn after two looks, or two times two"
+
+
 def test_steps_of_one_partition_do_not_hold_up_the_others() -> None:
     other = TopicPartition("t", 1)
-    long = cursor_of(many(100_000), 99_999)
+    long = cursor_of(many(50_000), 49_999)
     giving = hand_out_of(long, cursor_of(build_batch([(None, b"short", (), 1)]), name=other))
     assert not giving.ready()
     assert giving.unfinished
@@ -145,7 +180,7 @@ def test_steps_of_one_partition_do_not_hold_up_the_others() -> None:
     assert not giving.ready()
     while not giving.ready():
         assert giving.unfinished
-    assert [record.offset for record in giving.take(10)] == [99_999]
+    assert [record.offset for record in giving.take(10)] == [49_999]
 
 
 def test_one_large_batch_is_decompressed_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
