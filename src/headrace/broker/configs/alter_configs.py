@@ -20,6 +20,7 @@ from headrace.broker.coordinators.group_settings import (
     parse_settings,
 )
 from headrace.broker.resources import ResourceType
+from headrace.broker.steps import CHECK_COST, CREATION_COST, Work
 from headrace.broker.topic_names import check_topic_name
 from headrace.config.broker import dynamic_option
 from headrace.config.group import ATTACHMENTS_PREFIX, DEFAULT_ASSIGNOR, group_option
@@ -74,7 +75,7 @@ def alter_all(
     respond: Callable[[Resource, ErrorCode, str | None], T],
     *,
     validate_only: bool,
-) -> list[T]:
+) -> Work[list[T]]:
     """Change every resource for itself, and return the responses in the same order."""
     mentions = Counter((resource.type, resource.name) for resource in resources)
     responses = []
@@ -89,6 +90,8 @@ def alter_all(
         except ApiError as error:
             code, message = error.code, error.message
         responses.append(respond(resource, code, message))
+        changed = code is ErrorCode.NONE and not validate_only
+        yield CREATION_COST if changed else CHECK_COST
     return responses
 
 

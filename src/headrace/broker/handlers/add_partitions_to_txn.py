@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Final
 from headrace.broker.access.authorizer import allows
 from headrace.broker.context import RequestContext, VersionRange
 from headrace.broker.coordinators.transaction_requests import for_version
-from headrace.core.coordinator.runtime import gather
+from headrace.broker.steps import ENTRY_COST, GROUP_COST, Work, value_of
+from headrace.core.coordinator.runtime import Reply, gather
 from headrace.core.coordinator.transaction.producers import Producer
 from headrace.core.deferred import Deferred
 from headrace.errors import ApiError, ErrorCode
@@ -46,10 +47,10 @@ _ABORTABLE_VERSION: Final = 5
 
 def handle(
     broker: Broker, context: RequestContext, request: AddPartitionsToTxnRequest
-) -> AddPartitionsToTxnResponse | Deferred[AddPartitionsToTxnResponse]:
+) -> Work[Reply[AddPartitionsToTxnResponse]]:
     """Add partitions to a transaction, or to several."""
     if context.header.api_version >= _BROKERS_VERSION:
-        return _handle_brokers(broker, context, request)
+        return (yield from _handle_brokers(broker, context, request))
     transactional_id = request.v3_and_below_transactional_id
     partitions = [
         TopicPartition(topic.name, index)
@@ -59,11 +60,12 @@ def handle(
     may = allows(broker, context, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
     if not may:
         return _clients_answer(request, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, {})
-    errors = {
-        partition: error
-        for partition in partitions
-        if (error := _error(broker, context, partition)) is not ErrorCode.NONE
-    }
+    errors: dict[TopicPartition, ErrorCode] = {}
+    for partition in partitions:
+        error = _error(broker, context, partition)
+        if error is not ErrorCode.NONE:
+            errors[partition] = error
+        yield ENTRY_COST
     if errors:
         return _clients_answer(request, ErrorCode.OPERATION_NOT_ATTEMPTED, errors)
     producer = Producer(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
@@ -90,15 +92,16 @@ def _error(broker: Broker, context: RequestContext, partition: TopicPartition) -
 
 def _handle_brokers(
     broker: Broker, context: RequestContext, request: AddPartitionsToTxnRequest
-) -> AddPartitionsToTxnResponse | Deferred[AddPartitionsToTxnResponse]:
+) -> Work[Reply[AddPartitionsToTxnResponse]]:
     if not allows(broker, context, Operation.CLUSTER_ACTION, ResourceType.CLUSTER):
         return AddPartitionsToTxnResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-    gathered = gather([_one(broker, context, wanted) for wanted in request.transactions])
-
-    def answer(results: list[AddPartitionsToTxnResult]) -> AddPartitionsToTxnResponse:
-        return AddPartitionsToTxnResponse(results_by_transaction=results)
-
-    return gathered.map(answer) if isinstance(gathered, Deferred) else answer(gathered)
+    replies: list[Reply[AddPartitionsToTxnResult]] = []
+    for wanted in request.transactions:
+        replies.append(_one(broker, context, wanted))
+        count = sum(len(topic.partitions) for topic in wanted.topics)
+        yield GROUP_COST + count * ENTRY_COST
+    results = yield from value_of(gather(replies))
+    return AddPartitionsToTxnResponse(results_by_transaction=results)
 
 
 def _one(

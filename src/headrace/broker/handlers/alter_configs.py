@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.broker.configs.alter_configs import Change, Resource, alter_all
 from headrace.broker.context import RequestContext, VersionRange
+from headrace.broker.steps import Work
 from headrace.errors import ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.alter_configs import (
@@ -36,7 +37,7 @@ def handle(
     broker: Broker,
     context: RequestContext,
     request: AlterConfigsRequest,
-) -> AlterConfigsResponse:
+) -> Work[AlterConfigsResponse]:
     """Replace the settings of every resource."""
     resources = [
         Resource(
@@ -47,15 +48,10 @@ def handle(
         )
         for wanted in request.resources
     ]
-    return AlterConfigsResponse(
-        responses=alter_all(
-            broker,
-            context,
-            resources,
-            _response,
-            validate_only=request.validate_only,
-        )
+    responses = yield from alter_all(
+        broker, context, resources, _response, validate_only=request.validate_only
     )
+    return AlterConfigsResponse(responses=responses)
 
 
 def _response(

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 from headrace.broker.access.authorizer import authorize
 from headrace.broker.access.credentials import CREDENTIALS_LIMIT, Credential, user_name_fits
 from headrace.broker.context import RequestContext, VersionRange
+from headrace.broker.steps import CREATION_COST, ENTRY_COST, Work
 from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.alter_user_scram_credentials import (
@@ -51,7 +52,7 @@ def handle(
     broker: Broker,
     context: RequestContext,
     request: AlterUserScramCredentialsRequest,
-) -> AlterUserScramCredentialsResponse:
+) -> Work[AlterUserScramCredentialsResponse]:
     """Change the credentials of every user."""
     by_user: dict[str, list[_Change]] = {}
     changes: Iterator[_Change] = chain(request.deletions, request.upsertions)
@@ -69,6 +70,7 @@ def handle(
         results.append(
             AlterUserScramCredentialsResult(user=user, error_code=code, error_message=message)
         )
+        yield CREATION_COST if code is ErrorCode.NONE else ENTRY_COST
     return AlterUserScramCredentialsResponse(results=results)
 
 

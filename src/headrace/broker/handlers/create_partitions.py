@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.broker.access.authorizer import authorize
 from headrace.broker.context import RequestContext, VersionRange
+from headrace.broker.steps import CHECK_COST, CREATION_COST, PARTITION_FILES_COST, Work
 from headrace.errors import ApiError, ErrorCode, InvalidRequestError, InvalidTopicError
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.create_partitions import (
@@ -34,7 +35,7 @@ VERSIONS: Final = VersionRange(0, 3)
 
 def handle(
     broker: Broker, context: RequestContext, request: CreatePartitionsRequest
-) -> CreatePartitionsResponse:
+) -> Work[CreatePartitionsResponse]:
     """Grow or validate every topic of the request."""
     mentions = Counter(wanted.name for wanted in request.topics)
     results: list[CreatePartitionsTopicResult] = []
@@ -46,6 +47,9 @@ def handle(
         except ApiError as error:
             result.error_code, result.error_message = error.code, error.message
         results.append(result)
+        if result.error_code == ErrorCode.NONE and not request.validate_only:
+            yield CREATION_COST + wanted.count * PARTITION_FILES_COST
+        yield CHECK_COST
     return CreatePartitionsResponse(results=results)
 
 

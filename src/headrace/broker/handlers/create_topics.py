@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from headrace.broker.access.authorizer import allows, authorize_creation
 from headrace.broker.configs.config_entries import topic_entries
 from headrace.broker.context import RequestContext, VersionRange
+from headrace.broker.steps import CHECK_COST, CREATION_COST, PARTITION_FILES_COST, Work
 from headrace.broker.topic_names import INTERNAL_TOPICS
 from headrace.config.topic import TopicConfig
 from headrace.errors import (
@@ -49,7 +50,7 @@ def handle(
     broker: Broker,
     context: RequestContext,
     request: CreateTopicsRequest,
-) -> CreateTopicsResponse:
+) -> Work[CreateTopicsResponse]:
     """Create or validate every topic of the request."""
     names = Counter(wanted.name for wanted in request.topics)
     results = []
@@ -62,13 +63,16 @@ def handle(
         try:
             _check_request(broker, request, mentions)
             authorize_creation(broker, context, wanted.name)
-            results.append(_create(broker, context, wanted, validate_only=request.validate_only))
+            result = _create(broker, context, wanted, validate_only=request.validate_only)
         except ApiError as error:
-            results.append(
-                CreatableTopicResult(
-                    name=wanted.name, error_code=error.code, error_message=error.message
-                )
+            result = CreatableTopicResult(
+                name=wanted.name, error_code=error.code, error_message=error.message
             )
+        results.append(result)
+        created = result.error_code == ErrorCode.NONE and not request.validate_only
+        yield (
+            CREATION_COST + result.num_partitions * PARTITION_FILES_COST if created else CHECK_COST
+        )
     return CreateTopicsResponse(topics=results)
 
 

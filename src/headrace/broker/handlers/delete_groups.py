@@ -8,12 +8,12 @@ Versions: v2 flexible.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from headrace.broker.access.authorizer import allows
 from headrace.broker.context import RequestContext, VersionRange
-from headrace.core.deferred import Deferred
+from headrace.broker.steps import ENTRY_COST, GROUP_COST, Work, value_of
+from headrace.core.coordinator.runtime import Reply, gather
 from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.delete_groups import (
@@ -32,25 +32,25 @@ VERSIONS: Final = VersionRange(0, 2)
 
 def handle(
     broker: Broker, context: RequestContext, request: DeleteGroupsRequest
-) -> DeleteGroupsResponse | Deferred[DeleteGroupsResponse]:
+) -> Work[DeleteGroupsResponse]:
     """Delete groups by id."""
-    group_ids = dict.fromkeys(request.groups_names)
-    may = partial(allows, broker, context, Operation.DELETE, ResourceType.GROUP)
-    allowed = {group_id: may(group_id) for group_id in group_ids}
-    deletable = [group_id for group_id, is_allowed in allowed.items() if is_allowed]
-    reply = broker.groups.delete_groups(deletable, context.now_ms)
-
-    def response(results: list[DeletableGroupResult]) -> DeleteGroupsResponse:
-        for result in results:
-            result.error_code = _forget_settings(broker, result)
-        results += [
-            DeletableGroupResult(group_id=group_id, error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
-            for group_id, is_allowed in allowed.items()
-            if not is_allowed
-        ]
-        return DeleteGroupsResponse(results=results)
-
-    return reply.map(response) if isinstance(reply, Deferred) else response(reply)
+    refused: list[DeletableGroupResult] = []
+    replies: list[Reply[list[DeletableGroupResult]]] = []
+    for group_id in dict.fromkeys(request.groups_names):
+        if allows(broker, context, Operation.DELETE, ResourceType.GROUP, group_id):
+            count = broker.groups.offsets_count(group_id)
+            replies.append(broker.groups.delete_groups([group_id], context.now_ms))
+            yield GROUP_COST + count * ENTRY_COST
+        else:
+            error = ErrorCode.GROUP_AUTHORIZATION_FAILED
+            refused.append(DeletableGroupResult(group_id=group_id, error_code=error))
+        yield ENTRY_COST
+    results: list[DeletableGroupResult] = []
+    for (result,) in (yield from value_of(gather(replies))):
+        result.error_code = _forget_settings(broker, result)
+        results.append(result)
+        yield ENTRY_COST
+    return DeleteGroupsResponse(results=results + refused)
 
 
 def _forget_settings(broker: Broker, result: DeletableGroupResult) -> int:

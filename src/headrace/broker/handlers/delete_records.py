@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from headrace.broker.access.authorizer import authorize
 from headrace.broker.context import RequestContext, VersionRange
 from headrace.broker.partition import Partition
+from headrace.broker.steps import ENTRY_COST, PARTITION_FILES_COST, Work
 from headrace.errors import (
     ApiError,
     ErrorCode,
@@ -39,34 +40,38 @@ VERSIONS: Final = VersionRange(0, 2)
 
 HIGH_WATERMARK: Final = -1
 NO_LOW_WATERMARK: Final = -1
+_PARTITIONS_A_WRITE: Final = 50
 
 
 def handle(
     broker: Broker, context: RequestContext, request: DeleteRecordsRequest
-) -> DeleteRecordsResponse:
+) -> Work[DeleteRecordsResponse]:
     """Delete the records below an offset in every partition."""
     deletion = _Deletion(broker, context)
-    response = DeleteRecordsResponse(
-        topics=[
-            DeleteRecordsTopicResult(
-                name=topic.name,
-                partitions=[deletion.plan(topic.name, wanted) for wanted in topic.partitions],
-            )
-            for topic in request.topics
-        ]
-    )
+    response = DeleteRecordsResponse()
+    for topic in request.topics:
+        result = DeleteRecordsTopicResult(name=topic.name)
+        response.topics.append(result)
+        for wanted in topic.partitions:
+            result.partitions.append(deletion.plan(topic.name, wanted))
+            if deletion.planned >= _PARTITIONS_A_WRITE:
+                deletion.run(context.now_ms)
+                yield _PARTITIONS_A_WRITE * PARTITION_FILES_COST
+            yield ENTRY_COST
+        yield ENTRY_COST
     deletion.run(context.now_ms)
     return response
 
 
 class _Deletion:
-    """The partitions of one request: all are looked at first, so that one write makes all of them durable."""
+    """The partitions of one request: many are looked at first, so that one write makes all of these durable."""
 
-    __slots__ = ("_broker", "_context", "_offsets", "_results")
+    __slots__ = ("_broker", "_context", "_named", "_offsets", "_results")
 
     def __init__(self, broker: Broker, context: RequestContext) -> None:
         self._broker = broker
         self._context = context
+        self._named: set[Partition] = set()
         self._offsets: dict[Partition, int] = {}
         self._results: list[tuple[Partition, DeleteRecordsPartitionResult]] = []
 
@@ -78,11 +83,12 @@ class _Deletion:
         try:
             partition = self._find(topic, wanted)
             offset = _offset(partition, wanted.offset)
-            if partition in self._offsets:
+            if partition in self._named:
                 raise InvalidRequestError("the partition is named more than once")
         except ApiError as error:
             result.error_code = error.code
         else:
+            self._named.add(partition)
             self._offsets[partition] = offset
             self._results.append((partition, result))
         return result
@@ -99,10 +105,17 @@ class _Deletion:
             )
         return partition
 
+    @property
+    def planned(self) -> int:
+        """How many partitions `run` is going to write down."""
+        return len(self._offsets)
+
     def run(self, now_ms: int) -> None:
-        """Delete, and complete the results."""
-        refused = self._broker.replicas.delete_records(self._offsets, now_ms)
-        for partition, result in self._results:
+        """Delete what is planned, and complete the results."""
+        offsets, self._offsets = self._offsets, {}
+        results, self._results = self._results, []
+        refused = self._broker.replicas.delete_records(offsets, now_ms)
+        for partition, result in results:
             if partition in refused:
                 result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
             else:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.broker.access.authorizer import allows
 from headrace.broker.context import RequestContext, VersionRange
+from headrace.broker.steps import CREATION_COST, ENTRY_COST, PARTITION_FILES_COST, Work
 from headrace.broker.topics import Topic
 from headrace.core.coordinator.runtime import Reply, gather
 from headrace.core.deferred import Deferred
@@ -46,7 +47,7 @@ DELETION_DISABLED_VERSION: Final = 3
 
 def handle(
     broker: Broker, context: RequestContext, request: DeleteTopicsRequest
-) -> DeleteTopicsResponse | Deferred[DeleteTopicsResponse]:
+) -> Work[Reply[DeleteTopicsResponse]]:
     """Delete every topic of the request."""
     version = context.header.api_version
     wanted = (
@@ -60,7 +61,11 @@ def handle(
     forgotten: list[Reply[list[None]]] = []
     for state, topic in zip(wanted, known, strict=True):
         if topic is None or mentions[topic.name] == 1:
-            results.append(_delete(broker, context, state, forgotten))
+            result = _delete(broker, context, state, forgotten)
+            results.append(result)
+            if topic is not None and result.error_code == ErrorCode.NONE:
+                yield CREATION_COST + len(topic.partitions) * PARTITION_FILES_COST
+            yield ENTRY_COST
         elif mentions.pop(topic.name, 0):
             # One answer for all mentions, and none of them counts.
             results.append(_named_twice(topic.name))

@@ -25,6 +25,7 @@ from headrace.broker.configs.config_entries import (
 from headrace.broker.context import RequestContext, VersionRange
 from headrace.broker.coordinators.group_settings import check_group_name
 from headrace.broker.resources import ResourceType
+from headrace.broker.steps import ENTRY_COST, Work
 from headrace.broker.topic_names import check_topic_name
 from headrace.errors import ApiError, ErrorCode, InvalidRequestError
 from headrace.protocol.api_keys import ApiKey
@@ -49,7 +50,7 @@ def handle(
     broker: Broker,
     context: RequestContext,
     request: DescribeConfigsRequest,
-) -> DescribeConfigsResponse:
+) -> Work[DescribeConfigsResponse]:
     """Describe the configurations of every resource."""
     results = []
     for number, resource in enumerate(request.resources):
@@ -71,6 +72,7 @@ def handle(
         except ApiError as error:
             result.error_code, result.error_message = error.code, error.message
         results.append(result)
+        yield ENTRY_COST + len(result.configs) * ENTRY_COST // 2
     return DescribeConfigsResponse(results=results)
 
 

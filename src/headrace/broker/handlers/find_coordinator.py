@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.broker.access.authorizer import authorize
 from headrace.broker.context import RequestContext, VersionRange
+from headrace.broker.steps import ENTRY_COST, Work
 from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.find_coordinator import (
@@ -37,7 +38,7 @@ _NO_NODE: Final = -1
 
 def handle(
     broker: Broker, context: RequestContext, request: FindCoordinatorRequest
-) -> FindCoordinatorResponse:
+) -> Work[FindCoordinatorResponse]:
     """Name the broker that coordinates a group, or a transactional id."""
     if context.header.api_version < _KEY_LIST_VERSION:
         found = _find(broker, context, request.key_type, request.key)
@@ -48,11 +49,11 @@ def handle(
             host=found.host,
             port=found.port,
         )
-    return FindCoordinatorResponse(
-        coordinators=[
-            _find(broker, context, request.key_type, key) for key in request.coordinator_keys
-        ]
-    )
+    coordinators = []
+    for key in request.coordinator_keys:
+        coordinators.append(_find(broker, context, request.key_type, key))
+        yield ENTRY_COST
+    return FindCoordinatorResponse(coordinators=coordinators)
 
 
 def _find(broker: Broker, context: RequestContext, key_type: int, key: str) -> Coordinator:

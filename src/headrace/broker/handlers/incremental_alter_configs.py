@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.broker.configs.alter_configs import Change, Resource, alter_all
 from headrace.broker.context import RequestContext, VersionRange
+from headrace.broker.steps import Work
 from headrace.errors import ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.incremental_alter_configs import (
@@ -33,7 +34,7 @@ def handle(
     broker: Broker,
     context: RequestContext,
     request: IncrementalAlterConfigsRequest,
-) -> IncrementalAlterConfigsResponse:
+) -> Work[IncrementalAlterConfigsResponse]:
     """Change settings of every resource."""
     resources = [
         Resource(
@@ -47,15 +48,10 @@ def handle(
         )
         for wanted in request.resources
     ]
-    return IncrementalAlterConfigsResponse(
-        responses=alter_all(
-            broker,
-            context,
-            resources,
-            _response,
-            validate_only=request.validate_only,
-        )
+    responses = yield from alter_all(
+        broker, context, resources, _response, validate_only=request.validate_only
     )
+    return IncrementalAlterConfigsResponse(responses=responses)
 
 
 def _response(

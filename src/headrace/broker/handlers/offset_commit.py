@@ -11,10 +11,14 @@ groups (KIP-848): STALE_MEMBER_EPOCH where the epoch is not the member's, GROUP_
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from copy import copy
 from typing import TYPE_CHECKING, Final
 
 from headrace.broker.access.authorizer import allows
 from headrace.broker.context import RequestContext, VersionRange
+from headrace.broker.offset_pieces import OFFSETS_A_PIECE, in_pieces, joined
+from headrace.broker.steps import ENTRY_COST, Work, value_of
+from headrace.core.coordinator.runtime import Reply, gather
 from headrace.core.deferred import Deferred
 from headrace.errors import ErrorCode
 from headrace.protocol.api_keys import ApiKey
@@ -36,8 +40,31 @@ VERSIONS: Final = VersionRange(2, 9)
 
 def handle(
     broker: Broker, context: RequestContext, request: OffsetCommitRequest
-) -> OffsetCommitResponse | Deferred[OffsetCommitResponse]:
+) -> Reply[OffsetCommitResponse] | Work[OffsetCommitResponse]:
     """Commit offsets."""
+    if sum(len(topic.partitions) for topic in request.topics) > OFFSETS_A_PIECE:
+        return _commit_in_steps(broker, context, request)
+    return _commit(broker, context, request)
+
+
+def _commit_in_steps(
+    broker: Broker, context: RequestContext, request: OffsetCommitRequest
+) -> Work[OffsetCommitResponse]:
+    replies: list[Reply[OffsetCommitResponse]] = []
+    for topics in in_pieces(request.topics):
+        some = copy(request)
+        some.topics = topics
+        replies.append(_commit(broker, context, some))
+        yield OFFSETS_A_PIECE * ENTRY_COST
+    response = OffsetCommitResponse()
+    for answer in (yield from value_of(gather(replies))):
+        response.topics = joined(response.topics, answer.topics)
+    return response
+
+
+def _commit(
+    broker: Broker, context: RequestContext, request: OffsetCommitRequest
+) -> Reply[OffsetCommitResponse]:
     wanted = request.topics
     if not allows(broker, context, Operation.READ, ResourceType.GROUP, request.group_id):
         return _failed(wanted, ErrorCode.GROUP_AUTHORIZATION_FAILED)

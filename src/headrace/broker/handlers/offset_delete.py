@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.broker.access.authorizer import allows
 from headrace.broker.context import RequestContext, VersionRange
+from headrace.broker.offset_pieces import OFFSETS_A_PIECE, in_pieces
+from headrace.broker.steps import ENTRY_COST, Work, value_of
+from headrace.core.coordinator.runtime import Reply, gather
 from headrace.core.deferred import Deferred
 from headrace.errors import ErrorCode
 from headrace.protocol.api_keys import ApiKey
@@ -33,8 +36,32 @@ VERSIONS: Final = VersionRange(0, 0)
 
 def handle(
     broker: Broker, context: RequestContext, request: OffsetDeleteRequest
-) -> OffsetDeleteResponse | Deferred[OffsetDeleteResponse]:
+) -> Reply[OffsetDeleteResponse] | Work[OffsetDeleteResponse]:
     """Delete committed offsets."""
+    if sum(len(topic.partitions) for topic in request.topics) > OFFSETS_A_PIECE:
+        return _delete_in_steps(broker, context, request)
+    return _delete(broker, context, request)
+
+
+def _delete_in_steps(
+    broker: Broker, context: RequestContext, request: OffsetDeleteRequest
+) -> Work[OffsetDeleteResponse]:
+    replies: list[Reply[OffsetDeleteResponse]] = []
+    for topics in in_pieces(request.topics):
+        some = OffsetDeleteRequest(group_id=request.group_id, topics=topics)
+        replies.append(_delete(broker, context, some))
+        yield OFFSETS_A_PIECE * ENTRY_COST
+    found: list[OffsetDeleteResponseTopic] = []
+    for answer in (yield from value_of(gather(replies))):
+        if answer.error_code:
+            return answer
+        found += answer.topics
+    return OffsetDeleteResponse(topics=_merged(found))
+
+
+def _delete(
+    broker: Broker, context: RequestContext, request: OffsetDeleteRequest
+) -> Reply[OffsetDeleteResponse]:
     if not allows(broker, context, Operation.DELETE, ResourceType.GROUP, request.group_id):
         return OffsetDeleteResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
     if not request.group_id:

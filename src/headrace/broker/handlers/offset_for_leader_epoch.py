@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from headrace.broker.access.authorizer import allows
 from headrace.broker.context import RequestContext, VersionRange
 from headrace.broker.lookup import find_partition
+from headrace.broker.steps import ENTRY_COST, Work
 from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.offset_for_leader_epoch import (
@@ -35,7 +36,7 @@ def handle(
     broker: Broker,
     context: RequestContext,
     request: OffsetForLeaderEpochRequest,
-) -> OffsetForLeaderEpochResponse:
+) -> Work[OffsetForLeaderEpochResponse]:
     """Find the end of an epoch in every partition."""
     is_replica = allows(
         broker, context, Operation.CLUSTER_ACTION, ResourceType.CLUSTER, quietly=True
@@ -45,10 +46,12 @@ def handle(
         visible = is_replica or allows(
             broker, context, Operation.DESCRIBE, ResourceType.TOPIC, topic.topic
         )
-        partitions = [
-            _partition(broker, topic.topic, wanted) if visible else _refused(wanted)
-            for wanted in topic.partitions
-        ]
+        partitions = []
+        for wanted in topic.partitions:
+            found = _partition(broker, topic.topic, wanted) if visible else _refused(wanted)
+            partitions.append(found)
+            yield ENTRY_COST
+        yield ENTRY_COST
         topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=partitions))
     return OffsetForLeaderEpochResponse(topics=topics)
 

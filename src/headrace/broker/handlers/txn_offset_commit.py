@@ -11,14 +11,18 @@ group to the transaction.
 
 from __future__ import annotations
 
+from copy import copy
 from typing import TYPE_CHECKING, Final
 
 from headrace.broker.access.authorizer import authorize
 from headrace.broker.context import RequestContext, VersionRange
 from headrace.broker.coordinators.transaction_requests import bumps_epoch
 from headrace.broker.coordinators.transactions import Told
+from headrace.broker.offset_pieces import OFFSETS_A_PIECE, in_pieces, joined
+from headrace.broker.steps import ENTRY_COST, Work, value_of
 from headrace.broker.topic_names import OFFSETS_TOPIC
 from headrace.core.coordinator.group.transactional import commit_failed
+from headrace.core.coordinator.runtime import Reply, gather
 from headrace.core.coordinator.transaction.producers import Producer
 from headrace.core.deferred import Deferred
 from headrace.errors import ApiError, ErrorCode
@@ -49,8 +53,31 @@ _ABORTABLE: Final = _CLASSIC._replace(not_added=ErrorCode.TRANSACTION_ABORTABLE)
 
 def handle(
     broker: Broker, context: RequestContext, request: TxnOffsetCommitRequest
-) -> TxnOffsetCommitResponse | Deferred[TxnOffsetCommitResponse]:
+) -> Reply[TxnOffsetCommitResponse] | Work[TxnOffsetCommitResponse]:
     """Commit offsets as part of a transaction."""
+    if sum(len(topic.partitions) for topic in request.topics) > OFFSETS_A_PIECE:
+        return _commit_in_steps(broker, context, request)
+    return _commit_permitted(broker, context, request)
+
+
+def _commit_in_steps(
+    broker: Broker, context: RequestContext, request: TxnOffsetCommitRequest
+) -> Work[TxnOffsetCommitResponse]:
+    replies: list[Reply[TxnOffsetCommitResponse]] = []
+    for topics in in_pieces(request.topics):
+        some = copy(request)
+        some.topics = topics
+        replies.append(_commit_permitted(broker, context, some))
+        yield OFFSETS_A_PIECE * ENTRY_COST
+    response = TxnOffsetCommitResponse()
+    for answer in (yield from value_of(gather(replies))):
+        response.topics = joined(response.topics, answer.topics)
+    return response
+
+
+def _commit_permitted(
+    broker: Broker, context: RequestContext, request: TxnOffsetCommitRequest
+) -> Reply[TxnOffsetCommitResponse]:
     try:
         resource = ResourceType.TRANSACTIONAL_ID
         authorize(broker, context, Operation.WRITE, resource, request.transactional_id)

@@ -13,10 +13,11 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from headrace.broker.access.authorizer import authorize
+from headrace.broker.access.authorizer import allows
 from headrace.broker.context import RequestContext, VersionRange
 from headrace.broker.delayed import Purgatory
 from headrace.broker.partition import Partition
+from headrace.broker.steps import ENTRY_COST, Work
 from headrace.core.deferred import Deferred
 from headrace.core.log.control_batch import Marker
 from headrace.errors import ApiError, ErrorCode, InvalidTopicError
@@ -40,32 +41,34 @@ VERSIONS: Final = VersionRange(1, 2)
 
 def handle(
     broker: Broker, context: RequestContext, request: WriteTxnMarkersRequest
-) -> Deferred[WriteTxnMarkersResponse]:
+) -> Work[Deferred[WriteTxnMarkersResponse]]:
     """Append every marker to every partition it names, and wait until all are durable."""
-    refusal: ApiError | None = None
-    try:
-        authorize(broker, context, Operation.CLUSTER_ACTION, ResourceType.CLUSTER)
-    except ApiError as error:
-        refusal = error
-    writing = _Writing(broker, context.now_ms, refusal)
-    writing.begin(WriteTxnMarkersResponse(markers=[writing.write(one) for one in request.markers]))
+    allowed = allows(broker, context, Operation.CLUSTER_ACTION, ResourceType.CLUSTER)
+    writing = _Writing(broker, context.now_ms, allowed=allowed)
+    response = WriteTxnMarkersResponse()
+    for one in request.markers:
+        result = yield from writing.write(one)
+        response.markers.append(result)
+    writing.begin(response)
     return writing.deferred
 
 
 class _Writing:
     """The markers of one request."""
 
-    __slots__ = ("_broker", "_now_ms", "_pending", "_purgatory", "_refusal", "deferred")
+    __slots__ = ("_allowed", "_broker", "_now_ms", "_pending", "_purgatory", "_waits", "deferred")
 
-    def __init__(self, broker: Broker, now_ms: int, refusal: ApiError | None) -> None:
+    def __init__(self, broker: Broker, now_ms: int, *, allowed: bool) -> None:
         self._broker = broker
         self._now_ms = now_ms
         self._purgatory: Purgatory = broker.purgatory
-        self._refusal = refusal
+        self._allowed = allowed
+        self._waits = 0
+        """How many markers are not durable yet."""
         self._pending: list[tuple[Partition, int, WritableTxnMarkerPartitionResult]] = []
         self.deferred: Deferred[WriteTxnMarkersResponse] = Deferred()
 
-    def write(self, wanted: WritableTxnMarker) -> WritableTxnMarkerResult:
+    def write(self, wanted: WritableTxnMarker) -> Work[WritableTxnMarkerResult]:
         """Append one marker, and return the part of the response that waits for it."""
         marker = Marker(
             wanted.producer_id,
@@ -74,18 +77,18 @@ class _Writing:
             wanted.transaction_result,
             wanted.transaction_version,
         )
-        return WritableTxnMarkerResult(
-            producer_id=wanted.producer_id,
-            topics=[
-                WritableTxnMarkerTopicResult(
-                    name=topic.name,
-                    partitions=[
-                        self._append(topic.name, index, marker) for index in topic.partition_indexes
-                    ],
-                )
-                for topic in wanted.topics
-            ],
-        )
+        result = WritableTxnMarkerResult(producer_id=wanted.producer_id)
+        for topic in wanted.topics:
+            partitions: list[WritableTxnMarkerPartitionResult] = []
+            result.topics.append(
+                WritableTxnMarkerTopicResult(name=topic.name, partitions=partitions)
+            )
+            for index in topic.partition_indexes:
+                partitions.append(self._append(topic.name, index, marker))
+                yield 3 * ENTRY_COST
+            yield ENTRY_COST
+        yield ENTRY_COST
+        return result
 
     def _append(self, name: str, index: int, marker: Marker) -> WritableTxnMarkerPartitionResult:
         result = WritableTxnMarkerPartitionResult(partition_index=index)
@@ -99,8 +102,8 @@ class _Writing:
         return result
 
     def _find(self, name: str, index: int, marker: Marker) -> Partition:
-        if self._refusal is not None:
-            raise self._refusal
+        if not self._allowed:
+            raise ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         if marker.producer_id < 0 or marker.producer_epoch < 0:
             raise ApiError(ErrorCode.INVALID_PRODUCER_EPOCH, "there is no such producer")
         topic = self._broker.topics.require(name)
@@ -115,7 +118,7 @@ class _Writing:
         if not waiting:
             self.deferred.resolve(response)
             return
-        self._pending = waiting
+        self._waits = len(waiting)
         for partition, end_offset, result in waiting:
             partition.await_high_watermark(end_offset, partial(self._durable, response, result))
 
@@ -126,6 +129,6 @@ class _Writing:
         error: ErrorCode,
     ) -> None:
         result.error_code = error
-        self._pending = [entry for entry in self._pending if entry[2] is not result]
-        if not self._pending:
+        self._waits -= 1
+        if not self._waits:
             self._purgatory.deliver_later(partial(self.deferred.resolve, response))

@@ -102,7 +102,7 @@ def send(harness: BrokerHarness, request: Message, session: Session = ADMIN) -> 
         session=session,
     )
     reply = harness.broker.handle(context, request)
-    while isinstance(reply, Deferred) and not reply.done and harness.sync():
+    while isinstance(reply, Deferred) and not reply.done and (harness.step() or harness.sync()):
         pass
     return reply.value if isinstance(reply, Deferred) else reply
 

@@ -1,0 +1,48 @@
+"""Requests about the offsets of very many partitions, divided into pieces that are handled one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from copy import copy
+from typing import Any, Final, Protocol, TypeVar
+
+OFFSETS_A_PIECE: Final = 1_000
+"""Partitions of one piece."""
+
+
+class TopicPart(Protocol):
+    """A topic of a request or of a response, with partitions."""
+
+    name: str
+    partitions: list[Any]
+
+
+T = TypeVar("T", bound=TopicPart)
+
+
+def in_pieces(topics: Sequence[T]) -> Iterator[list[T]]:
+    """Divide topics into lists that have `OFFSETS_A_PIECE` partitions and topics at most together."""
+    piece: list[T] = []
+    room = OFFSETS_A_PIECE
+    for topic in topics:
+        partitions = topic.partitions
+        while True:
+            part = copy(topic)
+            part.partitions, partitions = partitions[:room], partitions[room:]
+            piece.append(part)
+            room -= len(part.partitions) + 1
+            if room <= 0:
+                yield piece
+                piece, room = [], OFFSETS_A_PIECE
+            if not partitions:
+                break
+    if piece:
+        yield piece
+
+
+def joined(first: list[T], second: list[T]) -> list[T]:
+    """Return the topics of the responses to two pieces; a topic that was divided is one again."""
+    if first and second and first[-1].name == second[0].name:
+        first[-1].partitions += second[0].partitions
+        second = second[1:]
+    return first + second

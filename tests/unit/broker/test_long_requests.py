@@ -1,0 +1,187 @@
+"""Requests that do a lot: what they do is the same in steps, and no step does more than one step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from headrace.broker.access.session import Session
+from headrace.broker.offset_pieces import OFFSETS_A_PIECE, in_pieces, joined
+from headrace.errors import ErrorCode
+from headrace.protocol.codec import Message
+from headrace.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+)
+from headrace.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from headrace.protocol.messages.delete_groups import DeleteGroupsRequest
+from headrace.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
+from headrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest
+from headrace.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from headrace.protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
+from headrace.protocol.messages.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+from headrace.protocol.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+)
+from tests.fixtures.broker_harness import BrokerHarness
+
+MANY = 3_500
+
+
+@pytest.fixture(scope="module")
+def broad() -> BrokerHarness:
+    harness = BrokerHarness(max_partitions=20_000, offsets_topic_num_partitions=1)
+    harness.broker.ensure_offsets_topic(harness.now_ms)
+    harness.create_topic("t", partitions=MANY)
+    return harness
+
+
+def answered(harness: BrokerHarness, request: Message, version: int | None = None) -> Any:
+    """Return the answer to a request that takes several steps."""
+    session = Session()
+    pending = harness.send(request, version, session=session)
+    assert not pending.done
+    assert harness.broker.steps
+    while not pending.done:
+        assert harness.step() or harness.sync()
+    return pending.response
+
+
+def commit(partitions: int) -> OffsetCommitRequest:
+    wanted = [
+        OffsetCommitRequestPartition(partition_index=index, committed_offset=index)
+        for index in range(partitions)
+    ]
+    topics = [
+        OffsetCommitRequestTopic(name="none", partitions=wanted[:2]),
+        OffsetCommitRequestTopic(name="t", partitions=wanted),
+    ]
+    return OffsetCommitRequest(group_id="g", topics=topics)
+
+
+def test_offsets_of_many_partitions_are_committed_and_deleted_in_pieces(broad: BrokerHarness):
+    none, topic = answered(broad, commit(MANY), 9).topics
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert [(p.partition_index, p.error_code) for p in none.partitions] == [
+        (0, unknown),
+        (1, unknown),
+    ]
+    assert [(p.partition_index, p.error_code) for p in topic.partitions] == [
+        (index, 0) for index in range(MANY)
+    ]
+    assert broad.broker.groups.offsets_count("g") == MANY
+    indexes = [OffsetDeleteRequestPartition(partition_index=index) for index in range(1, MANY + 1)]
+    request = OffsetDeleteRequest(
+        group_id="g", topics=[OffsetDeleteRequestTopic(name="t", partitions=indexes)]
+    )
+    response = answered(broad, request)
+    (topic,) = response.topics
+    assert response.error_code == 0
+    codes = {p.partition_index: p.error_code for p in topic.partitions}
+    assert codes == dict.fromkeys(range(1, MANY), 0) | {MANY: unknown}
+    assert broad.broker.groups.offsets_count("g") == 1
+    (result,) = broad.call(DeleteGroupsRequest(groups_names=["g", "g"])).results
+    assert result.error_code == 0
+
+
+@pytest.mark.parametrize("sizes", [[], [0], [0, 0, 3], [999, 5], [1_000], [2_500, 0, 700, 1]])
+def test_pieces_hold_everything_in_order(sizes: list[int]):
+    topics = [
+        OffsetCommitRequestTopic(
+            name=f"t{number}",
+            partitions=[OffsetCommitRequestPartition(partition_index=i) for i in range(size)],
+        )
+        for number, size in enumerate(sizes)
+    ]
+    pieces = list(in_pieces(topics))
+    assert all(sum(len(t.partitions) for t in piece) <= OFFSETS_A_PIECE for piece in pieces)
+    whole: list[OffsetCommitRequestTopic] = []
+    for piece in pieces:
+        whole = joined(whole, piece)
+    assert whole == topics
+
+
+def test_markers_of_who_may_not_write_them_are_refused_one_by_one(broad: BrokerHarness):
+    indexes = list(range(MANY)) * 2
+    marker = WritableTxnMarker(
+        producer_id=1, topics=[WritableTxnMarkerTopic(name="no", partition_indexes=indexes)]
+    )
+    (result,) = answered(broad, WriteTxnMarkersRequest(markers=[marker])).markers
+    codes = [partition.error_code for partition in result.topics[0].partitions]
+    assert codes == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 2 * MANY
+
+
+def test_many_markers_are_written_in_steps(broad: BrokerHarness):
+    topics = [WritableTxnMarkerTopic(name="t", partition_indexes=list(range(MANY)))]
+    marker = WritableTxnMarker(producer_id=1, producer_epoch=0, coordinator_epoch=0, topics=topics)
+    (result,) = answered(broad, WriteTxnMarkersRequest(markers=[marker])).markers
+    codes = [partition.error_code for partition in result.topics[0].partitions]
+    assert codes == [0] * MANY
+
+
+def test_partitions_that_do_not_exist_are_not_added_to_a_transaction(broad: BrokerHarness):
+    topic = AddPartitionsToTxnTopic(name="t", partitions=list(range(MANY + 1)))
+    request = AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id="a", v3_and_below_topics=[topic]
+    )
+    (result,) = answered(broad, request, 3).results_by_topic_v3_and_below
+    codes = [partition.partition_error_code for partition in result.results_by_partition]
+    not_attempted = [ErrorCode.OPERATION_NOT_ATTEMPTED] * MANY
+    assert codes == [*not_attempted, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+
+
+def test_epochs_and_coordinators_are_looked_up_in_steps(broad: BrokerHarness):
+    wanted = [OffsetForLeaderPartition(partition=index) for index in range(MANY)]
+    request = OffsetForLeaderEpochRequest(
+        topics=[OffsetForLeaderTopic(topic="t", partitions=wanted)]
+    )
+    (topic,) = answered(broad, request).topics
+    assert [p.partition for p in topic.partitions] == list(range(MANY))
+    keys = [f"g{number}" for number in range(MANY)]
+    found = answered(broad, FindCoordinatorRequest(coordinator_keys=keys)).coordinators
+    assert [coordinator.key for coordinator in found] == keys
+
+
+def test_records_of_many_partitions_are_deleted_in_steps(broad: BrokerHarness):
+    wanted = [DeleteRecordsPartition(partition_index=i, offset=-1) for i in [*range(120), 7]]
+    request = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name="t", partitions=wanted)])
+    (topic,) = answered(broad, request).topics
+    assert [p.error_code for p in topic.partitions] == [*[0] * 120, ErrorCode.INVALID_REQUEST]
+
+
+def test_topics_are_created_and_deleted_in_steps():
+    harness = BrokerHarness()
+    names = [f"t{number}" for number in range(60)]
+    topics = [CreatableTopic(name=name, num_partitions=1, replication_factor=1) for name in names]
+    seen = []
+    session = Session()
+    pending = harness.send(CreateTopicsRequest(topics=topics), session=session)
+    while not pending.done:
+        seen.append(len(harness.broker.topics))
+        assert harness.step()
+    assert max(after - before for before, after in zip([0, *seen], seen, strict=False)) < 20
+    assert [topic.error_code for topic in pending.response.topics] == [0] * 60
+    states = [DeleteTopicState(name=name) for name in names]
+    deleted = answered(harness, DeleteTopicsRequest(topics=states))
+    assert [topic.error_code for topic in deleted.responses] == [0] * 60
+    assert len(harness.broker.topics) == 0
