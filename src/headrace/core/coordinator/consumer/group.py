@@ -21,6 +21,8 @@ from headrace.core.coordinator.consumer.records import (
     TargetEpoch,
     TargetMember,
 )
+from headrace.core.coordinator.group.memory import GROUP_BYTES, MEMBER_BYTES, TEXT_BYTES
+from headrace.core.coordinator.group.subscription import size_of
 
 Wish = tuple[tuple[str, ...], str | None]
 """What a member subscribes to: topics by name, and a regular expression."""
@@ -68,15 +70,18 @@ class ConsumerGroup:
         classic_members: Those that speak the classic protocol.
         protocols: How many of those support each protocol.
         checked: Soft: the version of the topics that the group was last compared with.
+        counted_bytes: Soft: what it held when it was last counted.
         resolved: Soft: the version of the topics that each regular expression was last resolved with.
     """
 
     __slots__ = (
+        "_members_bytes",
         "_stored",
         "assigned_at_ms",
         "assignment_epoch",
         "checked",
         "classic_members",
+        "counted_bytes",
         "current",
         "epoch",
         "group_id",
@@ -108,6 +113,8 @@ class ConsumerGroup:
         self.protocols: Counter[str] = Counter()
         self.checked = -1
         self.resolved: dict[str, int] = {}
+        self.counted_bytes = 0
+        self._members_bytes = 0
         self._stored: set[type[ConsumerRecord]] = set()
 
     # --- replay ---
@@ -134,6 +141,7 @@ class ConsumerGroup:
     def _replay_member(self, member_id: str, member: MemberMetadata | None) -> None:
         before = self.members.get(member_id)
         if before is not None:
+            self._members_bytes -= member_bytes(before)
             _count(self.wishes, [wish_of(before)], -1)
             if before.instance_id and self.instances.get(before.instance_id) == member_id:
                 del self.instances[before.instance_id]
@@ -142,6 +150,7 @@ class ConsumerGroup:
                 _count(self.protocols, before.classic.names, -1)
         _set(self.members, member_id, member)
         if member is not None:
+            self._members_bytes += member_bytes(member)
             _count(self.wishes, [wish_of(member)], 1)
             if member.instance_id:
                 self.instances[member.instance_id] = member_id
@@ -166,6 +175,11 @@ class ConsumerGroup:
         return not (self._stored or self.members or self.targets or self.current or self.regexes)
 
     # --- queries ---
+
+    @property
+    def held_bytes(self) -> int:
+        """What it holds in memory for its members, by what they say about themselves."""
+        return GROUP_BYTES + self._members_bytes
 
     @property
     def state(self) -> ConsumerGroupState:
@@ -229,6 +243,15 @@ class ConsumerGroup:
 def wish_of(member: MemberMetadata) -> Wish:
     """Return what a member subscribes to."""
     return member.topics, member.regex
+
+
+def member_bytes(member: MemberMetadata) -> int:
+    """Return what a member holds in memory, by what it says about itself."""
+    texts = (member.instance_id, member.rack_id, member.client_id, member.client_host, member.regex)
+    said = sum(len(text) for text in texts if text is not None)
+    topics = sum(map(len, member.topics)) + TEXT_BYTES * len(member.topics)
+    classic = 0 if member.classic is None else size_of(member.classic.protocols)
+    return MEMBER_BYTES + said + topics + classic
 
 
 def topics_of(wishes: Iterable[Wish], regexes: Mapping[str, tuple[str, ...]]) -> frozenset[str]:

@@ -12,6 +12,7 @@ from typing import Final
 from headrace.core.coordinator.consumer.group import (
     NOTHING_ASSIGNED,
     ConsumerGroup,
+    member_bytes,
     topics_of,
 )
 from headrace.core.coordinator.consumer.identity import Identity
@@ -39,7 +40,7 @@ from headrace.core.coordinator.group.shard import (
     CONSUMER_SYNC,
     GroupShard,
 )
-from headrace.errors import ErrorCode
+from headrace.errors import ApiError, ErrorCode
 
 Visible = Callable[[str], bool]
 """Whether the client that sent a request may see a topic."""
@@ -92,8 +93,9 @@ class Turn:
             visible: Which topics a regular expression may bring it.
 
         Raises:
-            ApiError: Its regular expression is refused, or a user's assignor failed.
+            ApiError: Its regular expression is refused, the group would hold too much, or a user's assignor failed.
         """
+        self._require_memory()
         self._write_member()
         self._resolve_regex(visible)
         epoch = self._group_epoch()
@@ -124,6 +126,21 @@ class Turn:
             shard.timers.cancel(sync_timer)
         else:
             shard.timers.set(sync_timer, deadline_ms)
+
+    def _require_memory(self) -> None:
+        """Refuse what would make the group hold too much.
+
+        Raises:
+            ApiError: GROUP_MAX_SIZE_REACHED or COORDINATOR_NOT_AVAILABLE.
+        """
+        group = self.group
+        before = group.members.get(self._identity.replaces or self.member_id)
+        if before == self._member:
+            return
+        added = member_bytes(self._member) - (0 if before is None else member_bytes(before))
+        error = self._shard.memory.refusal(group, added)
+        if error is not ErrorCode.NONE:
+            raise ApiError(error, "The members of the group say too much about themselves.")
 
     def _write_member(self) -> None:
         group, replaced = self.group, self._identity.replaces

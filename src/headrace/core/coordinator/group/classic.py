@@ -11,9 +11,10 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
+from headrace.core.coordinator.group.memory import GROUP_BYTES, MEMBER_BYTES, PENDING_BYTES
 from headrace.core.coordinator.group.records import Generation, StoredMember
 from headrace.core.coordinator.group.states import GroupState
-from headrace.core.coordinator.group.subscription import Protocol
+from headrace.core.coordinator.group.subscription import Protocol, size_of
 from headrace.core.deferred import Deferred
 from headrace.protocol.messages.join_group import JoinGroupResponse
 from headrace.protocol.messages.sync_group import SyncGroupResponse
@@ -46,6 +47,8 @@ class Member:
     """A member of the working membership."""
 
     __slots__ = (
+        "_protocols",
+        "_texts_bytes",
         "assignment",
         "awaiting_join",
         "awaiting_sync",
@@ -55,7 +58,7 @@ class Member:
         "is_new",
         "member_id",
         "protocol_type",
-        "protocols",
+        "protocols_bytes",
         "protocols_complete",
         "rebalance_timeout_ms",
         "session_timeout_ms",
@@ -80,7 +83,10 @@ class Member:
         self.session_timeout_ms = session_timeout_ms
         self.rebalance_timeout_ms = rebalance_timeout_ms
         self.protocol_type = protocol_type
+        self.protocols_bytes = 0
+        """The size of what it says of its protocols."""
         self.protocols = protocols
+        self._texts_bytes = sum(map(len, (member_id, instance_id or "", client_id, client_host)))
         self.protocols_complete = True
         """False after loading: a stored generation has only the metadata of its own protocol."""
         self.assignment = b""
@@ -104,6 +110,21 @@ class Member:
         )
         member.protocols_complete = False
         return member
+
+    @property
+    def protocols(self) -> tuple[Protocol, ...]:
+        """The protocols that it supports, in its order of preference."""
+        return self._protocols
+
+    @protocols.setter
+    def protocols(self, protocols: tuple[Protocol, ...]) -> None:
+        self._protocols = protocols
+        self.protocols_bytes = size_of(protocols)
+
+    @property
+    def held_bytes(self) -> int:
+        """What it holds in memory."""
+        return MEMBER_BYTES + self._texts_bytes + self.protocols_bytes + len(self.assignment)
 
     @property
     def is_waiting(self) -> bool:
@@ -168,6 +189,7 @@ class Group:
 
     __slots__ = (
         "checked",
+        "counted_bytes",
         "generation",
         "group_id",
         "members",
@@ -182,6 +204,8 @@ class Group:
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
+        self.counted_bytes = 0
+        """What it held when it was last counted."""
         self.generation = NO_GENERATION
         self.members: dict[str, Member] = {}
         self.static_members: dict[str, str] = {}
@@ -237,6 +261,14 @@ class Group:
         return not (self.is_stored or self.members or self.pending or self.rebalance is not None)
 
     # --- queries ---
+
+    @property
+    def held_bytes(self) -> int:
+        """What it holds in memory, its offsets aside."""
+        if self.is_void:
+            return 0
+        members = sum(member.held_bytes for member in self.members.values())
+        return GROUP_BYTES + members + PENDING_BYTES * len(self.pending)
 
     @property
     def state(self) -> GroupState:

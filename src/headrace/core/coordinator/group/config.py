@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import NamedTuple, Self
 
+from headrace.core.coordinator.group.memory import GROUP_LIMIT, GROUPS_LIMIT, OFFSETS_LIMIT
+
 
 class ConsumerTimes(NamedTuple):
     """What one consumer group has for its own, where the broker's settings are not to count."""
@@ -53,6 +55,16 @@ class GroupConfig:
 
     offset_metadata_max_bytes: int = 4_096
     """Longest metadata text of a committed offset."""
+
+    group_max_bytes: int = GROUP_LIMIT
+    """What the members of one group may hold in memory, by what they say about themselves. Kafka's bound is the largest
+    record of its internal topic, a megabyte."""
+
+    groups_max_bytes: int = GROUPS_LIMIT
+    """What all groups may hold in memory."""
+
+    offsets_max_bytes: int = OFFSETS_LIMIT
+    """What the committed offsets of all groups may hold in memory."""
 
     offsets_commit_timeout_ms: int = 5_000
     """How long a response waits for the high watermark before it is answered with an error."""

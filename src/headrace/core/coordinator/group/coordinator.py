@@ -23,6 +23,7 @@ from headrace.core.coordinator.group import (
 from headrace.core.coordinator.group.classic import Group, Origin
 from headrace.core.coordinator.group.config import ConsumerTimes, GroupConfig
 from headrace.core.coordinator.group.kinds import kind_of
+from headrace.core.coordinator.group.memory import GroupMemory
 from headrace.core.coordinator.group.records import GroupRecord
 from headrace.core.coordinator.group.shard import GroupShard
 from headrace.core.coordinator.group.timers import operation_of
@@ -88,6 +89,10 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         self._topics = topics
         self._assignors = assignors
         self._times = times
+        self.memory = GroupMemory(
+            config.group_max_bytes, config.groups_max_bytes, config.offsets_max_bytes
+        )
+        """What groups hold; of all shards."""
 
     def _new_shard(self, partition: int) -> GroupShard:
         shard = GroupShard(
@@ -100,6 +105,7 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
             topics=self._topics,
             assignors=self._assignors,
             times=self._times,
+            memory=self.memory,
         )
         shard.after_load = partial(self._rebalance_loaded, shard)
         return shard

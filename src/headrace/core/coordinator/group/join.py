@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from headrace.core.coordinator.group.classic import (
     CONSUMER_PROTOCOL_TYPE,
     Group,
@@ -10,6 +12,7 @@ from headrace.core.coordinator.group.classic import (
     select_protocol,
 )
 from headrace.core.coordinator.group.membership import validate_member
+from headrace.core.coordinator.group.memory import GROUP_BYTES, PENDING_BYTES
 from headrace.core.coordinator.group.rebalance import (
     complete_if_all_joined,
     current_generation,
@@ -20,7 +23,7 @@ from headrace.core.coordinator.group.rebalance import (
 from headrace.core.coordinator.group.records import GroupMetadata
 from headrace.core.coordinator.group.shard import SESSION, GroupShard
 from headrace.core.coordinator.group.states import GroupState
-from headrace.core.coordinator.group.subscription import Protocol, subscribed_topics
+from headrace.core.coordinator.group.subscription import Protocol, size_of, subscribed_topics
 from headrace.core.coordinator.runtime import Result
 from headrace.core.deferred import Deferred
 from headrace.errors import ErrorCode
@@ -33,6 +36,9 @@ MEMBER_ID_REQUIRED_VERSION = 4
 
 SKIP_ASSIGNMENT_VERSION = 9
 """From this version on a leader can be told that it leads but need not assign (KIP-814)."""
+
+GROUP_NAME_MAX = 255
+"""How much of a group's name is journalled."""
 
 REASON_MAX = 200
 """How much of a member's reason to join is journalled."""
@@ -118,15 +124,46 @@ def join_group(
     try:
         if not _has_room(shard, group, joining):
             return _group_is_full(shard, group, joining, now_ms)
+        error = shard.memory.refusal(group, _added_bytes(group, joining))
+        if error is not ErrorCode.NONE:
+            return _too_large(shard, group, joining, error)
         if not group.supports_protocols(joining.protocol_type, joining.names):
             return joining.refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, joining.member_id)
-        if joining.member_id:
-            return _known_member(shard, group, joining, now_ms)
-        if joining.instance_id is not None:
-            return _new_static_member(shard, group, joining, now_ms)
-        return _new_dynamic_member(shard, group, joining, now_ms)
+        return _member_of_its_kind(joining)(shard, group, joining, now_ms)
     finally:
         shard.forget_if_void(group.group_id)
+
+
+def _member_of_its_kind(
+    joining: Joining,
+) -> Callable[[GroupShard, Group, Joining, int], JoinResult]:
+    if joining.member_id:
+        return _known_member
+    return _new_dynamic_member if joining.instance_id is None else _new_static_member
+
+
+def _added_bytes(group: Group, joining: Joining) -> int:
+    """Return how much more a group will hold when a member joins, or says something else about itself."""
+    member_id = group.static_members.get(joining.instance_id or "", joining.member_id)
+    member = group.members.get(member_id)
+    if member is not None:
+        return size_of(joining.protocols) - member.protocols_bytes
+    own = joining.new_member(joining.member_id).held_bytes
+    if joining.member_id in group.pending:
+        own -= PENDING_BYTES
+    return own if group.counted_bytes else own + GROUP_BYTES
+
+
+def _too_large(shard: GroupShard, group: Group, joining: Joining, error: ErrorCode) -> JoinResult:
+    shard.journal.warning(
+        "group_member_refused",
+        group=group.group_id[:GROUP_NAME_MAX],
+        error=error.name,
+        member_bytes=size_of(joining.protocols),
+        group_bytes=group.held_bytes,
+        all_groups_bytes=shard.memory.groups_bytes,
+    )
+    return joining.refused(error, joining.member_id)
 
 
 def _has_room(shard: GroupShard, group: Group, joining: Joining) -> bool:

@@ -6,9 +6,10 @@ later takes effect before its transaction is committed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from headrace.core.coordinator.group.memory import OFFSET_BYTES, OFFSETS_GROUP_BYTES, GroupMemory
 from headrace.core.coordinator.group.records import CommittedOffset, OffsetCommit, PendingOffset
 from headrace.core.log.control_batch import Marker
 
@@ -26,12 +27,25 @@ class _Pending(NamedTuple):
     commit: OffsetCommit
 
 
+def held_bytes(committed: CommittedOffset | None) -> int:
+    """Return what a committed offset holds in memory; 0 for none."""
+    return 0 if committed is None else OFFSET_BYTES + len(committed.metadata)
+
+
+def group_bytes(group_id: str) -> int:
+    """Return what a group holds in memory because it has offsets."""
+    return OFFSETS_GROUP_BYTES + len(group_id)
+
+
 class OffsetStore:
     """The offsets of all groups of a shard."""
 
-    __slots__ = ("_groups", "_number", "_pending", "_producers")
+    __slots__ = ("_groups", "_held_bytes", "_memory", "_number", "_pending", "_producers")
 
-    def __init__(self) -> None:
+    def __init__(self, memory: GroupMemory) -> None:
+        """Begin without any; `memory` is told what they hold."""
+        self._memory = memory
+        self._held_bytes = 0
         self._groups: dict[str, dict[str, dict[int, CommittedOffset]]] = {}
         self._pending: dict[str, dict[Key, dict[int, _Pending]]] = {}
         """Group -> topic and partition -> producer id -> what it has pending there."""
@@ -45,16 +59,43 @@ class OffsetStore:
             self._number += 1
             self._supersede(record, self._number)
         if record.committed is not None:
-            topics = self._groups.setdefault(record.group_id, {})
-            topics.setdefault(record.topic, {})[record.partition] = record.committed
+            self._set(record, record.committed)
             return
         topics = self._groups.get(record.group_id, {})
         partitions = topics.get(record.topic, {})
-        partitions.pop(record.partition, None)
+        self._hold(-held_bytes(partitions.pop(record.partition, None)))
         if not partitions:
             topics.pop(record.topic, None)
-        if not topics:
-            self._groups.pop(record.group_id, None)
+        if not topics and self._groups.pop(record.group_id, None) is not None:
+            self._hold(-group_bytes(record.group_id))
+
+    def clear(self) -> None:
+        """Forget all offsets."""
+        self._hold(-self._held_bytes)
+        for held in (self._groups, self._pending, self._producers):
+            held.clear()
+
+    def added_bytes(self, commits: Sequence[OffsetCommit]) -> int:
+        """Return how much more is held when some offsets are committed."""
+        new_groups = {commit.group_id for commit in commits} - self._groups.keys()
+        return sum(map(group_bytes, new_groups)) + sum(
+            held_bytes(commit.committed)
+            - held_bytes(self.get(commit.group_id, commit.topic, commit.partition))
+            for commit in commits
+        )
+
+    def _set(self, commit: OffsetCommit, committed: CommittedOffset) -> None:
+        topics = self._groups.get(commit.group_id)
+        if topics is None:
+            topics = self._groups[commit.group_id] = {}
+            self._hold(group_bytes(commit.group_id))
+        partitions = topics.setdefault(commit.topic, {})
+        self._hold(held_bytes(committed) - held_bytes(partitions.get(commit.partition)))
+        partitions[commit.partition] = committed
+
+    def _hold(self, more_bytes: int) -> None:
+        self._held_bytes += more_bytes
+        self._memory.offsets_bytes += more_bytes
 
     def replay_pending(self, record: PendingOffset) -> None:
         """Keep an offset until its transaction ends."""
@@ -62,6 +103,9 @@ class OffsetStore:
         self._number += 1
         key = (commit.topic, commit.partition)
         by_producer = self._pending.setdefault(commit.group_id, {}).setdefault(key, {})
+        if producer_id in by_producer:
+            self._hold(-held_bytes(by_producer[producer_id].commit.committed))
+        self._hold(held_bytes(commit.committed))
         by_producer[producer_id] = _Pending(self._number, epoch, commit)
         self._producers.setdefault(producer_id, {})[commit.group_id, key] = None
 
@@ -79,10 +123,9 @@ class OffsetStore:
         if marker.committed:
             for pending in ended:
                 self._supersede(pending.commit, pending.number)
-                topics = self._groups.setdefault(pending.commit.group_id, {})
                 committed = pending.commit.committed
                 assert committed is not None, "transactions commit offsets, they delete none"
-                topics.setdefault(pending.commit.topic, {})[pending.commit.partition] = committed
+                self._set(pending.commit, committed)
         return {pending.commit.group_id for pending in ended}
 
     def _supersede(self, record: OffsetCommit, number: int) -> None:
@@ -98,7 +141,7 @@ class OffsetStore:
         if not places:
             del self._producers[producer_id]
         keys = self._pending[group_id]
-        del keys[key][producer_id]
+        self._hold(-held_bytes(keys[key].pop(producer_id).commit.committed))
         if not keys[key]:
             del keys[key]
         if not keys:

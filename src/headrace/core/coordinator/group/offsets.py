@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 from headrace.core.coordinator.group.classic import CONSUMER_PROTOCOL_TYPE, Group
@@ -88,7 +88,20 @@ def commit_offsets(
                     OffsetCommit(request.group_id, topic.name, partition.partition_index, committed)
                 )
         topics.append(OffsetCommitResponseTopic(name=topic.name, partitions=partitions))
+    require_room(shard, records)
     return Result(OffsetCommitResponse(topics=topics), records)
+
+
+def require_room(shard: GroupShard, commits: Sequence[OffsetCommit]) -> None:
+    """Refuse offsets that would hold more memory than all offsets may.
+
+    Raises:
+        ApiError: INVALID_COMMIT_OFFSET_SIZE: of the errors that say to clients that a commit is too large, the one
+            that they take for final.
+    """
+    if not shard.memory.has_room_for_offsets(shard.offsets.added_bytes(commits)):
+        shard.journal.warning("committed_offsets_limited", held_bytes=shard.memory.offsets_bytes)
+        raise ApiError(ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
 
 
 def commit_failed(request: OffsetCommitRequest, error: ErrorCode) -> OffsetCommitResponse:

@@ -10,6 +10,7 @@ from headrace.core.coordinator.consumer.records import ConsumerRecord, MemberSta
 from headrace.core.coordinator.consumer.topics import NoTopics, TopicsView
 from headrace.core.coordinator.group.classic import Group, Member
 from headrace.core.coordinator.group.config import ConsumerTimes, GroupConfig
+from headrace.core.coordinator.group.memory import GroupMemory
 from headrace.core.coordinator.group.offset_store import OffsetStore
 from headrace.core.coordinator.group.records import (
     GroupMetadata,
@@ -48,6 +49,7 @@ class GroupShard:
         consumers: Every group of the server-side protocol. One that has offsets is in `groups` too, without members.
         offsets: Committed offsets; durable.
         times: The times of a consumer group, by its id.
+        memory: What the groups hold.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class GroupShard:
         topics: TopicsView | None = None,
         assignors: Mapping[str, Assignor] = OWN_ASSIGNORS,
         times: Callable[[str], ConsumerTimes] | None = None,
+        memory: GroupMemory | None = None,
     ) -> None:
         self.partition = partition
         self.config = config
@@ -73,7 +76,8 @@ class GroupShard:
         self.times = times or (lambda _group_id: config.consumer_times)
         self.groups: dict[str, Group] = {}
         self.consumers: dict[str, ConsumerGroup] = {}
-        self.offsets = OffsetStore()
+        self.memory = GroupMemory() if memory is None else memory
+        self.offsets = OffsetStore(self.memory)
         self.after_load: Callable[[Group, int], Callable[[], Result[None]] | None] = _nothing
         """Set by the coordinator: the operation that a freshly loaded group needs, if any."""
         self.runtime: Shard[GroupRecord] = Shard(
@@ -104,9 +108,12 @@ class GroupShard:
         elif not isinstance(record, GroupMetadata):
             self._replay_consumer(record)
         elif record.generation is not None:
-            self._group(record.group_id).replay(record.generation)
-        elif (group := self.groups.pop(record.group_id, None)) is not None:
-            self.cancel_timers(group)
+            group = self._group(record.group_id)
+            group.replay(record.generation)
+            self.memory.count(group)
+        elif (gone := self.groups.pop(record.group_id, None)) is not None:
+            self.memory.forget(gone)
+            self.cancel_timers(gone)
             if self.offsets.has_any(record.group_id):
                 self._group(record.group_id)
 
@@ -115,7 +122,9 @@ class GroupShard:
         if group is None:
             group = self.consumers[record.group_id] = ConsumerGroup(record.group_id)
         group.replay(record)
+        self.memory.count(group)
         if group.is_void:
+            self.memory.forget(group)
             del self.consumers[record.group_id]
 
     def encode(self, records: Sequence[GroupRecord], now_ms: int) -> bytes:
@@ -144,11 +153,13 @@ class GroupShard:
         """Answer all parked members and forget everything."""
         groups, self.groups = self.groups, {}
         consumers, self.consumers = self.consumers, {}
-        self.offsets = OffsetStore()
+        self.offsets.clear()
         for consumer_group in consumers.values():
+            self.memory.forget(consumer_group)
             for member_id in consumer_group.members:
                 self.cancel_consumer_timers(consumer_group, member_id)
         for group in groups.values():
+            self.memory.forget(group)
             self.cancel_timers(group)
             for member in group.members.values():
                 self.answer_join(member, JoinGroupResponse(error_code=error, member_id=""))
@@ -163,13 +174,16 @@ class GroupShard:
     def forget_if_void(self, group_id: str) -> None:
         """Drop a group of which nothing is left, in the log or in memory."""
         group = self.groups.get(group_id)
-        if group is not None and group.is_void and not self.offsets.has_any(group_id):
-            del self.groups[group_id]
+        if group is not None:
+            self.memory.count(group)
+            if group.is_void and not self.offsets.has_any(group_id):
+                del self.groups[group_id]
 
     def drop_classic(self, group: Group) -> None:
         """Forget the members of a classic group that has become a consumer group; its offsets stay."""
         self.cancel_timers(group)
         if self.groups.get(group.group_id) is group:
+            self.memory.forget(group)
             del self.groups[group.group_id]
             if self.offsets.has_any(group.group_id):
                 self._group(group.group_id)
@@ -284,6 +298,7 @@ class GroupShard:
         """Take a member or a handed-out id out of the working membership, answering what it has parked."""
         self.timers.cancel(self.timer(SESSION, group, member_id))
         member = group.remove(member_id)
+        self.memory.count(group)
         if member is not None:
             # A new member may still be waiting for its first generation: this lets it try again under a new id.
             error = ErrorCode.UNKNOWN_MEMBER_ID

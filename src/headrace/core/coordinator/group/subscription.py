@@ -27,6 +27,11 @@ class Protocol(NamedTuple):
     metadata: bytes
 
 
+def size_of(protocols: Iterable[Protocol]) -> int:
+    """Return the size of what a member says of its protocols."""
+    return sum(len(protocol.name) + len(protocol.metadata) for protocol in protocols)
+
+
 class Subscription(NamedTuple):
     """What a consumer says of itself to the leader."""
 

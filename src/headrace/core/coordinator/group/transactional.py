@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from headrace.core.coordinator.group.fencing import Committer
 from headrace.core.coordinator.group.kinds import kind_of
+from headrace.core.coordinator.group.offsets import require_room
 from headrace.core.coordinator.group.records import CommittedOffset, OffsetCommit, PendingOffset
 from headrace.core.coordinator.group.shard import GroupShard
 from headrace.core.coordinator.runtime import Result
@@ -67,6 +68,7 @@ def commit_offsets(
         )
         for topic in request.topics
     ]
+    require_room(shard, [record.commit for record in records])
     return Result(TxnOffsetCommitResponse(topics=topics), records)
 
 

@@ -1,0 +1,177 @@
+"""What groups and their offsets may hold in memory: who is refused, who stays, and that the count is right."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from headrace.core.coordinator.group.memory import (
+    GROUP_BYTES,
+    MEMBER_BYTES,
+    OFFSET_BYTES,
+    OFFSETS_GROUP_BYTES,
+    GroupMemory,
+)
+from headrace.errors import ErrorCode
+from headrace.protocol.messages.join_group import JoinGroupResponse
+from tests.fixtures.consumer_protocol_world import ConsumerWorld
+from tests.fixtures.group_world import SESSION_MS, GroupWorld, now, parked, subscription
+
+KIB = 1024
+
+
+def memory_of(world: GroupWorld) -> GroupMemory:
+    return world.coordinator.memory
+
+
+def counted(world: GroupWorld) -> tuple[int, int]:
+    """What groups and offsets hold, counted anew."""
+    groups = offsets = 0
+    for shard in world.coordinator._shards.values():
+        groups += sum(group.held_bytes for group in shard.groups.values())
+        groups += sum(group.held_bytes for group in shard.consumers.values())
+        committed = [
+            entry
+            for topics in shard.offsets._groups.values()
+            for partitions in topics.values()
+            for entry in partitions.values()
+        ]
+        offsets += sum(OFFSET_BYTES + len(entry.metadata) for entry in committed)
+        offsets += sum(OFFSETS_GROUP_BYTES + len(group_id) for group_id in shard.offsets._groups)
+    return groups, offsets
+
+
+def is_right(world: GroupWorld) -> bool:
+    memory = memory_of(world)
+    return counted(world) == (memory.groups_bytes, memory.offsets_bytes)
+
+
+def code(reply: object) -> ErrorCode:
+    response = now(reply)
+    assert isinstance(response, JoinGroupResponse)
+    return ErrorCode(response.error_code)
+
+
+# Members of classic groups
+
+
+def test_members_that_say_too_much_for_one_group_are_refused_and_the_others_go_on():
+    world = GroupWorld(group_max_bytes=10 * KIB)
+    (first,) = world.stable()
+    large = {"range": bytes(10 * KIB)}
+    assert code(world.join(protocols=large)) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert code(world.join(first, protocols=large)) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert code(world.join(instance="i", protocols=large)) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert world.heartbeat(first, 1) == ErrorCode.NONE
+    assert code(world.join(group="other")) is ErrorCode.MEMBER_ID_REQUIRED
+    assert "group_member_refused" in str(world.notes.events)
+    assert is_right(world)
+
+
+def test_the_leader_is_never_sent_more_than_a_group_may_hold():
+    world = GroupWorld(group_max_bytes=100 * KIB, group_initial_rebalance_delay_ms=3_000)
+    replies = [world.join(version=3, protocols={"range": bytes(10 * KIB)}) for _ in range(30)]
+    refused = [reply for reply in replies if not parked(reply)]
+    assert refused
+    assert {code(reply) for reply in refused} == {ErrorCode.GROUP_MAX_SIZE_REACHED}
+    world.advance(60_000)
+    answers = [now(reply) for reply in replies if parked(reply) or reply not in refused]
+    leader = max(answers, key=lambda answer: len(answer.members))
+    assert sum(len(member.metadata) for member in leader.members) <= 100 * KIB
+
+
+def test_when_all_groups_hold_too_much_new_members_are_refused_until_others_have_gone():
+    world = GroupWorld(groups_max_bytes=2 * (GROUP_BYTES + MEMBER_BYTES) + 9 * KIB)
+    (first,) = world.stable()
+    large = {"range": bytes(8 * KIB)}
+    given = now(world.join(group="large", protocols=large)).member_id
+    world.join(given, group="large", protocols=large)
+    assert code(world.join(group="new")) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert code(world.join(first)) is ErrorCode.NONE, "who is there may come again"
+    world.leave((given, None), group="large")
+    assert code(world.join(group="new")) is ErrorCode.MEMBER_ID_REQUIRED
+    assert is_right(world)
+
+
+def test_ids_that_were_handed_out_count_until_they_are_forgotten():
+    world = GroupWorld(groups_max_bytes=20 * KIB)
+    codes = [code(world.join(group=f"g{number}")) for number in range(50)]
+    assert set(codes) == {ErrorCode.MEMBER_ID_REQUIRED, ErrorCode.COORDINATOR_NOT_AVAILABLE}
+    assert is_right(world)
+    world.advance(SESSION_MS)
+    assert memory_of(world).groups_bytes == 0
+    assert code(world.join(group="late")) is ErrorCode.MEMBER_ID_REQUIRED
+
+
+# Members of consumer groups
+
+
+def test_a_member_of_a_consumer_group_that_names_too_much_is_refused():
+    world = ConsumerWorld(group_max_bytes=20 * KIB)
+    world.topics.create("t", 1)
+    assert world.join("a", "t").error_code == ErrorCode.NONE
+    many = [f"topic-{number}" for number in range(1_000)]
+    refused = world.join("b", *many)
+    assert refused.error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert refused.error_message
+    assert set(world.group().members) == {"a"}
+    assert is_right(world)
+
+
+def test_when_all_groups_hold_too_much_no_consumer_group_begins():
+    world = ConsumerWorld(groups_max_bytes=KIB)
+    world.topics.create("t", 1)
+    assert world.join("a", "t").error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert world.group() is None
+
+
+# Offsets
+
+
+def test_offsets_beyond_what_all_may_hold_are_refused_and_those_that_are_there_move_on():
+    most = OFFSETS_GROUP_BYTES + 1 + 3 * OFFSET_BYTES
+    world = GroupWorld(offsets_max_bytes=most)
+    assert world.commit_code({("t", index): 1 for index in range(3)}) == ErrorCode.NONE
+    assert world.commit_code({("t", 0): 2}) == ErrorCode.NONE
+    refused = world.commit_code({("t", 3): 1})
+    assert refused == ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+    assert world.commit_code({("t", 0): 3}, metadata="x" * 100) == refused
+    assert world.offsets() == {("t", 0): 2, ("t", 1): 1, ("t", 2): 1}
+    assert is_right(world)
+    world.restart()
+    assert is_right(world)
+    assert memory_of(world).offsets_bytes == most
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_is_counted_is_what_is_held_whatever_happens(seed):
+    chance = random.Random(seed)
+    world = GroupWorld(partitions=2, group_max_bytes=30 * KIB, groups_max_bytes=100 * KIB)
+    members: list[tuple[str, str]] = []
+    for _ in range(60):
+        group = chance.choice("abcd")
+        what = chance.randrange(7)
+        if what == 0:
+            protocols = {"range": bytes(chance.choice([10, 2_000, 9_000]))}
+            reply = world.join(group=group, version=chance.choice([3, 9]), protocols=protocols)
+            if not parked(reply) and now(reply).member_id:
+                members.append((group, now(reply).member_id))
+        elif what == 1 and members:
+            group, member = chance.choice(members)
+            world.join(member, group=group, protocols={"range": bytes(chance.randrange(9_000))})
+        elif what == 2 and members:
+            group, member = members.pop(chance.randrange(len(members)))
+            world.leave((member, None), group=group)
+        elif what == 3:
+            offsets = {("t", chance.randrange(9)): 1}
+            world.commit(offsets, group=group, metadata="m" * chance.randrange(99))
+        elif what == 4:
+            world.join(group=group, instance="static", protocols={"range": subscription("t")})
+        elif what == 5:
+            world.advance(chance.choice([100, 5_000, 20_000, 100_000]))
+        else:
+            world.restart()
+        assert is_right(world)
+    world.advance(10_000_000)
+    assert is_right(world)
