@@ -33,6 +33,8 @@ class TlsConnection(Connection):
         self._audit = Audit(hub.client_log)
         self._channel = TlsChannel(tls.context)
         self._began_ms = 0
+        self._waits = False
+        """Whether a step of the handshake waits for its turn."""
         self._sealer: TlsWriter
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -54,12 +56,35 @@ class TlsConnection(Connection):
         self._received_ms = self._hub.now_ms
         try:
             self._channel.received(self._tls.staging[:nbytes])
-            if self._channel.established or self._handshake():
+            if self._channel.established:
                 self._process()
+            elif not self._waits and self._tls.turns.take(self._loop, self._take_turn):
+                self._shake_hands()
+            else:
+                self._waits = True
+                self._pause()
         except TlsError as error:
             self._handshake_failed(str(error))
         self._channel.keep()
         self._hub.end()
+
+    def _take_turn(self) -> None:
+        """Go on with the handshake, after others in earlier iterations of the loop."""
+        self._waits = False
+        if self.lost or self._closing_since_ms >= 0:
+            return
+        self._hub.begin()
+        try:
+            self._shake_hands()
+            if not self._channel.established:
+                self._read_on()
+        except TlsError as error:
+            self._handshake_failed(str(error))
+        self._hub.end()
+
+    def _shake_hands(self) -> None:
+        if self._handshake():
+            self._process()
 
     def _handshake(self) -> bool:
         """Go on with the handshake; returns whether it is complete, and the client is who it has to be."""

@@ -29,6 +29,7 @@ from headrace.security.certificates import (
 )
 from headrace.security.principal_mapping import PrincipalMapping
 from headrace.server.client_authorities import name_authorities
+from headrace.server.handshake_turns import HandshakeTurns
 from headrace.server.revocation import EndsOfLists, check_against, read_lists
 
 WARN_DAYS: Final = 30
@@ -81,6 +82,7 @@ class ServerTls:
         self._loading = False
         self.run_aside: RunAside = run_at_once
         """How files are read again: 0.1 s for a list of 100,000 entries. A shell with threads sets its own."""
+        self.turns = HandshakeTurns()
         self.mapping = PrincipalMapping(config.ssl_principal_mapping_rules)
         self.staging = memoryview(bytearray(_STAGING_BYTES))
         """Where ciphertext of any connection arrives: the event loop fills it and hands it over in one step."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import os
 import ssl
 import warnings
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -15,6 +17,7 @@ import pytest
 
 from headrace.server import tls as tls_module
 from headrace.server.limits import KIB, MIB, ServerLimits
+from headrace.server.tls import TlsChannel
 from headrace.server.tls_connection import TlsConnection
 from tests.fixtures.certificates import Certificates, make_certificates
 from tests.unit.server import test_connection
@@ -276,6 +279,47 @@ async def test_a_handshake_that_stalls_is_given_up(
     ((event, fields),) = hub.lines.lines
     assert event == "tls_handshake_failed"
     assert fields["reason"] == "it was not complete after 10 s"
+
+
+@on_loop
+async def test_handshakes_that_come_at_once_take_turns(
+    certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two steps of them the loop looks at everybody else's requests."""
+    loop, iteration = asyncio.get_running_loop(), 0
+    steps: list[int] = []
+    true = TlsChannel.handshake
+
+    def handshake(channel: TlsChannel) -> bool:
+        steps.append(iteration)
+        return true(channel)
+
+    def count() -> None:
+        nonlocal iteration
+        iteration += 1
+        loop.call_soon(count)
+
+    monkeypatch.setattr(TlsChannel, "handshake", handshake)
+    count()
+    tls = server_tls(certificates)
+    context = client_context(certificates)
+    hub = FakeHub()
+    async with serving(hub, lambda hub, loop: TlsConnection(hub, loop, LISTENER, tls)) as connect:
+        clients = [TlsClient(await connect(), context) for _ in range(20)]
+        gone = await connect()  # before its turn
+        for client in clients:
+            with pytest.raises(ssl.SSLWantReadError):
+                client.tls.do_handshake()
+            client.sock.send(client.outgoing.read())  # in one iteration of the loop
+        gone.sock.send(b"\x16\x03\x01")
+        gone.sock.close()
+        for client in clients:
+            client.fill(await client._plain.receive_some(1 << 20))
+            await client.handshake()
+            await client.send(framed(b"hello"))
+            assert await client.receive_frame() == b"hello"
+    assert len(steps) >= 2 * len(clients)
+    assert max(Counter(steps).values()) == 1
 
 
 @pytest.mark.parametrize("sent", [framed(b"hello"), b"GET / HTTP/1.1\r\n\r\n", b"\x00"])
