@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from typing import Final, NamedTuple
 
 from headrace.clients.consumer.records import ConsumerRecord
@@ -39,6 +40,8 @@ class Aside:
         self._places = Places(settings)
         self._origins: dict[str, _Origin] = {}
         self._there: set[str] = set()
+        self._looked_s: dict[str, float] = {}
+        """By topic, when somebody last looked whether it is there, by the event loop's clock."""
 
     async def close(self) -> None:
         """Close what writes to streams."""
@@ -103,9 +106,7 @@ class Aside:
         )
         try:
             while not (await asyncio.wait({writing}, timeout=LOOK_S))[0]:
-                # The producer goes on by itself when the topic is there again.
-                with contextlib.suppress(HeadraceError):
-                    await self.restore(topic)
+                await self._look_again(topic)
         except BaseException:
             writing.cancel()
             raise
@@ -114,6 +115,15 @@ class Aside:
         except HeadraceError:
             self._there.discard(topic)
             raise
+
+    async def _look_again(self, topic: str) -> None:
+        """Create a topic again that was deleted; the producer goes on by itself. One look is enough for all letters."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s < self._looked_s.get(topic, -math.inf) + LOOK_S:
+            return
+        self._looked_s[topic] = now_s
+        with contextlib.suppress(HeadraceError):
+            await self.restore(topic)
 
     async def _ensure(self, topic: str, origin: _Origin) -> None:
         """Create a topic that is not there, with the partitions and the room for records of the one they come from."""

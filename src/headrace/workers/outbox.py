@@ -94,7 +94,7 @@ class Outbox:
         except (AttributeError, TypeError, ValueError) as error:
             text = f"headers are pairs of text and bytes (or None), not {headers!r}"
             raise ConfigError(text) from error
-        await self._outlet.check_record(topic, size)
         at_ms = self._outlet.now_ms() if timestamp_ms is None else timestamp_ms
+        await self._outlet.check_record(topic, (key, value, headers, at_ms), size)
         self.outputs.append(Output(topic, value, key, headers, at_ms))
         return RecordMetadata(topic, -1, -1, at_ms)

@@ -24,6 +24,8 @@ from headrace.clients.producer.aio import Producer
 from headrace.clients.producer.delivery import RecordMetadata
 from headrace.clock import SteadyClock
 from headrace.errors import ApiError, ConfigError, ErrorCode, HeadraceError, MessageTooLargeError
+from headrace.records.builder import RecordFields, build_batch
+from headrace.records.compression import Compression
 from headrace.serdes.serde import Serde, resolve_serde
 from headrace.serdes.typed import writer_of_type
 from headrace.types import TopicPartition
@@ -202,11 +204,12 @@ class Outlet:
         self._settings_until_s[topic] = now_s + age_s
         return found
 
-    async def check_record(self, topic: str, size: int) -> None:
+    async def check_record(self, topic: str, record: RecordFields, size: int) -> None:
         """Make sure that a topic takes a record, as far as its metadata tell.
 
         Args:
             topic: Where to.
+            record: Key, value, headers and timestamp.
             size: The bytes of key, value and headers.
 
         Raises:
@@ -219,10 +222,14 @@ class Outlet:
         is_old = asyncio.get_running_loop().time() > asked_s + LIMIT_HOLDS_S
         if size + BATCH_OVERHEAD_BYTES > limit and is_old:  # the topic may take larger ones by now
             limit = await self._ask_for_limit(topic)
-        compressed = self._producer.config.compression_type != "none"
-        if size + BATCH_OVERHEAD_BYTES > limit and not compressed:
+        if size + BATCH_OVERHEAD_BYTES <= limit:
+            return
+        codec = Compression[self._producer.config.compression_type.upper()]
+        compressed = codec and len(build_batch([record], compression=codec))
+        if not compressed or compressed > limit:
             raise MessageTooLargeError(
                 f"a record of {size} bytes for topic {topic!r} exceeds its max.message.bytes={limit}"
+                + (f" with {codec.name.lower()}, too" if codec else "")
             )
 
     async def _ask_for_limit(self, topic: str) -> int:

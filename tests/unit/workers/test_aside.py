@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -258,6 +259,27 @@ def test_a_result_that_is_too_large_fails_its_own_record(broker: Broker) -> None
             t.wait_idle(WAIT_S)
             [letter] = t.messages(f"dlq.{kind.replace(' ', '-')}")
             assert letter.header("dlq-error-type") == "MessageTooLargeError"
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip"])
+def test_what_no_compression_makes_small_enough_is_left_out_of_a_letter(
+    broker: Broker, codec: str
+) -> None:
+    broker.create_topic("orders")
+    broker.create_topic("dlq.orders", 1, configs={"max.message.bytes": "10000"})
+    app = App(group="g", commit_interval_s=0.05, producer={"compression.type": codec})
+
+    @app.worker("orders", dead_letter=True, **WRITES["exactly once"])
+    async def handle(value: bytes) -> None:
+        raise ValueError("bad record")
+
+    noise = random.Random(1).randbytes(20_000)
+    write(broker, noise, b"x" * 20_000)
+    with app.test(broker) as t:
+        t.wait_idle(WAIT_S)
+        first, second = t.messages("dlq.orders")
+    assert (first.value, first.header("dlq-left-out")) == (None, "value of 20000 bytes")
+    assert second.value == (None if codec == "none" else b"x" * 20_000)
 
 
 # The producer's properties

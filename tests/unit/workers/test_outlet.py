@@ -11,6 +11,8 @@ import headrace
 from headrace.errors import MessageTooLargeError
 from headrace.workers.outlet import LIMIT_HOLDS_S, Outlet
 
+LARGE = (None, b"x" * 5_000, (), 0)
+
 
 def with_outlet(broker: headrace.Broker, use: Callable[[Outlet], Awaitable[None]]) -> None:
     async def run() -> None:
@@ -46,13 +48,13 @@ def test_a_limit_that_was_raised_holds_soon() -> None:
 
         async def use(outlet: Outlet) -> None:
             with pytest.raises(MessageTooLargeError, match=r"max\.message\.bytes=1000"):
-                await outlet.check_record("t", 5_000)
+                await outlet.check_record("t", LARGE, 5_000)
             admin.alter_configs("t", {"max.message.bytes": "10000"})
             with pytest.raises(MessageTooLargeError):
                 await outlet.check_record(
-                    "t", 5_000
+                    "t", LARGE, 5_000
                 )  # smaller letters would be measured differently
             await asyncio.sleep(LIMIT_HOLDS_S + 0.1)
-            await outlet.check_record("t", 5_000)
+            await outlet.check_record("t", LARGE, 5_000)
 
         with_outlet(broker, use)

@@ -15,8 +15,8 @@ from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
-from headrace.clients.blocking import LATEST, FetchedPartition, FetchPosition
-from headrace.errors import ApiError, HeadraceError
+from headrace.clients.blocking import EARLIEST, LATEST, FetchedPartition, FetchPosition
+from headrace.errors import ApiError, ErrorCode, HeadraceError
 from headrace.spark.source.arrow import RangeDecoder
 from headrace.spark.source.stalled import stalled
 from headrace.types import TopicPartition
@@ -69,6 +69,7 @@ def first_records(
     size, deadline = FIRST_BYTES, clock() + timeout_s
     while pending := [each for each, look in looks.items() if look.found is None]:
         fetched = client.fetch({each: looks[each].position(size) for each in pending})
+        _go_behind_what_is_gone(client, {each: looks[each] for each in pending}, fetched)
         moved = [each for each in pending if looks[each].take(fetched[each])]
         if moved:
             size, deadline = NEXT_BYTES, clock() + timeout_s
@@ -79,13 +80,27 @@ def first_records(
     return {each: looks[each].result() if each in looks else -1 for each in answered}
 
 
+def _go_behind_what_is_gone(
+    client: LogReader,
+    looks: Mapping[TopicPartition, _Look],
+    fetched: Mapping[TopicPartition, FetchedPartition],
+) -> None:
+    """Go on at the beginning of partitions whose retention has deleted what brokers answered a moment ago."""
+    gone = [each for each in looks if fetched[each].error == ErrorCode.OFFSET_OUT_OF_RANGE]
+    if gone:
+        for each, begin in client.offsets(gone, EARLIEST).items():
+            looks[each].skip_to(begin)
+
+
 class _Look:
     """How far one partition has been looked at."""
 
     def __init__(self, place: TopicPartition, time_ms: int, answered: int, end: int) -> None:
         self._place = place
         self._micros = time_ms * 1000
+        self._end = end
         self._decoder = RangeDecoder(place, answered, end, _SCHEMA)
+        self._skipped = False
         # Behind the end of the read: the record of a transaction that is open. The read begins or ends there.
         self.found: int | None = answered if answered >= end else None
 
@@ -96,8 +111,19 @@ class _Look:
         assert self.found is not None
         return self.found
 
+    def skip_to(self, begin: int) -> None:
+        """Go on where a partition begins by now."""
+        if begin > self._decoder.position:
+            self._skipped = True
+            self._decoder = RangeDecoder(self._place, begin, max(begin, self._end), _SCHEMA)
+            if begin >= self._end:
+                self.found = -1
+
     def take(self, fetched: FetchedPartition) -> bool:
         """Look through what was fetched; return whether there was anything, or nothing is to come."""
+        if self._skipped:
+            self._skipped = False
+            return True
         if fetched.error:
             if fetched.error.retriable:
                 return False

@@ -1,0 +1,75 @@
+"""Letters that wait for their topic: however many there are, one looks whether the topic is there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from typing import Any
+
+import pytest
+
+from headrace import App, ConsumerRecord
+from headrace.workers import aside
+from headrace.workers.aside import Aside
+
+COUNT = 50
+
+
+class Outlet:
+    """Has every topic, and delivers nothing before it is told to."""
+
+    def __init__(self) -> None:
+        self.looked = 0
+        self.delivered = asyncio.Event()
+
+    async def partition_counts(self, topics: Collection[str]) -> dict[str, int]:
+        self.looked += 1
+        return dict.fromkeys(topics, 1)
+
+    async def max_message_bytes(self, _topic: str) -> int:
+        return 1_000
+
+    async def create_topics(self, _partitions: Any, **_options: Any) -> None:
+        """Have them."""
+
+    async def write(self, *_arguments: Any, **_options: Any) -> None:
+        await self.delivered.wait()
+
+
+def test_letters_that_wait_look_for_their_topic_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def looks_and_rounds() -> tuple[int, float]:
+        outlet: Any = Outlet()
+        app = App(group="g")
+
+        @app.worker("orders", dead_letter=True)
+        async def handle(value: bytes) -> None: ...
+
+        kept = Aside(app._workers[0], outlet)
+        record = ConsumerRecord("orders", 0, 0, 0, None, b"x", (), 0)
+        looked = asyncio.Event()
+        looks, restore = 0, kept.restore
+
+        async def counted(topic: str) -> None:
+            nonlocal looks
+            looks += 1
+            await restore(topic)
+            looked.set()
+
+        monkeypatch.setattr(kept, "restore", counted)
+        loop = asyncio.get_running_loop()
+        letters = [
+            asyncio.ensure_future(kept.write_letter(outlet, "dlq.orders", record, ()))
+            for _ in range(COUNT)
+        ]
+        began_s = loop.time()
+        while loop.time() < began_s + 3 * aside.LOOK_S:
+            await looked.wait()
+            looked.clear()
+        found = looks, (loop.time() - began_s) / aside.LOOK_S
+        outlet.delivered.set()
+        await asyncio.gather(*letters)
+        return found
+
+    monkeypatch.setattr(aside, "LOOK_S", 0.05)
+    looks, rounds = asyncio.run(looks_and_rounds())
+    assert 1 < looks <= rounds + 1
