@@ -33,7 +33,7 @@ class LogReader(Protocol):
     def offsets(
         self, partitions: Collection[TopicPartition], position: int
     ) -> dict[TopicPartition, int]:
-        """Return the next offset of each partition, with position LATEST."""
+        """Return the next offset of each partition, with position LATEST, or its first, with EARLIEST."""
 
     def fetch(
         self, positions: Mapping[TopicPartition, FetchPosition]
@@ -69,8 +69,12 @@ def first_records(
     size, deadline = FIRST_BYTES, clock() + timeout_s
     while pending := [each for each, look in looks.items() if look.found is None]:
         fetched = client.fetch({each: looks[each].position(size) for each in pending})
-        _go_behind_what_is_gone(client, {each: looks[each] for each in pending}, fetched)
-        moved = [each for each in pending if looks[each].take(fetched[each])]
+        begins = _begins_of_what_is_gone(client, fetched)
+        moved = [
+            each
+            for each in pending
+            if looks[each].skip_to(begins.get(each, -1)) or looks[each].take(fetched[each])
+        ]
         if moved:
             size, deadline = NEXT_BYTES, clock() + timeout_s
         elif clock() > deadline:
@@ -80,16 +84,12 @@ def first_records(
     return {each: looks[each].result() if each in looks else -1 for each in answered}
 
 
-def _go_behind_what_is_gone(
-    client: LogReader,
-    looks: Mapping[TopicPartition, _Look],
-    fetched: Mapping[TopicPartition, FetchedPartition],
-) -> None:
-    """Go on at the beginning of partitions whose retention has deleted what brokers answered a moment ago."""
-    gone = [each for each in looks if fetched[each].error == ErrorCode.OFFSET_OUT_OF_RANGE]
-    if gone:
-        for each, begin in client.offsets(gone, EARLIEST).items():
-            looks[each].skip_to(begin)
+def _begins_of_what_is_gone(
+    client: LogReader, fetched: Mapping[TopicPartition, FetchedPartition]
+) -> dict[TopicPartition, int]:
+    """Return where partitions begin of which retention has deleted what brokers answered a moment ago."""
+    gone = [each for each, data in fetched.items() if data.error == ErrorCode.OFFSET_OUT_OF_RANGE]
+    return client.offsets(gone, EARLIEST) if gone else {}
 
 
 class _Look:
@@ -98,9 +98,7 @@ class _Look:
     def __init__(self, place: TopicPartition, time_ms: int, answered: int, end: int) -> None:
         self._place = place
         self._micros = time_ms * 1000
-        self._end = end
         self._decoder = RangeDecoder(place, answered, end, _SCHEMA)
-        self._skipped = False
         # Behind the end of the read: the record of a transaction that is open. The read begins or ends there.
         self.found: int | None = answered if answered >= end else None
 
@@ -111,19 +109,19 @@ class _Look:
         assert self.found is not None
         return self.found
 
-    def skip_to(self, begin: int) -> None:
-        """Go on where a partition begins by now."""
-        if begin > self._decoder.position:
-            self._skipped = True
-            self._decoder = RangeDecoder(self._place, begin, max(begin, self._end), _SCHEMA)
-            if begin >= self._end:
-                self.found = -1
+    def skip_to(self, begin: int) -> bool:
+        """Go on where the partition begins by now; return whether that is further on."""
+        if begin <= self._decoder.position:
+            return False
+        end = self._decoder.end
+        if begin >= end:
+            self.found = -1
+        else:
+            self._decoder = RangeDecoder(self._place, begin, end, _SCHEMA)
+        return True
 
     def take(self, fetched: FetchedPartition) -> bool:
         """Look through what was fetched; return whether there was anything, or nothing is to come."""
-        if self._skipped:
-            self._skipped = False
-            return True
         if fetched.error:
             if fetched.error.retriable:
                 return False

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import headrace
-from headrace.clients.blocking import BlockingClient, FetchedPartition, NewTopic
+from headrace.clients.blocking import LATEST, BlockingClient, FetchedPartition, NewTopic
 from headrace.errors import ApiError, ErrorCode, TransportError
 from headrace.spark.cluster import ClusterClient
 from headrace.spark.options.reader import ClientOptions
@@ -91,6 +91,15 @@ def test_the_client_looks_behind_what_brokers_answer(bootstrap: str) -> None:
     assert at == {seconds: wanted(seconds, 0, OFFSETS) for seconds in range(60)}
 
 
+@pytest.mark.parametrize(("begin", "expected"), [(3, 3), (9, 9), (10, 10), (12, -1)])
+def test_what_retention_deletes_meanwhile_is_passed_over(
+    bootstrap: str, begin: int, expected: int
+) -> None:
+    with headrace.Admin(bootstrap) as admin:
+        admin.truncate("t", {0: begin})
+    assert found(bootstrap, 10, 1) == expected
+
+
 class Log:
     """A cluster that answers fetches with one partition, again and again."""
 
@@ -98,7 +107,7 @@ class Log:
         self.fetched = fetched
 
     def offsets(self, partitions: Any, position: int) -> Any:
-        return dict.fromkeys(partitions, 9)
+        return dict.fromkeys(partitions, 9 if position == LATEST else 0)
 
     def fetch(self, positions: Any) -> Any:
         return dict.fromkeys(positions, self.fetched)
@@ -120,6 +129,8 @@ class Log:
             r"last error: .*b:1 hung up \(see whether a broker runs",
         ),
         (FetchedPartition(error=ErrorCode.TOPIC_AUTHORIZATION_FAILED), ApiError, ""),
+        # of a log that ends before what was answered; the log begins at 0
+        (FetchedPartition(error=ErrorCode.OFFSET_OUT_OF_RANGE), ApiError, ""),
     ],
 )
 def test_a_partition_that_cannot_be_read_ends_the_look(
