@@ -131,6 +131,24 @@ def test_what_is_forgotten_counts_no_longer() -> None:
     assert usage(world).used == 0
 
 
+def test_many_ids_that_have_expired_are_removed_in_parts() -> None:
+    world = TransactionWorld(transactional_id_expiration_ms=1000)
+    for number in range(2500):
+        now(world.init(name=f"app-{number}"))
+    batches = len(world.log.batches[0])
+    known: list[int] = []
+    for _ in range(10):
+        at_ms = world.coordinator.next_deadline_ms
+        assert at_ms is not None
+        world.now_ms = max(world.now_ms, at_ms)
+        world.coordinator.expire(world.now_ms)
+        known.append(usage(world).used // weight("app-0000", 0))
+        if not usage(world).used:
+            break
+    assert [round(count, -2) for count in known] == [1500, 500, 0]
+    assert len(world.log.batches[0]) == batches + 3
+
+
 def log_bytes(world: TransactionWorld) -> int:
     return sum(len(batch) for _, batch in world.log.batches[0])
 

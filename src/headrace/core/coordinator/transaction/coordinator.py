@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import TypeVar
+from itertools import islice
+from typing import Final, TypeVar
 
 from headrace.core.coordinator.partitioning import can_be_stored
 from headrace.core.coordinator.runtime import CoordinatorLog, Reply, Result, ShardState, Timer
-from headrace.core.coordinator.sharded import ShardedCoordinator
+from headrace.core.coordinator.sharded import EXPIRY, TOMBSTONES_PER_BATCH, ShardedCoordinator
 from headrace.core.coordinator.transaction import markers, producers, transactions, views
 from headrace.core.coordinator.transaction.config import TransactionConfig
 from headrace.core.coordinator.transaction.producers import Producer
@@ -29,6 +30,8 @@ from headrace.protocol.messages import list_transactions
 from headrace.types import TopicPartition
 
 T = TypeVar("T")
+_PAUSE_MS: Final = 100
+"""Between two parts of the ids that have expired."""
 
 
 class TransactionCoordinator(ShardedCoordinator[TransactionShard]):
@@ -95,7 +98,10 @@ class TransactionCoordinator(ShardedCoordinator[TransactionShard]):
     def _expired(
         self, shard: TransactionShard, now_ms: int
     ) -> Iterable[Sequence[TransactionRecord]]:
-        return [list(transactions.expired(shard, now_ms))]
+        records = list(islice(transactions.expired(shard, now_ms), TOMBSTONES_PER_BATCH))
+        if len(records) == TOMBSTONES_PER_BATCH:
+            self._timers.set(Timer(EXPIRY, shard.partition), now_ms + _PAUSE_MS)  # for the others
+        return [records]
 
     # --- producers ---
 
