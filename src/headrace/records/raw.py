@@ -19,6 +19,20 @@ RawRecord = tuple[int, int, int, int, bytes | None, bool]
 _CODECS: Final = {int(codec): codec for codec in Compression}
 
 
+class Meter:
+    """Counts what was decompressed."""
+
+    __slots__ = ("decompressed",)
+
+    def __init__(self) -> None:
+        self.decompressed = 0
+        """Bytes that records became in this process, or could have become where that failed."""
+
+
+METER: Final = Meter()
+"""What `records_of` has decompressed: the difference over a call is what the call has looked into."""
+
+
 def records_of(header: BatchHeader, batch: Buffer, limit: int = MAX_DECOMPRESSED_SIZE) -> bytes:
     """Return the bytes of a batch's records, decompressed.
 
@@ -35,7 +49,13 @@ def records_of(header: BatchHeader, batch: Buffer, limit: int = MAX_DECOMPRESSED
         raise CorruptRecordError(f"unknown compression {header.compression}")
     if not header.records_count:
         return b""
-    return decompress(codec, memoryview(batch)[HEADER_SIZE : header.size], limit)
+    work = limit
+    try:
+        data = decompress(codec, memoryview(batch)[HEADER_SIZE : header.size], limit)
+        work = len(data)
+    finally:
+        METER.decompressed += work
+    return data
 
 
 def iterate_raw(data: bytes, count: int) -> Iterator[RawRecord]:

@@ -14,6 +14,7 @@ from headrace.broker.handlers.fetch import LONGEST_WAIT_MS
 from headrace.broker.handlers.metadata import CREATIONS_PER_REQUEST
 from headrace.broker.steps import CREATION_COST, STEP_COST
 from headrace.errors import ErrorCode
+from headrace.protocol.messages.delete_topics import DeleteTopicsRequest
 from headrace.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -29,6 +30,9 @@ from headrace.protocol.messages.produce import (
     ProduceRequest,
     TopicProduceData,
 )
+from headrace.records.builder import build_batch
+from headrace.records.compression import Compression
+from headrace.records.raw import METER
 from headrace.records.reader import read_records
 from tests.fixtures.broker_harness import BrokerHarness, batch, fetch_request
 
@@ -243,3 +247,60 @@ def test_a_step_that_fails_without_an_answer_to_say_it_closes_the_connection():
     while harness.step():
         pass
     assert isinstance(pending.raised, CloseConnection)
+
+
+def keyed_batches(partitions: int) -> ProduceRequest:
+    records = [(b"k", bytes(100_000), (), 5)] * 10
+    data = [
+        PartitionProduceData(
+            index=index, records=build_batch(records, compression=Compression.GZIP)
+        )
+        for index in range(partitions)
+    ]
+    topic = TopicProduceData(name="t", partition_data=data)
+    return ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=[topic])
+
+
+@pytest.mark.parametrize(
+    ("configs", "stays"),
+    [
+        ({"cleanup_policy": "compact"}, False),
+        ({"headrace_ttl_enable": "true"}, False),
+        ({"headrace_delay_enable": "true"}, False),
+        ({}, True),
+    ],
+)
+def test_small_batches_that_are_much_work_are_appended_in_steps(configs, *, stays: bool):
+    harness = BrokerHarness()
+    harness.create_topic("t", partitions=40, **configs)
+    request = keyed_batches(40)
+    assert sum(len(data.records) for data in request.topic_data[0].partition_data) < 100_000
+    session = Session()
+    pending = harness.send(request, session=session)
+    assert session.busy is not stays
+    ticks = 0
+    while session.busy:
+        assert not pending.done
+        before = METER.decompressed
+        harness.broker.tick(harness.now_ms)
+        assert METER.decompressed - before <= STEP_COST + 1_100_000
+        ticks += 1
+    assert stays or ticks >= 40 * 1_000_000 // STEP_COST - 1
+    while harness.sync():
+        pass
+    (topic,) = pending.response.responses
+    assert [part.error_code for part in topic.partition_responses] == [0] * 40
+
+
+def test_a_topic_that_goes_between_two_steps_is_not_waited_for():
+    harness = BrokerHarness()
+    harness.create_topic("t", partitions=40, cleanup_policy="compact")
+    session = Session()
+    pending = harness.send(keyed_batches(40), session=session)
+    assert session.busy
+    harness.call(DeleteTopicsRequest(topic_names=["t"], timeout_ms=1000), 4)
+    while session.busy:
+        harness.broker.tick(harness.now_ms)
+    (topic,) = pending.response.responses
+    errors = {part.error_code for part in topic.partition_responses}
+    assert errors == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
