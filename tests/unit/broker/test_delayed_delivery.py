@@ -777,3 +777,34 @@ def test_while_a_schedule_is_damaged_nothing_is_deleted_and_no_retry_is_taken_fo
     world.pass_time(100_000)
     assert world.broker.topics.require("later").partition(0).log.keep_from > 0
     assert world.values() == [b"a"]
+
+
+def test_what_is_due_in_many_partitions_is_released_some_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("headrace.broker.delay.deliveries.RECORDS_AT_ONCE", 4)
+    monkeypatch.setattr("headrace.core.delay.schedule.RELEASE_RECORDS", 2)
+    world = World()
+    world.create_topic("many", partitions=8, headrace_delay_enable="true")
+    partitions = [world.broker.topics.require("many").partition(index) for index in range(8)]
+    for index in range(8):
+        entries = [delayed(b"x", 1000)] * (60 if index < 2 else 3)
+        world.call(produce_request("many", index, records(*entries)))
+
+    def pending() -> list[int]:
+        return [world.broker.deliveries.pending(partition) for partition in partitions]
+
+    world.now_ms += 1000
+    waiting = pending()
+    ticks = 0
+    while sum(waiting[2:]):
+        assert world.broker.next_deadline_ms is not None
+        world.now_ms = max(world.now_ms, world.broker.next_deadline_ms)
+        world.broker.tick(world.now_ms)
+        assert sum(waiting) - sum(pending()) <= 4 + 2 * 2
+        waiting = pending()
+        ticks += 1
+    assert ticks > 3
+    assert waiting[0] + waiting[1] > 0  # those with many have not held up the others
+    world.pass_time(10_000)
+    assert sum(pending()) == 0

@@ -48,6 +48,11 @@ REFRESH_INTERVAL_MS: Final = 60_000
 RETRY_INTERVAL_MS: Final = 1_000
 """When what could not be released, for want of space, is tried again."""
 
+RECORDS_AT_ONCE: Final = 4096
+"""After how many records, over all schedules, the rest of what is due has to wait for the next tick: some 20 ms."""
+_FIRST_OF_ALL: Final = -1
+"""The deadline of a schedule that was put off: before those of all that have been worked on."""
+
 Scheduled = tuple[Partition, int]
 """A schedule as a partition of its own, and the offset in it that has to be durable."""
 
@@ -258,10 +263,14 @@ class Deliveries:
             return
         moved, self._moved = self._moved, {}
         due = dict.fromkeys(self._deadlines.expire(now_ms))
+        left = RECORDS_AT_ONCE
         for partition in {**moved, **due}:
+            if left <= 0:
+                self._deadlines.set(partition, _FIRST_OF_ALL)
+                continue
             schedule = self._schedule(partition)
             if schedule is not None:
-                self._work(partition, schedule, now_ms)
+                left -= self._work(partition, schedule, now_ms)
         if self._refresh_ms is not None and now_ms >= self._refresh_ms:
             self._refresh_ms = now_ms + REFRESH_INTERVAL_MS
             self._refresh(now_ms)
@@ -272,9 +281,11 @@ class Deliveries:
             self._deadlines.cancel(partition)
         return self._schedules.get(partition)
 
-    def _work(self, partition: Partition, schedule: Schedule, now_ms: int) -> None:
+    def _work(self, partition: Partition, schedule: Schedule, now_ms: int) -> int:
+        """Release what is due of one partition; return how many records that was about."""
+        released = 0
         try:
-            schedule.work(now_ms)
+            released = schedule.work(now_ms)
         except ApiError as error:
             if not partition.gone:
                 self._journal.warning(
@@ -283,16 +294,17 @@ class Deliveries:
                     reason=error.message,
                 )
                 self._deadlines.set(partition, now_ms + RETRY_INTERVAL_MS)
-            return
+            return released
         except StorageError as error:
             self._not_served(partition, error)
             self._schedules.pop(partition)
-            return
+            return released
         except OSError as error:
             self._replicas.refused(partition.log_dir, error, now_ms)
             self._deadlines.set(partition, now_ms + RETRY_INTERVAL_MS)
-            return
+            return released
         self._set_deadline(partition, schedule)
+        return released
 
     def _set_deadline(self, partition: Partition, schedule: Schedule) -> None:
         deadline_ms = schedule.next_deadline_ms

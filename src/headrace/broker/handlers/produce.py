@@ -140,7 +140,8 @@ def _count(data: PartitionProduceData) -> int:
     """Return how many records a batch claims that has been looked into."""
     assert data.records is not None
     assert not isinstance(data.records, FileRange)
-    return max(0, unpack_header(data.records)[-1])
+    count: int = unpack_header(data.records)[-1]
+    return max(0, count)
 
 
 def _answer(

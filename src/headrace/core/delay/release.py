@@ -18,7 +18,7 @@ from headrace.records.batch import (
     TRANSACTIONAL_FLAG,
     BatchHeader,
 )
-from headrace.records.compression import Compression, compress
+from headrace.records.compression import FAST, Compression, compress
 from headrace.records.varint import SMALL_VARINTS, encode_varint
 from headrace.types import NO_PARTITION_LEADER_EPOCH
 
@@ -43,7 +43,7 @@ def build_release(released: Sequence[Waiting], last_offset: int, max_bytes: int)
     codec = Compression.NONE
     if HEADER_SIZE + len(body) > max_bytes:
         codec = Compression.GZIP  # which every client knows
-        body = compress(codec, body)
+        body = compress(codec, body, FAST)
     header = BatchHeader(
         base_offset=0,
         batch_length=0,

@@ -56,11 +56,11 @@ from headrace.types import Buffer
 
 RELEASE_BYTES: Final = 512 << 10
 """About how much one batch releases."""
-RELEASE_RECORDS: Final = 4096
+RELEASE_RECORDS: Final = 2048
 RELEASE_PAUSE_MS: Final = 5
 """Between two releases: where many records come, a batch each millisecond would cost more than they do."""
-_BATCHES_AT_ONCE: Final = 4
-_LOAD_BYTES: Final = 1 << 20
+_BATCHES_AT_ONCE: Final = 2
+_LOAD_BYTES: Final = 256 << 10
 """How much of the schedule is read at once while it is loaded."""
 _CHUNK_BITS: Final = 12
 _OFFSET: Final = struct.Struct(">8xq")
@@ -242,7 +242,8 @@ class Schedule:
             f"{self.log.directory} has no record {offset}, which {self.target.directory} has released"
         )
 
-    def _load_some(self) -> None:
+    def _load_some(self) -> int:
+        """Read some of what waits; return about how many records that was."""
         assert self._loading is not None
         offset, end = self._loading
         found = (
@@ -252,7 +253,7 @@ class Schedule:
         )
         if found is None:
             self._loading = None
-            return
+            return 0
         data = memoryview(found.read())
         next_offset = offset
         for position, header in iterate_headers(data):
@@ -262,6 +263,7 @@ class Schedule:
                 check_batch(batch)
                 self._add(batch, header.base_offset, found.position + position)
         self._loading = (next_offset, end) if next_offset > offset else None
+        return next_offset - offset
 
     def _add(self, batch: Buffer, base_offset: int, position: int) -> None:
         mark = self._mark
@@ -324,8 +326,11 @@ class Schedule:
             return None
         return max(int(due_ms), self._released_ms + RELEASE_PAUSE_MS)
 
-    def work(self, now_ms: int) -> None:
+    def work(self, now_ms: int) -> int:
         """Release what is due, and mark what has been released durably; a bounded step of it.
+
+        Returns:
+            How many records that was about, a few thousand at most.
 
         Raises:
             StorageError: The schedule cannot be read.
@@ -334,15 +339,18 @@ class Schedule:
         """
         self.settle(now_ms)
         if self._loading is not None:
-            self._load_some()
-            return
+            return self._load_some()
+        released = 0
         if now_ms - self._released_ms < RELEASE_PAUSE_MS:
-            return
-        for number in range(_BATCHES_AT_ONCE):
-            if not self._release(now_ms):
-                if number:
+            return released
+        for _ in range(_BATCHES_AT_ONCE):
+            count = self._release(now_ms)
+            if not count:
+                if released:
                     self._released_ms = now_ms
-                return
+                break
+            released += count
+        return released
 
     def settle(self, now_ms: int) -> None:
         """Take note of what is synced by now, and mark it.
@@ -416,11 +424,11 @@ class Schedule:
         self._mark, self._marked_at = mark, info.base_offset
         self._unsynced.append((info.base_offset, mark.target_offset))
 
-    def _release(self, now_ms: int) -> bool:
-        """Release one batch; false if nothing more is due."""
+    def _release(self, now_ms: int) -> int:
+        """Release one batch; return how many records were due for it."""
         entries = self._take_due(now_ms)
         if not entries:
-            return False
+            return 0
         try:
             waiting = list(self._read(entries))
             if waiting:
@@ -430,7 +438,7 @@ class Schedule:
         except BaseException:
             self._queue.add(entries)
             raise
-        return True
+        return len(entries)
 
     def _append_release(self, waiting: list[Waiting], entries: list[bytes], now_ms: int) -> None:
         due_ms, offset, *_ = ENTRY.unpack(entries[-1])

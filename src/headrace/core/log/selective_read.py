@@ -38,7 +38,7 @@ EFFORT_BYTES: Final = 4 << 20
 MOST_RECORDS: Final = 1 << 16
 """Of how many records a batch is searched for tags; a larger one is sent whole."""
 _RECORD_COST: Final = 64
-"""What it costs to find a record, in bytes that are decompressed."""
+"""What it costs to find a record, in bytes that are decompressed; one that has more bytes costs these."""
 _HEADER_COST: Final = 128
 """What it costs to look at a header, in bytes that are decompressed."""
 _COMPRESSION_COST: Final = 4
@@ -230,7 +230,9 @@ class _Read:
                 return batch
             stays = self._selection(header, data)
             if stays is not None:
-                self._reading.effort -= _RECORD_COST * len(stays)
+                self._reading.effort -= max(
+                    0, _RECORD_COST * len(stays) - max(header.size, len(data))
+                )
             if stays is None or not any(stays):
                 return None
             return batch if all(stays) else self._rebuilt(header, data, stays)
