@@ -86,6 +86,7 @@ CONSTANTS: Final = {
     "records/refusal.py:MAX_KEYED": "records of a batch for a compacted topic",
     "records/tags.py:MAX_FOUND": "a batch that a fetch looks into",
     "server/revocation.py:FILE_BYTES_LIMIT": "a file with lists of revoked",
+    "core/coordinator/transaction/usage.py:MAX_BYTES": "memory of all transactional ids",
     "core/log/aborted_history.py:MAX_CACHED": "aborted transactions of sealed segments",
     "core/log/aborted_history.py:MAX_IN_MEMORY": "aborted transactions of active segments",
     "core/log/aborted_history.py:MAX_IN_SEGMENT": "aborted transactions of a segment",
