@@ -279,7 +279,8 @@ static const uint8_t *
 read_headers(const uint8_t *at, Record *record)
 {
     at = read_varint(at, record->end, 32, &record->header_count);
-    if (at == NULL || record->header_count < 0 || record->header_count > (record->end - at) / 2)
+    if (at == NULL || record->header_count < 0 || record->header_count > (record->end - at) / 2
+        || record->header_count > MAX_HEADERS)
         return NULL;
     record->headers = at;
     record->name_bytes = record->content_bytes = 0;

@@ -15,7 +15,6 @@
 
 #define HEADER_SIZE 61
 #define MAX_RECORD_BYTES INT32_MAX
-#define MAX_HEADERS (1 << 16) /* of one record, as the twin has it */
 
 /* ---------------------------------------------------------------- decoding */
 

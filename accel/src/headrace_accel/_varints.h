@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <stddef.h>
 
+#define MAX_HEADERS (1 << 16) /* of one record, as the twins have it */
 #define MIN_RECORD_LENGTH 6 /* what a record says of itself at least: its own length is one byte more */
 
 /* Reads a zigzag varint of at most `bits` bits; NULL if it is cut off or too long. */

@@ -20,6 +20,7 @@ from headrace.records.batch import (
     TRANSACTIONAL_FLAG,
 )
 from headrace.records.compression import Compression, compress
+from headrace.records.decoding import MAX_HEADERS
 from headrace.records.varint import SMALL_VARINTS, encode_varint
 from headrace.types import NO_PARTITION_LEADER_EPOCH, NO_PRODUCER_ID, Buffer
 
@@ -218,7 +219,13 @@ def build_batch(
 
 
 def encode_headers(headers: Headers) -> bytes:
-    """Encode a record's headers, their number first."""
+    """Encode a record's headers, their number first.
+
+    Raises:
+        ValueError: They are more than readers take.
+    """
+    if len(headers) > MAX_HEADERS:
+        raise ValueError(f"a record with {len(headers)} headers; {MAX_HEADERS} are the most")
     parts = [encode_varint(len(headers))]
     for name, content in headers:
         encoded = name.encode("utf-8", "surrogateescape")

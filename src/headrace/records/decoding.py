@@ -63,6 +63,11 @@ def decode_slice(  # noqa: PLR0917 - as the accelerator has them
     return records, place
 
 
+def too_many_headers(count: int) -> CorruptRecordError:
+    """Return the error of a record with more than `MAX_HEADERS` headers."""
+    return CorruptRecordError(f"a record with {count} headers; {MAX_HEADERS} are the most")
+
+
 def as_fastest(data: Buffer) -> Buffer:
     """Return the bytes as the type that is the fastest to decode here."""
     return data if _decode_fast is not None else bytes(data)
@@ -159,7 +164,7 @@ def _headers(
     if not 0 <= 2 * count <= end - position:
         raise CorruptRecordError(f"{count} headers claimed in {end - position} bytes")
     if count > MAX_HEADERS:
-        raise CorruptRecordError(f"a record with {count} headers; {MAX_HEADERS} are the most")
+        raise too_many_headers(count)
     headers: list[tuple[str, bytes | None]] = []
     for _ in range(count):
         name, position = _bytes(data, position, end)

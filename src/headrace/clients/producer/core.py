@@ -36,6 +36,7 @@ from headrace.errors import (
 )
 from headrace.records.builder import BatchBuilder, Headers
 from headrace.records.compression import Compression
+from headrace.records.decoding import MAX_HEADERS
 from headrace.serdes.plain import BytesSerde
 from headrace.serdes.serde import Serde, resolve_serde
 from headrace.types import TopicPartition
@@ -57,6 +58,8 @@ def check_record(headers: object, timestamp_ms: object, on_delivery: object = No
     if not -(1 << 63) <= timestamp_ms < 1 << 63:
         raise ConfigError(f"timestamp_ms is a number of 64 bits, not {timestamp_ms}")
     pairs = headers if isinstance(headers, list | tuple) else [headers]
+    if len(pairs) > MAX_HEADERS:
+        raise ConfigError(f"a record has at most {MAX_HEADERS} headers, not {len(pairs)}")
     for pair in pairs:
         if (
             not isinstance(pair, list | tuple)

@@ -15,6 +15,7 @@ import pyarrow as pa
 from headrace.errors import CorruptRecordError
 from headrace.records.accel import ColumnWriter
 from headrace.records.batch import LOG_APPEND_TIME_FLAG, BatchHeader, TimestampType
+from headrace.records.decoding import MAX_HEADERS, too_many_headers
 from headrace.records.varint import MAX_VARLONG_SIZE, decode_varint
 from headrace.spark.source.schema import HEADER_TYPE, HEADERS_TYPE
 from headrace.types import Buffer
@@ -139,6 +140,8 @@ class PythonColumns:
         count, position = decode_varint(section, position)
         if not 0 <= 2 * count <= end - position:
             raise CorruptRecordError(f"{count} headers claimed in {end - position} bytes")
+        if count > MAX_HEADERS:
+            raise too_many_headers(count)
         for _ in range(count):
             length, position = decode_varint(section, position)
             if length < 0:

@@ -19,7 +19,8 @@ from headrace.clients.consumer.cursor import STEP_COST, Cursor
 from headrace.clients.consumer.hand_out import HandOut
 from headrace.clients.consumer.records import FetchedBatches
 from headrace.clients.flows.fetch import FetchedPartition
-from headrace.errors import CorruptRecordError
+from headrace.clients.producer.blocking import Producer
+from headrace.errors import ConfigError, CorruptRecordError
 from headrace.records import decoding
 from headrace.records.batch import BatchHeader
 from headrace.records.builder import BatchBuilder, build_batch
@@ -250,17 +251,40 @@ def test_damage_behind_some_slices_is_an_error_at_its_position_each_time() -> No
         assert cursor.offset == seen
 
 
+def headers_alone(count: int) -> bytes:
+    """A batch with a record that has so many headers, of two bytes each."""
+    body = b"\0\0\0\1\1" + encode_varint(count) + b"\0\1" * count
+    body = encode_varint(len(body)) + body
+    whole = build_batch([(None, None, (), 0)])[:61] + body
+    return resealed(whole, batch_length=len(whole) - 12)
+
+
 @pytest.mark.usefixtures("decoder")
 def test_a_record_of_headers_alone_is_refused() -> None:
-    def batch(count: int) -> bytes:
-        body = b"\0\0\0\1\1" + encode_varint(count) + b"\0\1" * count
-        body = encode_varint(len(body)) + body
-        whole = build_batch([(None, None, (), 0)])[:61] + body
-        return resealed(whole, batch_length=len(whole) - 12)
-
-    assert len(next(read_records(batch(MAX_HEADERS))).headers) == MAX_HEADERS
+    assert len(next(read_records(headers_alone(MAX_HEADERS))).headers) == MAX_HEADERS
     with pytest.raises(CorruptRecordError, match="65537 headers; 65536 are the most"):
-        next(read_records(batch(MAX_HEADERS + 1)))
+        next(read_records(headers_alone(MAX_HEADERS + 1)))
+
+
+@pytest.mark.parametrize("way", ["Python", "C"])
+def test_columns_for_spark_take_no_more_headers(way: str) -> None:
+    arrow = pytest.importorskip("headrace.spark.source.arrow")
+    schema = pytest.importorskip("headrace.spark.source.schema").topic_schema(include_headers=True)
+    kernels = built_kernels() if way == "C" else None
+    good = arrow.RangeDecoder(T0, 0, 1, schema, compiled=kernels)
+    rows = list(good.feed(headers_alone(MAX_HEADERS)))
+    rows += good.finish()
+    assert [len(row) for each in rows for row in each.column("headers")] == [MAX_HEADERS]
+    bad = arrow.RangeDecoder(T0, 0, 1, schema, compiled=kernels)
+    with pytest.raises(CorruptRecordError, match="65537 headers; 65536 are the most"):
+        list(bad.feed(headers_alone(MAX_HEADERS + 1)))
+
+
+def test_a_producer_writes_no_record_that_consumers_refuse() -> None:
+    with FakeCluster(topics={"t": 1}) as cluster, Producer(cluster.bootstrap) as producer:
+        producer.send("t", b"v", headers=[("", None)] * MAX_HEADERS)
+        with pytest.raises(ConfigError, match="at most 65536 headers, not 65537"):
+            producer.send("t", b"v", headers=[("", None)] * (MAX_HEADERS + 1))
 
 
 @pytest.mark.usefixtures("decoder")
