@@ -7,6 +7,7 @@ the log names it while the call still waits.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -39,6 +40,10 @@ ADVICE: Final[dict[ErrorCode, str]] = {
 ADVICE_FOR_TRANSPORT: Final = "see whether a broker runs there and can be reached"
 
 
+_NUMBERS: Final = re.compile(r"(?<![\w.:-])\d+(?![\w-]|\.\w)")
+"""Numbers that stand alone; those in names of topics, partitions and addresses tell errors apart."""
+
+
 @dataclass(slots=True)
 class _Kind:
     """One error that is seen again and again."""
@@ -56,7 +61,8 @@ class Trouble:
         """Told what the program's operator should know; None tells nobody."""
         self._last: HeadraceError | None = None
         self._last_ms = 0
-        self._kinds: dict[str, _Kind] = {}
+        self._kinds: dict[tuple[str, str], _Kind] = {}
+        """By the error's type and its text without its numbers: offsets and sizes differ each time."""
 
     def note(self, error: HeadraceError, now_ms: int) -> None:
         """Take note of an error after which something is tried again.
@@ -64,12 +70,12 @@ class Trouble:
         Errors of brokers are logged here. That a broker cannot be reached is logged once for it, by `Reach`.
         """
         self._last, self._last_ms = error, now_ms
-        text = str(error)
-        kind = self._kinds.get(text)
+        name = type(error).__name__, _NUMBERS.sub("", str(error))
+        kind = self._kinds.get(name)
         if kind is None or now_ms - kind.last_ms > FORGET_AFTER_MS:
             if len(self._kinds) >= KINDS_KEPT:
                 self._kinds.clear()
-            self._kinds[text] = _Kind(now_ms, now_ms)
+            self._kinds[name] = _Kind(now_ms, now_ms)
             return
         kind.last_ms = now_ms
         since_ms = now_ms - kind.first_ms

@@ -80,14 +80,16 @@ def append(batch: DataFrame, table: Table, app_id: str, batch_id: int) -> None:
     from deltalake import CommitProperties, DeltaTable, Schema, Transaction  # noqa: PLC0415 - an extra
     from deltalake.transaction import AddAction  # noqa: PLC0415 - an extra
 
+    root = _root(table)
+    # A batch that is there needs nothing of the table, which may have been altered since.
+    if (root / "_delta_log").is_dir() and _has(open_table(table.path), app_id, batch_id):
+        return
     found = list(problems(table, batch.schema))
     if found:
         raise ConfigError("; ".join(found))
-    root = _root(table)
     schema = Schema.from_json(_nullable(batch.schema))
     delta: Any = DeltaTable.create(str(root), schema=schema, mode="ignore")
-    done = delta.transaction_version(app_id)
-    if done is not None and done >= batch_id:
+    if _has(delta, app_id, batch_id):
         return
     directory = Path("data", app_id, f"{batch_id:010}-{uuid.uuid4().hex[:8]}")
     batch.sparkSession.conf.set(*TIMESTAMPS)
@@ -111,6 +113,12 @@ def append(batch: DataFrame, table: Table, app_id: str, batch_id: int) -> None:
         schema=delta.schema(),
         commit_properties=CommitProperties(app_transactions=[Transaction(app_id, batch_id)]),
     )
+
+
+def _has(delta: Any, app_id: str, batch_id: int) -> bool:
+    """Whether a table's log has a batch of a query."""
+    done = delta.transaction_version(app_id)
+    return done is not None and done >= batch_id
 
 
 def _nullable(schema: Any) -> str:

@@ -46,3 +46,20 @@ def test_an_error_that_passed_is_a_new_one_when_it_comes_back() -> None:
     assert trouble.explain("timed out", FORGET_AFTER_MS + 2) == "timed out", (
         "it was before the call"
     )
+
+
+def test_an_error_is_the_same_with_other_numbers_in_its_text() -> None:
+    trouble, warnings = watched()
+    for now_ms in range(0, WARN_AGAIN_MS, 100):
+        trouble.note(ApiError.for_code(FULL.code, f"t-0: {now_ms} bytes are free"), now_ms)
+    assert len(warnings) == 1
+    assert f"{WARN_AFTER_MS} bytes are free" in warnings[0]
+
+
+def test_names_with_numbers_tell_errors_apart() -> None:
+    trouble, warnings = watched()
+    places = ("t-0", "t-1", "orders2-1", "10.0.0.1:9092", "10.0.0.2:9092", "10.0.0.2:9093")
+    for now_ms in range(0, WARN_AFTER_MS + 1, 100):
+        for place in places:
+            trouble.note(ApiError.for_code(FULL.code, f"{place}: {now_ms} bytes are free."), now_ms)
+    assert len(warnings) == len(places)
