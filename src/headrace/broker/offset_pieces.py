@@ -20,6 +20,11 @@ class TopicPart(Protocol):
 T = TypeVar("T", bound=TopicPart)
 
 
+def is_long(topics: Sequence[TopicPart]) -> bool:
+    """Whether topics are to be divided."""
+    return len(topics) + sum(len(topic.partitions) for topic in topics) > OFFSETS_A_PIECE
+
+
 def in_pieces(topics: Sequence[T]) -> Iterator[list[T]]:
     """Divide topics into lists that have `OFFSETS_A_PIECE` partitions and topics at most together."""
     piece: list[T] = []

@@ -151,6 +151,16 @@ class Steps:
             self._purgatory.deliver_later(lambda: waiting.answer.resolve(outcome))
 
 
+def finished(work: Work[T]) -> T:
+    """Do all of some work at once, which waits for nothing; for programs that serve nobody meanwhile."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            outcome: T = end.value
+            return outcome
+
+
 def value_of(reply: Reply[T]) -> Work[T]:
     """Return a value that may have to be waited for; for use with `yield from`."""
     if isinstance(reply, Deferred):

@@ -225,7 +225,7 @@ def test_records_of_many_partitions_are_appended_in_steps(acks: int):
     while session.busy:
         assert harness.step()
         steps += 1
-    assert steps == 5
+    assert steps == 7
     if acks:
         harness.sync()
         (topic,) = pending.response.responses

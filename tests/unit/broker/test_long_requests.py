@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from headrace.broker.access.session import Session
+from headrace.broker.handlers.delete_acls import ACLS_AN_ANSWER
 from headrace.broker.offset_pieces import OFFSETS_A_PIECE, in_pieces, joined
 from headrace.errors import ErrorCode
 from headrace.protocol.codec import Message
@@ -14,7 +15,9 @@ from headrace.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnTopic,
 )
+from headrace.protocol.messages.create_acls import AclCreation, CreateAclsRequest
 from headrace.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from headrace.protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
 from headrace.protocol.messages.delete_groups import DeleteGroupsRequest
 from headrace.protocol.messages.delete_records import (
     DeleteRecordsPartition,
@@ -43,6 +46,7 @@ from headrace.protocol.messages.write_txn_markers import (
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
+from headrace.security.acls import Operation, PatternType, Permission, ResourceType
 from tests.fixtures.broker_harness import BrokerHarness
 
 MANY = 3_500
@@ -60,10 +64,12 @@ def answered(harness: BrokerHarness, request: Message, version: int | None = Non
     """Return the answer to a request that takes several steps."""
     session = Session()
     pending = harness.send(request, version, session=session)
-    assert not pending.done
-    assert harness.broker.steps
+    steps = 0
+    while harness.step():
+        steps += 1
+    assert steps
     while not pending.done:
-        assert harness.step() or harness.sync()
+        assert harness.sync()
     return pending.response
 
 
@@ -185,3 +191,41 @@ def test_topics_are_created_and_deleted_in_steps():
     deleted = answered(harness, DeleteTopicsRequest(topics=states))
     assert [topic.error_code for topic in deleted.responses] == [0] * 60
     assert len(harness.broker.topics) == 0
+
+
+def test_acls_are_added_and_taken_away_in_steps():
+    harness = BrokerHarness(
+        authorizer_class_name="org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        super_users="User:ANONYMOUS",
+    )
+    wanted = [
+        AclCreation(
+            resource_type=ResourceType.TOPIC,
+            resource_name=f"t{number}",
+            resource_pattern_type=PatternType.LITERAL,
+            principal="User:a",
+            host="*",
+            operation=Operation.READ,
+            permission_type=Permission.ALLOW,
+        )
+        for number in range(MANY)
+    ]
+    results = answered(harness, CreateAclsRequest(creations=wanted)).results
+    assert [result.error_code for result in results] == [0] * MANY
+    assert len(harness.broker.authorizer) == MANY
+    every = DeleteAclsFilter(
+        resource_type_filter=ResourceType.TOPIC,
+        resource_name_filter=None,
+        principal_filter=None,
+        host_filter=None,
+        pattern_type_filter=PatternType.LITERAL,
+        operation=Operation.ANY,
+        permission_type=Permission.ANY,
+    )
+    found = answered(harness, DeleteAclsRequest(filters=[every] * 40)).filter_results
+    named = [len(result.matching_acls) for result in found]
+    full = -(-ACLS_AN_ANSWER // MANY)
+    assert named == [MANY] * full + [0] * (40 - full)
+    codes = [result.error_code for result in found]
+    assert codes == [0] * full + [ErrorCode.POLICY_VIOLATION] * (40 - full)
+    assert len(harness.broker.authorizer) == 0

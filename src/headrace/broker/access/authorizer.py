@@ -20,6 +20,7 @@ from headrace.broker.context import RequestContext
 from headrace.broker.metadata.metadata_records import ACLS, AclRecord, decode, encode
 from headrace.broker.metadata.metadata_writer import MetadataWriter
 from headrace.broker.resources import ResourceType as ConfigResource
+from headrace.broker.steps import CREATION_COST, ENTRY_COST, Work, finished
 from headrace.config.authorization import AUTHORIZERS, parse_super_users
 from headrace.config.broker import BrokerConfig
 from headrace.errors import ApiError, ErrorCode, InvalidRequestError, StorageError
@@ -311,12 +312,19 @@ class Authorizer:
 
     # Changes
 
+    def __len__(self) -> int:
+        return len(self._acls)
+
     def find(self, wanted: AclFilter) -> list[AclBinding]:
         """Return the ACLs that a filter means."""
         return [acl for acl in self._acls if wanted.matches(acl)]
 
     def create(self, acls: Sequence[AclBinding]) -> list[Outcome]:
-        """Add ACLs, each of which is either proper or refused; durable and in force when this returns.
+        """Add ACLs, as `creating` does, at once."""
+        return finished(self.creating(acls))
+
+    def creating(self, acls: Sequence[AclBinding]) -> Work[list[Outcome]]:
+        """Add ACLs, each of which is either proper or refused; durable and in force when the work is done.
 
         Returns:
             For each what is wrong with it, or with storing it; None where nothing is.
@@ -327,15 +335,23 @@ class Authorizer:
             outcomes[acl] = self._refusal(acl, len(new))
             if outcomes[acl] is None and acl not in self._acls:
                 new[acl] = None
+            yield 2 * ENTRY_COST
         # Denials first.
         for some in _in_commits(sorted(new, key=lambda acl: acl.permission)):
             keys = {acl: _key(acl) for acl in some}
-            error = self._commit(
+            # Others may have added some since the first look.
+            error = self._refusal(some[-1], len(some) - 1) or self._commit(
                 [Put(key, encode(AclRecord.of(acl))) for acl, key in keys.items()],
                 partial(self._acls.update, keys),
             )
             outcomes.update(dict.fromkeys(some, error))
+            yield self._commit_cost
         return [outcomes[acl] for acl in acls]
+
+    @property
+    def _commit_cost(self) -> int:
+        """What a commit costs, after which all ACLs are indexed anew."""
+        return CREATION_COST + len(self._acls) * ENTRY_COST // 10
 
     def _refusal(self, acl: AclBinding, further: int) -> Outcome:
         problem = acl.problem()
@@ -350,7 +366,11 @@ class Authorizer:
         return None
 
     def delete(self, acls: Iterable[AclBinding]) -> dict[AclBinding, Outcome]:
-        """Take ACLs away; durable and in force when this returns.
+        """Take ACLs away, as `deleting` does, at once."""
+        return finished(self.deleting(acls))
+
+    def deleting(self, acls: Iterable[AclBinding]) -> Work[dict[AclBinding, Outcome]]:
+        """Take ACLs away; durable and in force when the work is done.
 
         Returns:
             For each why it could not be taken away, or None.
@@ -361,6 +381,7 @@ class Authorizer:
         for some in _in_commits(gone):
             error = self._commit([Delete(_key(acl)) for acl in some], partial(self._forget, some))
             outcomes.update(dict.fromkeys(some, error))
+            yield self._commit_cost
         return outcomes
 
     def _forget(self, acls: Iterable[AclBinding]) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from headrace.broker.access.authorizer import authorize
 from headrace.broker.context import RequestContext, VersionRange
 from headrace.broker.quotas.client_quotas import check_quota, entity_of
+from headrace.broker.steps import CHECK_COST, CREATION_COST, Work
 from headrace.errors import ApiError, ErrorCode, InvalidRequestError
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.alter_client_quotas import (
@@ -40,7 +41,7 @@ def handle(
     broker: Broker,
     context: RequestContext,
     request: AlterClientQuotasRequest,
-) -> AlterClientQuotasResponse:
+) -> Work[AlterClientQuotasResponse]:
     """Change the quotas of every entity."""
     entries = []
     for number, wanted in enumerate(request.entries):
@@ -63,6 +64,8 @@ def handle(
                 ],
             )
         )
+        changed = code is ErrorCode.NONE and not request.validate_only
+        yield CREATION_COST if changed else CHECK_COST
     return AlterClientQuotasResponse(entries=entries)
 
 

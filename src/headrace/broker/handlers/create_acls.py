@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from headrace.broker.access.acl_requests import check_is_on
 from headrace.broker.access.authorizer import authorize
 from headrace.broker.context import RequestContext, VersionRange
+from headrace.broker.steps import Work
 from headrace.errors import ApiError
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.create_acls import (
@@ -33,14 +34,15 @@ VERSIONS: Final = VersionRange(1, 3)
 
 def handle(
     broker: Broker, context: RequestContext, request: CreateAclsRequest
-) -> CreateAclsResponse:
+) -> Work[CreateAclsResponse]:
     """Add ACLs."""
     try:
         authorize(broker, context, Operation.ALTER, ResourceType.CLUSTER)
         check_is_on(broker)
     except ApiError as error:
         return CreateAclsResponse(results=[_result(error) for _ in request.creations])
-    outcomes = broker.authorizer.create([_binding(creation) for creation in request.creations])
+    bindings = [_binding(creation) for creation in request.creations]
+    outcomes = yield from broker.authorizer.creating(bindings)
     return CreateAclsResponse(results=[_result(outcome) for outcome in outcomes])
 
 

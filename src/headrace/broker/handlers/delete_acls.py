@@ -2,7 +2,8 @@
 
 Behaviour: takes away the ACLs that the filters mean, and names them; one that two filters mean is named by both. They
 are gone for good when the answer leaves, the permissions never after the denials of the same request.
-SECURITY_DISABLED with the authorizer off, INVALID_REQUEST for a filter with numbers that nothing has.
+When the filters before one have found 20,000, it is POLICY_VIOLATION. SECURITY_DISABLED with the authorizer off,
+INVALID_REQUEST for a filter with numbers that nothing has.
 Versions: v1 pattern types (KIP-290); v2 flexible; v3 the resource type USER.
 """
 
@@ -13,7 +14,8 @@ from typing import TYPE_CHECKING, Final
 from headrace.broker.access.acl_requests import check_is_on, filter_of
 from headrace.broker.access.authorizer import authorize
 from headrace.broker.context import RequestContext, VersionRange
-from headrace.errors import ApiError
+from headrace.broker.steps import ENTRY_COST, Work
+from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.delete_acls import (
     DeleteAclsFilter,
@@ -29,20 +31,31 @@ if TYPE_CHECKING:
 
 API_KEY: Final = ApiKey.DELETE_ACLS
 VERSIONS: Final = VersionRange(1, 3)
+ACLS_AN_ANSWER: Final = 20_000
+"""When an answer names so many ACLs, further filters are refused."""
+_TOO_MANY: Final = ApiError(
+    ErrorCode.POLICY_VIOLATION, f"one answer names at most {ACLS_AN_ANSWER} ACLs: use fewer filters"
+)
 
 
 def handle(
     broker: Broker, context: RequestContext, request: DeleteAclsRequest
-) -> DeleteAclsResponse:
+) -> Work[DeleteAclsResponse]:
     """Take ACLs away."""
-    found: list[list[AclBinding] | ApiError]
+    found: list[list[AclBinding] | ApiError] = []
     try:
         authorize(broker, context, Operation.ALTER, ResourceType.CLUSTER)
         check_is_on(broker)
-        found = [_find(broker, wanted) for wanted in request.filters]
     except ApiError as error:
         found = [error for _ in request.filters]
-    outcomes = broker.authorizer.delete(
+    else:
+        size = 0
+        for wanted in request.filters:
+            acls = _find(broker, wanted) if size < ACLS_AN_ANSWER else _TOO_MANY
+            found.append(acls)
+            size += 0 if isinstance(acls, ApiError) else len(acls)
+            yield len(broker.authorizer) * ENTRY_COST // 10 + ENTRY_COST
+    outcomes = yield from broker.authorizer.deleting(
         acl for acls in found if not isinstance(acls, ApiError) for acl in acls
     )
     return DeleteAclsResponse(

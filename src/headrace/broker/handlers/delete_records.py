@@ -40,7 +40,7 @@ VERSIONS: Final = VersionRange(0, 2)
 
 HIGH_WATERMARK: Final = -1
 NO_LOW_WATERMARK: Final = -1
-_PARTITIONS_A_WRITE: Final = 50
+_PARTITIONS_A_WRITE: Final = 20
 
 
 def handle(
@@ -56,7 +56,7 @@ def handle(
             result.partitions.append(deletion.plan(topic.name, wanted))
             if deletion.planned >= _PARTITIONS_A_WRITE:
                 deletion.run(context.now_ms)
-                yield _PARTITIONS_A_WRITE * PARTITION_FILES_COST
+                yield 2 * _PARTITIONS_A_WRITE * PARTITION_FILES_COST
             yield ENTRY_COST
         yield ENTRY_COST
     deletion.run(context.now_ms)

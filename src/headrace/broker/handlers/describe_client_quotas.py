@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from headrace.broker.access.authorizer import authorize
 from headrace.broker.context import RequestContext, VersionRange
 from headrace.broker.quotas.client_quotas import CLIENT_ID, IP, USER, Entity
+from headrace.broker.steps import ENTRY_COST, Work
 from headrace.errors import ApiError, ErrorCode, InvalidRequestError
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.describe_client_quotas import (
@@ -46,7 +47,7 @@ def handle(
     broker: Broker,
     context: RequestContext,
     request: DescribeClientQuotasRequest,
-) -> DescribeClientQuotasResponse:
+) -> Work[DescribeClientQuotasResponse]:
     """Return the entities that match."""
     try:
         authorize(broker, context, Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER)
@@ -55,18 +56,14 @@ def handle(
         return DescribeClientQuotasResponse(
             error_code=error.code, error_message=error.message, entries=None
         )
-    return DescribeClientQuotasResponse(
-        entries=[
-            EntryData(
-                entity=[
-                    EntityData(entity_type=kind, entity_name=name) for kind, name in entity.parts
-                ],
-                values=[ValueData(key=key, value=value) for key, value in quotas.items()],
-            )
-            for entity, quotas in broker.quotas
-            if matches(entity)
-        ]
-    )
+    entries: list[EntryData] = []
+    for entity, quotas in list(broker.quotas):
+        if matches(entity):
+            parts = [EntityData(entity_type=kind, entity_name=name) for kind, name in entity.parts]
+            values = [ValueData(key=key, value=value) for key, value in quotas.items()]
+            entries.append(EntryData(entity=parts, values=values))
+        yield ENTRY_COST
+    return DescribeClientQuotasResponse(entries=entries)
 
 
 def _filter(components: Iterable[ComponentData], *, strict: bool) -> Callable[[Entity], bool]:

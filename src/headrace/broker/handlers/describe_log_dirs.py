@@ -15,6 +15,7 @@ from headrace.broker.access.authorizer import allows
 from headrace.broker.context import RequestContext, VersionRange
 from headrace.broker.log_dirs.log_dir import LogDir
 from headrace.broker.partition import Partition
+from headrace.broker.steps import ENTRY_COST, Work
 from headrace.errors import ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.describe_log_dirs import (
@@ -37,16 +38,19 @@ def handle(
     broker: Broker,
     context: RequestContext,
     request: DescribeLogDirsRequest,
-) -> DescribeLogDirsResponse:
+) -> Work[DescribeLogDirsResponse]:
     """Describe the log directories."""
     if not allows(broker, context, Operation.DESCRIBE, ResourceType.CLUSTER):
         return DescribeLogDirsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-    partitions = list(_wanted(broker, request))
-    return DescribeLogDirsResponse(
-        results=[
-            _describe(name, log_dir, partitions) for name, log_dir in broker.replicas.dirs.named
-        ]
-    )
+    partitions: list[Partition] = []
+    for partition in _wanted(broker, request):
+        partitions.append(partition)
+        yield ENTRY_COST // 2
+    results = []
+    for name, log_dir in broker.replicas.dirs.named:
+        described = yield from _describe(name, log_dir, partitions)
+        results.append(described)
+    return DescribeLogDirsResponse(results=results)
 
 
 def _wanted(broker: Broker, request: DescribeLogDirsRequest) -> Iterator[Partition]:
@@ -66,11 +70,12 @@ def _wanted(broker: Broker, request: DescribeLogDirsRequest) -> Iterator[Partiti
 
 def _describe(
     name: str, log_dir: LogDir | None, partitions: Iterable[Partition]
-) -> DescribeLogDirsResult:
+) -> Work[DescribeLogDirsResult]:
     if log_dir is None or log_dir.failure is not None:
         return DescribeLogDirsResult(log_dir=name, error_code=ErrorCode.KAFKA_STORAGE_ERROR)
     topics: dict[str, DescribeLogDirsTopic] = {}
     for partition in partitions:
+        yield ENTRY_COST // 2
         if partition.log_dir is log_dir:
             topic, index = partition.topic_partition
             described = topics.setdefault(topic, DescribeLogDirsTopic(name=topic))

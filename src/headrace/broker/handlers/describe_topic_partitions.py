@@ -11,13 +11,16 @@ Not implemented: eligible leader replicas are empty, there is one replica.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from headrace.broker.access.authorized_operations import authorized_operations
+from headrace.broker.access.authorized_operations import (
+    OPERATIONS_COST,
+    authorized_operations,
+)
 from headrace.broker.access.authorizer import allows
 from headrace.broker.context import RequestContext, VersionRange
 from headrace.broker.partition import Partition
+from headrace.broker.steps import ENTRY_COST, Work
 from headrace.broker.topic_names import check_topic_name
 from headrace.broker.topics import Topic
 from headrace.errors import ApiError, ErrorCode
@@ -45,18 +48,18 @@ def handle(
     broker: Broker,
     context: RequestContext,
     request: DescribeTopicPartitionsRequest,
-) -> DescribeTopicPartitionsResponse:
+) -> Work[DescribeTopicPartitionsResponse]:
     """Describe one page of topics."""
     asked = sorted({topic.name for topic in request.topics})
     cursor = request.cursor
     if cursor is None:
         pages = _Pages(broker, context, request.response_partition_limit)
-        return pages.describe(asked, 0)
+        return (yield from pages.describe(asked, 0))
     if cursor.partition_index < 0 or (asked and cursor.topic_name not in asked):
         error = ErrorCode.INVALID_REQUEST
         return DescribeTopicPartitionsResponse(topics=[_failed(name, error) for name in asked])
     pages = _Pages(broker, context, request.response_partition_limit, cursor.topic_name)
-    return pages.describe(asked, cursor.partition_index)
+    return (yield from pages.describe(asked, cursor.partition_index))
 
 
 class _Pages:
@@ -73,13 +76,11 @@ class _Pages:
         self._remaining = max(1, min(limit, PARTITIONS_LIMIT))
         self._response = DescribeTopicPartitionsResponse()
 
-    def describe(self, asked: list[str], first: int) -> DescribeTopicPartitionsResponse:
+    def describe(self, asked: list[str], first: int) -> Work[DescribeTopicPartitionsResponse]:
         """Return the page: the topics asked for or all, the topic of the cursor from its partition `first` on."""
-        names: Iterable[str] = asked or [
-            topic.name for topic in self._broker.topics if self._sees(topic.name, quietly=True)
-        ]
-        for name in names:
-            if name < self._start:
+        for name in asked or [topic.name for topic in self._broker.topics]:
+            yield ENTRY_COST
+            if name < self._start or not (asked or self._sees(name, quietly=True)):
                 continue
             if not self._remaining:
                 # The topics before this one are complete.
@@ -90,6 +91,7 @@ class _Pages:
                 self._response.topics.append(refusal)
                 continue
             topic = self._broker.topics.get(name)
+            yield OPERATIONS_COST
             if topic is None:
                 self._response.topics.append(_unknown(name, self._operations(name)))
             elif not self._add(topic, first if name == self._start else 0):

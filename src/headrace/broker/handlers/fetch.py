@@ -155,7 +155,7 @@ class _Read:
     @property
     def is_long(self) -> bool:
         """Whether the partitions are so many that they are read in steps."""
-        count = 0
+        count = len(self.fetch.topics)
         for topic in self.fetch.topics:  # in every request, hence not as a sum
             count += len(topic.partitions)
         return count > PARTITIONS_AT_ONCE

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.broker.access.authorizer import allows
 from headrace.broker.context import RequestContext, VersionRange
+from headrace.broker.steps import ENTRY_COST, Work, value_of
 from headrace.core.coordinator.group.classic import CONSUMER_PROTOCOL_TYPE
 from headrace.core.coordinator.group.describe import CLASSIC_TYPE
-from headrace.core.deferred import Deferred
 from headrace.errors import ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.list_groups import (
@@ -35,27 +35,28 @@ VERSIONS: Final = VersionRange(0, 5)
 
 def handle(
     broker: Broker, context: RequestContext, request: ListGroupsRequest
-) -> ListGroupsResponse | Deferred[ListGroupsResponse]:
+) -> Work[ListGroupsResponse]:
     """List groups."""
     reply = broker.groups.list_groups(request.states_filter, request.types_filter, context.now_ms)
-
-    def response(listed: tuple[ErrorCode, list[ListedGroup]]) -> ListGroupsResponse:
-        error, groups = listed
-        if error is ErrorCode.NONE:
-            groups = sorted([*groups, *_configured(broker, request)], key=lambda g: g.group_id)
-            groups = _visible(broker, context, groups)
-        return ListGroupsResponse(error_code=error, groups=groups)
-
-    return reply.map(response) if isinstance(reply, Deferred) else response(reply)
+    error, groups = yield from value_of(reply)
+    if error is ErrorCode.NONE:
+        groups = sorted([*groups, *_configured(broker, request)], key=lambda g: g.group_id)
+        groups = yield from _visible(broker, context, groups)
+    return ListGroupsResponse(error_code=error, groups=groups)
 
 
 def _visible(
     broker: Broker, context: RequestContext, groups: list[ListedGroup]
-) -> list[ListedGroup]:
+) -> Work[list[ListedGroup]]:
     may = partial(allows, broker, context, Operation.DESCRIBE, quietly=True)
     if may(ResourceType.CLUSTER):
         return groups
-    return [group for group in groups if may(ResourceType.GROUP, group.group_id)]
+    visible: list[ListedGroup] = []
+    for group in groups:
+        if may(ResourceType.GROUP, group.group_id):
+            visible.append(group)
+        yield ENTRY_COST
+    return visible
 
 
 def _configured(broker: Broker, request: ListGroupsRequest) -> Iterator[ListedGroup]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.broker.access.authorizer import allows
 from headrace.broker.context import RequestContext, VersionRange
-from headrace.broker.offset_pieces import OFFSETS_A_PIECE, in_pieces, joined
+from headrace.broker.offset_pieces import OFFSETS_A_PIECE, in_pieces, is_long, joined
 from headrace.broker.steps import ENTRY_COST, Work, value_of
 from headrace.core.coordinator.runtime import Reply, gather
 from headrace.core.deferred import Deferred
@@ -42,7 +42,7 @@ def handle(
     broker: Broker, context: RequestContext, request: OffsetCommitRequest
 ) -> Reply[OffsetCommitResponse] | Work[OffsetCommitResponse]:
     """Commit offsets."""
-    if sum(len(topic.partitions) for topic in request.topics) > OFFSETS_A_PIECE:
+    if is_long(request.topics):
         return _commit_in_steps(broker, context, request)
     return _commit(broker, context, request)
 

@@ -103,6 +103,7 @@ def handle(
 def _cost(topics: Sequence[TopicProduceData]) -> int:
     cost = 0
     for topic in topics:  # in every request, hence not as a sum
+        cost += ENTRY_COST
         for data in topic.partition_data:
             cost += _PARTITION_COST + (0 if data.records is None else len(data.records))
     return cost

@@ -18,7 +18,7 @@ from headrace.broker.access.authorizer import authorize
 from headrace.broker.context import RequestContext, VersionRange
 from headrace.broker.coordinators.transaction_requests import bumps_epoch
 from headrace.broker.coordinators.transactions import Told
-from headrace.broker.offset_pieces import OFFSETS_A_PIECE, in_pieces, joined
+from headrace.broker.offset_pieces import OFFSETS_A_PIECE, in_pieces, is_long, joined
 from headrace.broker.steps import ENTRY_COST, Work, value_of
 from headrace.broker.topic_names import OFFSETS_TOPIC
 from headrace.core.coordinator.group.transactional import commit_failed
@@ -55,7 +55,7 @@ def handle(
     broker: Broker, context: RequestContext, request: TxnOffsetCommitRequest
 ) -> Reply[TxnOffsetCommitResponse] | Work[TxnOffsetCommitResponse]:
     """Commit offsets as part of a transaction."""
-    if sum(len(topic.partitions) for topic in request.topics) > OFFSETS_A_PIECE:
+    if is_long(request.topics):
         return _commit_in_steps(broker, context, request)
     return _commit_permitted(broker, context, request)
 

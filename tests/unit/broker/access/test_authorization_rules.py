@@ -10,6 +10,7 @@ from headrace.broker.access.authorization_rules import RULES
 from headrace.broker.access.authorizer import Authorizer
 from headrace.broker.access.session import Session
 from headrace.broker.handlers import REGISTRY
+from headrace.broker.steps import Work
 from headrace.broker.topic_names import INTERNAL_TOPICS
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.add_partitions_to_txn import (
@@ -69,10 +70,15 @@ class Recorder:
     def find(self, _wanted: object) -> list[object]:
         return []
 
-    def create(self, acls: list[object]) -> list[None]:
+    def __len__(self) -> int:
+        return 0
+
+    def creating(self, acls: list[object]) -> Work[list[None]]:
+        yield 1
         return [None] * len(acls)
 
-    def delete(self, acls: Any) -> dict[object, None]:
+    def deleting(self, acls: Any) -> Work[dict[object, None]]:
+        yield 1
         return dict.fromkeys(acls)
 
 
