@@ -89,9 +89,10 @@ mutate:  ## remove one defence after the other and see that a test fails (half a
 	@$(PYTHON) tools/prepare.py test
 	$(BIN)/python -m tests.mutations $(if $(PART),"$(PART)")
 
-fuzz:  ## damaged messages, batches and files for FUZZ_SECONDS (300); a failure says how to repeat it
+fuzz:  ## damaged messages, batches and files for FUZZ_SECONDS (300), then expensive requests (twenty minutes)
 	@$(PYTHON) tools/prepare.py test
 	$(BIN)/python -m tests.fuzz
+	$(BIN)/python -m tests.cost --thorough
 
 bench:  ## measure against Apache Kafka on this machine (twenty minutes); ARGS=--page rewrites docs/performance.md
 	@$(PYTHON) tools/prepare.py test

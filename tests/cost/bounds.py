@@ -32,6 +32,8 @@ class Bound:
     answer_bytes: int = 18 * MIB
 
 
+SCENARIO: Final = Bound(answer_bytes=64 * MIB)
+"""What a scenario does may cost: it may be a fetch, or many requests that are answered in turn."""
 _SMALL: Final = Bound(memory_mb=16.0, answer_bytes=64 << 10)
 """A request that names one thing: its answer has no lists of the client's making."""
 _LISTS: Final = Bound()

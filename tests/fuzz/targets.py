@@ -55,6 +55,7 @@ from tests.fuzz.configuration import (
 from tests.fuzz.mutation import HOSTILE, mutated
 from tests.fuzz.recovery import recover_from_damage
 from tests.fuzz.sasl import fuzz_sasl, fuzz_sasl_at_the_broker
+from tests.fuzz.structure import fuzz_structure
 
 FLOOR = 1 << 20
 DECOMPRESSED = 64 << 10
@@ -449,6 +450,7 @@ TARGETS: dict[str, Callable[[Random], None]] = {
     "requests": fuzz_requests,
     "messages": fuzz_messages,
     "broker": fuzz_broker,
+    "structure": fuzz_structure,
     "batches": fuzz_batches,
     "columns": fuzz_columns,
     "produce": fuzz_produce,

@@ -235,7 +235,10 @@ READ: Final = (
         "answers a partition that is named twice once",
         "answers every mention, INVALID_REQUEST from the second on",
         "No client names a partition twice.",
-        (where("list_offsets_options", "* twice"),),
+        (
+            where("list_offsets_options", "* twice"),
+            where("offsets_that_repeat", "list a partition twice"),
+        ),
     ),
     Difference(
         "ListOffsets, OffsetForLeaderEpoch",
@@ -557,6 +560,8 @@ GROUPS: Final = (
         (
             where("describe_groups", "twice"),
             where("fetch_committed", "twice", "the same group twice"),
+            where("names_that_repeat", "describe *"),
+            where("offsets_that_repeat", "a partition twice", "a group twice"),
         ),
     ),
     Difference(
@@ -579,6 +584,18 @@ GROUPS: Final = (
         "does not",
         "Nothing changes for the members.",
         (where("leave_before_joining"),),
+    ),
+)
+
+REQUESTS: Final = (
+    Difference(
+        "all",
+        "takes requests of socket.request.max.bytes, whatever is in them",
+        "closes the connection for a request of more than 1 MiB that is no Produce, of more than 32,000 elements in "
+        "all its lists together, or 10,000 in a list of the request itself, and for more than 1,000 tagged fields in a "
+        "header",
+        "What a request may name bounds what answering it costs (docs/limits.md). Clients stay far below that.",
+        (where("more_than_is_taken"),),
     ),
 )
 
@@ -703,7 +720,7 @@ TRANSACTIONS: Final = (
     ),
 )
 
-DIFFERENCES: Final = (*PRODUCE, *READ, *CLUSTER, *ADMIN, *GROUPS, *TRANSACTIONS, *RIGHTS)
+DIFFERENCES: Final = (*REQUESTS, *PRODUCE, *READ, *CLUSTER, *ADMIN, *GROUPS, *TRANSACTIONS, *RIGHTS)
 
 
 def explanations(scenario: str) -> list[Where]:
