@@ -359,7 +359,8 @@ class Broker:
             request: The request.
             reply: What `handle` returned.
             request_bytes: The size of the request.
-            used_us: How long `handle` took.
+            used_us: How long it took to decode the request and to `handle` it. What it takes to encode the response is
+                charged with the next request, by `Session.unpaid_us`.
 
         Returns:
             The reply to send instead, and for how long nothing more is to be read from the client. A deferred reply

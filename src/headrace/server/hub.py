@@ -137,7 +137,7 @@ class _ResponseSlot(Slot):
             self.connection.close("the broker failed", quietly=True)
             return
         try:
-            payloads = _encode(self._header, response)
+            payloads = self._hub.encode(self.connection, self._header, response)
         except Exception as error:  # noqa: BLE001 - our own bug must not stop the other connections
             self._hub.report_bug("response_failed", self.connection, self._header, error)
             self.connection.close("the broker failed", quietly=True)
@@ -223,6 +223,7 @@ class BrokerHub:
 
     def handle(self, connection: Connection, frame: memoryview) -> Sequence[Payload] | Slot | None:
         """Handle one request; see `headrace.server.connection.Hub`."""
+        began_ns = perf_counter_ns() if self.quotas.active else 0
         try:
             header, request = _decode(connection, frame)
         except UnsupportedVersion as error:
@@ -244,14 +245,14 @@ class BrokerHub:
         )
         try:
             if self.quotas.active:
-                answer = self._measured(connection, context, request, len(frame))
+                answer = self._measured(connection, context, request, len(frame), began_ns)
             else:
                 answer = self._broker.handle(context, request)
             if isinstance(answer, Deferred):
                 if not answer.done:
                     return _ResponseSlot(self, connection, header, answer)
                 answer = answer.value
-            return None if answer is None else _encode(header, answer)
+            return None if answer is None else self.encode(connection, header, answer)
         except CloseConnection as error:
             raise CloseConnectionError(f"{_api_name(header.api_key)}: {error.reason}") from error
         except Exception as error:
@@ -260,11 +261,26 @@ class BrokerHub:
                 "the broker failed on its request; see request_failed"
             ) from error
 
+    def encode(
+        self, connection: Connection, header: RequestHeader, response: Any
+    ) -> Sequence[Payload]:
+        """Encode a response; while there are quotas the connection's next request pays for the time that it takes."""
+        if not self.quotas.active:
+            return _encode(header, response)
+        began_ns = perf_counter_ns()
+        payloads = _encode(header, response)
+        connection.session.unpaid_us += (perf_counter_ns() - began_ns) // 1000
+        return payloads
+
     def _measured(
-        self, connection: Connection, context: RequestContext, request: Message, size: int
+        self,
+        connection: Connection,
+        context: RequestContext,
+        request: Message,
+        size: int,
+        began_ns: int,
     ) -> Any:
         """Have the broker handle a request, and mute its connection if it went over a quota."""
-        began_ns = perf_counter_ns()
         answer = self._broker.handle(context, request)
         used_us = (perf_counter_ns() - began_ns) // 1000
         answer, pause_ms = self._broker.throttle(

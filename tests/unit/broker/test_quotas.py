@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from headrace.broker.access.session import Session
 from headrace.broker.broker import Broker
 from headrace.broker.quotas import client_quotas
 from headrace.broker.quotas.client_quotas import DEFAULT, Entity
@@ -466,6 +467,36 @@ class TestRequestTime:
         response = world.call(MetadataRequest(topics=None), 1)
         assert world.broker.pause_ms == 1000
         assert response.topics
+
+    def test_a_request_without_an_answer_is_charged_too(self, world: World) -> None:
+        world.create_topic("t")
+        world.alter({"client-id": "test"}, {REQUEST: 5})
+        world.broker.used_us = 600_000
+        world.send(produce_request("t", 0, batch(b"a"), acks=0))
+        assert world.broker.pause_ms == 1000
+
+    def test_what_was_not_paid_for_yet_is_charged_with_the_next_request(self, world: World) -> None:
+        world.alter({"client-id": "test"}, {REQUEST: 5})
+        world.broker.used_us = 0
+        session = Session()
+        world.call(MetadataRequest(topics=[]), session=session)
+        assert world.broker.pause_ms == 0
+        session.unpaid_us = 600_000
+        world.call(MetadataRequest(topics=[]), session=session)
+        assert (world.broker.pause_ms, session.unpaid_us) == (1000, 0)
+
+    def test_long_names_are_not_kept(self, world: World) -> None:
+        world.alter({"client-id": None}, {REQUEST: 5})
+        kept = world.broker.throttling._rates
+        for number in range(3):
+            world.call(MetadataRequest(topics=[]), client_id=f"{number}" + "x" * 30_000)
+        before = len(kept)
+        assert before >= 3
+        assert max(len(each) for key in kept._rates for each in key if each) <= 64
+        world.broker.used_us = 600_000
+        world.call(MetadataRequest(topics=[]), client_id="0" + "x" * 30_000)
+        assert world.broker.pause_ms == 1000
+        assert len(kept) == before
 
     def test_the_longer_pause_counts(self, world: World) -> None:
         world.set({"client-id": "test"}, **{REQUEST: 1, PRODUCER: 10_000})

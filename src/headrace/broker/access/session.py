@@ -37,6 +37,7 @@ class Session:
         "principal",
         "protocol",
         "raw_tokens",
+        "unpaid_us",
         "valid_until_ms",
     )
 
@@ -74,6 +75,8 @@ class Session:
         """The SASL exchange that is under way."""
         self.raw_tokens = False
         """Whether frames are SASL tokens and no requests: after SaslHandshake version 0."""
+        self.unpaid_us = 0
+        """What the connection has taken of the broker's time since its last request was charged to a quota."""
         self.ended = ""
         """Why the connection is to be closed as soon as what is under way has been answered."""
         self.busy = False

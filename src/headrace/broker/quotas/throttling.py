@@ -12,6 +12,7 @@ while there are no quotas.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -32,6 +33,8 @@ from headrace.protocol.messages.fetch import FetchRequest, FetchResponse, FetchT
 
 TRACKED_LIMIT: Final = 10_000
 """How many rates are kept, the latest used ones."""
+_NAME_LIMIT: Final = 64
+"""Characters of a user's name or a client id that is kept as it is."""
 _PERCENT_SECONDS_PER_US: Final = 100 / 1_000_000
 
 
@@ -48,6 +51,13 @@ class Client(NamedTuple):
     user: str
     """The name of the principal: ANONYMOUS where nobody has authenticated."""
     client_id: str
+
+
+def _shortened(name: str | None) -> str | None:
+    """Return a name, or what stands for it if it is long: a key is kept for each of ten thousand clients."""
+    if name is None or len(name) <= _NAME_LIMIT:
+        return name
+    return hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=32).hexdigest()
 
 
 def _client_of(context: RequestContext) -> Client:
@@ -73,7 +83,7 @@ class Throttling:
         quota = self._quotas.find(name, client.user, client.client_id)
         if quota is None:
             return 0
-        rate = self._rates.of((name, quota.user, quota.client_id))
+        rate = self._rates.of((name, _shortened(quota.user), _shortened(quota.client_id)))
         rate.record(amount, now_ms)
         return rate.pause_ms(quota.limit, now_ms)
 
@@ -91,10 +101,11 @@ class Throttling:
         pause_ms = 0
         if request.API_KEY == ApiKey.PRODUCE:
             pause_ms = self.charge(PRODUCER_BYTE_RATE, client, request_bytes, now_ms)
-        if reply is not None:
-            share = used_us * _PERCENT_SECONDS_PER_US
-            by_time_ms = self.charge(REQUEST_PERCENTAGE, client, share, now_ms)
-            pause_ms = max(pause_ms, min(by_time_ms, self._windows.size_ms))
+        session = context.session
+        share = (used_us + session.unpaid_us) * _PERCENT_SECONDS_PER_US
+        session.unpaid_us = 0
+        by_time_ms = self.charge(REQUEST_PERCENTAGE, client, share, now_ms)
+        pause_ms = max(pause_ms, min(by_time_ms, self._windows.size_ms))
         if isinstance(reply, Deferred):
             return Throttled(reply.map(partial(_say, pause_ms)) if pause_ms else reply, pause_ms)
         if reply is None:
