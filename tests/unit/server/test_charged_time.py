@@ -1,4 +1,4 @@
-"""What of a request is charged to quotas: to decode it, to handle it, and, with the next one, to encode its response."""
+"""What of a request is charged to quotas: decoding, handling, and, with the next request, encoding the response."""
 
 from __future__ import annotations
 
