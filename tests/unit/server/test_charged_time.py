@@ -19,6 +19,7 @@ from headrace.server import hub as hubs
 from headrace.server.hub import BrokerHub
 from headrace.server.limits import ServerLimits
 from headrace.server.log import RateLimited
+from headrace.types import FileRange
 from tests.unit.server.fakes import RecordingJournal
 from tests.unit.server.loops import on_loop
 
@@ -69,7 +70,10 @@ class World:
     def request(self) -> Any:
         header = RequestHeader(ApiVersionsRequest.API_KEY, 3, 1, "client")
         message = ApiVersionsRequest(client_software_name="x", client_software_version="1")
-        frame = b"".join(bytes(each) for each in encode_request(header, message))  # type: ignore[arg-type]  # no file
+        frame = b"".join(
+            each.read() if isinstance(each, FileRange) else each
+            for each in encode_request(header, message)
+        )
         return self.hub.handle(self.connection, memoryview(frame)[4:])
 
 
