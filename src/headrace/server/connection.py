@@ -191,10 +191,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._unmute is not None:
             self._unmute.cancel()
         self._writer.close()
-        if self.session.busy:  # with a request whose records are still in the buffer
-            self.session.on_idle = self._receive.close
-        else:
-            self._receive.close()
+        self.session.end(self._receive.close)  # records of a request may still be in the buffer
         self._ready.clear()
         self._cancel_slots()
         self._hub.closed(self)

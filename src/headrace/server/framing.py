@@ -212,6 +212,14 @@ class ReceiveBuffer:
         self._budget.forget(self._owner)
         if extra > 0:
             self._budget.release(self._owner, extra)
+        self._owner = _Nobody()
+
+
+class _Nobody:
+    """The owner of a buffer that is closed."""
+
+    def memory_available(self) -> None:
+        """Do nothing."""
 
 
 def describe_garbage(first: bytes, size: int, limit: int) -> str:

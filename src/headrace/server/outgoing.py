@@ -202,20 +202,26 @@ class SocketWriter:
             self._on_drained()
 
     def _fail(self, error: OSError) -> None:
+        on_error = self._on_error
         self.close()
-        self._on_error(error)
+        on_error(error)
 
     def close(self) -> None:
-        """Stop writing, forget what waits, and close the duplicate."""
+        """Stop writing, forget what waits and who is called back, and close the duplicate."""
         if self._fd < 0:
             return
         if self._waiting:
             self._loop.remove_writer(self._fd)
             self._waiting = False
         self._fd = -1
+        self._on_drained = self._on_error = _nothing
         self._queue.clear()
         self.queued_bytes = 0
         self._sock.close()
+
+
+def _nothing(*_: object) -> None:
+    pass
 
 
 def _in_memory(piece: Buffer | FileRange) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import os
 import signal
 import sys
@@ -27,6 +26,7 @@ from headrace.config.listeners import Listener
 from headrace.ports import MetadataStore
 from headrace.server.descriptors import connections, descriptor_limit, segment_files
 from headrace.server.entropy import OsEntropy
+from headrace.server.garbage import FullCollections
 from headrace.server.hub import BrokerHub
 from headrace.server.jwks import KeyReader
 from headrace.server.limits import ServerLimits
@@ -164,24 +164,30 @@ class _Process:
             await listener.serve(hub, loop)
         hub.start()
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
-        gc.freeze()  # what was loaded so far stays: the collector need not look at it again
+        collections = FullCollections()
+        collections.start()
         self._announce()
         self._log_start()
-        if limits.max_connections < min(_ENOUGH_CONNECTIONS, broker.config.max_connections):
-            self._journal.warning(
-                "few_descriptors",
-                allowed=descriptors,
-                segment_files=segment_files(descriptors),
-                max_connections=limits.max_connections,
-                remedy="raise the hard limit on open files (ulimit -Hn, LimitNOFILE)",
-            )
+        self._warn_of_few(descriptors, min(_ENOUGH_CONNECTIONS, broker.config.max_connections))
         await self._stop.wait()
+        collections.stop()
         for listener in self._listeners:
             listener.stop_serving()
         keys.close()
         await self._end(write_outs)
         await self._close(hub, broker, metadata)
         return self._exit_code
+
+    def _warn_of_few(self, descriptors: int, wanted: int) -> None:
+        """Say that fewer connections are possible than there should be."""
+        if connections(descriptors) < wanted:
+            self._journal.warning(
+                "few_descriptors",
+                allowed=descriptors,
+                segment_files=segment_files(descriptors),
+                max_connections=connections(descriptors),
+                remedy="raise the hard limit on open files (ulimit -Hn, LimitNOFILE)",
+            )
 
     def _write_out(self, loop: asyncio.AbstractEventLoop, hub: BrokerHub, broker: Broker) -> Syncer:
         """Have logs of durability `os` written out in a thread of its own, when they are due."""

@@ -86,6 +86,19 @@ class Session:
         self.on_change: Callable[[], object] = _nothing
         """Called when `authenticated` or `raw_tokens` has changed; the shell's."""
 
+    def end(self, on_idle: Callable[[], object]) -> None:
+        """The connection has ended: forget whom to call.
+
+        Args:
+            on_idle: Called when the request that is being answered in steps is done, or now if there is none.
+        """
+        self.on_change = _nothing
+        if self.busy:
+            self.on_idle = on_idle
+        else:
+            self.on_idle = _nothing
+            on_idle()
+
 
 def _nothing() -> None:
     pass

@@ -130,7 +130,8 @@ class TransactionalBatches:
         return appended
 
     def _added(self, error: ErrorCode) -> None:
-        for partition, records, append in self._entering:
+        entering, self._entering = self._entering, []  # which holds those who hold this object
+        for partition, records, append in entering:
             self._broker.transactions.waiting_bytes -= len(records)
             try:
                 self._require(partition, records, error)

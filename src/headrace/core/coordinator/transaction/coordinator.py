@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 from itertools import islice
 from typing import Final, TypeVar
 
@@ -149,23 +150,30 @@ class TransactionCoordinator(ShardedCoordinator[TransactionShard]):
         While the producer's transaction before is being completed this waits: the producer was told that it has ended.
         """
         until_ms = now_ms + self.config.concurrent_transactions_wait_ms
+        return self._enter(transactional_id, producer, partitions, until_ms, now_ms)
 
-        def attempt(at_ms: int) -> Reply[ErrorCode]:
-            return self._run(
+    def _enter(
+        self,
+        transactional_id: str,
+        producer: Producer,
+        partitions: Collection[TopicPartition],
+        until_ms: int,
+        now_ms: int,
+    ) -> Reply[ErrorCode]:
+        again = partial(self._enter, transactional_id, producer, partitions, until_ms)
+        return self._run(
+            transactional_id,
+            lambda shard: transactions.enter(
+                shard,
                 transactional_id,
-                lambda shard: transactions.enter(
-                    shard,
-                    transactional_id,
-                    producer,
-                    partitions,
-                    now_ms=at_ms,
-                    retry=Retry(until_ms, attempt),
-                ),
-                _same,
-                at_ms,
-            )
-
-        return attempt(now_ms)
+                producer,
+                partitions,
+                now_ms=now_ms,
+                retry=Retry(until_ms, again),
+            ),
+            _same,
+            now_ms,
+        )
 
     def end_bumping(
         self, transactional_id: str, producer: Producer, now_ms: int, *, committed: bool
