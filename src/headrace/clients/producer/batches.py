@@ -102,6 +102,7 @@ class PartitionQueue:
 
     __slots__ = (
         "confirmed",
+        "end_offset",
         "identity",
         "in_flight",
         "muted_until_ms",
@@ -123,6 +124,8 @@ class PartitionQueue:
         """Whether the leader has acknowledged a batch of the present sequence. Before that it may take any batch for
         the first, so a second one must not be on its way: (1) the first is refused for a passing reason, (2) the
         second is taken, (3) the first, repeated, comes too late."""
+        self.end_offset = 0
+        """One past the last record that the leader has acknowledged."""
         self.muted_until_ms = 0
         """Nothing is sent before this moment: the pause after a failure."""
 

@@ -345,8 +345,17 @@ class Sender:
         self._let_go(queue, batch)
         self.delivered += batch.count
         queue.confirmed = True
+        if produced.base_offset >= 0:
+            if produced.base_offset < queue.end_offset:
+                self._begins_anew(queue.topic_partition.topic)
+            queue.end_offset = produced.base_offset + batch.count
         written = Written(produced.base_offset, produced.log_append_time_ms)
         self._engine.callbacks.extend(batch.fate.settle(written))
+
+    def _begins_anew(self, topic: str) -> None:
+        """Look a topic up whose offsets went back: it was deleted and created again, which no error tells by name."""
+        self._engine.state.stale_topics.add(topic)
+        self._refresh({topic} - self._refreshing)
 
     def _abandon(self, queue: PartitionQueue, batch: Batch, error: HeadraceError) -> None:
         self._let_go(queue, batch)

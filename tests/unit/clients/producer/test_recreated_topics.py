@@ -143,3 +143,20 @@ def test_a_consumer_reads_a_topic_that_was_created_again_by_its_new_serde(
             if found:
                 break
         assert found == ["x"]
+
+
+@pytest.mark.parametrize("idempotence", [True, False])
+def test_a_topic_that_was_created_again_meanwhile_is_noticed_by_its_first_offset(
+    *, idempotence: bool
+) -> None:
+    with headrace.Broker() as broker:
+        broker.create_topic("t", serde="json")
+        with headrace.Producer(broker, linger_ms=0, enable_idempotence=idempotence) as producer:
+            for _ in range(3):
+                producer.send("t", "old").result()
+            broker.delete_topic("t")
+            broker.create_topic("t", serde="str")
+            for _ in range(20):  # the look-up goes on beside it
+                producer.send("t", "new").result()
+        values = [each.value for each in broker.read("t", 0, 0, serde="bytes")]
+    assert (values[0], values[-1]) == (b'"new"', b"new")
