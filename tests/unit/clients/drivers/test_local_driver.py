@@ -26,7 +26,7 @@ from headrace.records.builder import build_batch
 from headrace.streams.clock import ManualClock
 from headrace.streams.world import World
 from headrace.types import TopicPartition
-from tests.fixtures.broker_harness import BrokerHarness, values
+from tests.fixtures.broker_harness import BrokerHarness, fetch_request, produce_request, values
 from tests.unit.clients.drivers.test_background import PATIENCE_S, in_thread
 
 T0 = TopicPartition("t", 0)
@@ -308,3 +308,41 @@ def test_a_request_without_an_answer_has_none() -> None:
         return (yield Call(request=ProduceRequest(acks=0, timeout_ms=1000), answered=False))
 
     assert driver.run(flow()) is None
+
+
+# Calls that nobody waits for any more
+
+
+@pytest.mark.parametrize("how", ["closed", "timed out"])
+def test_a_client_that_gives_a_call_up_leaves_nothing_waiting_in_the_broker(how: str) -> None:
+    world = new_world()
+    driver = with_topic(world)
+    told: list[object] = []
+    request = fetch_request(("t", 0, 0), max_wait_ms=300_000)
+    with driver.enter() as engine:
+        for _ in range(3):
+            engine.submit(Call(request=request), told.append)
+    assert len(world.broker.purgatory) == 3
+    if how == "closed":
+        driver.close()
+    else:
+        world.advance(30_000)
+    assert len(world.broker.purgatory) == 0
+    error = ClosedError if how == "closed" else TransportError
+    assert [type(outcome) for outcome in told] == [error] * 3
+    write(open_driver(world))
+    assert len(told) == 3
+
+
+def test_records_of_a_client_that_closes_before_it_is_answered_are_there() -> None:
+    world = new_world()
+    driver = with_topic(world)
+    told: list[object] = []
+    with world.condition:  # nothing is synced meanwhile
+        driver.engine.submit(
+            Call(request=produce_request("t", 0, bytes(BATCH), acks=-1)), told.append
+        )
+        assert told == []
+        driver.close()
+    assert [type(outcome) for outcome in told] == [ClosedError]
+    assert values(read(open_driver(world), 0)) == [b"v"]
