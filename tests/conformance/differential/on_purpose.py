@@ -647,6 +647,22 @@ RIGHTS: Final = (
 
 TRANSACTIONS: Final = (
     Difference(
+        "Produce",
+        "remembers every producer of a partition until `producer.id.expiration.ms` has passed",
+        "20,000 in a partition, 300,000 in all: those that have written one batch only are forgotten first, then the "
+        "longest idle ones",
+        "Producer ids can be invented. A producer that is forgotten goes on; a batch that it repeats is stored again.",
+        (),
+    ),
+    Difference(
+        "InitProducerId, AddPartitionsToTxn",
+        "as many transactional ids, and partitions in their transactions, as there is room for",
+        "`max.transactional.ids` in a partition, and 256 MiB for all: POLICY_VIOLATION for a new id, "
+        "CONCURRENT_TRANSACTIONS for further partitions",
+        "What clients can have remembered has a bound.",
+        (),
+    ),
+    Difference(
         "InitProducerId",
         "a producer that names an epoch it has left behind aborts the transaction that is open",
         "PRODUCER_FENCED, and nothing is aborted",
