@@ -148,7 +148,11 @@ def headers_in(data: bytes, most: int) -> list[tuple[bytes, bytes | None]]:
             raise CorruptRecordError(f"{count} headers in a record, {most} are the most")
         headers: list[tuple[bytes, bytes | None]] = []
         for _ in range(count):
-            length, position = _varint(data, position)
+            byte = data[position]
+            if byte < 0x80:
+                length, position = (byte >> 1) ^ -(byte & 1), position + 1
+            else:
+                length, position = decode_varint(data, position)
             name, position = data[position : position + length], position + length
             value: bytes | None = None
             size, position = _varint(data, position)

@@ -13,7 +13,7 @@ from headrace.types import Buffer
 
 LOOK_BYTES: Final = 4 << 20
 """Most bytes that compressed records become which a broker looks into: up to 12 milliseconds of decompressing."""
-MAX_KEYED: Final = 1 << 16
+MAX_KEYED: Final = 40 << 10
 """Most records of a batch for a compacted topic."""
 MAX_DIRECTED: Final = 10 << 10
 """Most records of a batch of which some expire, or wait: each costs some microseconds. librdkafka sends 10,000."""

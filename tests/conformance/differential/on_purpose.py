@@ -108,7 +108,7 @@ PRODUCE: Final = (
         "Produce",
         "takes a batch with any number of records that fit into max.message.bytes",
         "MESSAGE_TOO_LARGE for a batch of more than 131,072 records, and on a compacted topic for one of more than "
-        "65,536 records or that decompresses to more than 4 MiB",
+        "40,960 records or that decompresses to more than 4 MiB",
         "A compressed batch of 30 kB can hold three million records, which would cost every reader seconds and a "
         "gigabyte. Producers divide a batch upon this error; docs/limits.md says that honest ones do not reach it.",
         (),

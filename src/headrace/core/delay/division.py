@@ -184,9 +184,13 @@ def _dues(
     wrong: list[int] = []
     reason = ""
     headers_of = _Headers(data)
+    known: dict[bytes, int | None] = {}
     for number, place in enumerate(places):
+        section = data[place[4] : place[1]]
         try:
-            dues.append(_due(headers_of(place), now_ms, max_delay_ms))
+            if section not in known:  # all records of a batch often say the same
+                known[section] = _due(headers_of(place), now_ms, max_delay_ms)
+            dues.append(known[section])
         except InvalidRecordError as error:
             reason = reason or error.message
             wrong.append(number)

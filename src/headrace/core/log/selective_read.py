@@ -39,6 +39,8 @@ MOST_RECORDS: Final = 1 << 16
 """Of how many records a batch is searched for tags; a larger one is sent whole."""
 _RECORD_COST: Final = 64
 """What it costs to find a record, in bytes that are decompressed; one that has more bytes costs these."""
+_EXPIRY_COST: Final = 500
+"""What it costs to find out when a record expires, in bytes that are decompressed: two microseconds."""
 _HEADER_COST: Final = 128
 """What it costs to look at a header, in bytes that are decompressed."""
 _COMPRESSION_COST: Final = 4
@@ -271,6 +273,7 @@ class _Read:
         if times is None:
             return wanted if wanted is not None else (True,)
         self._expiry = Expiry(min(times), max(times))
+        self._reading.effort -= max(0, _EXPIRY_COST * len(times) - max(header.size, len(data)))
         now_ms = self._now_ms
         unexpired = [time > now_ms for time in times]
         if wanted is None:
