@@ -115,6 +115,7 @@ LONG: Final = Scale(
     bomb_bytes=60 << 20,
     connections=60,
     created=2_000,
+    metadata_bytes=120_000,
 )
 SPECIAL: Final[dict[str, dict[str, str]]] = {
     "few.plain": {},
