@@ -26,7 +26,7 @@ ENTRY_COST: Final = STEP_COST // 1_000
 """What it costs to look something up by its name, and to describe it: some ten microseconds."""
 GROUP_COST: Final = 3 * ENTRY_COST
 """What a question to the coordinator of one group, or of one transactional id, costs."""
-CREATION_COST: Final = STEP_COST // 16
+CREATION_COST: Final = STEP_COST // 4
 """What a commit to the metadata store and the files of a new topic cost."""
 PARTITION_FILES_COST: Final = 20 * ENTRY_COST
 """What it costs to create, or to delete, the files of one partition."""
