@@ -21,7 +21,8 @@ class Deadlines(Generic[K]):
     __slots__ = ("_deadlines", "_heap", "_sequence")
 
     def __init__(self) -> None:
-        self._deadlines: dict[K, tuple[int, int]] = {}
+        self._deadlines: dict[K, tuple[int, int, K]] = {}
+        """Of each key the entry of the heap that counts."""
         self._heap: list[tuple[int, int, K]] = []
         self._sequence = 0
 
@@ -39,8 +40,8 @@ class Deadlines(Generic[K]):
     def set(self, key: K, deadline_ms: int) -> None:
         """Give `key` a deadline, replacing the one it had."""
         self._sequence += 1
-        self._deadlines[key] = (deadline_ms, self._sequence)
-        heapq.heappush(self._heap, (deadline_ms, self._sequence, key))
+        entry = self._deadlines[key] = (deadline_ms, self._sequence, key)
+        heapq.heappush(self._heap, entry)
         if len(self._heap) > 2 * len(self._deadlines) + _SPARE:
             self._compact()
 
@@ -51,16 +52,16 @@ class Deadlines(Generic[K]):
             self._compact()
 
     def _compact(self) -> None:
-        self._heap = [(at, sequence, k) for k, (at, sequence) in self._deadlines.items()]
+        self._heap = list(self._deadlines.values())
         heapq.heapify(self._heap)
 
     @property
     def next_ms(self) -> int | None:
         """The earliest deadline, or None."""
         while self._heap:
-            deadline_ms, sequence, key = self._heap[0]
-            if self._deadlines.get(key) == (deadline_ms, sequence):
-                return deadline_ms
+            entry = self._heap[0]
+            if self._deadlines.get(entry[2]) is entry:
+                return entry[0]
             heapq.heappop(self._heap)
         return None
 
