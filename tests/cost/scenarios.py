@@ -383,15 +383,15 @@ def administrators(world: World, values: Values) -> Found:
     create = CreateTopicsRequest(topics=topics, timeout_ms=60_000)
     yield from one(world, f"CreateTopics of {count} topics", create, 7, as_admin=True)
     wide = CreateTopicsRequest(
-        topics=[CreatableTopic(name="wide", num_partitions=count, replication_factor=1)],
+        topics=[CreatableTopic(name="wide", num_partitions=2 * count, replication_factor=1)],
         timeout_ms=60_000,
     )
-    yield from one(world, f"CreateTopics of {count} partitions", wide, 7, as_admin=True)
+    yield from one(world, f"CreateTopics of {2 * count} partitions", wide, 7, as_admin=True)
     more = CreatePartitionsRequest(
-        topics=[CreatePartitionsTopic(name="wide", count=2 * count, assignments=None)],
+        topics=[CreatePartitionsTopic(name="wide", count=4 * count, assignments=None)],
         timeout_ms=60_000,
     )
-    yield from one(world, f"CreatePartitions of {count} partitions", more, 3, as_admin=True)
+    yield from one(world, f"CreatePartitions of {2 * count} partitions", more, 3, as_admin=True)
     names = [*(f"made-{i}" for i in range(count)), "wide"]
     delete = DeleteTopicsRequest(topic_names=names, timeout_ms=60_000)
     yield from one(world, f"DeleteTopics of {count} topics", delete, 5, as_admin=True)
