@@ -553,16 +553,17 @@ ADMIN: Final = (
 
 GROUPS: Final = (
     Difference(
-        "DescribeGroups, ConsumerGroupDescribe, DescribeTransactions, OffsetFetch",
-        "answers every mention of a group, a transactional id or a partition",
+        "DescribeGroups, ConsumerGroupDescribe, DescribeTransactions, DescribeConfigs, OffsetFetch",
+        "answers every mention of a group, a transactional id, a resource or a partition",
         "answers what is named twice once",
         "A small request must not ask for an answer of any size. No client names anything twice.",
         (
             where("describe_groups", "twice"),
             where("fetch_committed", "twice", "the same group twice"),
-            where("names_that_repeat", "describe *"),
-            where("offsets_that_repeat", "a partition twice", "a group twice"),
+            where("names_that_repeat", "describe a *", "a configuration twice"),
+            where("offsets_that_repeat"),
         ),
+    ),
     ),
     Difference(
         "DescribeGroups",

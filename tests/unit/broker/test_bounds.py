@@ -112,9 +112,16 @@ def test_creations_by_one_request_are_made_in_steps():
 
 def test_one_request_describes_only_so_many_resources():
     harness = BrokerHarness(max_topics_per_request=3)
-    harness.create_topic("t")
-    resource = DescribeConfigsResource(resource_type=2, resource_name="t", configuration_keys=None)
-    results = harness.call(DescribeConfigsRequest(resources=[resource] * 5)).results
+    resources = []
+    for number in range(5):
+        harness.create_topic(f"t{number}")
+        resources += [
+            DescribeConfigsResource(
+                resource_type=2, resource_name=f"t{number}", configuration_keys=None
+            )
+        ] * (number + 1)
+    results = harness.call(DescribeConfigsRequest(resources=resources)).results
+    assert [r.resource_name for r in results] == [f"t{number}" for number in range(5)]
     assert [r.error_code for r in results] == [0, 0, 0, *[ErrorCode.POLICY_VIOLATION] * 2]
 
 

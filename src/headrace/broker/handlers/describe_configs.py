@@ -53,7 +53,10 @@ def handle(
 ) -> Work[DescribeConfigsResponse]:
     """Describe the configurations of every resource."""
     results = []
-    for number, resource in enumerate(request.resources):
+    once: dict[tuple[int, str], DescribeConfigsResource] = {}
+    for wanted in request.resources:
+        once.setdefault((wanted.resource_type, wanted.resource_name), wanted)
+    for number, resource in enumerate(once.values()):
         result = DescribeConfigsResult(
             resource_type=resource.resource_type,
             resource_name=resource.resource_name,
