@@ -564,7 +564,6 @@ GROUPS: Final = (
             where("offsets_that_repeat"),
         ),
     ),
-    ),
     Difference(
         "DescribeGroups",
         "shows the assignments of the former generation while the next one is being made",
