@@ -15,6 +15,7 @@ import os
 import socket
 from collections import deque
 from collections.abc import Sequence
+from time import perf_counter_ns
 from typing import Final, Protocol, cast
 
 from headrace.broker.access.session import Session
@@ -27,6 +28,8 @@ from headrace.server.outgoing import SocketWriter, TruncatedFileError
 from headrace.types import Payload
 
 _REQUESTS_PER_TURN: Final = 256
+_TURN_NS: Final = 10_000_000
+"""After so long no further request is handled in the same turn of the event loop: requests cost up to some 15 ms."""
 _CLOSE_TIMEOUT_MS: Final = 5_000
 _LOST: Final = (ConnectionError, BrokenPipeError, TimeoutError)
 
@@ -209,18 +212,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _process(self) -> None:
         """Handle the whole requests at hand, send what is ready, and decide whether to read on."""
-        complete = False
         try:
-            for _ in range(_REQUESTS_PER_TURN):
-                if self._congested():
-                    break
-                frame = self._receive.next_frame()
-                if frame is None:
-                    if self._receive_more():
-                        continue
-                    complete = True
-                    break
-                self._accept(self._hub.handle(self, frame))
+            complete = self._handle_requests()
         except (BadFrameError, CloseConnectionError) as error:
             self.close(str(error))
             return
@@ -234,6 +227,22 @@ class Connection(asyncio.BufferedProtocol):
             self._pause()
             if not self._congested():
                 self._continue_soon()
+
+    def _handle_requests(self) -> bool:
+        """Handle the requests of one turn; return whether no whole request is left."""
+        turn_ends_ns = perf_counter_ns() + _TURN_NS
+        for _ in range(_REQUESTS_PER_TURN):
+            if self._congested():
+                return False
+            frame = self._receive.next_frame()
+            if frame is None:
+                if self._receive_more():
+                    continue
+                return True
+            self._accept(self._hub.handle(self, frame))
+            if perf_counter_ns() > turn_ends_ns:
+                return False
+        return False
 
     def _receive_more(self) -> bool:
         """Receive what a layer below still holds; returns whether there was anything."""

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from headrace.server import connection as module
 from headrace.server import outgoing
+from headrace.server.connection import Connection
 from headrace.server.limits import KIB, MIB, ServerLimits
 from headrace.types import FileRange
 from tests.unit.server.fakes import (
@@ -136,6 +138,34 @@ async def test_the_next_request_waits_while_one_is_answered_in_steps() -> None:
         hub.end()
         expected = [b"a", b"steps", b"b", b"c"]
         assert [await client.receive_frame() for _ in expected] == expected
+
+
+@on_loop
+async def test_a_turn_ends_when_its_requests_have_taken_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    handled_at_end_of_turn: list[int] = []
+
+    class SlowHub(FakeHub):
+        """Each request takes six milliseconds of a clock that nothing else moves."""
+
+        def handle(self, connection: Connection, frame: memoryview) -> Any:
+            answer = super().handle(connection, frame)
+            monkeypatch.setattr(module, "perf_counter_ns", lambda: 6_000_000 * len(self.handled))
+            return answer
+
+        def end(self) -> None:
+            handled_at_end_of_turn.append(len(self.handled))
+            super().end()
+
+    monkeypatch.setattr(module, "perf_counter_ns", lambda: 0)
+    async with serving(SlowHub()) as connect:
+        client = await connect()
+        bodies = [b"%d" % number for number in range(10)]
+        await client.send(b"".join(map(framed, bodies)))
+        assert [await client.receive_frame() for _ in bodies] == bodies
+    turns = zip([0, *handled_at_end_of_turn], handled_at_end_of_turn, strict=False)
+    assert max(after - before for before, after in turns) <= 2
 
 
 @on_loop
