@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from typing import Final
 
 from headrace.broker.configs.log_configs import log_config, schedule_config
 from headrace.broker.log_dirs.background_sync import OS_INTERVAL_MS
@@ -47,6 +48,11 @@ from headrace.core.log.rewriting import Rewriting
 from headrace.errors import ApiError, ErrorCode, StorageError, StorageUnavailableError
 from headrace.ports import Journal
 from headrace.types import Buffer, TopicPartition
+
+MORE_FILES: Final = (
+    "clients send it again; if this goes on, raise the limit on open files (ulimit -n, LimitNOFILE)"
+)
+OPEN_TO_BROKER: Final = "give the broker's user access to the file, or the broker more memory; the operation may then succeed"
 
 
 class ReplicaManager:
@@ -401,9 +407,15 @@ class ReplicaManager:
             self.fail(log_dir, error)
         elif error.errno not in NO_SPACE:
             # Nothing has changed. It may work the next time.
-            event = "too_many_open_files" if error.errno in DESCRIPTORS else "file_not_opened"
-            self._journal.error(event, directory=log_dir.name, error=str(error))
-            if event == "too_many_open_files" and now_ms is not None:
+            crowded = error.errno in DESCRIPTORS
+            event = "too_many_open_files" if crowded else "file_not_opened"
+            self._journal.warning(
+                event,
+                directory=log_dir.name,
+                error=str(error),
+                remedy=MORE_FILES if crowded else OPEN_TO_BROKER,
+            )
+            if crowded and now_ms is not None:
                 log_dir.relieve(now_ms)
         elif now_ms is not None:
             log_dir.space.ran_out(error, size, now_ms)

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.clients.producer.blocking import Producer
+from headrace.records.decoding import MAX_HEADERS
 from headrace.types import TopicPartition
 from headrace.workers import letters
 from headrace.workers.outlet import LARGEST_RECORD_BYTES
@@ -137,6 +138,8 @@ class Redrive:
             or (wanted is not None and named != wanted)
             or not self._targets.wants(record)
             or letters.redrives(record) >= self._options["max_redrives"]
+            # What is sent back has headers of its own; no worker writes a letter with so many.
+            or len(record.headers) > MAX_HEADERS - 2
         )
 
     def _leave(self, record: ConsumerRecord) -> None:

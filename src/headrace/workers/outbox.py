@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any, NamedTuple, Protocol
 
+from headrace.clients.producer.core import check_record
 from headrace.clients.producer.delivery import RecordMetadata
 from headrace.errors import ConfigError
 from headrace.records.builder import encode_headers
@@ -92,6 +93,7 @@ class Outbox:
         try:
             size = len(encode_headers(headers)) + len(value or b"") + len(key or b"")
         except (AttributeError, TypeError, ValueError) as error:
+            check_record(headers, timestamp_ms)
             text = f"headers are pairs of text and bytes (or None), not {headers!r}"
             raise ConfigError(text) from error
         at_ms = self._outlet.now_ms() if timestamp_ms is None else timestamp_ms

@@ -159,6 +159,13 @@ def test_too_many_open_files_is_not_a_broken_disk():
     assert harness.produce("t", b"b", partition=1).error_code == ErrorCode.KAFKA_STORAGE_ERROR
     assert harness.produce("t", b"b", partition=0).error_code == ErrorCode.NONE
     assert not harness.broker.failed
+    ((level, fields),) = [
+        (level, fields)
+        for level, event, fields in harness.journal.lines
+        if event == "too_many_open_files"
+    ]
+    assert level == "warning", "an error would be logged with a traceback, for each append"
+    assert "ulimit -n" in str(fields["remedy"])
     files.full = False
     assert harness.produce("t", b"b", partition=1).base_offset == 0
 

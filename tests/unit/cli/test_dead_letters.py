@@ -11,6 +11,7 @@ import pytest
 import headrace
 from headrace.cli._redrive import MAX_LEFT, Redrive, Targets
 from headrace.errors import HeadraceError
+from headrace.records.decoding import MAX_HEADERS
 from headrace.testing import Broker
 from headrace.workers.letters import Headers, Place, dead_letter_headers, ever_smaller
 from tests.fixtures.command_line import Done, run_command
@@ -103,6 +104,16 @@ def test_a_letter_that_names_another_topic_is_left_and_told_of(broker: Broker) -
     result = redrive(broker, "orders", code=1)
     assert [one["offset"] for one in result["left"]] == [3], "nothing behind it was sent"
     assert len(values(broker, DLQ)) == 4
+
+
+def test_a_letter_with_as_many_headers_as_a_record_may_have_holds_up_no_others(
+    broker: Broker,
+) -> None:
+    full = (*letter_of("orders"), *[("", None)] * MAX_HEADERS)[:MAX_HEADERS]
+    write(broker, DLQ, (b"1", full), (b"2", letter_of("orders")))
+    result = redrive(broker, "orders", "--to", "graveyard")
+    assert (result["sent"], result["passed_over"]) == (1, 1)
+    assert values(broker, "graveyard") == [b"2"]
 
 
 def test_of_many_letters_that_are_left_some_are_named(broker: Broker) -> None:

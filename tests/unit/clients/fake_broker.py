@@ -73,6 +73,8 @@ class Log:
     def append(self, batch: bytes) -> tuple[ErrorCode, int]:
         header = BatchHeader.parse(batch)
         known = self.sequences.get(header.producer_id)
+        if header.producer_id >= 0 and known is not None and known[0] > header.producer_epoch:
+            return ErrorCode.INVALID_PRODUCER_EPOCH, -1
         if header.producer_id >= 0 and known is not None and known[0] == header.producer_epoch:
             if self.last[header.producer_id] == (header.base_sequence, header.records_count):
                 return ErrorCode.NONE, known[2]

@@ -12,6 +12,7 @@ import pytest
 import headrace
 from headrace import App, Retry
 from headrace.errors import ConfigError, WorkerFailedError
+from headrace.records.decoding import MAX_HEADERS
 from headrace.testing import ApiKey, Broker, error
 from headrace.workers import refusals
 
@@ -113,6 +114,24 @@ def test_a_letter_whose_key_is_too_large_says_at_least_where_its_record_is(broke
     assert (letter.value, letter.key) == (None, None)
     assert letter.header("kafka_dlt-original-offset") == "0"
     assert letter.header("dlq-left-out") == "value of 3 bytes, its key and its own headers"
+
+
+@pytest.mark.parametrize("kind", WRITES)
+def test_a_letter_of_a_record_with_all_headers_that_a_record_may_have(
+    broker: Broker, kind: str
+) -> None:
+    """A letter has headers of its own. Whoever may write to the topic could hold its workers up with such a record."""
+    broker.create_topic("orders")
+    app, handled = failing_app(**WRITES[kind])
+    with headrace.Producer(broker) as producer:
+        producer.send("orders", b"bad", key=b"k", headers=[("", None)] * MAX_HEADERS).result()
+    write(broker, b"ok")
+    with app.test(broker) as t:
+        t.wait_idle(WAIT_S)
+        [letter] = t.messages("dlq.orders")
+    assert letter.header("kafka_dlt-original-offset") == "0"
+    assert letter.header("dlq-left-out") == "value of 3 bytes, its key and its own headers"
+    assert handled == [b"ok"]
 
 
 def test_a_record_that_its_retry_topic_does_not_take_waits_where_it_is(broker: Broker) -> None:

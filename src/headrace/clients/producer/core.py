@@ -31,6 +31,7 @@ from headrace.errors import (
     ConfigError,
     ErrorCode,
     HeadraceError,
+    MessageTooLargeError,
     SerializationError,
     TransportError,
 )
@@ -49,7 +50,12 @@ LAST_ABORT_MS: Final = 5_000
 
 
 def check_record(headers: object, timestamp_ms: object, on_delivery: object = None) -> None:
-    """Raise a ConfigError for what is wrong with a record, once it has failed or before its topic is looked up."""
+    """Look for what is wrong with a record, once it has failed or before its topic is looked up.
+
+    Raises:
+        ConfigError: An argument is none of a record.
+        MessageTooLargeError: There are more headers than a record may have.
+    """
     check_callback(on_delivery)
     if timestamp_ms is None:
         timestamp_ms = 0
@@ -59,7 +65,7 @@ def check_record(headers: object, timestamp_ms: object, on_delivery: object = No
         raise ConfigError(f"timestamp_ms is a number of 64 bits, not {timestamp_ms}")
     pairs = headers if isinstance(headers, list | tuple) else [headers]
     if len(pairs) > MAX_HEADERS:
-        raise ConfigError(f"a record has at most {MAX_HEADERS} headers, not {len(pairs)}")
+        raise MessageTooLargeError(f"a record has at most {MAX_HEADERS} headers, not {len(pairs)}")
     for pair in pairs:
         if (
             not isinstance(pair, list | tuple)

@@ -39,7 +39,10 @@ LOST_IDENTITY: Final = frozenset(
         ErrorCode.INVALID_PRODUCER_EPOCH,
     }
 )
-"""The broker's and our idea of the sequence differ: nothing was written, a new epoch begins a new sequence."""
+"""The broker's and our idea of the sequence differ: nothing was written, a new epoch begins a new sequence.
+
+INVALID_PRODUCER_EPOCH says that another client has used the producer's id with a later epoch: a new id is needed then.
+"""
 MAYBE_WRITTEN: Final = frozenset(
     {
         ErrorCode.NETWORK_EXCEPTION,
@@ -94,6 +97,8 @@ class Sender:
         """Node id to the number of requests in flight."""
         self._identity = ProducerIdentity()
         self._identity_lost = False
+        self._id_taken = False
+        """Whether another client has written under the producer's id, so that a new epoch may not be enough."""
         self._identifying = False
         self._refreshing: set[str] = set()
         self._metadata_at_ms = engine.now_ms
@@ -319,6 +324,8 @@ class Sender:
                 # Not the echo of an earlier batch's failure: the broker has lost track of this producer.
                 batch.doubtful = False
                 self._lose_identity(queue)
+                # No later epoch of its own can be on record: it writes under one only when no batch before is open.
+                self._id_taken |= self._identity_lost and code == ErrorCode.INVALID_PRODUCER_EPOCH
         if not passing or batch.attempts > self._config.retries:
             self._abandon(queue, batch, error)
             return
@@ -466,7 +473,7 @@ class Sender:
         if self._identifying or any(queue.in_flight for queue in self.active):
             return False
         producer_id, epoch = self._identity.producer_id, self._identity.producer_epoch
-        if self._identity_lost and epoch < LAST_EPOCH:
+        if self._identity_lost and epoch < LAST_EPOCH and not self._id_taken:
             # Its own next epoch and no other id: what is still on its way under this epoch is refused when it comes.
             self._become(ProducerIdentity(producer_id, epoch + 1))
             return True
@@ -475,7 +482,7 @@ class Sender:
         return False
 
     def _become(self, identity: ProducerIdentity) -> None:
-        self._identity_lost = False
+        self._identity_lost = self._id_taken = False
         self.take_identity(identity)
 
     def _identify_done(self, task: Task[ProducerIdentity]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -52,7 +53,7 @@ class DeadLetters:
                 error = UndecodableValue(why)
                 headers = dead_letter_headers(record, here(record), self._group, 1, error)
                 smaller = ever_smaller(record, headers)
-                waiting.append((self._begin(record, next(smaller)), record, smaller))
+                waiting.append((self._begin(record, smaller), record, smaller))
             for delivery, record, smaller in waiting:
                 self._finish(delivery, record, smaller)
         except HeadraceError as error:
@@ -60,11 +61,23 @@ class DeadLetters:
                 f"option onError: {len(errors)} values do not decode, and cannot be written to {self._topic}: {error}"
             ) from error
 
-    def _begin(self, record: ConsumerRecord, letter: Letter) -> DeliveryFuture:
+    def _begin(self, record: ConsumerRecord, smaller: Iterator[Letter]) -> DeliveryFuture:
+        """Send the first letter that the producer takes.
+
+        Raises:
+            MessageTooLargeError: It takes none of them.
+        """
         time_ms = max(record.timestamp_ms, 0)
-        return self._producer.send(
-            self._topic, letter.value, key=letter.key, headers=letter.headers, timestamp_ms=time_ms
-        )
+        refusal: MessageTooLargeError | None = None
+        for value, key, headers, _ in smaller:
+            try:
+                return self._producer.send(
+                    self._topic, value, key=key, headers=headers, timestamp_ms=time_ms
+                )
+            except MessageTooLargeError as error:
+                refusal = error
+        assert refusal is not None, "there is at least one letter to try"
+        raise refusal
 
     def _finish(
         self, delivery: DeliveryFuture, record: ConsumerRecord, smaller: Iterator[Letter]
@@ -77,7 +90,7 @@ class DeadLetters:
                 letter = next(smaller, None)
                 if letter is None:
                     raise
-                delivery = self._begin(record, letter)
+                delivery = self._begin(record, chain([letter], smaller))
             else:
                 return
 

@@ -20,7 +20,7 @@ from headrace.clients.consumer.hand_out import HandOut
 from headrace.clients.consumer.records import FetchedBatches
 from headrace.clients.flows.fetch import FetchedPartition
 from headrace.clients.producer.blocking import Producer
-from headrace.errors import ConfigError, CorruptRecordError
+from headrace.errors import CorruptRecordError, MessageTooLargeError
 from headrace.records import decoding
 from headrace.records.batch import BatchHeader
 from headrace.records.builder import BatchBuilder, build_batch
@@ -283,7 +283,7 @@ def test_columns_for_spark_take_no_more_headers(way: str) -> None:
 def test_a_producer_writes_no_record_that_consumers_refuse() -> None:
     with FakeCluster(topics={"t": 1}) as cluster, Producer(cluster.bootstrap) as producer:
         producer.send("t", b"v", headers=[("", None)] * MAX_HEADERS)
-        with pytest.raises(ConfigError, match="at most 65536 headers, not 65537"):
+        with pytest.raises(MessageTooLargeError, match="at most 65536 headers, not 65537"):
             producer.send("t", b"v", headers=[("", None)] * (MAX_HEADERS + 1))
 
 

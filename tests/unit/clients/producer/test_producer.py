@@ -217,6 +217,21 @@ def test_a_broker_that_forgot_the_producer_gets_a_new_epoch() -> None:
         assert BatchHeader.parse(log.batches[-1]).producer_epoch == 1
 
 
+def test_a_producer_whose_id_another_client_has_used_gets_a_new_id() -> None:
+    """A later epoch of the id is on record: the next epochs of the producer are all older than that one."""
+    with FakeCluster(topics={"t": 2}) as cluster, producer(cluster) as sender:
+        send_numbers(sender, 5)
+        sender.flush()
+        log = cluster.logs[T0]
+        log.sequences = dict.fromkeys(log.sequences, (32767, 1, 0))
+        send_numbers(sender, 5, start=5)
+        sender.flush(5)
+        assert values(cluster) == numbers(10)
+        header = BatchHeader.parse(log.batches[-1])
+        assert (header.producer_id, header.producer_epoch) == (2, 0)
+        assert cluster.count(InitProducerIdRequest) == 2
+
+
 def test_keys_decide_and_keyless_records_share_batches() -> None:
     with FakeCluster(topics={"t": 6}) as cluster:
         with producer(cluster, batch_size=1000) as sender:

@@ -11,6 +11,7 @@ import pytest
 
 from headrace import Producer
 from headrace.errors import HeadraceError
+from headrace.records.decoding import MAX_HEADERS
 from headrace.spark.decode.letters import DeadLetters
 from headrace.spark.options.source import SourceOptions, source_options
 from headrace.testing import Broker
@@ -93,6 +94,15 @@ def test_a_letter_that_is_too_large_for_its_topic_says_where_its_record_is(broke
     assert dict(large.headers)["dlq-left-out"] == b"value of 5000 bytes"
     assert dict(large.headers)["kafka_dlt-original-topic"] == b"t"
     assert small.value == b"?"
+
+
+def test_a_letter_of_a_record_with_all_headers_that_a_record_may_have(broker: Broker) -> None:
+    broker.create_topic("bad")
+    wanted = options(broker)
+    with DeadLetters(wanted) as letters:
+        letters.send(rows(wanted, headers=[("", None)] * MAX_HEADERS), WHY)
+    [letter] = broker.messages("bad")
+    assert dict(letter.headers)["dlq-left-out"] == b"value of 1 bytes, its key and its own headers"
 
 
 def test_a_topic_that_is_deleted_is_an_error_and_is_not_created_again(
