@@ -52,7 +52,9 @@ from headrace.types import Buffer, TopicPartition
 MORE_FILES: Final = (
     "clients send it again; if this goes on, raise the limit on open files (ulimit -n, LimitNOFILE)"
 )
-OPEN_TO_BROKER: Final = "give the broker's user access to the file, or the broker more memory; the operation may then succeed"
+OPEN_TO_BROKER: Final = (
+    "let the user of the broker open its files, and look for free memory; clients send it again"
+)
 
 
 class ReplicaManager:
