@@ -102,14 +102,16 @@ def test_cve_2026_111108_a_count_of_elements_costs_nothing(count: bytes) -> None
 
 
 def test_cve_2026_111115_unknown_tagged_fields_are_not_kept() -> None:
-    """Tags by the million in one request, and a count of tags that is a lie."""
-    tags = 20_000
-    fields = b"".join(
-        bytes((0x80 | n & 0x7F, 0x80 | n >> 7 & 0x7F, n >> 14, 0)) for n in range(tags)
-    )
-    section = bytes((0x80 | tags & 0x7F, 0x80 | tags >> 7 & 0x7F, tags >> 14)) + fields
-    data = header(ApiKey.METADATA, 12, section) + b"\x01\x00\x00\x00\x00"
+    """As many tags in one request as it may have, one more, and a count of tags that is a lie."""
+
+    def tagged(tags: int) -> bytes:
+        numbers = [bytes((0x80 | n & 0x7F, 0x80 | n >> 7 & 0x7F, n >> 14)) for n in range(tags + 1)]
+        section = numbers[tags] + b"".join(number + b"\0" for number in numbers[:tags])
+        return header(ApiKey.METADATA, 12, section) + b"\x01\x00\x00\x00\x00"
+
+    data = tagged(1_000)
     assert peak_of(lambda: decode_request(memoryview(data))) < 64 << 10
+    refused(tagged(1_001))
     lie = header(ApiKey.METADATA, 12, b"\xff\xff\xff\xff\x0f") + b"\x01\x00\x00\x00\x00"
     started = time.monotonic()
     refused(lie)
