@@ -185,6 +185,38 @@ def test_at_its_deadline_it_answers_what_there_is(harness):
     assert values(parts(pending.response)[0].records) == [b"a"]
 
 
+@pytest.mark.parametrize("happens", ["produce", "delete"])
+def test_what_happens_to_a_partition_between_two_steps_is_not_waited_for(harness, happens):
+    harness.create_topic("many", partitions=1_200)
+    request = fetch_request(("t", 0, 0), *(("many", index, 0) for index in range(1_200)))
+    request.max_wait_ms = 60_000
+    pending = harness.send(request)
+    assert harness.broker.steps, "more partitions than are read in a step"
+    if happens == "produce":
+        harness.send(produce_request("t", 0, batch(b"a")))
+        assert harness.sync()
+    else:
+        harness.call(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")]))
+    while harness.step():
+        pass
+    assert pending.done
+    assert len(harness.broker.purgatory) == 0
+
+
+def test_a_fetch_in_steps_waits_when_nothing_has_happened(harness):
+    harness.create_topic("many", partitions=1_200)
+    harness.produce("t", b"a")
+    wanted = [("t", 0, 1), *(("many", index, 0) for index in range(1_200))]
+    pending = harness.send(fetch_request(*wanted, max_wait_ms=60_000))
+    while harness.step():
+        pass
+    assert not pending.done
+    harness.produce("t", b"b")
+    while harness.step():
+        pass
+    assert values(parts(pending.response)[0].records) == [b"b"]
+
+
 @pytest.mark.parametrize("options", [{"max_wait_ms": 0}, {"max_wait_ms": -1}, {"min_bytes": 0}])
 def test_it_does_not_wait_when_it_is_told_not_to(harness, options):
     assert harness.send(fetch_request(("t", 0, 0), **options)).done

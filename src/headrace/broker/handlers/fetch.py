@@ -23,7 +23,7 @@ Versions: v5 log start offset; v7 sessions; v9 leader epochs; v10 zstd; v11 rack
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -32,7 +32,7 @@ from headrace.broker.context import RequestContext, VersionRange
 from headrace.broker.delayed_fetch import DelayedFetch
 from headrace.broker.fetch_sessions import FINAL_EPOCH, Fetch, WithoutSession, each_once
 from headrace.broker.lookup import find_partition
-from headrace.broker.partition import Found, Partition
+from headrace.broker.partition import READ_COMMITTED, Found, Partition
 from headrace.broker.steps import ENTRY_COST, Work
 from headrace.core.coordinator.runtime import Reply
 from headrace.core.log.aborted_lookup import AbortedLookup
@@ -334,18 +334,32 @@ def _wait(
     )
     total = 0
     watches = []
+    moved = _moved_meanwhile(first, response) if first.is_long else ()
     for partition, wanted, size in first.sizes:
         available = _availability(partition, wanted, request)
-        now = available() if size else 0
+        now = available() if size or partition in moved else 0
         total += now
         watches.append((partition, available, now))
-    if total >= request.min_bytes:
+    if total >= request.min_bytes or any(partition.gone for partition in moved):
         return fetch.finish(response)
     for partition, available, now in watches:
         delayed.watch(partition, available, now)
     broker.purgatory.add(delayed, context.now_ms + min(request.max_wait_ms, LONGEST_WAIT_MS))
     broker.waiting_fetches.add(context.session, delayed)
     return delayed.deferred
+
+
+def _moved_meanwhile(first: _Read, response: FetchResponse) -> Collection[Partition]:
+    """Return the partitions that have got records, or gone, between the step that read them and the last one."""
+    committed = first.request.isolation_level == READ_COMMITTED
+    parts = [part for topic in response.responses for part in topic.partitions]
+    return {
+        partition
+        for (partition, _, _), part in zip(first.sizes, parts, strict=True)
+        if partition.gone
+        or partition.visible_end(first.request.isolation_level)
+        != (part.last_stable_offset if committed else part.high_watermark)
+    }
 
 
 def _availability(
