@@ -8,6 +8,7 @@ data directory to that group (chmod 750): then what is made inside is for the gr
 from __future__ import annotations
 
 import contextlib
+import os
 import stat
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -53,11 +54,21 @@ def make_private_directory(path: Path, mode: int = PRIVATE.directory) -> None:
 def exposure(directory: str | Path) -> str | None:
     """Return the command that closes a data directory that others can read or change; None if it is closed.
 
-    A directory above that others cannot pass closes it as well. The permissions inside do not matter then.
+    A directory above that others cannot pass closes it as well. The permissions inside do not matter then. In a directory
+    of another user, such as a volume that a container gets, this process may have its access by the group: then the group
+    is left alone.
     """
     path = Path(directory).resolve()
-    mode = path.stat().st_mode
-    wide = mode & _TOO_WIDE
+    found = path.stat()
+    mode = found.st_mode
+    is_own = os.geteuid() in {0, found.st_uid}
+    wide = mode & (_TOO_WIDE if is_own else _OTHERS)
     if wide & _OTHERS and not all(each.stat().st_mode & _OTHERS_PASS for each in path.parents):
         wide &= ~_OTHERS
-    return f"chmod 700 {path} (or 750, for a group that may read it)" if wide else None
+    if not wide:
+        return None
+    return (
+        f"chmod 700 {path} (or 750, for a group that may read it)"
+        if is_own
+        else f"chmod o-rwx {path}"
+    )

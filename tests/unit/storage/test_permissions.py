@@ -80,6 +80,19 @@ def test_who_can_read_or_change_a_directory(tmp_path, monkeypatch, mode, exposed
     )
 
 
+@pytest.mark.parametrize(("mode", "exposed"), [(0o770, False), (0o2775, True), (0o757, True)])
+def test_what_closes_a_directory_of_another_user_leaves_the_group_its_access(
+    tmp_path, monkeypatch, mode, exposed
+):
+    """A broker in a container often has its access to a volume by the group: `chmod 700` would shut it out."""
+    data = tmp_path / "data"
+    data.mkdir()
+    data.chmod(mode)
+    monkeypatch.setattr("headrace.storage.permissions.Path.parents", [Path("/")])
+    monkeypatch.setattr(os, "geteuid", lambda: data.stat().st_uid + 1)
+    assert exposure(data) == (f"chmod o-rwx {data}" if exposed else None)
+
+
 def test_a_directory_above_closes_it_as_well(tmp_path):
     data = tmp_path / "above" / "data"
     data.mkdir(0o755, parents=True)
