@@ -11,6 +11,8 @@ import sys
 from collections.abc import Iterable
 from typing import Any, Final, TextIO
 
+from headrace.types import Buffer
+
 _STAYS: Final = frozenset("\n\t")
 
 
@@ -31,13 +33,11 @@ def _escaped(character: str) -> str:
 
 
 class _Shield:
-    """A terminal's text stream that escapes control characters, but for ends of lines and tabs.
-
-    It has no `buffer`: bytes would pass unseen.
-    """
+    """A terminal's text stream that escapes control characters, but for ends of lines and tabs."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream: Final = stream
+        self.buffer: Final = _ShieldedBytes(self)
 
     def write(self, text: str) -> int:
         if not text.isprintable():
@@ -51,9 +51,24 @@ class _Shield:
             self.write(line)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "buffer":
-            raise AttributeError(name)
         return getattr(self.stream, name)
+
+
+class _ShieldedBytes:
+    """The `buffer` of such a stream, for programs that write bytes: handlers of `headrace run`, say."""
+
+    def __init__(self, shield: _Shield) -> None:
+        self._shield = shield
+
+    def write(self, data: Buffer) -> int:
+        content = bytes(data)
+        self._shield.write(content.decode("utf-8", "backslashreplace"))
+        return len(content)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "raw":
+            raise AttributeError(name)
+        return getattr(self._shield.stream, name)
 
 
 def shield() -> None:

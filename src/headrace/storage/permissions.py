@@ -54,9 +54,10 @@ def make_private_directory(path: Path, mode: int = PRIVATE.directory) -> None:
 def exposure(directory: str | Path) -> str | None:
     """Return the command that closes a data directory that others can read or change; None if it is closed.
 
-    A directory above that others cannot pass closes it as well. The permissions inside do not matter then. In a directory
-    of another user, such as a volume that a container gets, this process may have its access by the group: then the group
-    is left alone.
+    A directory above that others cannot pass closes it as well. The permissions inside do not matter then.
+
+    This process may use a directory of another user, such as the volume of a container, by the rights of the group.
+    The command then changes nothing for the group.
     """
     path = Path(directory).resolve()
     found = path.stat()

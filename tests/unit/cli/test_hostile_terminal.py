@@ -198,7 +198,8 @@ def test_the_shield_is_before_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) 
     shielded.write("a\tb\n\x1bc")
     shielded.writelines(["\x07"])
     assert written == ["a\tb\n\\x1bc", "\\x07"]
-    assert not hasattr(shielded, "buffer")
+    assert shielded.buffer.write(b"\x1b[2J\xff\n") == 6
+    assert written.pop() == "\\x1b[2J\\xff\n"
     assert shielded.encoding == "utf-8"
     assert unshielded(shielded) is stream
     assert sys.stderr is piped
