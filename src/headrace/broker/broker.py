@@ -142,7 +142,8 @@ class Broker:
         self.apis = APIS
         self.authorizer = Authorizer(config, self._writer, journal)
         self.purgatory, self.waiting_fetches = Purgatory(), WaitingFetches()
-        self.steps = Steps(self.purgatory)
+        self.quotas = ClientQuotas(self._writer, journal)
+        self.steps = Steps(self.purgatory, self.quotas)
         self.credentials = ScramCredentials(self._writer, entropy, journal)
         self.authenticator = Authenticator(
             config,
@@ -153,7 +154,6 @@ class Broker:
             audit=self.audit,
         )
         self.producer_ids = ProducerIds(self._writer)
-        self.quotas = ClientQuotas(self._writer, journal)
         self.group_settings = GroupSettings(self._writer, journal)
         window_ms = config.quota_window_size_seconds * 1000
         self.throttling = Throttling(self.quotas, Windows(config.quota_window_num, window_ms))
@@ -360,7 +360,7 @@ class Broker:
             reply: What `handle` returned.
             request_bytes: The size of the request.
             used_us: How long it took to decode the request and to `handle` it. What it takes to encode the response is
-                charged with the next request, by `Session.unpaid_us`.
+                charged with the next request, by `Session.unpaid_us`, as are further steps of a long request.
 
         Returns:
             The reply to send instead, and for how long nothing more is to be read from the client. A deferred reply

@@ -13,10 +13,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Generator
 from functools import partial
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from headrace.broker.access.session import LOCAL, Session
 from headrace.broker.delayed import Purgatory
+from headrace.broker.quotas.client_quotas import ClientQuotas
 from headrace.core.coordinator.runtime import Reply
 from headrace.core.deferred import Deferred
 
@@ -26,6 +27,8 @@ ENTRY_COST: Final = STEP_COST // 1_000
 """What it costs to look something up by its name, and to describe it: some ten microseconds."""
 GROUP_COST: Final = 3 * ENTRY_COST
 """What a question to the coordinator of one group, or of one transactional id, costs."""
+_COST_OF_US: Final = STEP_COST // 15_000
+"""How much work is done in a microsecond."""
 CREATION_COST: Final = STEP_COST // 4
 """What a commit to the metadata store and the files of a new topic cost."""
 PARTITION_FILES_COST: Final = 20 * ENTRY_COST
@@ -76,11 +79,18 @@ class _Waiting:
 class Steps:
     """The requests that are worked on."""
 
-    __slots__ = ("_purgatory", "_waiting")
+    __slots__ = ("_purgatory", "_quotas", "_waiting")
 
-    def __init__(self, purgatory: Purgatory) -> None:
-        """Begin without any; their answers are delivered by the purgatory."""
+    def __init__(self, purgatory: Purgatory, quotas: ClientQuotas | None = None) -> None:
+        """Begin without any.
+
+        Args:
+            purgatory: Delivers the answers.
+            quotas: While there are some, the connection's next request pays for what the steps have cost; None if
+                nobody pays.
+        """
         self._purgatory = purgatory
+        self._quotas = quotas
         self._waiting: deque[_Waiting] = deque()
 
     def __len__(self) -> int:
@@ -99,13 +109,12 @@ class Steps:
             session: The connection that it is for.
             finishes: Whether the work is done to its end also when the deferred is cancelled.
         """
-        try:
-            _, awaited = _step(work, STEP_COST // (_CROWDED if self._waiting else 1))
-        except StopIteration as end:
-            outcome: T | Deferred[T] = end.value
+        step = _step(work, STEP_COST // (_CROWDED if self._waiting else 1))
+        if step.outcome is not None:
+            outcome: T | Deferred[T] = step.outcome[0]
             return outcome
         waiting = _Waiting(work, session, finishes=finishes)
-        self._postpone(waiting, awaited)
+        self._postpone(waiting, step.awaited)
         return waiting.answer
 
     @property
@@ -133,15 +142,21 @@ class Steps:
     def _go_on(self, waiting: _Waiting, budget: int, value: Any = None) -> int:
         """Do a step of some work, with what it has waited for; return how much work it was."""
         try:
-            done, awaited = _step(waiting.work, budget, value)
-        except StopIteration as end:
-            self._finish(waiting, end.value)
+            step = _step(waiting.work, budget, value)
         except Exception as error:  # noqa: BLE001 - the shell reports it, as it does for other requests
             self._finish(waiting, error)
-        else:
-            self._postpone(waiting, awaited)
-            return done
-        return budget // 2
+            return budget // 2
+        self._charge(waiting.session, step.done)
+        if step.outcome is not None:
+            self._finish(waiting, step.outcome[0])
+            return max(step.done, budget // 2)
+        self._postpone(waiting, step.awaited)
+        return step.done
+
+    def _charge(self, session: Session, done: int) -> None:
+        """Note what a step took: the shell measures the first one only, in which the request came."""
+        if self._quotas is not None and self._quotas.active:
+            session.unpaid_us += done // _COST_OF_US
 
     def _finish(self, waiting: _Waiting, outcome: Any) -> None:
         waiting.release()
@@ -169,25 +184,36 @@ def value_of(reply: Reply[T]) -> Work[T]:
     return reply
 
 
-def _step(work: Work[Any], budget: int, value: Any = None) -> tuple[int, Deferred[Any] | None]:
-    """Work until a budget is used up, or until there is something to wait for.
+class _Step(NamedTuple):
+    """What a step has come to."""
+
+    done: int
+    """How much work it was."""
+    awaited: Deferred[Any] | None = None
+    """What has to be waited for before the next step."""
+    outcome: tuple[Any] | None = None
+    """What the work has returned; None while there is more to do."""
+
+
+def _step(work: Work[Any], budget: int, value: Any = None) -> _Step:
+    """Work until a budget is used up, until there is something to wait for, or to the end.
 
     Args:
         work: The work.
         budget: How much to do at most, and the last piece.
         value: What the work has waited for; None at other times.
-
-    Returns:
-        How much was done, and what has to be waited for, if anything.
     """
     done = 0
-    while done < budget:
-        piece = work.send(value)
-        value = None
-        if isinstance(piece, int):
-            done += piece
-        elif piece.done:
-            value = piece.value
-        else:
-            return done, piece
-    return done, None
+    try:
+        while done < budget:
+            piece = work.send(value)
+            value = None
+            if isinstance(piece, int):
+                done += piece
+            elif piece.done:
+                value = piece.value
+            else:
+                return _Step(done, awaited=piece)
+    except StopIteration as end:
+        return _Step(done, outcome=(end.value,))
+    return _Step(done)

@@ -131,9 +131,10 @@ def _costs_of_steps(monkeypatch):
     step = steps._step
 
     def counted(*arguments):
-        done, awaited = step(*arguments)
-        costs.append(done)
-        return done, awaited
+        result = step(*arguments)
+        if result.outcome is None:
+            costs.append(result.done)
+        return result
 
     monkeypatch.setattr(steps, "_step", counted)
     return costs

@@ -22,7 +22,7 @@ from headrace.protocol.messages.describe_client_quotas import (
     ComponentData,
     DescribeClientQuotasRequest,
 )
-from headrace.protocol.messages.metadata import MetadataRequest
+from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.fixtures.broker_harness import BrokerHarness, batch, fetch_request, produce_request
 
 PRODUCER, CONSUMER, REQUEST = "producer_byte_rate", "consumer_byte_rate", "request_percentage"
@@ -484,6 +484,21 @@ class TestRequestTime:
         session.unpaid_us = 600_000
         world.call(MetadataRequest(topics=[]), session=session)
         assert (world.broker.pause_ms, session.unpaid_us) == (1000, 0)
+
+    def test_further_steps_are_charged_with_the_next_request(self, world: World) -> None:
+        names = [MetadataRequestTopic(name=f"unknown{number}") for number in range(4_000)]
+        request = MetadataRequest(topics=names, allow_auto_topic_creation=False)
+        session = Session()
+        world.call(request, session=session)
+        assert session.unpaid_us == 0  # there are no quotas
+        world.alter({"client-id": "test"}, {REQUEST: 5})
+        world.broker.used_us = 0
+        world.call(request, session=session)
+        assert session.unpaid_us >= 30_000  # three steps of the four
+        unpaid = session.unpaid_us
+        world.call(MetadataRequest(topics=[]), session=session)
+        assert unpaid <= 80_000
+        assert session.unpaid_us == 0
 
     def test_long_names_are_not_kept(self, world: World) -> None:
         world.alter({"client-id": None}, {REQUEST: 5})
