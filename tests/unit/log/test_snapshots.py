@@ -109,3 +109,19 @@ def test_a_snapshot_from_before_segments_that_are_gone_is_not_believed() -> None
     last_known = log.producers.get(3)
     assert last_known is None or last_known.batches[-1].last_sequence == 9
     assert append(log, 10) == log.log_end_offset - 1
+
+
+def test_a_retried_batch_that_retention_has_deleted_is_known_after_a_crash() -> None:
+    files = MemoryFileSystem()
+    log = open_log(files, LogConfig(retention_bytes=0))
+    batch = batch_of(1, producer_id=3, producer_epoch=0, base_sequence=0)
+    log.append(batch, leader_epoch=0, now_ms=NOW_MS)
+    end = log.log_end_offset
+    log.roll(NOW_MS)
+    assert not names(files, ".snapshot"), "it would be larger than the segment"
+    assert log.delete_old_segments(NOW_MS)
+    log.purge()
+
+    log = open_log(files, clean=False, recovery_point=end, log_start_offset=log.log_start_offset)
+
+    assert log.append(batch, leader_epoch=0, now_ms=NOW_MS).duplicate

@@ -280,6 +280,16 @@ class LogFiles:
 
     # Removing
 
+    def drop_oldest(self, count: int) -> list[Segment]:
+        """Take the oldest segments out; their files stay until `purge`.
+
+        What is known of their producers is in a snapshot before, for no opening can read it from batches any more.
+        """
+        dropped = self.segments.drop_oldest(count)
+        if self._snapshots.newest_offset < self.segments.start_offset:
+            self._snapshots.write(self._producers, self.segments.active.end_offset)
+        return dropped
+
     def purge(self) -> None:
         """Remove the files of segments that were dropped; the log's new start is durable."""
         if self.segments.has_doomed:

@@ -535,7 +535,7 @@ class PartitionLog:
             return []
         if count == len(self.segments):
             self.roll(now_ms)
-        deleted = self.segments.drop_oldest(count)
+        deleted = self._log_files.drop_oldest(count)
         self._start_at(self.segments.start_offset)
         return [segment.base_offset for segment in deleted]
 

@@ -32,6 +32,11 @@ class ProducerSnapshots:
         """The offsets that have a snapshot, ascending."""
         return list(self._offsets)
 
+    @property
+    def newest_offset(self) -> int:
+        """The highest offset that has a snapshot, -1 without one."""
+        return self._offsets[-1] if self._offsets else -1
+
     def write(self, state: ProducerState, offset: int) -> None:
         """Write the state after all batches below `offset`, and drop the oldest snapshot if there are too many."""
         write_cache(self._files, self._path(offset), state.encode(offset))
