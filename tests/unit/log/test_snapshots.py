@@ -119,6 +119,7 @@ def test_a_retried_batch_that_retention_has_deleted_is_known_after_a_crash() -> 
     end = log.log_end_offset
     log.roll(NOW_MS)
     assert not names(files, ".snapshot"), "it would be larger than the segment"
+    log.advance_high_watermark(end)
     assert log.delete_old_segments(NOW_MS)
     log.purge()
 
