@@ -137,7 +137,10 @@ def _try(ends: Ends, kind: str, expression: str, name: str) -> None:
             raise
         return
     assert [_plain(each) for each in typed(back)] == [_plain(each) for each in typed(frame)]
-    if re.search("void|interval", str(typed(frame))):  # Arrow has no such values
+    if "interval month" in str(typed(frame)):  # nor has PySpark
+        texts = ["CAST(c AS STRING)"]
+        assert back.selectExpr(texts).collect() == frame.selectExpr(texts).collect()
+    elif re.search("void|interval", str(typed(frame))):  # Arrow has no such values
         assert back.collect() == frame.collect()
     else:
         assert contents(back) == contents(frame)
