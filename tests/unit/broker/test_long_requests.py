@@ -145,6 +145,26 @@ def test_many_markers_are_written_in_steps(broad: BrokerHarness):
     assert codes == [0] * MANY
 
 
+def test_a_marker_of_a_topic_that_is_deleted_meanwhile_is_not_waited_for(broad: BrokerHarness):
+    broad.create_topic("gone")
+    marker = WritableTxnMarker(
+        producer_id=1,
+        producer_epoch=0,
+        coordinator_epoch=0,
+        topics=[
+            WritableTxnMarkerTopic(name="gone", partition_indexes=[0]),
+            WritableTxnMarkerTopic(name="none", partition_indexes=list(range(MANY))),
+        ],
+    )
+    pending = broad.send(WriteTxnMarkersRequest(markers=[marker]), session=Session())
+    assert not pending.done
+    broad.call(DeleteTopicsRequest(topics=[DeleteTopicState(name="gone")]))
+    while broad.step() or broad.sync():
+        pass
+    (result,) = pending.response.markers
+    assert result.topics[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
 def test_partitions_that_do_not_exist_are_not_added_to_a_transaction(broad: BrokerHarness):
     topic = AddPartitionsToTxnTopic(name="t", partitions=list(range(MANY + 1)))
     request = AddPartitionsToTxnRequest(

@@ -161,6 +161,7 @@ def _answer(
     answer: Deferred[ProduceResponse] = Deferred()
 
     def entered(_: None) -> None:
+        appender.drop_gone()
         reply = _when_durable(broker, deadline_ms, response, appender.appended)
         if isinstance(reply, Deferred):
             answer.follow(reply)

@@ -114,7 +114,12 @@ class _Writing:
     def begin(self, response: WriteTxnMarkersResponse) -> None:
         """Wait for what is not durable yet."""
         pending, self._pending = self._pending, []
-        waiting = [entry for entry in pending if entry[0].high_watermark < entry[1]]
+        waiting = []
+        for partition, end_offset, result in pending:
+            if partition.gone:  # since its marker was appended, in an earlier step
+                result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            elif partition.high_watermark < end_offset:
+                waiting.append((partition, end_offset, result))
         if not waiting:
             self.deferred.resolve(response)
             return
