@@ -527,6 +527,7 @@ class Broker:
             return
         self._settling = True
         self.purgatory.begin_round()
+        self.steps.begin_round()
         try:
             if self.replicas.failure is not None and self._groups_are_served:
                 self._unload_groups()

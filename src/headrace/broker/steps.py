@@ -33,6 +33,8 @@ CREATION_COST: Final = STEP_COST // 4
 """What a commit to the metadata store and the files of a new topic cost."""
 PARTITION_FILES_COST: Final = 20 * ENTRY_COST
 """What it costs to create, or to delete, the files of one partition."""
+FIRST_BATCH_COST: Final = 2 * PARTITION_FILES_COST
+"""What the first batch of a partition costs, for which the partition's directory and files are created."""
 CHECK_COST: Final = 5 * ENTRY_COST
 """What it costs to check a change of a topic, of settings or of rights."""
 _CROWDED: Final = 16
@@ -51,7 +53,7 @@ class _Waiting:
         finishes: Whether the work is done to its end also when nobody wants its outcome any more.
     """
 
-    __slots__ = ("abandoned", "answer", "awaited", "session", "work")
+    __slots__ = ("abandoned", "answer", "awaited", "session", "value", "work")
 
     def __init__(self, work: Work[Any], session: Session, *, finishes: bool) -> None:
         self.work = work
@@ -59,6 +61,8 @@ class _Waiting:
         self.answer: Deferred[Any] = Deferred(None if finishes else self._abandon)
         self.awaited: Deferred[Any] | None = None
         """What has to be there before the next step."""
+        self.value: Any = None
+        """What the work has waited for, for its next step; None at other times."""
         self.abandoned = False
         session.busy = True
 
@@ -79,7 +83,7 @@ class _Waiting:
 class Steps:
     """The requests that are worked on."""
 
-    __slots__ = ("_purgatory", "_quotas", "_waiting")
+    __slots__ = ("_purgatory", "_quotas", "_resume_left", "_waiting")
 
     def __init__(self, purgatory: Purgatory, quotas: ClientQuotas | None = None) -> None:
         """Begin without any.
@@ -92,6 +96,7 @@ class Steps:
         self._purgatory = purgatory
         self._quotas = quotas
         self._waiting: deque[_Waiting] = deque()
+        self._resume_left = STEP_COST
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -122,6 +127,10 @@ class Steps:
         """When `tick` has something to do next: at once, or None."""
         return 0 if self._waiting else None
 
+    def begin_round(self) -> None:
+        """Allow as much work as one round of the broker may do when values come that were waited for."""
+        self._resume_left = STEP_COST
+
     def tick(self) -> None:
         """Work on those that wait, the first ones first, until that was a step."""
         left = STEP_COST
@@ -137,10 +146,22 @@ class Steps:
         if awaited is None:
             self._waiting.append(waiting)
         else:
-            awaited.on_done(partial(self._go_on, waiting, STEP_COST))
+            awaited.on_done(partial(self._resume, waiting))
 
-    def _go_on(self, waiting: _Waiting, budget: int, value: Any = None) -> int:
-        """Do a step of some work, with what it has waited for; return how much work it was."""
+    def _resume(self, waiting: _Waiting, value: Any) -> None:
+        """Go on with what some work has waited for; by `tick` if this round has done enough.
+
+        One sync may bring the values of hundreds.
+        """
+        waiting.value = value
+        if self._resume_left > 0:
+            self._resume_left -= self._go_on(waiting, self._resume_left)
+        else:
+            self._waiting.append(waiting)
+
+    def _go_on(self, waiting: _Waiting, budget: int) -> int:
+        """Do a step of some work; return how much work it was."""
+        value, waiting.value = waiting.value, None
         try:
             step = _step(waiting.work, budget, value)
         except Exception as error:  # noqa: BLE001 - the shell reports it, as it does for other requests

@@ -103,11 +103,11 @@ class MemoryFile:
 class MemoryFileSystem:
     """A directory tree in memory; see `headrace.ports.FileSystem`."""
 
-    __slots__ = ("_directories", "_files")
+    __slots__ = ("_directories",)
 
     def __init__(self) -> None:
-        self._files: dict[str, File] = {}
-        self._directories: set[str] = {""}
+        self._directories: dict[str, dict[str, File | None]] = {"": {}}
+        """What is in each directory, by path and then by name; None stands for a directory in a directory."""
 
     def describe(self) -> LogDirectory:
         """Return a name for it; how much memory there is, is not its business."""
@@ -115,11 +115,13 @@ class MemoryFileSystem:
 
     def open(self, path: str, *, create: bool = False) -> File:
         """Open a file; FileNotFoundError unless it exists or `create` is true and its directory exists."""
-        file = self._files.get(path)
+        directory, _, name = path.rpartition("/")
+        entries = self._directories.get(directory, {})
+        file = entries.get(name)
         if file is None:
-            if not create or path.rpartition("/")[0] not in self._directories:
+            if not create or directory not in self._directories:
                 raise FileNotFoundError(path)
-            file = self._files[path] = self._new_file(path)
+            file = entries[name] = self._new_file(path)
         return file
 
     def _new_file(self, path: str) -> File:  # noqa: ARG002 - other kinds of files go by their names
@@ -127,57 +129,71 @@ class MemoryFileSystem:
 
     def read_file(self, path: str) -> bytes | None:
         """Return the whole content, or None when there is no such file."""
-        file = self._files.get(path)
+        file = self._file(path)
         return None if file is None else file.read(0, file.size)
+
+    def _file(self, path: str) -> File | None:
+        directory, _, name = path.rpartition("/")
+        return self._directories.get(directory, {}).get(name)
 
     def write_file(self, path: str, content: bytes) -> None:
         """Replace a file's content."""
         file = MemoryFile()
         file.append([content])
-        self._files[path] = file
+        self._put(path, file)
+
+    def _put(self, path: str, file: File) -> None:
+        directory, _, name = path.rpartition("/")
+        self.make_directory(directory)
+        self._directories[directory][name] = file
 
     def list(self, path: str) -> list[str]:
         """Return the sorted names in a directory; [] when it does not exist."""
-        prefix = f"{path}/" if path else ""
-        entries = (*self._files, *self._directories)
-        names = {entry[len(prefix) :] for entry in entries if entry.startswith(prefix)}
-        return sorted(name for name in names if name and "/" not in name)
+        return sorted(self._directories.get(path, ()))
 
     def make_directory(self, path: str) -> None:
         """Create a directory and its parents."""
-        parts = path.split("/")
-        self._directories.update("/".join(parts[: index + 1]) for index in range(len(parts)))
+        if path not in self._directories:
+            parent, _, name = path.rpartition("/")
+            self.make_directory(parent)
+            self._directories[parent][name] = None
+            self._directories[path] = {}
 
     def remove(self, path: str) -> None:
         """Remove a file; no error if it is gone."""
-        self._files.pop(path, None)
+        if self._file(path) is not None:
+            directory, _, name = path.rpartition("/")
+            del self._directories[directory][name]
 
     def remove_tree(self, path: str) -> None:
         """Remove a directory with everything in it."""
-        prefix = f"{path}/"
-        self._files = {
-            name: file for name, file in self._files.items() if not name.startswith(prefix)
-        }
-        self._directories = {
-            name for name in self._directories if name != path and not name.startswith(prefix)
-        }
+        self._drop(path)
+
+    def _drop(self, path: str) -> None:
+        for name, file in self._directories.pop(path, {}).items():
+            if file is None:
+                self._drop(f"{path}/{name}")
+        parent, _, name = path.rpartition("/")
+        self._directories.get(parent, {}).pop(name, None)
 
     def rename(self, old: str, new: str) -> None:
         """Rename a file or a directory; what had the new name is replaced."""
-        if old in self._files:
-            self._files[new] = self._files.pop(old)
+        file = self._file(old)
+        if file is not None:
+            self.remove(old)
+            self._put(new, file)
             return
         if old not in self._directories:
             raise FileNotFoundError(old)
-        prefix = f"{old}/"
-        self._files = {
-            f"{new}/{name[len(prefix) :]}" if name.startswith(prefix) else name: file
-            for name, file in self._files.items()
-        }
-        self._directories = {
-            f"{new}{name[len(old) :]}" if name == old or name.startswith(prefix) else name
-            for name in self._directories
-        }
+        entries = self._directories[old]
+        self._drop(new)
+        self.make_directory(new)
+        for name, inner in list(entries.items()):
+            if inner is None:
+                self.rename(f"{old}/{name}", f"{new}/{name}")
+            else:
+                self._put(f"{new}/{name}", inner)
+        self._drop(old)
 
     def sync_directory(self, path: str) -> None:
         """Do nothing: memory is as stable as it gets."""

@@ -34,7 +34,7 @@ from headrace.records.builder import build_batch
 from headrace.records.compression import Compression
 from headrace.records.raw import METER
 from headrace.records.reader import read_records
-from tests.fixtures.broker_harness import BrokerHarness, batch, fetch_request
+from tests.fixtures.broker_harness import BrokerHarness, batch, fetch_request, produce_request
 
 
 def test_a_wait_of_weeks_is_cut_short():
@@ -239,18 +239,58 @@ def test_records_of_many_partitions_are_appended_in_steps(acks: int):
     while session.busy:
         assert harness.step()
         steps += 1
-    assert steps == 7
+    assert steps == 2_500 // 25 + 4
     if acks:
-        harness.sync()
+        while harness.sync():
+            pass
         (topic,) = pending.response.responses
         assert [(p.index, p.error_code) for p in topic.partition_responses] == [
             (index, 0) for index in range(2_500)
         ]
     else:
-        assert harness.sync()
         assert pending.silent
+        while harness.sync():
+            pass
     (record,) = read_records(harness.fetch("t", 0, 2_499).records)
     assert record.value == b"2499"
+
+
+def test_files_of_many_partitions_are_created_in_steps():
+    harness = BrokerHarness()
+    harness.create_topic("t", partitions=200)
+    session, other = Session(), Session()
+    harness.send(many_batches(25, -1), session=other)
+    assert not other.busy
+    pending = harness.send(many_batches(200, -1), session=session)
+    directories = len(harness.files.list(""))
+    while session.busy:
+        harness.step()
+        created = len(harness.files.list("")) - directories
+        assert created <= 26
+        directories += created
+    harness.sync()
+    (topic,) = pending.response.responses
+    assert [part.error_code for part in topic.partition_responses] == [0] * 200
+    harness.send(many_batches(200, -1), session=other)
+    assert not other.busy
+
+
+def test_a_group_commit_is_of_a_bounded_number_of_logs():
+    harness = BrokerHarness(max_partitions=20_000)
+    harness.create_topic("t", partitions=2_500)
+    session = Session()
+    pending = harness.send(many_batches(2_500, -1), session=session)
+    while session.busy:
+        harness.step()
+    sizes = []
+    while not pending.done:
+        commit = harness.broker.start_sync()
+        assert commit is not None
+        sizes.append(len(commit.tasks))
+        commit.run()
+        harness.broker.finish_sync(commit, None, harness.now_ms)
+    assert sizes == [1_000, 1_000, 500]
+    assert harness.broker.start_sync() is None
 
 
 def test_a_step_that_fails_without_an_answer_to_say_it_closes_the_connection():
@@ -287,6 +327,9 @@ def keyed_batches(partitions: int) -> ProduceRequest:
 def test_small_batches_that_are_much_work_are_appended_in_steps(configs, *, stays: bool):
     harness = BrokerHarness()
     harness.create_topic("t", partitions=40, **configs)
+    for index in range(40):  # which creates the files
+        request = produce_request("t", index, build_batch([(b"k", b"", (), 5)]))
+        assert not harness.call(request).responses[0].partition_responses[0].error_code
     request = keyed_batches(40)
     sizes = [len(data.records or b"") for data in request.topic_data[0].partition_data]
     assert sum(sizes) < 100_000

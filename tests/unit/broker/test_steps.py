@@ -168,3 +168,25 @@ def test_work_that_nobody_waits_for_ends_unless_it_changes_something(*, finishes
         runner.advance()
     assert len(done) == (3 if finishes else 1)
     assert not runner.session.busy
+
+
+def test_one_value_that_many_wait_for_brings_no_more_work_than_a_step() -> None:
+    purgatory = Purgatory()
+    steps = Steps(purgatory)
+    stored: Deferred[None] = Deferred()
+    done: list[str] = []
+
+    def waits() -> Work[str]:
+        yield stored
+        return (yield from work("a", [STEP_COST // 10] * 5, done))
+
+    answers: list[Any] = [steps.run(waits(), Session()) for _ in range(100)]
+    steps.begin_round()
+    stored.resolve(None)
+    assert 10 <= len(done) <= 15
+    while steps:
+        before = len(done)
+        steps.tick()
+        assert len(done) - before <= 15
+        purgatory.deliver()
+    assert [answer.value for answer in answers] == ["a"] * 100

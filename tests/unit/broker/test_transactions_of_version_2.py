@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from headrace.broker.access.session import Session
 from headrace.broker.context import CloseConnection
 from headrace.broker.coordinators import transactional_batches
 from headrace.errors import ErrorCode
@@ -16,12 +17,18 @@ from headrace.protocol.messages.add_partitions_to_txn import (
 )
 from headrace.protocol.messages.api_versions import ApiVersionsRequest
 from headrace.protocol.messages.describe_transactions import DescribeTransactionsRequest
+from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest
+from headrace.protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
 from headrace.protocol.messages.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
-from tests.fixtures.broker_harness import BrokerHarness
+from tests.fixtures.broker_harness import BrokerHarness, values
 from tests.fixtures.transactional_producer import (
     BumpingProducer,
     committed_values,
@@ -374,3 +381,44 @@ def test_what_waits_for_its_transaction_has_a_bound(
     assert code(first) == 0
     assert harness.broker.transactions.waiting_bytes == 0
     assert producer.send(b"y", 1) == 0
+
+
+def test_batches_of_many_partitions_that_were_added_are_appended_in_steps() -> None:
+    harness = BrokerHarness(offsets_topic_num_partitions=1, transaction_state_log_num_partitions=1)
+    harness.create_topic("t", partitions=600)
+    found = harness.call(FindCoordinatorRequest(key_type=1, coordinator_keys=["id"]))
+    assert found.coordinators[0].error_code == 0
+    producer = BumpingProducer(harness)
+    session = Session()
+    first, second = (produce_to_all(producer, value) for value in (b"a", b"b"))
+    pending = harness.send(first, 12, session=session)
+    logs = [each.log for each in harness.broker.topics.require("t").partitions if each]
+    most = appended = 0
+    while session.busy:
+        assert harness.step() or harness.sync()
+        before, appended = appended, sum(log.log_end_offset for log in logs)
+        most = max(most, appended - before)
+    assert (appended, 0 < most <= 26) == (600, True)
+    again = harness.send(second, 12, session=session)
+    while not (pending.done and again.done):
+        assert harness.step() or harness.sync()
+    for each in (pending, again):
+        (topic,) = each.response.responses
+        assert [part.error_code for part in topic.partition_responses] == [0] * 600
+    assert values(harness.fetch("t", 0, 599).records) == [b"a", b"b"]
+    transactions = harness.broker.transactions
+    assert (transactions.waiting_bytes, transactions.waiting_cost) == (0, 0)
+
+
+def produce_to_all(producer: BumpingProducer, value: bytes) -> ProduceRequest:
+    data = [
+        PartitionProduceData(index=index, records=producer.batch(value, index))
+        for index in range(600)
+    ]
+    producer.sequences = dict.fromkeys(range(600), 1)
+    return ProduceRequest(
+        acks=-1,
+        timeout_ms=30_000,
+        transactional_id=producer.name,
+        topic_data=[TopicProduceData(name="t", partition_data=data)],
+    )

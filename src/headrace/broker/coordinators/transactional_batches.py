@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.broker.coordinators.transactions import Told
 from headrace.broker.partition import Partition
+from headrace.broker.steps import ENTRY_COST, FIRST_BATCH_COST, STEP_COST, Work
+from headrace.core.coordinator.runtime import Reply
 from headrace.core.coordinator.transaction.producers import Producer
-from headrace.core.deferred import Deferred
 from headrace.errors import ApiError, ErrorCode, OutOfOrderSequenceError
 from headrace.records.batch import CONTROL_FLAG, batch_crc, unpack_header
 from headrace.types import Buffer
@@ -42,6 +43,8 @@ class Entering(NamedTuple):
     records: bytes
     append: Callable[[Buffer | ApiError], None]
     """Takes the batch when it may be appended, or the reason why not."""
+    cost: int
+    """What it costs to append it, as steps count."""
 
 
 class TransactionalBatches:
@@ -61,6 +64,11 @@ class TransactionalBatches:
     def __bool__(self) -> bool:
         """Whether some of them have to wait."""
         return bool(self._entering)
+
+    @property
+    def are_many(self) -> bool:
+        """Whether so many wait, those of other requests included, that one step should not append all of them."""
+        return self._broker.transactions.waiting_cost > STEP_COST
 
     def may_append(self, partition: Partition, records: Buffer) -> bool:
         """Tell whether a batch may be appended, at once; false if its partition has to be added before.
@@ -105,40 +113,35 @@ class TransactionalBatches:
         transactions, size = self._broker.transactions, len(records)
         if transactions.waiting_bytes and transactions.waiting_bytes + size > WAITING_BYTES_MAX:
             raise ApiError(self._told.concurrent, "too many batches wait for their transactions")
+        is_first = partition.log.log_end_offset == 0
+        cost = 2 * ENTRY_COST + size + (FIRST_BATCH_COST if is_first else 0)
         transactions.waiting_bytes += size
-        self._entering.append(Entering(partition, bytes(records), append))
+        transactions.waiting_cost += cost
+        self._entering.append(Entering(partition, bytes(records), append, cost))
 
-    def add(self, now_ms: int) -> Deferred[None]:
-        """Add the partitions of all that wait, then have it appended."""
+    def add(self, now_ms: int) -> Reply[ErrorCode]:
+        """Add the partitions of all that wait; the reply, which nobody may cancel, is for `append`."""
         assert self._transactional_id is not None, "may_append has looked"
         assert self._producer is not None, "may_append has set it"
         partitions = {entering.partition.topic_partition for entering in self._entering}
-        reply = self._broker.transactions.coordinator.enter(
+        return self._broker.transactions.coordinator.enter(
             self._transactional_id, self._producer, partitions, now_ms
         )
-        appended: Deferred[None] = Deferred()
 
-        def append(error: ErrorCode) -> None:
-            self._added(error)
-            appended.resolve(None)
-
-        if isinstance(reply, Deferred):
-            # Not by `map`: the batches are let go of also when the client has gone.
-            reply.on_done(append)
-        else:
-            append(reply)
-        return appended
-
-    def _added(self, error: ErrorCode) -> None:
+    def append(self, error: ErrorCode) -> Work[None]:
+        """Have all that wait appended, or refused where their partitions could not be added."""
         entering, self._entering = self._entering, []  # which holds those who hold this object
-        for partition, records, append in entering:
-            self._broker.transactions.waiting_bytes -= len(records)
+        transactions = self._broker.transactions
+        for partition, records, append, cost in entering:
+            transactions.waiting_bytes -= len(records)
+            transactions.waiting_cost -= cost
             try:
                 self._require(partition, records, error)
             except ApiError as refusal:
                 append(refusal)
             else:
                 append(records)
+            yield cost
 
     def _require(self, partition: Partition, records: bytes, error: ErrorCode) -> None:
         """Look again, after the wait: the partition may have gone, and the transaction may have ended.

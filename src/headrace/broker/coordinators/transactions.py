@@ -75,6 +75,7 @@ class Transactions:
         "_topics",
         "coordinator",
         "waiting_bytes",
+        "waiting_cost",
     )
 
     def __init__(
@@ -94,6 +95,8 @@ class Transactions:
         self._journal = journal
         self.waiting_bytes = 0
         """Of batches whose partitions are being added to their transactions."""
+        self.waiting_cost = 0
+        """What it costs to append these batches, as steps count."""
         self.coordinator = TransactionCoordinator(
             TransactionConfig.from_broker(config),
             InternalLog(TRANSACTIONS_TOPIC, topics, replicas),

@@ -28,7 +28,7 @@ from headrace.broker.context import CloseConnection, RequestContext, VersionRang
 from headrace.broker.coordinators.transactional_batches import TransactionalBatches
 from headrace.broker.delayed import DelayedProduce
 from headrace.broker.partition import Partition
-from headrace.broker.steps import ENTRY_COST, STEP_COST, Work
+from headrace.broker.steps import ENTRY_COST, FIRST_BATCH_COST, STEP_COST, Work, finished, value_of
 from headrace.core.deferred import Deferred
 from headrace.errors import ApiError, ErrorCode, InvalidTopicError
 from headrace.protocol.api_keys import ApiKey
@@ -71,6 +71,8 @@ _PARTITION_COST: Final = 2 * ENTRY_COST
 _COST_AT_ONCE: Final = 2 * STEP_COST
 """More than this is appended in steps: some eight megabytes, or a thousand partitions."""
 
+_PARTITIONS_BEGUN_AT_ONCE: Final = 25
+
 _RECORD_COST: Final = 400
 """What a record costs that is looked into, in bytes that are decompressed: a microsecond and a half."""
 
@@ -86,7 +88,11 @@ def handle(
     """Append the records of every partition."""
     appender = _Appender(broker, context, request)
     topics = request.topic_data
-    if _cost(topics) > _COST_AT_ONCE or _looks_into_several(broker, topics):
+    if (
+        _cost(topics) > _COST_AT_ONCE
+        or _looks_into_several(broker, topics)
+        or _begins_several(broker, topics)
+    ):
         return _append_in_steps(broker, context, request, appender)
     response = ProduceResponse(
         responses=[
@@ -119,6 +125,26 @@ def _looks_into_several(broker: Broker, topics: Sequence[TopicProduceData]) -> b
     )
 
 
+def _begins_several(broker: Broker, topics: Sequence[TopicProduceData]) -> bool:
+    """Whether there are so many partitions without a batch that to create their files takes longer than a step."""
+    if len(topics) == 1 and len(topics[0].partition_data) <= _PARTITIONS_BEGUN_AT_ONCE:
+        return False
+    begun = 0
+    for topic in topics:
+        for data in topic.partition_data:
+            begun += _is_empty(broker, topic.name, data)
+    return begun > _PARTITIONS_BEGUN_AT_ONCE
+
+
+def _is_empty(broker: Broker, name: str, data: PartitionProduceData) -> bool:
+    """Whether a partition has had no batch yet."""
+    topic = broker.topics.get(name)
+    if topic is None or not 0 <= data.index < len(topic.partitions):
+        return False
+    partition = topic.partitions[data.index]
+    return partition is not None and partition.log.log_end_offset == 0
+
+
 def _append_in_steps(
     broker: Broker, context: RequestContext, request: ProduceRequest, appender: _Appender
 ) -> Work[Answer]:
@@ -129,12 +155,34 @@ def _append_in_steps(
         response.responses.append(answer)
         for data in topic.partition_data:
             one = TopicProduceData(name=topic.name, partition_data=[data])
+            files = FIRST_BATCH_COST if _is_empty(broker, topic.name, data) else 0
             before = METER.decompressed
             answer.partition_responses += appender.append_all(one)
             looked_into = METER.decompressed - before
-            yield _cost([one]) + looked_into + (_RECORD_COST * _count(data) if looked_into else 0)
+            records = _RECORD_COST * _count(data) if looked_into else 0
+            yield _cost([one]) + files + looked_into + records
+    return (yield from _answer_in_steps(broker, context, request, appender, response))
+
+
+def _answer_in_steps(
+    broker: Broker,
+    context: RequestContext,
+    request: ProduceRequest,
+    appender: _Appender,
+    response: ProduceResponse,
+) -> Work[Answer]:
+    """Append also what waits for its transaction; the next request of the connection waits meanwhile."""
+    if appender.waits:
+        yield from appender.enter_in_steps()
     appender.drop_gone()
-    return _answer(broker, context, request, appender, response)
+    if request.acks == ACKS_NONE:
+        _close_on_error(response)
+        return None
+    return _when_durable(broker, _deadline_ms(context, request), response, appender.appended)
+
+
+def _deadline_ms(context: RequestContext, request: ProduceRequest) -> int:
+    return context.now_ms + max(0, request.timeout_ms)
 
 
 def _count(data: PartitionProduceData) -> int:
@@ -151,13 +199,15 @@ def _answer(
     request: ProduceRequest,
     appender: _Appender,
     response: ProduceResponse,
-) -> Answer:
+) -> Answer | Work[Answer]:
     if request.acks == ACKS_NONE:
         _close_on_error(response)
         return None
-    deadline_ms = context.now_ms + max(0, request.timeout_ms)
+    deadline_ms = _deadline_ms(context, request)
     if not appender.waits:
         return _when_durable(broker, deadline_ms, response, appender.appended)
+    if appender.waits_for_many:
+        return _answer_in_steps(broker, context, request, appender, response)
     answer: Deferred[ProduceResponse] = Deferred()
 
     def entered(_: None) -> None:
@@ -192,9 +242,31 @@ class _Appender:
         """Whether there are batches whose partitions have to be added to their transaction before."""
         return bool(self._batches)
 
+    @property
+    def waits_for_many(self) -> bool:
+        """Whether so many batches wait, those of other requests included, that one step should not append all."""
+        return self._batches.are_many
+
     def enter(self) -> Deferred[None]:
         """Add these partitions, then append the batches."""
-        return self._batches.add(self._context.now_ms)
+        appended: Deferred[None] = Deferred()
+
+        def append(error: ErrorCode) -> None:
+            finished(self._batches.append(error))
+            appended.resolve(None)
+
+        reply = self._batches.add(self._context.now_ms)
+        if isinstance(reply, Deferred):
+            # Not by `map`: the batches are let go of also when the client has gone.
+            reply.on_done(append)
+        else:
+            append(reply)
+        return appended
+
+    def enter_in_steps(self) -> Work[None]:
+        """Do the same, giving other requests their turn."""
+        error = yield from value_of(self._batches.add(self._context.now_ms))
+        yield from self._batches.append(error)
 
     def drop_gone(self) -> None:
         """Refuse what was appended to partitions that have gone since: nobody would ever say that it is durable."""

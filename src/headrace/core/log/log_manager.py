@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from headrace.core.log.checkpoints import decode_checkpoint, encode_checkpoint
@@ -39,6 +40,8 @@ from headrace.types import TopicPartition
 CLEAN_FILE: Final = "clean_shutdown"
 METADATA_FILE: Final = "partition.metadata"
 STRAY_SUFFIX: Final = "-stray"
+LOGS_A_BATCH: Final = 1_000
+"""Logs of one group commit: to collect them, and to tell who has waited for them, takes some ten milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,11 +318,19 @@ class LogManager:
         return bool(self._dirty) and self._batch is None and self._failure is None
 
     def start_sync(self) -> SyncBatch | None:
-        """Collect what is to be made durable; None if nothing is, or a batch is under way, or the directory failed."""
+        """Collect what is to be made durable; None if nothing is, or a batch is under way, or the directory failed.
+
+        Of thousands of logs the first ones are collected; the others follow in the next batches.
+        """
         if self._batch is not None or not self._dirty or self._failure is not None:
             return None
-        logs, self._dirty = list(self._dirty), {}
-        entries = [(log, task) for log in logs if (task := log.start_sync()) is not None]
+        entries: list[tuple[PartitionLog, SyncTask]] = []
+        while self._dirty and not entries:
+            for log in list(islice(self._dirty, LOGS_A_BATCH)):
+                del self._dirty[log]
+                task = log.start_sync()
+                if task is not None:
+                    entries.append((log, task))
         if entries:
             self._batch = SyncBatch(entries)
         return self._batch
