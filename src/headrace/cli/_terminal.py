@@ -37,7 +37,7 @@ class _Shield:
 
     def __init__(self, stream: TextIO) -> None:
         self.stream: Final = stream
-        self.buffer: Final = _ShieldedBytes(self)
+        self.buffer: Any = _ShieldedBytes(self)
 
     def write(self, text: str) -> int:
         if not text.isprintable():

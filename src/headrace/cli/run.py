@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 import click
 
 from headrace.cli._output import fail, guarded, say
-from headrace.cli._terminal import printable
+from headrace.cli._terminal import printable, unshielded
 
 if TYPE_CHECKING:
     from headrace.workers.app import App
@@ -67,6 +67,9 @@ def run(target: str, directory: Path, log_level: str, log_format: str, *, reload
         options = ["--log-level", log_level, "--log-format", log_format]
         sys.exit(_Reloader(target, directory, options).run())
     _log_to_terminal(log_level.upper(), log_format)
+    sys.stdout = unshielded(
+        sys.stdout
+    )  # it is the program's, with its colours; nothing else writes there
     app = _load(target, directory)
     say(f"running {target}, pid {os.getpid()}; Ctrl-C stops it in order")
     try:

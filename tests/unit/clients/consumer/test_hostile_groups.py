@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -11,7 +11,8 @@ import pytest
 from headrace.clients.config import ConsumerConfig
 from headrace.clients.consumer import told
 from headrace.clients.consumer.assignors import StickyAssignor
-from headrace.clients.consumer.assignors.balance import _Division, balance
+from headrace.clients.consumer.assignors import balance as balances
+from headrace.clients.consumer.assignors.balance import _Takers, balance
 from headrace.clients.consumer.assignors.base import ExistingPartitions, MemberSubscription
 from headrace.clients.consumer.assignors.sticky import decode_history, encode_history
 from headrace.clients.consumer.classic import ClassicMember
@@ -88,23 +89,44 @@ def test_a_sticky_history_is_what_exists_and_counts_once() -> None:
     assert decode_history(repeated + struct.pack(">i", 9), existing) == (9, (("t", 1),))
 
 
+@pytest.mark.parametrize("topics", [1, 300])
 def test_a_claim_of_everything_costs_a_move_for_each_partition(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, topics: int
 ) -> None:
     looked: list[Any] = []
-    least = _Division.least
+    least = _Takers.least
 
-    def counted(division: _Division, topic: str) -> str:
-        looked.append(topic)
-        return least(division, topic)
+    def counted(takers: _Takers, sizes: Mapping[str, int]) -> str:
+        looked.append(takers)
+        return least(takers, sizes)
 
-    monkeypatch.setattr(_Division, "least", counted)
-    partitions = tuple(TopicPartition("t", number) for number in range(3000))
-    members = {f"m{number}": MemberSubscription(frozenset("t")) for number in range(3)}
-    divided = balance(members, {"t": 3000}, {"m0": (2**31 - 1, partitions)})
+    monkeypatch.setattr(_Takers, "least", counted)
+    counts = {f"t{number:03}": 3000 // topics for number in range(topics)}
+    partitions = tuple(TopicPartition(name, n) for name in counts for n in range(counts[name]))
+    members = {f"m{number}": MemberSubscription(frozenset(counts)) for number in range(3)}
+    divided = balance(members, counts, {"m0": (2**31 - 1, partitions)})
     assert [len(part) for part in divided.values()] == [1000] * 3
-    assert divided["m0"] == list(partitions[:1000])
+    assert set(divided["m0"]) < set(partitions)
+    assert {name for name, _ in divided["m0"]} == set(counts), "it keeps a bit of each topic"
     assert len(looked) <= 2000 + 3 * 3
+
+
+def test_members_that_want_very_different_topics_are_divided_in_bounded_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(balances, "MAX_LOOKS", 400)
+    counts = {f"t{number}": 4 for number in range(64)}
+    members = {"m": MemberSubscription(frozenset(counts))}
+    for bit in range(6):
+        wanted = frozenset(f"t{number}" for number in range(64) if number >> bit & 1)
+        members[f"n{bit}"] = MemberSubscription(wanted)
+    partitions = tuple(TopicPartition(name, n) for name in counts for n in range(4))
+    divided = balance(members, counts, {"m": (2**31 - 1, partitions)})
+    assert sorted(each for part in divided.values() for each in part) == sorted(partitions)
+    assert all(
+        name in members[member].topics for member, part in divided.items() for name, _ in part
+    )
+    assert max(map(len, divided.values())) <= 256 // 7 + 10
 
 
 class Taken(Home):

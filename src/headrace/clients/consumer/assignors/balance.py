@@ -5,9 +5,13 @@ from __future__ import annotations
 import heapq
 from bisect import insort
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from headrace.clients.consumer.assignors.base import MemberSubscription
 from headrace.types import TopicPartition
+
+MAX_LOOKS: Final = 1_000_000
+"""How often a set of members is looked at while single partitions move: about a second. Then the surplus of all moves."""
 
 Claims = Mapping[str, tuple[int, tuple[TopicPartition, ...]]]
 """Member id to the generation in which it was given its partitions, and these."""
@@ -20,7 +24,8 @@ def balance(
 ) -> dict[str, list[TopicPartition]]:
     """Give out every partition so that no move from one member to another would make their counts more equal.
 
-    Where all members want the same topics, that means counts over all topics that differ by at most one. Partitions
+    Where all members want the same topics, that means counts over all topics that differ by at most one. Counts may
+    differ by more where members want so many different sets of topics that `MAX_LOOKS` is reached. Partitions
     stay where they were as far as that allows; where members are equal, the first by member id gets it.
 
     Args:
@@ -92,8 +97,8 @@ class _Takers:
 class _Division:
     """Who has which partitions while they are divided.
 
-    A member may claim all partitions there are, and then nearly all of them move. So a move costs as many steps as the
-    giver has topics, and not as many as it has partitions.
+    A member may claim all partitions there are, and then nearly all of them move. So a move costs a step for each set
+    of members that wants some topics of the giver, and not for each topic or partition that the giver has.
     """
 
     def __init__(
@@ -102,6 +107,12 @@ class _Division:
         self._numbers: dict[str, dict[str, list[int]]] = {member: {} for member in owned}
         """Of each member, by topic, in order."""
         self._sizes = dict.fromkeys(owned, 0)
+        self._looks_left = MAX_LOOKS
+        self._most: dict[str, dict[_Takers, list[tuple[int, str]]]] = {}
+        """Of each member that has given, by who else wants them: its topics, those with most partitions first.
+
+        A heap of negative counts and names. Entries whose count has changed are dropped when they come up.
+        """
         groups = {tuple(members): _Takers(members) for members in takers.values() if members}
         self._takers = {
             topic: groups[tuple(members)] for topic, members in takers.items() if members
@@ -120,8 +131,15 @@ class _Division:
 
     def give(self, partition: TopicPartition, member: str) -> None:
         """Let a member have a partition."""
-        insort(self._numbers[member].setdefault(partition.topic, []), partition.partition)
+        numbers = self._numbers[member].setdefault(partition.topic, [])
+        insort(numbers, partition.partition)
         self._sizes[member] += 1
+        if member in self._most:
+            self._note(member, partition.topic, len(numbers))
+
+    def _note(self, member: str, topic: str, count: int) -> None:
+        heap = self._most[member].setdefault(self._takers[topic], [])
+        heapq.heappush(heap, (-count, topic))
 
     def assignment(self) -> dict[str, list[TopicPartition]]:
         """Return the partitions of every member."""
@@ -156,20 +174,59 @@ class _Division:
             for member in (taker, *fixed):
                 heapq.heappush(givers, (-self._sizes[member], member))
             fixed.clear()
+        if self._looks_left < 0:
+            self._spread()
+
+    def _spread(self) -> None:
+        """Give out anew what members have beyond the average, each partition to the least loaded of those that want it.
+
+        That is cheaper than the search for the best moves, and moves partitions that could have stayed.
+        """
+        average = -(-sum(self._sizes.values()) // len(self._sizes))
+        self._most.clear()
+        free: list[TopicPartition] = []
+        for member, topics in self._numbers.items():
+            surplus = self._sizes[member] - average
+            for topic in sorted(topics) if surplus > 0 else ():
+                while topics[topic] and surplus > 0:
+                    free.append(TopicPartition(topic, topics[topic].pop()))
+                    surplus -= 1
+                if not topics[topic]:
+                    del topics[topic]
+            if self._sizes[member] > average:
+                self._sizes[member] = average
+                for group in self._groups[member]:
+                    group.put(member, average)
+        for partition in free:
+            self.give(partition, self.least(partition.topic))
 
     def _give_one(self, giver: str) -> str | None:
         """Move one partition to who should have it; return that member, None where nobody should."""
         topics = self._numbers[giver]
-        if not topics:
+        if giver not in self._most:
+            self._most[giver] = {}
+            for topic, numbers in topics.items():
+                self._note(giver, topic, len(numbers))
+        self._looks_left -= len(self._most[giver]) + len(self._groups[giver])
+        if self._looks_left < 0:
             return None
-        least = {topic: self.least(topic) for topic in topics}
-        # Of several topics the one that the member has most of, so that it keeps a bit of each.
-        topic = min(topics, key=lambda name: (self._sizes[least[name]], -len(topics[name]), name))
-        taker = least[topic]
-        if self._sizes[taker] + 1 >= self._sizes[giver]:
+        best: tuple[int, int, str, str] | None = None
+        for takers, heap in self._most[giver].items():
+            while heap and -heap[0][0] != len(topics.get(heap[0][1], ())):
+                heapq.heappop(heap)
+            if heap:
+                least = takers.least(self._sizes)
+                # Of several topics the one that the member has most of, so that it keeps a bit of each.
+                found = (self._sizes[least], *heap[0], least)
+                best = found if best is None else min(best, found)
+        if best is None or best[0] + 1 >= self._sizes[giver]:
             return None
-        self.give(TopicPartition(topic, topics[topic].pop()), taker)
-        if not topics[topic]:
+        _, _, topic, taker = best
+        numbers = topics[topic]
+        self.give(TopicPartition(topic, numbers.pop()), taker)
+        if numbers:
+            self._note(giver, topic, len(numbers))
+        else:
             del topics[topic]
         self._sizes[giver] -= 1
         for group in self._groups[giver]:
