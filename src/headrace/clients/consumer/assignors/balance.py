@@ -11,7 +11,7 @@ from headrace.clients.consumer.assignors.base import MemberSubscription
 from headrace.types import TopicPartition
 
 MAX_LOOKS: Final = 1_000_000
-"""How often a set of members is looked at while single partitions move: about a second. Then the surplus of all moves."""
+"""How often a set of members is looked at while single partitions move, about a second; then the surplus of all moves."""
 
 Claims = Mapping[str, tuple[int, tuple[TopicPartition, ...]]]
 """Member id to the generation in which it was given its partitions, and these."""
@@ -178,7 +178,7 @@ class _Division:
             self._spread()
 
     def _spread(self) -> None:
-        """Give out anew what members have beyond the average, each partition to the least loaded of those that want it.
+        """Give out anew what members have beyond the average, each partition to who has fewest of those that want it.
 
         That is cheaper than the search for the best moves, and moves partitions that could have stayed.
         """
