@@ -11,7 +11,7 @@ from headrace.clients.consumer.assignors.base import MemberSubscription
 from headrace.types import TopicPartition
 
 MAX_LOOKS: Final = 1_000_000
-"""Looks at a set of members while single partitions move, about a second of them; then all surplus is given out anew."""
+"""Looks at sets of members while single partitions move: about a second. After them all surplus is given out anew."""
 
 Claims = Mapping[str, tuple[int, tuple[TopicPartition, ...]]]
 """Member id to the generation in which it was given its partitions, and these."""
