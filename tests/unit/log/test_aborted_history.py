@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import errno
+import random
 
 import pytest
 
 from headrace.core.log import aborted_history
 from headrace.core.log.aborted_history import AbortedCache, AbortedHistory
 from headrace.core.log.aborted_lookup import AbortedLookup
-from headrace.core.log.aborted_transactions import AbortedTransaction
+from headrace.core.log.aborted_transactions import AbortedTransaction, AbortedTransactions
 from headrace.core.log.partition_log import PartitionLog
 from headrace.core.log.shared import Shared
 from headrace.errors import StorageError
@@ -201,6 +202,38 @@ def test_when_too_many_span_one_batch_those_of_its_producers_are_told() -> None:
     assert {entry.producer_id for entry in told} == {499, *range(63)}
     for most in (1, 64, 499, 500):
         assert read_committed(log, most_told=most) == [(1000, b"k", b"v")]
+
+
+def test_of_many_that_span_an_offset_only_those_are_made_that_may_be_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = open_log(MemoryFileSystem(), shared=shared(most_in_segment=100))
+    order = random.Random(1).sample(range(950), 950)
+    for producer_id in order:
+        begin(log, producer_id)
+    for producer_id in range(950):
+        end(log, producer_id, committed=False)
+    settle(log)
+    known = history(log)
+    made = 0
+    original = AbortedTransactions.__getitem__
+
+    def counted(self: AbortedTransactions, number: int) -> AbortedTransaction:
+        nonlocal made
+        made += 1
+        return original(self, number)
+
+    monkeypatch.setattr(AbortedTransactions, "__getitem__", counted)
+    for offset, end_offset in ((0, 1900), (0, 30), (400, 500), (949, 951), (1200, 1201)):
+        whole = known.between(offset, end_offset)
+        assert whole == sorted(whole, key=lambda entry: entry.first_offset)
+        made = 0
+        assert known.between(offset, end_offset, most=20) == whole[:21]
+        assert made <= 10 * 21
+        made = 0
+        chosen = [entry for entry in whole if entry.producer_id in {3, 500, 949}]
+        assert known.between(offset, end_offset, producers={3, 500, 949}) == chosen
+        assert made <= 3
 
 
 def test_one_answer_over_many_partitions_tells_of_a_bounded_number() -> None:

@@ -11,7 +11,8 @@ and searched in less than 2 ms. When all active segments together have `MAX_IN_M
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
+from operator import attrgetter
 from typing import Final
 
 from headrace.core.log.aborted_index import TXNINDEX_SUFFIX, decode_aborted, encode_aborted
@@ -29,6 +30,7 @@ MAX_IN_MEMORY: Final = 2 << 20
 MAX_CACHED: Final = 512 << 10
 """How many aborted transactions of sealed segments are in memory because they were asked for: 16 MiB."""
 _MAX_CARRIED: Final = 64
+_FIRST_OFFSET: Final = attrgetter("first_offset")
 
 
 class AbortedPart:
@@ -288,8 +290,21 @@ class AbortedHistory:
 
     # Questions
 
-    def between(self, offset: int, end_offset: int) -> list[AbortedTransaction]:
+    def between(
+        self,
+        offset: int,
+        end_offset: int,
+        *,
+        most: int | None = None,
+        producers: Container[int] | None = None,
+    ) -> list[AbortedTransaction]:
         """Return those that have something from `offset` on and below `end_offset`, by their first offsets.
+
+        Args:
+            offset: Where the range begins.
+            end_offset: Where it ends.
+            most: When there are more, only the first ones are returned, one more than this; None for all.
+            producers: Whose transactions; None for those of all.
 
         Raises:
             StorageError: A file is not there or damaged.
@@ -300,13 +315,16 @@ class AbortedHistory:
             if part.least_first_offset < end_offset:
                 carried = part.carried if end_offset <= part.base_offset else None
                 entries = self._entries(part) if carried is None else carried
-                found += entries.between(offset, end_offset)
+                found += entries.between(offset, end_offset, most=most, producers=producers)
+                if most is not None and len(found) > most + 1:
+                    found = sorted(found, key=_FIRST_OFFSET)[: most + 1]
+                    end_offset = found[-1].first_offset + 1  # what begins later is one too many
             if part.last_stable_offset >= end_offset:
                 break
         else:
-            found += self._active.between(offset, end_offset)
-        found.sort(key=lambda entry: entry.first_offset)
-        return found
+            found += self._active.between(offset, end_offset, most=most, producers=producers)
+        found.sort(key=_FIRST_OFFSET)
+        return found if most is None else found[: most + 1]
 
     def marked_within(self, base_offset: int, end_offset: int) -> AbortedTransactions:
         """Return those whose markers lie in the sealed segments between two offsets.

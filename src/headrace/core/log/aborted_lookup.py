@@ -61,8 +61,7 @@ class AbortedLookup:
             return found, entries
         size = _size_below(segment, found, first)
         if not size:
-            headers = _headers(segment, found)
-            size, kept = _few(headers, entries)
+            size, kept = _few(log, offset, _headers(segment, found))
         else:
             kept = [entry for entry in entries if entry.first_offset < first]
         return FileRange(found.file, found.position, size), self._tell(kept)
@@ -85,7 +84,7 @@ class AbortedLookup:
         headers = [header for _, header in iterate_headers(records)]
         size = sum(header.size for header in headers if header.next_offset <= first)
         if not size:
-            size, kept = _few(headers, entries)
+            size, kept = _few(log, found.start_offset, headers)
         else:
             kept = [entry for entry in entries if entry.first_offset < first]
         return bytes(records[:size]), self._tell(kept)
@@ -93,10 +92,10 @@ class AbortedLookup:
     def _find(
         self, log: PartitionLog, offset: int, end_offset: int
     ) -> tuple[int | None, Sequence[AbortedTransaction]]:
-        """Return the aborted transactions of a range; and where it is to end if these are too many, None if not."""
+        """Return the first aborted transactions of a range, and where it is to end if these are not all; else None."""
         aborted = log.producers.transactions.aborted
         loads = aborted.cache.loads
-        entries = aborted.between(offset, end_offset)
+        entries = aborted.between(offset, end_offset, most=self._left)
         self._left -= _FILE_COST * (aborted.cache.loads - loads)
         most = max(self._left, 0)
         if len(entries) > most:
@@ -127,15 +126,11 @@ def _headers(segment: Segment, found: FileRange) -> Iterable[BatchHeader]:
 
 
 def _few(
-    headers: Iterable[BatchHeader], entries: Iterable[AbortedTransaction]
+    log: PartitionLog, offset: int, headers: Iterable[BatchHeader]
 ) -> tuple[int, list[AbortedTransaction]]:
     """Return the size of the first batches, and the transactions of their producers that they have something of."""
     first = list(islice(headers, _FEW))
     producers = {header.producer_id for header in first}
-    end_offset = first[-1].next_offset
-    kept = [
-        entry
-        for entry in entries
-        if entry.producer_id in producers and entry.first_offset < end_offset
-    ]
+    aborted = log.producers.transactions.aborted
+    kept = aborted.between(offset, first[-1].next_offset, producers=producers)
     return sum(header.size for header in first), kept

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import Final, NamedTuple
 
 _FIELDS: Final = 4
@@ -76,17 +76,38 @@ class AbortedTransactions:
         """Return those whose markers lie between two offsets."""
         return self.part(self.number_at(base_offset), self.number_at(end_offset))
 
-    def between(self, offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """Return those that have something from `offset` on and below `end_offset`, by their markers."""
+    def between(
+        self,
+        offset: int,
+        end_offset: int,
+        *,
+        most: int | None = None,
+        producers: Container[int] | None = None,
+    ) -> list[AbortedTransaction]:
+        """Return those that have something from `offset` on and below `end_offset`, by their markers.
+
+        Args:
+            offset: Where the range begins.
+            end_offset: Where it ends.
+            most: When there are more, only those with the least first offsets are returned, one more than this; None
+                for all.
+            producers: Whose transactions; None for those of all.
+        """
         first = self.number_at(offset)
         # Last stable offsets never fall: the first entry that has one at the end or behind it is the last that counts.
         last = self._search(_STABLE, first, end_offset)
         first_offsets = self.fields[first * _FIELDS + _FIRST : (last + 1) * _FIELDS : _FIELDS]
-        return [
-            self[number]
+        if most is not None and len(first_offsets) > most + 1:
+            end_offset = min(end_offset, sorted(first_offsets)[most] + 1)
+        numbers = [
+            number
             for number, first_offset in enumerate(first_offsets, first)
             if first_offset < end_offset
         ]
+        if producers is not None:
+            fields = self.fields
+            numbers = [number for number in numbers if fields[number * _FIELDS] in producers]
+        return [self[number] for number in numbers]
 
     def least_first_offset(self, number: int = 0) -> int:
         """Return the least first offset of the entries from a number on, of which there is one at least."""
