@@ -62,6 +62,8 @@ NO_RECORDS: Final = b""
 PARTITIONS_AT_ONCE: Final = 500
 """More partitions than these are read in steps."""
 _PARTITIONS_A_PIECE: Final = 100
+_NOTHING_TO_TELL: Final = AbortedLookup(0)
+"""For readers of uncommitted records, to whom no transactions are told."""
 LONGEST_WAIT_MS: Final = 300_000
 """A longer wait is cut short with an empty answer: a client that is gone must not be remembered for weeks."""
 
@@ -139,7 +141,8 @@ class _Read:
     ) -> None:
         self._broker = broker
         self._context = context
-        self._lookup = AbortedLookup()
+        committed = request.isolation_level == READ_COMMITTED
+        self._lookup = AbortedLookup() if committed else _NOTHING_TO_TELL
         self._reading = SelectiveReading(broker.now_ms, tags)
         self._turns: int | None = None
         """How many partitions have yet to be looked into, once the first has been."""
