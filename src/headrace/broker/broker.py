@@ -14,13 +14,14 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping, Sequence
 from types import GeneratorType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from headrace.broker.access.audit import Audit
 from headrace.broker.access.audited import CHANGING, audited
 from headrace.broker.access.authentication import Authenticator
 from headrace.broker.access.authorizer import Authorizer
 from headrace.broker.access.credentials import ScramCredentials
+from headrace.broker.access.session import LOCAL, Session
 from headrace.broker.configs.broker_settings import BrokerSettings
 from headrace.broker.context import CloseConnection, Endpoint, RequestContext, VersionRange
 from headrace.broker.coordinators.group_settings import GroupSettings, consumer_times
@@ -50,7 +51,7 @@ from headrace.broker.partition import Partition
 from headrace.broker.quotas.client_quotas import ClientQuotas
 from headrace.broker.quotas.throttling import Throttled, Throttling
 from headrace.broker.replica_manager import ReplicaManager
-from headrace.broker.steps import Steps
+from headrace.broker.steps import Steps, Work
 from headrace.broker.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from headrace.broker.topics import Topic, Topics
 from headrace.config.broker import BrokerConfig
@@ -83,6 +84,7 @@ APIS: Final[tuple[Api, ...]] = tuple(
     Api(module.API_KEY, module.VERSIONS, getattr(module, "SERVED", module.VERSIONS), module.handle)
     for module in REGISTRY
 )
+T = TypeVar("T")
 _HANDLERS: Final = {
     (api.key, version): audited(api.key, api.handle)
     for api in APIS
@@ -337,6 +339,14 @@ class Broker:
             value: Message | None = reply.value
             return value
         return reply
+
+    def finish_in_steps(self, work: Work[T], session: Session) -> T | Deferred[T]:
+        """Do some work on an answer after `handle`, such as its encoding; its later steps are done by `tick`.
+
+        The next request of the connection waits until the work is done, unless an earlier one is worked on: then this
+        answer belongs to one that has waited.
+        """
+        return self.steps.run(work, LOCAL if session.busy else session)
 
     @property
     def now_ms(self) -> int:

@@ -16,6 +16,7 @@ from headrace.errors import ProtocolError
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.codec import Message, skip_tags
 from headrace.protocol.messages import API_MODULES
+from headrace.protocol.pieces import Pieces, encode_in_pieces
 from headrace.types import Payload
 
 M = TypeVar("M", bound=Message)
@@ -163,6 +164,15 @@ def encode_response(header: RequestHeader, response: Message) -> list[Payload]:
     tagged = version >= response.FLEXIBLE_VERSION and response.API_KEY != _API_VERSIONS
     layout = _TAGGED_RESPONSE_PREFIX if tagged else _RESPONSE_PREFIX
     return _with_length(response.encode(version, layout.pack(0, header.correlation_id)))
+
+
+def encode_long_response(header: RequestHeader, response: Message) -> Pieces:
+    """Return the same in more buffers, some elements at a time; see `headrace.protocol.pieces`."""
+    version = header.api_version
+    tagged = version >= response.FLEXIBLE_VERSION and response.API_KEY != _API_VERSIONS
+    layout = _TAGGED_RESPONSE_PREFIX if tagged else _RESPONSE_PREFIX
+    prefix = layout.pack(0, header.correlation_id)
+    return _with_length((yield from encode_in_pieces(response, version, prefix)))
 
 
 def encode_unsupported_version(header: RequestHeader, response: Message) -> list[Payload]:

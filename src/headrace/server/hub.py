@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from time import perf_counter_ns
 from typing import Any, Final, Protocol
 
 from headrace.broker.access.authentication import BEFORE_AUTHENTICATION, UNAUTHENTICATED
+from headrace.broker.access.session import Session
 from headrace.broker.context import CloseConnection, RequestContext
 from headrace.broker.quotas.client_quotas import ClientQuotas
 from headrace.broker.quotas.throttling import Throttled, pause_in
+from headrace.broker.steps import ENCODING_COST, Work
 from headrace.clock import SteadyClock
 from headrace.config.broker import BrokerConfig
 from headrace.core.deferred import Deferred
@@ -26,10 +29,12 @@ from headrace.protocol.frame import (
     RequestHeader,
     UnsupportedVersion,
     decode_request,
+    encode_long_response,
     encode_response,
     encode_unsupported_version,
 )
 from headrace.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
+from headrace.protocol.pieces import is_long
 from headrace.server.admission import Admission, longest_list
 from headrace.server.aside import Aside
 from headrace.server.budget import MemoryBudget
@@ -70,6 +75,9 @@ class ServedBroker(Protocol):
     ) -> Throttled:
         """Charge a request to its client; returns the reply to send, and how long to mute the connection."""
 
+    def finish_in_steps(self, work: Work[Any], session: Session) -> Any:
+        """Do some work on an answer, and return its outcome, or a `Deferred` of it if it takes several steps."""
+
     def unsupported_version(self) -> Message:
         """Return the answer to an ApiVersions request of unknown version."""
 
@@ -100,7 +108,7 @@ class ServedBroker(Protocol):
 class _ResponseSlot(Slot):
     """The place of a response that the broker will resolve."""
 
-    __slots__ = ("_deferred", "_header", "_hub")
+    __slots__ = ("_deferred", "_header", "_hub", "_may_be_long")
 
     def __init__(
         self,
@@ -113,6 +121,8 @@ class _ResponseSlot(Slot):
         self._hub = hub
         self._header = header
         self._deferred: Deferred[Any] | None = deferred
+        self._may_be_long = connection.session.busy
+        """Whether the request is answered in steps: then the response may be so long that encoding takes several."""
         deferred.on_done(self.resolve)
 
     def cancel(self) -> None:
@@ -136,10 +146,23 @@ class _ResponseSlot(Slot):
             self._hub.report_bug("request_failed", self.connection, self._header, response)
             self.connection.close("the broker failed", quietly=True)
             return
+        in_steps = self._may_be_long and is_long(response)
         try:
-            payloads = self._hub.encode(self.connection, self._header, response)
+            payloads = self._hub.encode(self.connection, self._header, response, in_steps=in_steps)
         except Exception as error:  # noqa: BLE001 - our own bug must not stop the other connections
-            self._hub.report_bug("response_failed", self.connection, self._header, error)
+            payloads = error
+        if isinstance(payloads, Deferred):
+            self._deferred = payloads
+            payloads.on_done(lambda outcome: self._encoded(response, outcome))
+        else:
+            self._encoded(response, payloads)
+
+    def _encoded(self, response: Message, payloads: Sequence[Payload] | Exception) -> None:
+        self._deferred = None
+        if self.connection.lost:
+            return
+        if isinstance(payloads, Exception):
+            self._hub.report_bug("response_failed", self.connection, self._header, payloads)
             self.connection.close("the broker failed", quietly=True)
             return
         if self._hub.quotas.active:
@@ -262,15 +285,37 @@ class BrokerHub:
             ) from error
 
     def encode(
-        self, connection: Connection, header: RequestHeader, response: Any
-    ) -> Sequence[Payload]:
-        """Encode a response; while there are quotas the connection's next request pays for the time that it takes."""
+        self,
+        connection: Connection,
+        header: RequestHeader,
+        response: Any,
+        *,
+        in_steps: bool = False,
+    ) -> Any:
+        """Encode a response; while there are quotas the connection's next request pays for the time that it takes.
+
+        Args:
+            connection: The connection that it is for.
+            header: The header of the request.
+            response: The response.
+            in_steps: Whether it is so long that other requests are to have their turn meanwhile.
+
+        Returns:
+            The payloads; in steps perhaps a `Deferred` of the payloads, or of an exception.
+        """
+        encode = partial(self._encode_in_steps, connection) if in_steps else _encode
         if not self.quotas.active:
-            return _encode(header, response)
+            return encode(header, response)
         began_ns = perf_counter_ns()
-        payloads = _encode(header, response)
+        payloads = encode(header, response)
         connection.session.unpaid_us += (perf_counter_ns() - began_ns) // 1000
         return payloads
+
+    def _encode_in_steps(
+        self, connection: Connection, header: RequestHeader, response: Message
+    ) -> Any:
+        work = _encoding(header, response)
+        return self._broker.finish_in_steps(work, connection.session)
 
     def _measured(
         self,
@@ -430,6 +475,17 @@ def _encode(header: RequestHeader, response: Any) -> Sequence[Payload]:
         return ()
     token = bytes(response.auth_bytes)
     return [len(token).to_bytes(4) + token]
+
+
+def _encoding(header: RequestHeader, response: Message) -> Work[Sequence[Payload]]:
+    pieces = encode_long_response(header, response)
+    while True:
+        try:
+            size = next(pieces)
+        except StopIteration as end:
+            payloads: Sequence[Payload] = end.value
+            return payloads
+        yield size * ENCODING_COST
 
 
 def _api_name(api_key: int) -> str:

@@ -26,8 +26,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from headrace.broker.access.session import Session
 from headrace.broker.context import RequestContext
 from headrace.broker.quotas.throttling import Throttled
+from headrace.broker.steps import Work
 from headrace.clock import SteadyClock
 from headrace.config import listeners
 from headrace.config.broker import BrokerConfig
@@ -298,6 +300,14 @@ class _SharedBroker:
             return self._broker.throttle(
                 context, request, reply, request_bytes=request_bytes, used_us=used_us
             )
+
+    def finish_in_steps(self, work: Work[Any], session: Session) -> Any:
+        with self._lock:
+            outcome = self._broker.finish_in_steps(work, session)
+            if isinstance(outcome, Deferred) and not outcome.done:
+                outcome = self._in_the_loop(outcome)
+            self._world.hand_over()
+        return outcome
 
     def unsupported_version(self) -> Message:
         return self._broker.unsupported_version()

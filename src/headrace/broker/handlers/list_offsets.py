@@ -22,7 +22,7 @@ from headrace.broker.access.authorizer import allows
 from headrace.broker.context import RequestContext, VersionRange
 from headrace.broker.lookup import find_partition
 from headrace.broker.partition import Partition
-from headrace.broker.steps import Work
+from headrace.broker.steps import ENTRY_COST, Work
 from headrace.core.log.time_lookup import find, find_newest
 from headrace.errors import ApiError, ErrorCode, StorageError
 from headrace.protocol.api_keys import ApiKey
@@ -63,10 +63,12 @@ def handle(
     for topic in request.topics:
         found = ListOffsetsTopicResponse(name=topic.name)
         response.topics.append(found)
+        yield ENTRY_COST
         if not allows(broker, context, Operation.DESCRIBE, ResourceType.TOPIC, topic.name):
             found.partitions = [
                 _failed(wanted, ErrorCode.TOPIC_AUTHORIZATION_FAILED) for wanted in topic.partitions
             ]
+            yield len(topic.partitions) * _PARTITION_COST // 4
             continue
         for wanted in topic.partitions:
             if _is_new(seen, topic.name, wanted.partition_index):

@@ -1,0 +1,146 @@
+"""Answers of many elements are encoded in steps, so that other requests have their turn meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from headrace.broker.access.session import Session
+from headrace.broker.delayed import Purgatory
+from headrace.broker.steps import ENCODING_COST, STEP_COST, Steps
+from headrace.clock import SteadyClock
+from headrace.config.broker import parse_broker_config
+from headrace.core.deferred import Deferred
+from headrace.protocol.frame import RequestHeader, encode_request, encode_response
+from headrace.protocol.messages.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from headrace.server.hub import BrokerHub
+from headrace.server.limits import ServerLimits
+from headrace.server.log import RateLimited
+from headrace.types import Payload
+from tests.unit.server.fakes import RecordingJournal
+from tests.unit.server.loops import on_loop
+
+HEADER = RequestHeader(2, 9, 5, "c")
+
+
+class World:
+    """A hub with a broker whose answers come late, and a connection that notes what it gets."""
+
+    def __init__(self) -> None:
+        self.purgatory = Purgatory()
+        self.steps = Steps(self.purgatory)
+        self.session = Session()
+        self.closed: list[str] = []
+        self.sent: list[Sequence[Payload]] = []
+        self.journal = RecordingJournal()
+        self.connection: Any = SimpleNamespace(
+            session=self.session,
+            client="c",
+            local_host="h",
+            local_port=1,
+            lost=False,
+            close=lambda reason, **_: self.closed.append(reason),
+        )
+        broker: Any = SimpleNamespace(
+            config=parse_broker_config({}),
+            quotas=SimpleNamespace(active=False),
+            handle=lambda _context, _request: self.answer,
+            finish_in_steps=self.steps.run,
+        )
+        clock = SteadyClock()
+        self.hub = BrokerHub(
+            asyncio.get_running_loop(),
+            broker,
+            clock=clock,
+            limits=ServerLimits(),
+            journal=RateLimited(self.journal, clock.now_ms),
+            on_failure=lambda _: None,
+        )
+
+    def request(self, *, in_steps: bool = True) -> Any:
+        """Send a request that the broker works on; return the place of its answer."""
+        self.answer: Deferred[Any] = Deferred()
+        self.session.busy = in_steps
+        frame = joined(encode_request(HEADER, ListOffsetsRequest()))
+        slot: Any = self.hub.handle(self.connection, memoryview(frame)[4:])
+        self.connection.slot_filled = lambda: self.sent.append(slot.payloads)
+        self.session.busy = False
+        return slot
+
+    def work(self) -> int:
+        """Do all steps; return how many there were."""
+        steps = 0
+        while self.steps:
+            self.steps.tick()
+            self.purgatory.deliver()
+            steps += 1
+        return steps
+
+
+def offsets(partitions: int) -> ListOffsetsResponse:
+    parts = [ListOffsetsPartitionResponse(partition_index=index) for index in range(partitions)]
+    return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="t", partitions=parts)])
+
+
+def joined(payloads: Sequence[Any]) -> bytes:
+    return b"".join(payloads)
+
+
+@on_loop
+async def test_a_long_answer_is_encoded_in_steps() -> None:
+    world = World()
+    world.request()
+    world.answer.resolve(offsets(31_000))
+    assert (world.session.busy, world.sent) == (True, [])
+    assert world.work() >= 31_000 * ENCODING_COST // STEP_COST // 2
+    assert world.session.busy is False
+    [payloads] = world.sent
+    assert joined(payloads) == joined(encode_response(HEADER, offsets(31_000)))
+    world.hub.stop()
+
+
+@on_loop
+async def test_a_short_answer_and_one_of_a_single_step_are_encoded_at_once() -> None:
+    world = World()
+    for partitions, in_steps in ((900, True), (3_000, False)):
+        world.request(in_steps=in_steps)
+        world.answer.resolve(offsets(partitions))
+        assert not world.steps
+    assert [joined(each) for each in world.sent] == [
+        joined(encode_response(HEADER, offsets(partitions))) for partitions in (900, 3_000)
+    ]
+    world.hub.stop()
+
+
+@on_loop
+async def test_an_answer_that_nobody_wants_any_more_is_not_encoded_further() -> None:
+    world = World()
+    slot = world.request()
+    world.answer.resolve(offsets(31_000))
+    slot.cancel()
+    assert world.work() <= 1
+    assert not world.sent
+    assert not world.session.busy
+    world.hub.stop()
+
+
+@on_loop
+async def test_an_answer_that_cannot_be_encoded_closes_its_connection() -> None:
+    for wrong in (0, 30_999):
+        world = World()
+        world.request()
+        response = offsets(31_000)
+        response.topics[0].partitions[wrong].offset = 1 << 70
+        world.answer.resolve(response)
+        world.work()
+        assert world.closed == ["the broker failed"]
+        assert not world.sent
+        assert [event for event, _ in world.journal.lines] == ["response_failed"]
+        world.hub.stop()
