@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from headrace.core.coordinator.group import memory
 from headrace.core.deferred import Deferred
 from headrace.core.log.control_batch import Marker
 from headrace.errors import ErrorCode
@@ -96,6 +97,27 @@ def test_b17_offsets_count_from_the_commit_marker_on(*, committed: bool, restart
     if restarts:
         world.restart()
     assert stable(world) == (0, 9 if committed else 5)
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_one_transaction_commits_a_bounded_number_of_offsets(
+    monkeypatch: pytest.MonkeyPatch, *, committed: bool
+) -> None:
+    monkeypatch.setattr(memory, "PENDING_LIMIT", 3)
+    world = GroupWorld()
+    for partition in range(3):
+        assert code(txn_commit(world, 9, partition=partition)) == 0
+    refused = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+    assert code(txn_commit(world, 9, partition=3)) == refused
+    assert code(txn_commit(world, 10, partition=2)) == 0, "it is one of the three"
+    assert code(txn_commit(world, 9, partition=3, producer=2)) == 0, "in another transaction"
+    world.restart()
+    assert code(txn_commit(world, 9, partition=3)) == refused
+    end(world, committed=committed)
+    assert code(txn_commit(world, 9, partition=3)) == 0
+    end(world, committed=committed)
+    end(world, committed=committed, producer=2)
+    assert not world.coordinator.memory._pending
 
 
 def test_a_group_that_has_pending_offsets_only_exists() -> None:

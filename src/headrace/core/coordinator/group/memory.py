@@ -27,6 +27,8 @@ OFFSETS_GROUP_BYTES: Final = 800
 GROUP_LIMIT: Final = 4 << 20
 GROUPS_LIMIT: Final = 256 << 20
 OFFSETS_LIMIT: Final = 512 << 20
+PENDING_LIMIT: Final = 25_000
+"""Offsets that one transaction commits: its markers make them count, some thirty milliseconds together."""
 
 
 class Held(Protocol):
@@ -43,7 +45,14 @@ class Held(Protocol):
 class GroupMemory:
     """What all groups hold, and what offsets hold that groups have committed."""
 
-    __slots__ = ("group_limit", "groups_bytes", "groups_limit", "offsets_bytes", "offsets_limit")
+    __slots__ = (
+        "_pending",
+        "group_limit",
+        "groups_bytes",
+        "groups_limit",
+        "offsets_bytes",
+        "offsets_limit",
+    )
 
     def __init__(
         self,
@@ -63,6 +72,8 @@ class GroupMemory:
         self.offsets_limit = offsets_limit
         self.groups_bytes = 0
         self.offsets_bytes = 0
+        self._pending: dict[int, int] = {}
+        """How many offsets each producer has pending in its transaction."""
 
     def count(self, group: Held) -> None:
         """Take note of what a group holds now."""
@@ -88,3 +99,13 @@ class GroupMemory:
     def has_room_for_offsets(self, added_bytes: int) -> bool:
         """Whether offsets may hold so much more."""
         return added_bytes <= 0 or self.offsets_bytes + added_bytes <= self.offsets_limit
+
+    def pending_changed(self, producer_id: int, more: int) -> None:
+        """Take note that a producer has so many more offsets pending, or fewer if `more` is negative."""
+        count = self._pending.pop(producer_id, 0) + more
+        if count:
+            self._pending[producer_id] = count
+
+    def has_room_for_pending(self, producer_id: int, more: int) -> bool:
+        """Whether a transaction may commit so many more offsets."""
+        return more <= 0 or self._pending.get(producer_id, 0) + more <= PENDING_LIMIT

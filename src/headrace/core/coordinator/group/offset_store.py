@@ -6,7 +6,7 @@ later takes effect before its transaction is committed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from headrace.core.coordinator.group.memory import OFFSET_BYTES, OFFSETS_GROUP_BYTES, GroupMemory
@@ -72,6 +72,8 @@ class OffsetStore:
     def clear(self) -> None:
         """Forget all offsets."""
         self._hold(-self._held_bytes)
+        for producer_id, places in self._producers.items():
+            self._memory.pending_changed(producer_id, -len(places))
         for held in (self._groups, self._pending, self._producers):
             held.clear()
 
@@ -83,6 +85,12 @@ class OffsetStore:
             - held_bytes(self.get(commit.group_id, commit.topic, commit.partition))
             for commit in commits
         )
+
+    def added_pending(self, producer_id: int, commits: Iterable[OffsetCommit]) -> int:
+        """Return of how many partitions a transaction has nothing pending yet that it is to commit offsets for."""
+        known = self._producers.get(producer_id, {})
+        places = {(commit.group_id, (commit.topic, commit.partition)) for commit in commits}
+        return len(places - known.keys())
 
     def _set(self, commit: OffsetCommit, committed: CommittedOffset) -> None:
         topics = self._groups.get(commit.group_id)
@@ -105,6 +113,8 @@ class OffsetStore:
         by_producer = self._pending.setdefault(commit.group_id, {}).setdefault(key, {})
         if producer_id in by_producer:
             self._hold(-held_bytes(by_producer[producer_id].commit.committed))
+        else:
+            self._memory.pending_changed(producer_id, 1)
         self._hold(held_bytes(commit.committed))
         by_producer[producer_id] = _Pending(self._number, epoch, commit)
         self._producers.setdefault(producer_id, {})[commit.group_id, key] = None
@@ -138,6 +148,7 @@ class OffsetStore:
     def _forget(self, group_id: str, key: Key, producer_id: int) -> None:
         places = self._producers[producer_id]
         del places[group_id, key]
+        self._memory.pending_changed(producer_id, -1)
         if not places:
             del self._producers[producer_id]
         keys = self._pending[group_id]

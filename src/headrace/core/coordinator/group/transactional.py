@@ -5,6 +5,8 @@ They are records of the producer's in the group's partition: pending until the m
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from headrace.core.coordinator.group.fencing import Committer
 from headrace.core.coordinator.group.kinds import kind_of
 from headrace.core.coordinator.group.offsets import require_room
@@ -68,8 +70,22 @@ def commit_offsets(
         )
         for topic in request.topics
     ]
-    require_room(shard, [record.commit for record in records])
+    commits = [record.commit for record in records]
+    require_room(shard, commits)
+    _require_few(shard, request.producer_id, commits)
     return Result(TxnOffsetCommitResponse(topics=topics), records)
+
+
+def _require_few(shard: GroupShard, producer_id: int, commits: Sequence[OffsetCommit]) -> None:
+    """Refuse offsets that would be more than one transaction may commit: its markers make them count in one step.
+
+    Raises:
+        ApiError: INVALID_COMMIT_OFFSET_SIZE, as in `require_room`.
+    """
+    added = shard.offsets.added_pending(producer_id, commits)
+    if not shard.memory.has_room_for_pending(producer_id, added):
+        shard.journal.warning("transactional_offsets_limited", producer_id=producer_id)
+        raise ApiError(ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
 
 
 def commit_failed(request: TxnOffsetCommitRequest, error: ErrorCode) -> TxnOffsetCommitResponse:
