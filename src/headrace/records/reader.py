@@ -3,8 +3,8 @@
 About 1.2 million records a second, and eight times as many with the accelerator: for timestamp lookup, the
 coordinators' own topics, and clients. The produce and fetch paths of the broker never come here.
 
-A batch of some kilobytes may hold millions of records, of which each takes some hundred bytes of memory once it is
-decoded. So whoever reads batches of others reads them in slices (`BatchSlices`, `read_records`).
+A batch of some kilobytes may hold millions of records, and each decoded record takes some hundred bytes of memory. So
+code that reads batches of other programs reads them in slices (`BatchSlices`, `read_records`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ R = TypeVar("R", bound=tuple[Any, ...])
 SLICE_RECORDS: Final = 4096
 """Most records of a batch that are decoded at a time."""
 SLICE_BYTES: Final = 1 << 20
-"""Bytes of encoded records that are decoded at a time, about; records with headers end a slice that has more."""
+"""About so many bytes of encoded records are decoded at a time. A slice ends at a record with headers beyond them."""
 
 _CODECS: Final = {int(codec): codec for codec in Compression}
 
@@ -151,7 +151,7 @@ class BatchSlices(Generic[R]):
         return 0 if self._data is None or not self._header.compression else len(self._data)
 
     def release(self) -> None:
-        """Let the decompressed records go; they are decompressed again when the next slice is asked for."""
+        """Free the decompressed records; the next slice decompresses them again."""
         self._data = None
 
     def next_slice(self) -> list[R]:

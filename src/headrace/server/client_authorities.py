@@ -1,9 +1,8 @@
-"""The names of the authorities that a server asks client certificates of, in its CertificateRequest.
+"""Names the trusted authorities in the CertificateRequest of a TLS server.
 
-A client with several certificates chooses by them. Python's `ssl` verifies by a trust store and names none of it
-(OpenSSL's SSL_CTX_add_client_CA has no counterpart there), so the function of the library is called directly, on the
-context inside Python's object. Where that object's layout is not known nothing is called: the request then names no
-authority, which allows any.
+A client with several certificates chooses one by these names. Python's `ssl` has no counterpart of OpenSSL's
+SSL_CTX_add_client_CA, so this module calls that function directly, on the context inside Python's object. Where the
+layout of that object is not known, nothing is called. The request then names no authority, which allows any.
 """
 
 from __future__ import annotations

@@ -11,9 +11,9 @@ from headrace.errors import CorruptRecordError
 from headrace.types import TopicPartition
 
 STEP_COST: Final = 16_384
-"""How much is looked at for the next record before the consumer turns to other things: see `Slice.cost`."""
+"""The cost of a search for the next record after which the consumer does other work first; the unit of `Slice.cost`."""
 RELEASE_BYTES: Final = 1 << 20
-"""What decompresses to less is kept while its partition is paused."""
+"""A paused partition keeps a decompressed batch of at most so many bytes."""
 
 
 class Cursor:
@@ -125,15 +125,17 @@ class Cursor:
         return 0 if self.fetched is None else self.fetched.held
 
     def release(self) -> None:
-        """Let a large decompressed batch go while the partition waits; it is decompressed again when it is wanted."""
+        """Free a large decompressed batch while the partition is paused; the next slice decompresses it again."""
         if self.fetched is not None and self.held > RELEASE_BYTES:
             self.fetched.release()
 
     def decode(self) -> bool:
         """Make sure that a record waits to be handed out, if one was fetched; batches without any move the position.
 
-        At most `STEP_COST` is looked at for it: false says that there is no record, or that there is more to look at,
-        and then the cursor is not `empty`.
+        The search ends when its cost reaches `STEP_COST`.
+
+        Returns:
+            False when there is no record, or when the search has to go on: the cursor is not `empty` then.
 
         Raises:
             CorruptRecordError: The next batch is damaged; the position stays before it.
@@ -145,7 +147,10 @@ class Cursor:
             try:
                 found = self.fetched.next_slice()
             except CorruptRecordError as error:
-                raise CorruptRecordError(f"{self.name} at offset {self.offset}: {error}") from error
+                text = f"{self.name} at offset {self.offset}: {error}"
+                if (behind := self.fetched.batch_end) > self.offset:
+                    text += f"; seek to {behind} to skip the batch"
+                raise CorruptRecordError(text) from error
             if found is None:
                 self.fetched = None
                 return False

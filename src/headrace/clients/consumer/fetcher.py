@@ -146,9 +146,7 @@ class Fetcher:
         if data.error == ErrorCode.OFFSET_OUT_OF_RANGE:
             cursor.out_of_range = True
             self._engine.state.stale_topics.add(cursor.name.topic)  # it may have been created again
-            if (
-                cursor.failures
-            ):  # what the broker named as the offset to go on at is out of range, too
+            if cursor.failures:  # the offset that the broker gave instead is out of range, too
                 self._mute([cursor])
             else:
                 cursor.failures = 1

@@ -1,7 +1,7 @@
-"""Handing out records: a bounded number at a time, from another partition first each time.
+"""Handing out records: a bounded number at a time, and beginning with another partition each time.
 
-A partition keeps its turn while the batches that are decompressed take more than `HELD_BYTES`, so that memory holds one
-large batch at a time, and not one of each partition.
+While the decompressed batches of all partitions take more than `HELD_BYTES`, the same partition comes first again. So
+memory holds one large batch, and not one for each partition.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from headrace.errors import SerializationError
 from headrace.types import TopicPartition
 
 HELD_BYTES: Final = 16 << 20
-"""What the decompressed batches of all partitions take at most before another one is begun."""
+"""Above so many bytes of decompressed batches in all partitions no further batch is decompressed."""
 
 
 class HandOut:
@@ -27,7 +27,7 @@ class HandOut:
         self._last: Cursor | None = None
         """The cursor whose record was handed out alone, and is being worked on."""
         self.unfinished = False
-        """Whether `ready` has not looked at all that is here, because that takes long."""
+        """Whether the last `ready` stopped before it had looked at everything that was fetched."""
 
     def ready(self) -> bool:
         """Whether there is a record to hand out.
@@ -107,7 +107,12 @@ class HandOut:
         )
 
     def _take_from(self, cursor: Cursor, taken: list[ConsumerRecord], limit: int) -> bool:
-        """Hand out of one partition; false when a record there has to wait for its error to be raised, or be found."""
+        """Hand out records of one partition.
+
+        Returns:
+            False when no other partition may follow: an error has to be raised by the next poll, or the search for the
+            next record goes on.
+        """
         decoders = self._decoders.of(cursor.name.topic)
         assert decoders is not None, "checked by the caller"
         decode_key, decode_value = decoders

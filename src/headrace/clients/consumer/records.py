@@ -15,9 +15,9 @@ from headrace.types import Buffer, TopicPartition
 ABORT_MARKER: Final = 0
 _ABORT_CODE: Final = ABORT_MARKER.to_bytes(2, "big")
 BATCH_COST: Final = 16
-"""What a batch costs besides its records, in records: its header is read and its CRC computed."""
+"""The cost of a batch without its records: to read the header and to compute the CRC costs as much as 16 records."""
 BYTES_PER_COST: Final = 1024
-"""So many decompressed bytes cost as much as a record."""
+"""To decompress so many bytes costs as much as one record."""
 
 
 class ConsumerRecord(NamedTuple):
@@ -40,13 +40,13 @@ class Slice(NamedTuple):
     """Some records of one batch, in order."""
 
     records: list[ConsumerRecord]
-    """None where the batch is a marker, belongs to an aborted transaction, or has none that are wanted."""
+    """Empty where the batch is a marker, belongs to an aborted transaction, or has no record with a wanted tag."""
     end_offset: int
     """Where reading goes on after the records."""
     leader_epoch: int
     """Of the batch."""
     cost: int
-    """What was looked at to find the records: in records, with bytes and the batch itself counted as some records."""
+    """The work to find the records, in records: see `BATCH_COST` and `BYTES_PER_COST`."""
 
 
 class FetchedBatches:
@@ -102,8 +102,18 @@ class FetchedBatches:
         """Bytes that the decompressed records of the batch under way take."""
         return 0 if self._open is None else self._open.held
 
+    @property
+    def batch_end(self) -> int:
+        """The offset behind the batch that is decoded next, by its header; -1 at the end."""
+        header = self._header
+        if header is None:
+            if len(self._buffer) - self._position < HEADER_SIZE:
+                return -1
+            header = BatchHeader.parse(self._buffer, self._position)
+        return header.last_offset + 1
+
     def release(self) -> None:
-        """Let the decompressed records go; they are decompressed again when they are wanted."""
+        """Free the decompressed records; the next slice decompresses them again."""
         if self._open is not None:
             self._open.release()
 
