@@ -554,7 +554,8 @@ class Broker:
         for partition in advanced:
             partition.release_waiters()
         for partition in advanced:
-            partition.notify_watchers()
+            if partition.watchers:
+                self.purgatory.notices.add(partition)
             if partition.schedules is not None:
                 self.deliveries.advanced(partition)
             elif partition.is_internal:

@@ -9,13 +9,14 @@ import pytest
 
 from headrace.broker.access.session import Session
 from headrace.broker.context import RequestContext
-from headrace.broker.delayed import READS_PER_ROUND
+from headrace.broker.delayed import EXPIRED_PER_ROUND, READS_PER_ROUND
 from headrace.broker.delayed_fetch import (
     FETCH_BYTES,
     PARTITION_BYTES,
     DelayedFetch,
     WaitingFetches,
 )
+from headrace.broker.notices import LOOKS_PER_ROUND
 from headrace.core.deferred import Deferred
 from headrace.errors import ErrorCode
 from headrace.protocol.frame import RequestHeader
@@ -266,6 +267,87 @@ def test_a_record_for_many_fetches_is_read_for_some_in_each_round(harness):
             harness.broker.tick(harness.now_ms)
     assert answered == [READS_PER_ROUND, READS_PER_ROUND + 10, READS_PER_ROUND + 10]
     assert harness.broker.next_deadline_ms != 0
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[DelayedFetch]:
+    """Note which fetches look whether there is enough for them."""
+    found: list[DelayedFetch] = []
+    look = DelayedFetch.partition_changed
+
+    def noted(fetch: DelayedFetch, partition: Any) -> None:
+        found.append(fetch)
+        look(fetch, partition)
+
+    monkeypatch.setattr(DelayedFetch, "partition_changed", noted)
+    return found
+
+
+def append(harness: BrokerHarness, partition: int = 0) -> None:
+    harness.send(produce_request("t", partition, batch(b"a")))
+    while harness.sync():
+        pass
+
+
+def rounds(harness: BrokerHarness) -> int:
+    count = 0
+    while harness.broker.next_deadline_ms == 0:
+        harness.broker.tick(harness.now_ms)
+        count += 1
+    return count
+
+
+def test_fetches_look_some_in_each_round(harness, looks):
+    count = 3 * LOOKS_PER_ROUND
+    polls = [poll(harness, session=Session(), min_bytes=1 << 20) for _ in range(count)]
+    append(harness)
+    assert len(looks) == LOOKS_PER_ROUND
+    assert rounds(harness) in {2, 3}
+    assert len(looks) == len(set(looks)) == count
+    assert not any(each.done for each in polls)
+
+
+def test_fetches_that_are_looking_see_what_comes_meanwhile(harness, looks):
+    size = len(batch(b"a"))
+    count = 3 * LOOKS_PER_ROUND
+    polls = [poll(harness, session=Session(), min_bytes=2 * size) for _ in range(count)]
+    append(harness)
+    append(harness)  # for which those have to look again that have looked already
+    append(harness)
+    rounds(harness)
+    assert all(each.done for each in polls)
+    assert len(looks) < 2 * count
+
+
+def test_a_fetch_of_another_partition_looks_in_between(harness, looks):
+    for _ in range(6 * LOOKS_PER_ROUND):
+        poll(harness, session=Session(), min_bytes=1 << 20)
+    append(harness)
+    other = poll(harness, ("t", 1, 0), session=Session())
+    append(harness, partition=1)
+    assert other.done
+    assert len(looks) <= 4 * LOOKS_PER_ROUND + 1
+    rounds(harness)
+    assert len(looks) == 6 * LOOKS_PER_ROUND + 1
+
+
+def test_a_fetch_of_many_partitions_counts_for_more(harness, looks):
+    harness.create_topic("wide", partitions=80)
+    wide = [("wide", index, 0) for index in range(80)]
+    for _ in range(LOOKS_PER_ROUND):
+        poll(harness, ("t", 0, 0), *wide, session=Session(), min_bytes=1 << 20)
+    append(harness)
+    assert len(looks) <= LOOKS_PER_ROUND // 10
+
+
+def test_fetches_expire_some_in_each_round(harness):
+    polls = [poll(harness, session=Session()) for _ in range(2 * EXPIRED_PER_ROUND)]
+    harness.now_ms += LONG_MS
+    harness.broker.tick(harness.now_ms)
+    assert sum(each.done for each in polls) == EXPIRED_PER_ROUND
+    assert harness.broker.next_deadline_ms <= harness.now_ms
+    harness.broker.tick(harness.now_ms)
+    assert all(each.done for each in polls)
 
 
 def test_a_produce_is_answered_before_the_fetches_that_its_record_completes(harness):

@@ -1,0 +1,69 @@
+"""Fetches that wait and have to look again, because the high watermark of a partition has moved.
+
+Thousands of fetches may wait for one partition. The first ones look at once, the others in later rounds, some of each
+partition in turn. When a partition moves on while its fetches are looking, all of its fetches look once more
+afterwards: each of them sees the latest state, and what is remembered is one list of fetches for each partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from headrace.broker.delayed_fetch import DelayedFetch
+    from headrace.broker.partition import Partition
+
+LOOKS_PER_ROUND: Final = 500
+"""Fetches that look in one round, each counted once more for every eight partitions that it watches: some 10 ms."""
+_LOOKS_IN_TURN: Final = 100
+_PARTITIONS_A_LOOK: Final = 8
+
+
+class Notices:
+    """Partitions that have moved on, and the fetches that have yet to look."""
+
+    __slots__ = ("_left", "_moved", "_moved_again")
+
+    def __init__(self) -> None:
+        self._moved: dict[Partition, Iterator[DelayedFetch]] = {}
+        self._moved_again: set[Partition] = set()
+        """Those that have moved on while their fetches were looking."""
+        self._left = LOOKS_PER_ROUND
+
+    def __len__(self) -> int:
+        return len(self._moved)
+
+    def begin_round(self) -> None:
+        """Allow as many looks as one round may have."""
+        self._left = LOOKS_PER_ROUND
+
+    def add(self, partition: Partition) -> None:
+        """Let all fetches that wait for a partition look, in this round or in later ones."""
+        if partition in self._moved:
+            self._moved_again.add(partition)
+        elif partition.watchers:
+            self._moved[partition] = iter(list(partition.watchers))
+
+    def deliver(self) -> bool:
+        """Let fetches look, as far as the round allows; tell whether any partition had fetches."""
+        ran = False
+        while self._moved and self._left > 0:
+            partition = next(iter(self._moved))
+            watchers = self._moved.pop(partition)
+            ran = True
+            if self._look(partition, watchers):
+                self._moved[partition] = watchers  # behind the others
+            elif partition in self._moved_again:
+                self._moved_again.discard(partition)
+                self.add(partition)
+        return ran
+
+    def _look(self, partition: Partition, watchers: Iterator[DelayedFetch]) -> bool:
+        """Let some fetches look; tell whether there may be more."""
+        for looked, watcher in enumerate(watchers, 1):
+            self._left -= 1 + watcher.partitions_count // _PARTITIONS_A_LOOK
+            watcher.partition_changed(partition)
+            if looked == _LOOKS_IN_TURN or self._left <= 0:
+                return True
+        return False
