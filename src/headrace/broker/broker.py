@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
+from functools import partial
 from types import GeneratorType
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -51,13 +52,13 @@ from headrace.broker.partition import Partition
 from headrace.broker.quotas.client_quotas import ClientQuotas
 from headrace.broker.quotas.throttling import Throttled, Throttling
 from headrace.broker.replica_manager import ReplicaManager
-from headrace.broker.steps import Steps, Work
+from headrace.broker.steps import OFFSET_COST, Steps, Work, finished
 from headrace.broker.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from headrace.broker.topics import Topic, Topics
 from headrace.config.broker import BrokerConfig
 from headrace.core.coordinator.group.config import GroupConfig
 from headrace.core.coordinator.group.coordinator import GroupCoordinator
-from headrace.core.coordinator.runtime import Reply
+from headrace.core.coordinator.runtime import Reply, gather
 from headrace.core.deferred import Deferred
 from headrace.core.log.open_segments import OpenSegments
 from headrace.core.log.rewriting import Rewriting
@@ -409,18 +410,33 @@ class Broker:
         return topic
 
     def delete_topic(self, topic: Topic, now_ms: int) -> Reply[list[None]]:
+        """Delete a topic at once; see `delete_topic_in_steps`."""
+        return finished(self.delete_topic_in_steps(topic, now_ms))
+
+    def delete_topic_in_steps(self, topic: Topic, now_ms: int) -> Work[Reply[list[None]]]:
         """Delete a topic, its data, and what groups have committed for it; all of it is durable with the reply.
 
         Raises:
             ApiError: KAFKA_STORAGE_ERROR.
         """
+        name, refusal = topic.name, None
         try:
             self.topics.delete(topic)
-        except ApiError:
-            if self.topics.get(topic.name) is None:  # only its files could not be removed
-                self.groups.topics_deleted([topic.name], now_ms)
-            raise
-        return self.groups.topics_deleted([topic.name], now_ms)
+        except ApiError as error:
+            if self.topics.get(name) is not None:
+                raise
+            refusal = error  # only its files could not be removed
+        replies: list[Reply[None]] = []
+        is_back = partial(self._exists, name)
+        for count, written in self.groups.forget_offsets(name, now_ms, is_back):
+            replies += written
+            yield count * OFFSET_COST
+        if refusal is not None:
+            raise refusal
+        return gather(replies)
+
+    def _exists(self, topic: str) -> bool:
+        return self.topics.get(topic) is not None
 
     def check_settings(self, settings: Mapping[str, str], *, all_brokers: bool) -> None:
         """Refuse settings of this broker, or of all, that are not acceptable, alone or with those of a topic.

@@ -27,6 +27,8 @@ ENTRY_COST: Final = STEP_COST // 1_000
 """What it costs to look something up by its name, and to describe it: some ten microseconds."""
 ENCODING_COST: Final = ENTRY_COST // 3
 """What it costs to encode an element of a list."""
+OFFSET_COST: Final = ENTRY_COST // 4
+"""What it costs to forget a committed offset."""
 GROUP_COST: Final = 3 * ENTRY_COST
 """What a question to the coordinator of one group, or of one transactional id, costs."""
 _COST_OF_US: Final = STEP_COST // 15_000

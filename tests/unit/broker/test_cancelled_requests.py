@@ -117,13 +117,13 @@ def test_the_records_of_a_produce_that_is_cancelled_stay(harness):
 def test_what_an_administrator_did_is_in_the_audit_log_though_the_connection_closed(harness):
     harness.call(FindCoordinatorRequest(coordinator_keys=["g"], key_type=0))
     request = DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=1000)
-    handle = harness.broker.groups.topics_deleted
+    handle = harness.broker.groups.forget_offsets
     durable: Deferred[Any] = Deferred()
-    harness.broker.groups.topics_deleted = lambda *_: durable
+    harness.broker.groups.forget_offsets = lambda *_: iter([(0, [durable])])
     pending = harness.send(request)
-    harness.broker.groups.topics_deleted = handle
+    harness.broker.groups.forget_offsets = handle
     pending.cancel()
-    durable.resolve([])
+    durable.resolve(None)
     assert not pending.done
     assert [
         fields["topic"]

@@ -9,6 +9,7 @@ import pytest
 from headrace.broker.access.session import Session
 from headrace.broker.handlers.delete_acls import ACLS_AN_ANSWER
 from headrace.broker.offset_pieces import OFFSETS_A_PIECE, in_pieces, joined
+from headrace.broker.steps import finished
 from headrace.errors import ErrorCode
 from headrace.protocol.codec import Message
 from headrace.protocol.messages.add_partitions_to_txn import (
@@ -211,6 +212,33 @@ def test_topics_are_created_and_deleted_in_steps():
     deleted = answered(harness, DeleteTopicsRequest(topics=states))
     assert [topic.error_code for topic in deleted.responses] == [0] * 60
     assert len(harness.broker.topics) == 0
+
+
+def test_offsets_of_a_deleted_topic_are_forgotten_in_steps_and_those_of_the_next_one_stay():
+    harness = BrokerHarness(max_partitions=20_000, offsets_topic_num_partitions=1)
+    harness.broker.ensure_offsets_topic(harness.now_ms)
+    harness.create_topic("t", partitions=MANY)
+    for group in "abc":
+        request = commit(MANY)
+        request.group_id = group
+        answered(harness, request, 9)
+    groups = harness.broker.groups
+    topic = harness.broker.topics.require("t")
+    deletion = harness.broker.delete_topic_in_steps(topic, harness.now_ms)
+    next(deletion)
+    counts = [groups.offsets_count(group) for group in "abc"]
+    assert counts == [0, MANY, MANY]
+    harness.now_ms += 1
+    harness.create_topic("t", partitions=3)
+    later = OffsetCommitRequestPartition(partition_index=2, committed_offset=7)
+    harness.call(
+        OffsetCommitRequest(
+            group_id="c",
+            topics=[OffsetCommitRequestTopic(name="t", partitions=[later])],
+        )
+    )
+    finished(deletion)
+    assert [groups.offsets_count(group) for group in "abc"] == [0, 0, 1]
 
 
 def test_acls_are_added_and_taken_away_in_steps():

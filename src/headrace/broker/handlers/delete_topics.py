@@ -61,7 +61,7 @@ def handle(
     forgotten: list[Reply[list[None]]] = []
     for state, topic in zip(wanted, known, strict=True):
         if topic is None or mentions[topic.name] == 1:
-            result = _delete(broker, context, state, forgotten)
+            result = yield from _delete(broker, context, state, forgotten)
             results.append(result)
             if topic is not None and result.error_code == ErrorCode.NONE:
                 yield CREATION_COST + len(topic.partitions) * PARTITION_FILES_COST
@@ -114,13 +114,13 @@ def _delete(
     context: RequestContext,
     wanted: DeleteTopicState,
     forgotten: list[Reply[list[None]]],
-) -> DeletableTopicResult:
+) -> Work[DeletableTopicResult]:
     result = DeletableTopicResult(name=wanted.name, topic_id=wanted.topic_id)
     try:
         _check_enabled(broker, context)
         topic = _find(broker, context, wanted)
         result.name, result.topic_id = topic.name, topic.topic_id
-        forgotten.append(broker.delete_topic(topic, context.now_ms))
+        forgotten.append((yield from broker.delete_topic_in_steps(topic, context.now_ms)))
     except ApiError as error:
         result.error_code, result.error_message = error.code, error.message
         result.name = result.name or wanted.name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -29,7 +29,11 @@ from headrace.core.coordinator.group.shard import GroupShard
 from headrace.core.coordinator.group.timers import operation_of
 from headrace.core.coordinator.partitioning import can_be_stored
 from headrace.core.coordinator.runtime import CoordinatorLog, Reply, Result, Timer, gather
-from headrace.core.coordinator.sharded import ShardedCoordinator, no_response
+from headrace.core.coordinator.sharded import (
+    TOMBSTONES_PER_BATCH,
+    ShardedCoordinator,
+    no_response,
+)
 from headrace.core.log.control_batch import Marker
 from headrace.errors import ErrorCode
 from headrace.ports import Entropy, Journal
@@ -362,11 +366,38 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
 
     def topics_deleted(self, topics: Iterable[str], now_ms: int) -> Reply[list[None]]:
         """Forget the offsets that groups have committed for topics that are gone; durable when it is answered."""
-        names = list(topics)
-        replies: list[Reply[None]] = []
+        return gather(
+            [
+                reply
+                for topic in topics
+                for _, replies in self.forget_offsets(topic, now_ms)
+                for reply in replies
+            ]
+        )
+
+    def forget_offsets(
+        self, topic: str, now_ms: int, is_back: Callable[[], bool] = lambda: False
+    ) -> Iterator[tuple[int, list[Reply[None]]]]:
+        """Forget the offsets that groups have committed for a topic that is gone, a thousand at a time.
+
+        Args:
+            topic: The topic.
+            now_ms: When it went.
+            is_back: Whether there is a topic of that name again. What groups have committed for that one stays.
+
+        Yields:
+            How many were forgotten, and the replies that come when that is durable.
+        """
         for shard in list(self._shards.values()):
-            replies += self._write(shard, offsets.of_deleted_topics(shard, names), now_ms)
-        return gather(replies)
+            records: list[GroupRecord] = []
+            for group_id in shard.offsets.groups_of(topic):
+                until_ms = now_ms if is_back() else None
+                records += offsets.of_deleted_topic(shard, group_id, topic, until_ms)
+                if len(records) >= TOMBSTONES_PER_BATCH:
+                    yield len(records), self._write(shard, records, now_ms)
+                    records = []
+            if records:
+                yield len(records), self._write(shard, records, now_ms)
 
     def forget_deleted_topics(
         self, partition: int, exists: Callable[[str], bool], now_ms: int

@@ -193,6 +193,29 @@ class OffsetStore:
         committed = {topic for topics in self._groups.values() for topic in topics}
         return committed | {topic for keys in self._pending.values() for topic, _ in keys}
 
+    def groups_of(self, topic: str) -> list[str]:
+        """Return the groups that have offsets, committed or pending, for a topic."""
+        groups = [group_id for group_id, topics in self._groups.items() if topic in topics]
+        known = set(groups)
+        for group_id, keys in self._pending.items():
+            if group_id not in known and any(name == topic for name, _ in keys):
+                groups.append(group_id)
+        return groups
+
+    def partitions_of(self, group_id: str, topic: str) -> dict[int, int]:
+        """Return for which partitions of a topic a group has offsets, and when it committed the latest of each."""
+        times = {
+            partition: committed.commit_timestamp_ms
+            for partition, committed in self.of_group(group_id).get(topic, {}).items()
+        }
+        for (name, partition), by_producer in self._pending.get(group_id, {}).items():
+            if name == topic:
+                for pending in by_producer.values():
+                    assert pending.commit.committed is not None, "transactions delete no offsets"
+                    time_ms = pending.commit.committed.commit_timestamp_ms
+                    times[partition] = max(times.get(partition, time_ms), time_ms)
+        return times
+
     def of_topic(self, topic: str) -> Iterator[tuple[str, int]]:
         """Yield (group id, partition) of every offset, committed or pending, for a topic."""
         for group_id, topics in self._groups.items():

@@ -264,3 +264,21 @@ def of_deleted_topics(shard: GroupShard, topics: Iterable[str]) -> list[GroupRec
         for topic in topics
         for group_id, partition in shard.offsets.of_topic(topic)
     ]
+
+
+def of_deleted_topic(
+    shard: GroupShard, group_id: str, topic: str, until_ms: int | None
+) -> list[GroupRecord]:
+    """Return the tombstones of the offsets that a group has committed for a topic.
+
+    Args:
+        shard: The shard of the group.
+        group_id: The group.
+        topic: The topic.
+        until_ms: What was committed later stays; None if nothing does.
+    """
+    return [
+        OffsetCommit(group_id, topic, partition, None)
+        for partition, committed_ms in shard.offsets.partitions_of(group_id, topic).items()
+        if until_ms is None or committed_ms <= until_ms
+    ]
