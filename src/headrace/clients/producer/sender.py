@@ -57,6 +57,9 @@ REFRESH_TIMEOUT_MS: Final = 2_000
 CONCURRENT_MS: Final = 20
 """The pause after a batch that came while the transaction before was not complete yet."""
 
+TAKEN_MS: Final = 20
+"""The pause before a batch goes out under a new producer id: other clients may have used many of the next ids, too."""
+
 
 class Sender:
     """Moves batches from their queues to the brokers."""
@@ -329,14 +332,20 @@ class Sender:
         if not passing or batch.attempts > self._config.retries:
             self._abandon(queue, batch, error)
             return
+        pause_ms = self._pause_ms(batch, code)
+        queue.put_back(batch, self._engine.now_ms + pause_ms)
+        self._engine.trouble.note(error, self._engine.now_ms)
+
+    def _pause_ms(self, batch: Batch, code: ErrorCode) -> int:
         pause_ms = min(
             self._config.retry_backoff_ms << min(batch.attempts - 1, 16),
             self._config.retry_backoff_max_ms,
         )
         if code == ErrorCode.CONCURRENT_TRANSACTIONS:
-            pause_ms = min(pause_ms, CONCURRENT_MS)
-        queue.put_back(batch, self._engine.now_ms + pause_ms)
-        self._engine.trouble.note(error, self._engine.now_ms)
+            return min(pause_ms, CONCURRENT_MS)
+        if self._id_taken and code == ErrorCode.INVALID_PRODUCER_EPOCH:
+            return min(pause_ms, TAKEN_MS)
+        return pause_ms
 
     def _split(self, queue: PartitionQueue, batch: Batch) -> None:
         transactional = self.transactions is not None

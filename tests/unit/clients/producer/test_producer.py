@@ -232,6 +232,17 @@ def test_a_producer_whose_id_another_client_has_used_gets_a_new_id() -> None:
         assert cluster.count(InitProducerIdRequest) == 2
 
 
+def test_a_producer_passes_over_many_ids_that_another_client_has_used() -> None:
+    slow = {"retry_backoff_ms": 400, "retry_backoff_max_ms": 60_000}
+    with FakeCluster(topics={"t": 1}) as cluster, producer(cluster, **slow) as sender:
+        log = cluster.logs[T0]
+        log.sequences = dict.fromkeys(range(1, 16), (32767, 1, 0))
+        send_numbers(sender, 5)
+        sender.flush(10)
+        assert values(cluster) == numbers(5)
+        assert BatchHeader.parse(log.batches[-1]).producer_id == 16
+
+
 def test_keys_decide_and_keyless_records_share_batches() -> None:
     with FakeCluster(topics={"t": 6}) as cluster:
         with producer(cluster, batch_size=1000) as sender:
