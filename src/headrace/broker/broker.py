@@ -12,7 +12,7 @@ the delivery to the outer one.
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import GeneratorType
 from typing import Any, Final, NamedTuple, TypeVar
@@ -52,9 +52,10 @@ from headrace.broker.partition import Partition
 from headrace.broker.quotas.client_quotas import ClientQuotas
 from headrace.broker.quotas.throttling import Throttled, Throttling
 from headrace.broker.replica_manager import ReplicaManager
-from headrace.broker.steps import OFFSET_COST, Steps, Work, finished
+from headrace.broker.steps import OFFSET_COST, Steps, Work, finished, value_of
+from headrace.broker.topic import Topic
 from headrace.broker.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from headrace.broker.topics import Topic, Topics
+from headrace.broker.topics import Topics
 from headrace.config.broker import BrokerConfig
 from headrace.core.coordinator.group.config import GroupConfig
 from headrace.core.coordinator.group.coordinator import GroupCoordinator
@@ -201,7 +202,9 @@ class Broker:
             shared=Shared(OpenSegments(self._segment_files, self.journal)),
         )
         self.replicas = ReplicaManager(self.config, dirs, self.journal)
-        self.topics = Topics(self.config, self._writer, self.replicas, self._entropy, self.journal)
+        self.topics = Topics(
+            self.config, self._writer, self.replicas, self._entropy, self.journal, steps=self.steps
+        )
         self.deliveries = Deliveries(self.replicas, self.journal)
         self.groups = GroupCoordinator(
             GroupConfig.from_broker(self.config),
@@ -411,7 +414,7 @@ class Broker:
 
     def delete_topic(self, topic: Topic, now_ms: int) -> Reply[list[None]]:
         """Delete a topic at once; see `delete_topic_in_steps`."""
-        return finished(self.delete_topic_in_steps(topic, now_ms))
+        return finished(self._delete_topic(topic, now_ms, self.topics.delete))
 
     def delete_topic_in_steps(self, topic: Topic, now_ms: int) -> Work[Reply[list[None]]]:
         """Delete a topic, its data, and what groups have committed for it; all of it is durable with the reply.
@@ -419,9 +422,15 @@ class Broker:
         Raises:
             ApiError: KAFKA_STORAGE_ERROR.
         """
+        return self._delete_topic(topic, now_ms, self.topics.delete_in_steps)
+
+    def _delete_topic(
+        self, topic: Topic, now_ms: int, delete: Callable[[Topic], Reply[None]]
+    ) -> Work[Reply[list[None]]]:
         name, refusal = topic.name, None
+        deleted: Reply[None] = None
         try:
-            self.topics.delete(topic)
+            deleted = delete(topic)
         except ApiError as error:
             if self.topics.get(name) is not None:
                 raise
@@ -431,6 +440,7 @@ class Broker:
         for count, written in self.groups.forget_offsets(name, now_ms, is_back):
             replies += written
             yield count * OFFSET_COST
+        yield from value_of(deleted)
         if refusal is not None:
             raise refusal
         return gather(replies)

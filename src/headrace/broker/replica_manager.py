@@ -31,6 +31,7 @@ from headrace.broker.log_dirs.group_commit import CommitPart, FailedSync, GroupC
 from headrace.broker.log_dirs.log_dir import LogDir
 from headrace.broker.log_dirs.log_dirs import LogDirs
 from headrace.broker.partition import Partition
+from headrace.broker.steps import ENTRY_COST, FIRST_BATCH_COST, Work
 from headrace.broker.topic_names import schedule_of
 from headrace.config.broker import BrokerConfig
 from headrace.config.topic import TopicConfig, parse_topic_config
@@ -283,8 +284,8 @@ class ReplicaManager:
             partition.notify_watchers()
         return refused
 
-    def delete(self, topic_partitions: Sequence[TopicPartition]) -> bool:
-        """Delete partitions and their data durably; whoever waits for them is answered.
+    def delete(self, topic_partitions: Sequence[TopicPartition]) -> Work[bool]:
+        """Delete partitions and their data durably, in steps; whoever waits for them is answered.
 
         Returns:
             Whether all is gone; otherwise some may lie in a directory that is out of service, or is deleted later.
@@ -294,18 +295,20 @@ class ReplicaManager:
         """
         topic_partitions = _with_schedules(topic_partitions)
         for topic_partition in topic_partitions:
+            yield ENTRY_COST // 4
             partition = self._partitions.pop(topic_partition, None)
             if partition is not None:
                 self.advanced.pop(partition, None)
                 partition.log_dir.background.forget(partition.log)
                 partition.mark_gone(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         gone = self.dirs.complete
-        for log_dir in self.dirs:
-            if log_dir.failure is None or log_dir is self.dirs.first:
-                for topic_partition in topic_partitions:
-                    if log_dir.logs.has(topic_partition):
-                        gone &= self._delete(log_dir, log_dir.logs.delete_log, topic_partition)
-        return gone
+        for log_dir in list(self.dirs):
+            for topic_partition in topic_partitions:
+                serves = log_dir.failure is None or log_dir is self.dirs.first
+                if serves and log_dir.logs.has(topic_partition):
+                    gone &= self._delete(log_dir, log_dir.logs.delete_log, topic_partition)
+                    yield FIRST_BATCH_COST
+        return gone and self.dirs.complete
 
     def delete_left_over(
         self, topic_partitions: Sequence[TopicPartition], topic_id: bytes, *, name_is_free: bool

@@ -35,6 +35,8 @@ _COST_OF_US: Final = STEP_COST // 15_000
 """How much work is done in a microsecond."""
 CREATION_COST: Final = STEP_COST // 4
 """What a commit to the metadata store and the files of a new topic cost."""
+PARTITION_OPENING_COST: Final = 5 * ENTRY_COST
+"""What it costs to open the log of a new partition, which has no files yet."""
 PARTITION_FILES_COST: Final = 20 * ENTRY_COST
 """What it costs to create, or to delete, the files of one partition."""
 FIRST_BATCH_COST: Final = 2 * PARTITION_FILES_COST
@@ -202,9 +204,15 @@ def finished(work: Work[T]) -> T:
 
 
 def value_of(reply: Reply[T]) -> Work[T]:
-    """Return a value that may have to be waited for; for use with `yield from`."""
+    """Return a value that may have to be waited for; for use with `yield from`.
+
+    Raises:
+        Exception: What work in steps has raised, of which the reply is.
+    """
     if isinstance(reply, Deferred):
         value: T = yield reply
+        if isinstance(value, Exception):
+            raise value
         return value
     return reply
 

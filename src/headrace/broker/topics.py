@@ -1,10 +1,13 @@
 """The topics: which exist, with what settings. The metadata store is the truth, this is its image in memory.
 
-A topic exists from the commit of its key `topics/<name>` on. Nothing is answered before that commit is durable.
+A topic exists from the commit of its key `topics/<name>` on. Nothing is answered before that commit is durable. Then
+its logs are opened, of thousands of partitions in steps, and clients see it with all of its partitions at once. Whoever
+wants to create, to grow or to delete a topic of that name meanwhile waits (`unchanging`). After a crash the next start
+opens the logs.
 Deletion, with its crash windows:
 
     1. one commit removes the topic's keys and writes a tombstone `deleted/<topic id>`; from here on the topic is gone
-    2. whoever waits on a partition is answered; logs are closed, directories removed
+    2. whoever waits on a partition is answered; logs are closed, directories removed, of many partitions in steps
     3. the tombstone is removed, unless a log directory is out of service
 
 A crash between 1 and 3 is finished at the next start, and so is what lies in a log directory that was missing. A
@@ -15,7 +18,9 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Container, Iterator, Mapping
-from typing import Final
+from functools import partial
+from itertools import chain
+from typing import Any, Final, TypeVar
 
 from headrace.broker.metadata.metadata_records import (
     DELETED,
@@ -30,9 +35,13 @@ from headrace.broker.metadata.metadata_records import (
 from headrace.broker.metadata.metadata_writer import MetadataWriter
 from headrace.broker.partition import Partition
 from headrace.broker.replica_manager import ReplicaManager
+from headrace.broker.steps import PARTITION_OPENING_COST, Steps, Work, finished
+from headrace.broker.topic import Topic
 from headrace.broker.topic_names import INTERNAL_TOPICS, check_topic_name, metric_name
 from headrace.config.broker import BrokerConfig
 from headrace.config.topic import TopicConfig, parse_topic_config
+from headrace.core.coordinator.runtime import Reply
+from headrace.core.deferred import Deferred
 from headrace.errors import (
     ApiError,
     ConfigError,
@@ -40,7 +49,6 @@ from headrace.errors import (
     InvalidConfigError,
     InvalidTopicError,
     StorageError,
-    StorageUnavailableError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
@@ -50,55 +58,7 @@ from headrace.types import TopicPartition
 _ID_ATTEMPTS: Final = 100
 _RETRY_INTERVAL_MS: Final = 500
 _STORAGE: Final = "headrace.storage"
-
-
-class Topic:
-    """One topic."""
-
-    __slots__ = (
-        "config",
-        "directory_ids",
-        "is_internal",
-        "name",
-        "partitions",
-        "settings",
-        "topic_id",
-    )
-
-    def __init__(
-        self,
-        name: str,
-        topic_id: bytes,
-        settings: Mapping[str, str],
-        config: TopicConfig,
-        directory_ids: list[str],
-    ) -> None:
-        self.name = name
-        self.topic_id = topic_id
-        self.settings = dict(settings)
-        """What was set on the topic itself, as text under Kafka's names."""
-        self.config = config
-        self.is_internal = name in INTERNAL_TOPICS
-        self.partitions: list[Partition | None] = []
-        """By number; None where it cannot be served: the data is damaged, or the log directory out of service."""
-        self.directory_ids = directory_ids
-        """The log directory of each partition; "" for the first one."""
-
-    def partition(self, index: int) -> Partition:
-        """Return one partition.
-
-        Raises:
-            ApiError: UNKNOWN_TOPIC_OR_PARTITION, or KAFKA_STORAGE_ERROR when it cannot be served.
-        """
-        if not 0 <= index < len(self.partitions):
-            raise UnknownTopicOrPartitionError(f"{self.name} has no partition {index}")
-        partition = self.partitions[index]
-        if partition is None:
-            raise StorageUnavailableError(
-                f"{self.name}-{index} is not served: its data is damaged, its log directory is out of service, or its "
-                "files cannot be opened now; the broker's log says which"
-            )
-        return partition
+T = TypeVar("T")
 
 
 class Topics:
@@ -108,11 +68,15 @@ class Topics:
         "_by_id",
         "_by_metric_name",
         "_by_name",
+        "_changing",
         "_config",
         "_entropy",
         "_journal",
         "_metadata",
+        "_new",
+        "_pending",
         "_replicas",
+        "_steps",
         "_unopened",
         "changes",
         "next_deadline_ms",
@@ -125,8 +89,11 @@ class Topics:
         replicas: ReplicaManager,
         entropy: Entropy,
         journal: Journal,
+        *,
+        steps: Steps,
     ) -> None:
         self._config = config
+        self._steps = steps
         self._metadata = metadata
         self._replicas = replicas
         self._entropy = entropy
@@ -134,6 +101,12 @@ class Topics:
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[bytes, Topic] = {}
         self._by_metric_name: dict[str, str] = {}
+        self._changing: dict[str, Deferred[Any]] = {}
+        """Resolved when the topic of a name has been created, given partitions or deleted in steps."""
+        self._new: dict[str, Topic] = {}
+        """Topics that are stored and whose logs are being opened: nobody sees them yet."""
+        self._pending = 0
+        """How many partitions are stored and have yet to be opened."""
         self.changes = 0
         """Rises whenever a topic is created, grows or is deleted."""
         self._unopened: dict[tuple[Topic, int], None] = {}
@@ -147,6 +120,11 @@ class Topics:
 
     def __len__(self) -> int:
         return len(self._by_name)
+
+    @property
+    def stored(self) -> int:
+        """How many topics are stored, those that nobody sees yet included."""
+        return len(self._by_name) + len(self._new)
 
     @property
     def defaults(self) -> TopicConfig:
@@ -198,7 +176,7 @@ class Topics:
         ]
         self._replicas.load(specs, leader_epoch, now_ms)
         for topic in topics:
-            self._add(topic, now_ms)
+            finished(self._add(topic, now_ms))
 
     def _read_topic(self, name: str, entry: Entry, settings: Mapping[str, str]) -> Topic:
         record = decode(entry, TopicRecord)
@@ -215,17 +193,61 @@ class Topics:
             raise StorageError(f"{entry.key}: {len(directory_ids)} directories of its partitions")
         return Topic(name, topic_id, settings, config, directory_ids)
 
-    def _add(self, topic: Topic, now_ms: int) -> None:
-        self.changes += 1
-        self._open_partitions(topic, now_ms)
+    def _add(self, topic: Topic, now_ms: int) -> Work[None]:
+        """Open the partitions of a topic that is stored, then show it."""
+        self._new[topic.name] = topic
+        self._by_metric_name[metric_name(topic.name)] = topic.name
+        try:
+            yield from self._open_partitions(topic, now_ms)
+        finally:
+            del self._new[topic.name]
         self._by_name[topic.name] = topic
         self._by_id[topic.topic_id] = topic
-        self._by_metric_name[metric_name(topic.name)] = topic.name
 
-    def _open_partitions(self, topic: Topic, now_ms: int) -> None:
-        """Open the partitions that are missing."""
-        for index in range(len(topic.partitions), len(topic.directory_ids)):
-            topic.partitions.append(self._open_partition(topic, index, now_ms))
+    def _open_partitions(self, topic: Topic, now_ms: int) -> Work[None]:
+        """Open the partitions that are missing, then show all of them at once."""
+        config = topic.config
+        missing = range(len(topic.partitions), len(topic.directory_ids))
+        opened: list[Partition | None] = []
+        self._pending += len(missing)
+        try:
+            for index in missing:
+                opened.append(self._open_partition(topic, index, now_ms))
+                self._pending -= 1
+                yield PARTITION_OPENING_COST
+        finally:
+            self._pending -= len(missing) - len(opened)
+        if topic.config is not config:
+            self._replicas.configure(opened, topic.config)
+        topic.partitions += [None if each is None or each.gone else each for each in opened]
+        self.changes += 1
+
+    def unchanging(self, name: str) -> Work[None]:
+        """Wait until the topic of a name is not being created, given partitions or deleted by another request."""
+        while (change := self._changing.get(name)) is not None:
+            done: Deferred[None] = (
+                Deferred()
+            )  # of its own: whoever waits may have gone, the change goes on
+            change.on_done(partial(_resolve, done))
+            yield done
+
+    def is_changing(self, name: str) -> bool:
+        """Whether the topic of a name is being created, given partitions or deleted in steps."""
+        return name in self._changing
+
+    def _in_steps(self, name: str, work: Work[T]) -> Reply[T]:
+        """Change the topic of a name in steps; the work goes on whatever becomes of the client."""
+
+        def changing() -> Work[T]:
+            try:
+                return (yield from work)
+            finally:
+                self._changing.pop(name, None)
+
+        reply = self._steps.run(changing(), finishes=True)
+        if isinstance(reply, Deferred):
+            self._changing[name] = reply
+        return reply
 
     def _open_partition(self, topic: Topic, index: int, now_ms: int) -> Partition | None:
         self._unopened.pop((topic, index), None)
@@ -250,6 +272,9 @@ class Topics:
         self.next_deadline_ms = None
         opened: list[Partition] = []
         for topic, index in list(self._unopened):
+            if topic.name in self._changing:  # its other partitions are being opened
+                self.next_deadline_ms = now_ms + _RETRY_INTERVAL_MS
+                continue
             if self._by_id.get(topic.topic_id) is not topic:
                 del self._unopened[topic, index]  # it was deleted
                 continue
@@ -262,7 +287,9 @@ class Topics:
     def _take_offline(self, partition: Partition) -> None:
         name, index = partition.topic_partition
         topic = self._by_name.get(name)
-        if topic is not None and topic.partitions[index] is partition:
+        if topic is None or index >= len(topic.partitions):
+            return  # it is being opened, and is left out then
+        if topic.partitions[index] is partition:
             topic.partitions[index] = None
 
     def _finish_deletions(self, names: Container[str]) -> None:
@@ -287,7 +314,7 @@ class Topics:
             ApiError: With the reason why not.
         """
         check_topic_name(name)
-        if name in self._by_name:
+        if name in self._by_name or name in self._changing:
             raise TopicAlreadyExistsError(f"Topic '{name}' already exists.")
         other = self._by_metric_name.get(metric_name(name))
         if other is not None:
@@ -305,7 +332,7 @@ class Topics:
                 ErrorCode.INVALID_PARTITIONS,
                 f"{partitions_count} partitions; a topic has 1 to {self._config.max_partitions_per_topic}",
             )
-        if self._replicas.partitions_count + added > self._config.max_partitions:
+        if self._replicas.partitions_count + self._pending + added > self._config.max_partitions:
             raise ApiError(
                 ErrorCode.POLICY_VIOLATION,
                 f"the broker holds at most {self._config.max_partitions} partitions (max.partitions)",
@@ -330,7 +357,7 @@ class Topics:
         *,
         now_ms: int,
     ) -> Topic:
-        """Create a topic; it is durable when this returns. Directories appear with the first batch.
+        """Create a topic at once; it is durable when this returns. Directories appear with the first batch.
 
         Args:
             name: The name.
@@ -341,9 +368,34 @@ class Topics:
         Raises:
             ApiError: With the reason why not.
         """
+        topic: Topic = self._create(name, partitions_count, settings or {}, finished, now_ms)
+        return topic
+
+    def create_in_steps(
+        self,
+        name: str,
+        partitions_count: int | None = None,
+        settings: Mapping[str, str | None] | None = None,
+        *,
+        now_ms: int,
+    ) -> Reply[Topic]:
+        """Do the same as `create`, in steps if there are many partitions."""
+        run = partial(self._in_steps, name)
+        topic: Reply[Topic] = self._create(name, partitions_count, settings or {}, run, now_ms)
+        return topic
+
+    def _create(
+        self,
+        name: str,
+        partitions_count: int | None,
+        settings: Mapping[str, str | None],
+        run: Callable[[Work[Any]], Any],
+        now_ms: int,
+    ) -> Any:
+        """Store a topic, and return what `run` makes of the work that is left: to open its logs."""
         count = self._config.num_partitions if partitions_count is None else partitions_count
-        config = self.validate_new(name, count, settings or {})
-        own = {key: text for key, text in (settings or {}).items() if text is not None}
+        config = self.validate_new(name, count, settings)
+        own = {key: text for key, text in settings.items() if text is not None}
         dirs = self._replicas.dirs
         directory_ids = dirs.place(
             count,
@@ -357,14 +409,14 @@ class Topics:
         if own:
             operations.append(Put(TOPIC_CONFIGS + name, encode(TopicConfigRecord(own))))
 
-        def applied() -> None:
-            self._add(topic, now_ms)
+        def appear() -> Work[Topic]:
+            yield from self._add(topic, now_ms)
             self._journal.info(
                 "topic_created", topic=name, partitions=count, topic_id=record.topic_id
             )
+            return topic
 
-        self._commit(Check(TOPICS + name, "absent"), operations, applied)
-        return topic
+        return self._commit(Check(TOPICS + name, "absent"), operations, lambda: run(appear()))
 
     def validate_growth(self, topic: Topic, partitions_count: int) -> None:
         """Check whether a topic could be given this many partitions.
@@ -372,7 +424,7 @@ class Topics:
         Raises:
             ApiError: With the reason why not.
         """
-        present = len(topic.partitions)
+        present = len(topic.directory_ids)
         if partitions_count <= present:
             raise ApiError(
                 ErrorCode.INVALID_PARTITIONS,
@@ -386,6 +438,21 @@ class Topics:
         Raises:
             ApiError: With the reason why not.
         """
+        self._grow(topic, partitions_count, finished, now_ms)
+
+    def grow_in_steps(self, topic: Topic, partitions_count: int, *, now_ms: int) -> Reply[None]:
+        """Do the same as `grow`, in steps if there are many new partitions."""
+        run = partial(self._in_steps, topic.name)
+        reply: Reply[None] = self._grow(topic, partitions_count, run, now_ms)
+        return reply
+
+    def _grow(
+        self,
+        topic: Topic,
+        partitions_count: int,
+        run: Callable[[Work[Any]], Any],
+        now_ms: int,
+    ) -> Any:
         self.validate_growth(topic, partitions_count)
         entry = self._metadata.get(TOPICS + topic.name)
         if entry is None:
@@ -401,13 +468,13 @@ class Topics:
         ]
         record = TopicRecord.of(topic.topic_id, replicas, directory_ids)
 
-        def applied() -> None:
+        def more() -> Work[None]:
             topic.directory_ids = directory_ids
-            self.changes += 1
-            self._open_partitions(topic, now_ms)
+            yield from self._open_partitions(topic, now_ms)
             self._journal.info("topic_grown", topic=topic.name, partitions=partitions_count)
 
-        self._commit(Check(entry.key, entry.version), [Put(entry.key, encode(record))], applied)
+        check = Check(entry.key, entry.version)
+        return self._commit(check, [Put(entry.key, encode(record))], lambda: run(more()))
 
     def configure(self, topic: Topic, settings: Mapping[str, str]) -> None:
         """Give a topic other settings of its own; they are durable and count when this returns.
@@ -451,7 +518,7 @@ class Topics:
             parse_topic_config({}, config)
         except ConfigError as error:
             raise InvalidConfigError(f"as defaults of topics: {error}") from error
-        for topic in self._by_name.values():
+        for topic in chain(self._by_name.values(), self._new.values()):
             try:
                 parse_topic_config(topic.settings, config)
             except ConfigError as error:
@@ -463,7 +530,7 @@ class Topics:
         """Let all topics inherit from another configuration of the broker."""
         self._config = config
         self._replicas.broker_config_changed(config)
-        for topic in self._by_name.values():
+        for topic in chain(self._by_name.values(), self._new.values()):
             topic.config = parse_topic_config(topic.settings, config)
             self._replicas.configure(topic.partitions, topic.config)
 
@@ -473,37 +540,48 @@ class Topics:
         Raises:
             ApiError: KAFKA_STORAGE_ERROR; the deletion is finished at the next start.
         """
+        self._delete(topic, finished)
+
+    def delete_in_steps(self, topic: Topic) -> Reply[None]:
+        """Do the same as `delete`, in steps if there are many partitions; nobody sees the topic from now on."""
+        reply: Reply[None] = self._delete(topic, partial(self._in_steps, topic.name))
+        return reply
+
+    def _delete(self, topic: Topic, run: Callable[[Work[Any]], Any]) -> Any:
         name = topic.name
         tombstone = DELETED + topic.topic_id.hex()
-        self._commit(
+        return self._commit(
             Check(TOPICS + name, "exists"),
             [
                 Delete(TOPICS + name),
                 Delete(TOPIC_CONFIGS + name),
-                Put(tombstone, encode(TombstoneRecord(name, len(topic.partitions)))),
+                Put(tombstone, encode(TombstoneRecord(name, len(topic.directory_ids)))),
             ],
-            lambda: self._deleted(topic, tombstone),
+            lambda: run(self._deleted(topic, tombstone)),
         )
 
-    def _deleted(self, topic: Topic, tombstone: str) -> None:
+    def _deleted(self, topic: Topic, tombstone: str) -> Work[None]:
         name = topic.name
         self.changes += 1
         del self._by_name[name], self._by_id[topic.topic_id]
         del self._by_metric_name[metric_name(name)]
         partitions = [TopicPartition(name, index) for index in range(len(topic.partitions))]
-        if self._replicas.delete(partitions):
+        if (yield from self._replicas.delete(partitions)):
             self._metadata.commit([], [Delete(tombstone)])
         self._journal.info("topic_deleted", topic=name, topic_id=topic.topic_id.hex())
 
     def _commit(
-        self, check: Check, operations: list[Put | Delete], applied: Callable[[], object]
-    ) -> None:
+        self, check: Check, operations: list[Put | Delete], applied: Callable[[], Any]
+    ) -> Any:
+        """Commit, and return what `applied` returns, which is called when the change is stored."""
+        outcome: list[Any] = []
         try:
-            self._metadata.commit([check], operations, applied)
+            self._metadata.commit([check], operations, lambda: outcome.append(applied()))
         except Conflict as conflict:
             raise ApiError(
                 ErrorCode.UNKNOWN_SERVER_ERROR, "the metadata changed meanwhile"
             ) from conflict
+        return outcome[0]
 
     def _new_topic_id(self) -> bytes:
         for _ in range(_ID_ATTEMPTS):
@@ -514,3 +592,7 @@ class Topics:
             if not dashed and int.from_bytes(topic_id) > 100 and topic_id not in self._by_id:
                 return topic_id
         raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, "no topic id could be found")
+
+
+def _resolve(done: Deferred[None], _: object) -> None:
+    done.resolve(None)

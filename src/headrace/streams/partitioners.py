@@ -12,7 +12,8 @@ from typing import Final
 
 import msgspec
 
-from headrace.broker.topics import Topic, Topics
+from headrace.broker.topic import Topic
+from headrace.broker.topics import Topics
 from headrace.clients.producer.partitioners import Partitioner
 from headrace.errors import StorageError
 from headrace.ports import Delete, MetadataStore, Put

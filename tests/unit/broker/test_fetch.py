@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.broker.topics import Topic
+from headrace.broker.topic import Topic
 from headrace.errors import CorruptRecordError, ErrorCode
 from headrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from headrace.protocol.messages.fetch import FetchRequest

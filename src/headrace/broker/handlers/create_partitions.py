@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.broker.access.authorizer import authorize
 from headrace.broker.context import RequestContext, VersionRange
-from headrace.broker.steps import CHECK_COST, CREATION_COST, PARTITION_FILES_COST, Work
+from headrace.broker.steps import (
+    CHECK_COST,
+    CREATION_COST,
+    PARTITION_OPENING_COST,
+    STEP_COST,
+    Work,
+    value_of,
+)
 from headrace.errors import ApiError, ErrorCode, InvalidRequestError, InvalidTopicError
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.create_partitions import (
@@ -43,12 +50,14 @@ def handle(
         result = CreatePartitionsTopicResult(name=wanted.name)
         try:
             _check_request(broker, len(results), mentions[wanted.name])
-            _grow(broker, context, wanted, validate_only=request.validate_only)
+            authorize(broker, context, Operation.ALTER, ResourceType.TOPIC, wanted.name)
+            yield from broker.topics.unchanging(wanted.name)
+            yield from _grow(broker, context, wanted, validate_only=request.validate_only)
         except ApiError as error:
             result.error_code, result.error_message = error.code, error.message
         results.append(result)
         if result.error_code == ErrorCode.NONE and not request.validate_only:
-            yield CREATION_COST + wanted.count * PARTITION_FILES_COST
+            yield CREATION_COST + min(wanted.count * PARTITION_OPENING_COST, STEP_COST)
         yield CHECK_COST
     return CreatePartitionsResponse(results=results)
 
@@ -62,8 +71,7 @@ def _check_request(broker: Broker, number: int, mentions: int) -> None:
 
 def _grow(
     broker: Broker, context: RequestContext, wanted: CreatePartitionsTopic, *, validate_only: bool
-) -> None:
-    authorize(broker, context, Operation.ALTER, ResourceType.TOPIC, wanted.name)
+) -> Work[None]:
     topic = broker.topics.require(wanted.name)
     if topic.is_internal:
         raise InvalidTopicError("internal topics cannot be given more partitions")
@@ -71,7 +79,7 @@ def _grow(
     if wanted.assignments is not None:
         _check_assignments(broker, wanted, added=wanted.count - len(topic.partitions))
     if not validate_only:
-        broker.topics.grow(topic, wanted.count, now_ms=context.now_ms)
+        yield from value_of(broker.topics.grow_in_steps(topic, wanted.count, now_ms=context.now_ms))
 
 
 def _check_assignments(broker: Broker, wanted: CreatePartitionsTopic, *, added: int) -> None:

@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING, Final
 from headrace.broker.access.authorizer import allows, authorize_creation
 from headrace.broker.configs.config_entries import topic_entries
 from headrace.broker.context import RequestContext, VersionRange
-from headrace.broker.steps import CHECK_COST, CREATION_COST, PARTITION_FILES_COST, Work
+from headrace.broker.steps import (
+    CHECK_COST,
+    CREATION_COST,
+    PARTITION_OPENING_COST,
+    STEP_COST,
+    Work,
+    value_of,
+)
 from headrace.broker.topic_names import INTERNAL_TOPICS
 from headrace.config.topic import TopicConfig
 from headrace.errors import (
@@ -63,7 +70,10 @@ def handle(
         try:
             _check_request(broker, request, mentions)
             authorize_creation(broker, context, wanted.name)
-            result = _create(broker, context, wanted, validate_only=request.validate_only)
+            yield from broker.topics.unchanging(wanted.name)
+            result = yield from _create(
+                broker, context, wanted, validate_only=request.validate_only
+            )
         except ApiError as error:
             result = CreatableTopicResult(
                 name=wanted.name, error_code=error.code, error_message=error.message
@@ -71,7 +81,9 @@ def handle(
         results.append(result)
         created = result.error_code == ErrorCode.NONE and not request.validate_only
         yield (
-            CREATION_COST + result.num_partitions * PARTITION_FILES_COST if created else CHECK_COST
+            CREATION_COST + min(result.num_partitions * PARTITION_OPENING_COST, STEP_COST)
+            if created
+            else CHECK_COST
         )
     return CreateTopicsResponse(topics=results)
 
@@ -85,7 +97,7 @@ def _check_request(broker: Broker, request: CreateTopicsRequest, mentions: int) 
 
 def _create(
     broker: Broker, context: RequestContext, wanted: CreatableTopic, *, validate_only: bool
-) -> CreatableTopicResult:
+) -> Work[CreatableTopicResult]:
     if wanted.name in INTERNAL_TOPICS and broker.topics.get(wanted.name) is None:
         raise InvalidTopicError("internal topics are created by the broker")
     settings = _settings(wanted)
@@ -93,7 +105,9 @@ def _create(
     config = broker.topics.validate_new(wanted.name, count, settings)
     topic_id = None
     if not validate_only:
-        topic = broker.topics.create(wanted.name, count, settings, now_ms=context.now_ms)
+        topic = yield from value_of(
+            broker.topics.create_in_steps(wanted.name, count, settings, now_ms=context.now_ms)
+        )
         topic_id, config = topic.topic_id, topic.config
     result = CreatableTopicResult(name=wanted.name, error_message=None)
     if allows(

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.broker.access.authorizer import allows
 from headrace.broker.context import RequestContext, VersionRange
-from headrace.broker.steps import CREATION_COST, ENTRY_COST, PARTITION_FILES_COST, Work
-from headrace.broker.topics import Topic
+from headrace.broker.steps import CREATION_COST, ENTRY_COST, FIRST_BATCH_COST, STEP_COST, Work
+from headrace.broker.topic import Topic
 from headrace.core.coordinator.runtime import Reply, gather
 from headrace.core.deferred import Deferred
 from headrace.errors import (
@@ -61,10 +61,13 @@ def handle(
     forgotten: list[Reply[list[None]]] = []
     for state, topic in zip(wanted, known, strict=True):
         if topic is None or mentions[topic.name] == 1:
+            name = state.name if topic is None else topic.name
+            if name is not None:
+                yield from broker.topics.unchanging(name)
             result = yield from _delete(broker, context, state, forgotten)
             results.append(result)
             if topic is not None and result.error_code == ErrorCode.NONE:
-                yield CREATION_COST + len(topic.partitions) * PARTITION_FILES_COST
+                yield CREATION_COST + min(len(topic.partitions) * FIRST_BATCH_COST, STEP_COST)
             yield ENTRY_COST
         elif mentions.pop(topic.name, 0):
             # One answer for all mentions, and none of them counts.

@@ -21,8 +21,8 @@ from headrace.broker.access.authorizer import allows
 from headrace.broker.context import RequestContext, VersionRange
 from headrace.broker.partition import Partition
 from headrace.broker.steps import ENTRY_COST, Work
+from headrace.broker.topic import Topic
 from headrace.broker.topic_names import check_topic_name
-from headrace.broker.topics import Topic
 from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.describe_topic_partitions import (

@@ -27,8 +27,9 @@ from headrace.broker.access.authorizer import allows, authorize_creation
 from headrace.broker.context import RequestContext, VersionRange
 from headrace.broker.partition import Partition
 from headrace.broker.steps import CREATION_COST, ENTRY_COST, Work
+from headrace.broker.topic import Topic
 from headrace.broker.topic_names import INTERNAL_TOPICS, OFFSETS_TOPIC, check_topic_name
-from headrace.broker.topics import Topic
+from headrace.core.deferred import Deferred
 from headrace.errors import ApiError, ErrorCode, UnknownTopicOrPartitionError
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.codec import ZERO_UUID
@@ -105,9 +106,9 @@ def _topics(
         if key in seen:
             continue
         seen.add(key)
-        existing = len(broker.topics)
+        existing = broker.topics.stored
         found = _find(broker, context, wanted, creations_left)
-        created = len(broker.topics) > existing
+        created = broker.topics.stored > existing
         creations_left -= created
         yield found, CREATION_COST if created else ENTRY_COST
 
@@ -154,8 +155,14 @@ def _create(broker: Broker, context: RequestContext, name: str, *, may_create: b
         raise UnknownTopicOrPartitionError
     if name == OFFSETS_TOPIC:
         return broker.ensure_offsets_topic(context.now_ms)
-    topic = broker.topics.create(name, now_ms=context.now_ms)
+    if broker.topics.is_changing(name):
+        raise UnknownTopicOrPartitionError
+    topic = broker.topics.create_in_steps(name, now_ms=context.now_ms)
     broker.audit.changed(context, "topic_created", topic=name, automatic=True)
+    if isinstance(
+        topic, Deferred
+    ):  # it has many partitions, and is there when the client asks again
+        raise UnknownTopicOrPartitionError
     return topic
 
 
