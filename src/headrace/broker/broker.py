@@ -202,9 +202,7 @@ class Broker:
             shared=Shared(OpenSegments(self._segment_files, self.journal)),
         )
         self.replicas = ReplicaManager(self.config, dirs, self.journal)
-        self.topics = Topics(
-            self.config, self._writer, self.replicas, self._entropy, self.journal, steps=self.steps
-        )
+        self.topics = self._make_topics()
         self.deliveries = Deliveries(self.replicas, self.journal)
         self.groups = GroupCoordinator(
             GroupConfig.from_broker(self.config),
@@ -233,6 +231,11 @@ class Broker:
         if not self._files.describe().in_memory:
             warn_of_losses(self.topics.defaults, self.topics, self.journal)
         self._settle()
+
+    def _make_topics(self) -> Topics:
+        return Topics(
+            self.config, self._writer, self.replicas, self._entropy, self.journal, steps=self.steps
+        )
 
     def _load_cluster_id(self) -> str:
         entry = self._metadata.get(CLUSTER_ID_KEY)
