@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
+from headrace.core.coordinator.group import coordinator
 from headrace.core.coordinator.group.records import CommittedOffset, GroupMetadata, OffsetCommit
 from headrace.core.coordinator.group.states import GroupState
 from headrace.errors import ApiError, ErrorCode
@@ -372,6 +375,29 @@ def test_very_many_offsets_are_forgotten_in_bounded_batches():
     world.coordinator.topics_deleted(["t"], world.now_ms)
     assert world.offsets() == {}
     assert len(world.log.batches[0]) == 1 + 3
+
+
+def test_what_has_expired_is_removed_in_steps(monkeypatch):
+    monkeypatch.setattr(coordinator, "LOOKED_AT_FOR_EXPIRY", 100)
+    world = GroupWorld(offsets_retention_minutes=1, offsets_retention_check_interval_ms=600_000)
+    groups = [f"g{number}" for number in range(20)]
+    offsets = {("t", partition): 1 for partition in range(5)}
+    for group in groups:
+        world.commit_code(offsets, group=group)
+    left: list[int] = []
+    world.advance(600_000 - 1)
+    while sum(bool(world.offsets(group)) for group in groups):
+        left.append(sum(bool(world.offsets(group)) for group in groups))
+        if len(left) == 3:
+            world.commit_code({("t", 0): 2}, group=groups[-1])  # its turn has not come yet
+            break
+        world.advance(50)
+    world.advance(5_000)
+    assert left[0] == 20
+    assert len(left) == 3
+    assert all(before - after <= 4 for before, after in pairwise(left))
+    assert [group for group in groups if world.offsets(group)] == groups[-1:]
+    assert world.offsets(groups[-1]) == {("t", 0): 2}
 
 
 def test_the_subscription_of_the_fixture_is_what_clients_send():

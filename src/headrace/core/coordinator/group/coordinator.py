@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from headrace.core.coordinator.consumer.assignors import OWN_ASSIGNORS, Assignor
 from headrace.core.coordinator.consumer.describe import describe_consumer_group
@@ -30,6 +30,7 @@ from headrace.core.coordinator.group.timers import operation_of
 from headrace.core.coordinator.partitioning import can_be_stored
 from headrace.core.coordinator.runtime import CoordinatorLog, Reply, Result, Timer, gather
 from headrace.core.coordinator.sharded import (
+    EXPIRY,
     TOMBSTONES_PER_BATCH,
     ShardedCoordinator,
     no_response,
@@ -61,6 +62,13 @@ from headrace.protocol.messages.txn_offset_commit import (
 )
 
 T = TypeVar("T")
+LOOKED_AT_FOR_EXPIRY: Final = 20_000
+"""How many offsets are looked at in one step, to see whether they have expired: some 10 milliseconds."""
+_GROUP_COST: Final = 5
+_TOMBSTONE_COST: Final = 6
+"""What it costs to write one, in offsets that are looked at."""
+_PAUSE_MS: Final = 100
+"""Between two steps."""
 
 
 def is_valid_group_id(group_id: str) -> bool:
@@ -97,6 +105,8 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
             config.group_max_bytes, config.groups_max_bytes, config.offsets_max_bytes
         )
         """What groups hold; of all shards."""
+        self._expiring: dict[int, Iterator[tuple[int, list[GroupRecord]]]] = {}
+        """By partition: the groups of which it has yet to be seen what has expired."""
 
     def _new_shard(self, partition: int) -> GroupShard:
         shard = GroupShard(
@@ -120,7 +130,18 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
             shard.runtime.execute(operation, no_response, now_ms)
 
     def _expired(self, shard: GroupShard, now_ms: int) -> Iterable[Sequence[GroupRecord]]:
-        return offsets.expired(shard, now_ms)
+        groups = self._expiring.pop(shard.partition, None) or offsets.expired(shard, now_ms)
+        found: list[Sequence[GroupRecord]] = []
+        left = LOOKED_AT_FOR_EXPIRY
+        for count, tombstones in groups:
+            if tombstones:
+                found.append(tombstones)
+            left -= _GROUP_COST + count + _TOMBSTONE_COST * len(tombstones)
+            if left <= 0:
+                self._expiring[shard.partition] = groups
+                self._timers.set(Timer(EXPIRY, shard.partition), now_ms + _PAUSE_MS)
+                break
+        return found
 
     def _rebalance_loaded(
         self, shard: GroupShard, group: Group, now_ms: int

@@ -188,17 +188,22 @@ def _fetched(partition: int, committed: CommittedOffset | None) -> OffsetFetchRe
 # --- the end ---
 
 
-def expired(shard: GroupShard, now_ms: int) -> Iterator[list[GroupRecord]]:
-    """Yield, group by group, the tombstones of offsets that have expired and of groups that have nothing left.
+def expired(shard: GroupShard, now_ms: int) -> Iterator[tuple[int, list[GroupRecord]]]:
+    """Yield, group by group, how many offsets there are, and the tombstones of what has expired.
+
+    These are offsets, and groups that have nothing left. Groups may come and go between one group and the next.
 
     The rule is KIP-211's: the offsets of a group that had members count from the moment it became empty, or from a
     commit after that; those of a topic that a stable consumer group is not subscribed to any more, and those of a group
     that never had members, count from their commit.
     """
     for empty in [group for group in shard.consumers.values() if not group.members]:
-        if not shard.offsets.has_any(empty.group_id):
-            yield list(empty.tombstones())
+        is_there = shard.consumers.get(empty.group_id) is empty and not empty.members
+        if is_there and not shard.offsets.has_any(empty.group_id):
+            yield 0, list(empty.tombstones())
     for group in list(shard.groups.values()):
+        if shard.groups.get(group.group_id) is not group:
+            continue
         tombstones: list[GroupRecord] = []
         offsets = shard.offsets.of_group(group.group_id)
         kept = 0
@@ -214,13 +219,13 @@ def expired(shard: GroupShard, now_ms: int) -> Iterator[list[GroupRecord]]:
                     tombstones.append(OffsetCommit(group.group_id, topic, partition, None))
                 else:
                     kept += 1
+        count = kept + len(tombstones)
         deserted = group.state is GroupState.EMPTY and not group.pending
         if shard.offsets.has_pending(group.group_id):
             kept += 1
         if not kept and deserted and group.is_stored:
             tombstones.append(GroupMetadata(group.group_id, None))
-        if tombstones:
-            yield tombstones
+        yield count, tombstones
 
 
 class _Everything:
