@@ -89,10 +89,11 @@ mutate:  ## remove one defence after the other and see that a test fails (half a
 	@$(PYTHON) tools/prepare.py test
 	$(BIN)/python -m tests.mutations $(if $(PART),"$(PART)")
 
-fuzz:  ## damaged messages, batches and files for FUZZ_SECONDS (300), then expensive requests (twenty minutes)
+fuzz:  ## damaged messages, batches and files for FUZZ_SECONDS (300), then expensive requests of a user and of an administrator (forty minutes)
 	@$(PYTHON) tools/prepare.py test
 	$(BIN)/python -m tests.fuzz
 	$(BIN)/python -m tests.cost --thorough
+	$(BIN)/python -m tests.cost --thorough --requests-only --admin
 
 bench:  ## measure against Apache Kafka on this machine (twenty minutes); ARGS=--page rewrites docs/performance.md
 	@$(PYTHON) tools/prepare.py test

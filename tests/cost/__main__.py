@@ -45,6 +45,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--api", action="append", help="one API; repeatable, and without scenarios")
     parser.add_argument("--scenario", action="append", help="one scenario; repeatable")
     parser.add_argument("--scenarios-only", action="store_true")
+    parser.add_argument("--requests-only", action="store_true", help="without scenarios")
     parser.add_argument("--all", action="store_true", help="show everything")
     return parser.parse_args()
 
@@ -71,7 +72,7 @@ def _run(broker: WatchedBroker, options: argparse.Namespace) -> int:
 def _measured(world: World, values: Values, options: argparse.Namespace) -> Iterator[Measured]:
     for scenario in SCENARIOS:
         wanted = scenario.__name__ in options.scenario if options.scenario else not options.api
-        if wanted:
+        if wanted and not options.requests_only:
             print("--", scenario.__name__, flush=True)
             for name, size, cost in scenario(world, values):
                 yield name, size, cost, SCENARIO

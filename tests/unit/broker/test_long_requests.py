@@ -16,6 +16,10 @@ from headrace.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnTopic,
 )
+from headrace.protocol.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    ScramCredentialUpsertion,
+)
 from headrace.protocol.messages.create_acls import AclCreation, CreateAclsRequest
 from headrace.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from headrace.protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
@@ -26,7 +30,13 @@ from headrace.protocol.messages.delete_records import (
     DeleteRecordsTopic,
 )
 from headrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from headrace.protocol.messages.describe_acls import DescribeAclsRequest
+from headrace.protocol.messages.describe_user_scram_credentials import (
+    DescribeUserScramCredentialsRequest,
+)
 from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest
+from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
+from headrace.protocol.messages.list_transactions import ListTransactionsRequest
 from headrace.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -270,6 +280,19 @@ def test_acls_are_added_and_taken_away_in_steps():
         operation=Operation.ANY,
         permission_type=Permission.ANY,
     )
+    described = answered(
+        harness,
+        DescribeAclsRequest(
+            resource_type_filter=ResourceType.TOPIC,
+            resource_name_filter=None,
+            principal_filter=None,
+            host_filter=None,
+            pattern_type_filter=PatternType.LITERAL,
+            operation=Operation.ANY,
+            permission_type=Permission.ANY,
+        ),
+    ).resources
+    assert {each.resource_name for each in described} == {f"t{number}" for number in range(MANY)}
     found = answered(harness, DeleteAclsRequest(filters=[every] * 40)).filter_results
     named = [len(result.matching_acls) for result in found]
     full = -(-ACLS_AN_ANSWER // MANY)
@@ -277,3 +300,41 @@ def test_acls_are_added_and_taken_away_in_steps():
     codes = [result.error_code for result in found]
     assert codes == [0] * full + [ErrorCode.POLICY_VIOLATION] * (40 - full)
     assert len(harness.broker.authorizer) == 0
+
+
+def test_all_users_are_described_in_steps() -> None:
+    harness = BrokerHarness()
+    users = [f"u{number:04}" for number in range(MANY)]
+    upsertions = [
+        ScramCredentialUpsertion(
+            name=name, mechanism=1, iterations=4096, salt=b"salt", salted_password=bytes(32)
+        )
+        for name in users
+    ]
+    for start in range(0, MANY, 100):
+        request = AlterUserScramCredentialsRequest(upsertions=upsertions[start : start + 100])
+        altered = harness.call(request, session=Session())
+        assert {each.error_code for each in altered.results} == {0}
+    described = answered(harness, DescribeUserScramCredentialsRequest(users=None))
+    assert [each.user for each in described.results] == users
+
+
+def test_all_transactions_are_listed_in_steps() -> None:
+    harness = BrokerHarness(transaction_state_log_num_partitions=2)
+    names = {f"t{number}" for number in range(MANY)}
+    for name in names:
+        harness.send(InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=1_000))
+        if harness.broker.sync_due:
+            harness.sync()
+    while harness.sync():
+        pass
+    for _ in range(3):  # the first one creates the topic
+        for name in names - {
+            each.transactional_id
+            for each in harness.call(ListTransactionsRequest()).transaction_states
+        }:
+            harness.call(InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=1_000))
+    listed = answered(harness, ListTransactionsRequest())
+    assert {each.transactional_id for each in listed.transaction_states} == names
+    nobody = ListTransactionsRequest(producer_id_filters=[-5])
+    assert harness.call(nobody).transaction_states == []

@@ -17,7 +17,7 @@ from headrace.core.coordinator.transaction.records import (
 )
 from headrace.core.coordinator.transaction.shard import Outcome
 from headrace.core.coordinator.transaction.states import NEXT, STATUS, TransactionState
-from headrace.core.coordinator.transaction.views import Filter
+from headrace.core.coordinator.transaction.views import Filter, passes
 from headrace.errors import ApiError, ErrorCode
 from tests.fixtures.group_world import now, parked
 from tests.fixtures.transaction_world import TIMEOUT_MS, A, B, TransactionWorld
@@ -356,9 +356,12 @@ def test_list_filters_by_state_producer_and_duration() -> None:
     world.advance(1_000)
 
     def listed(wanted: Filter) -> list[str]:
-        error, found = now(world.coordinator.list_all(wanted, world.now_ms))
-        assert error is NONE
-        return [transaction.transactional_id for transaction in found]
+        found = []
+        for reply in world.coordinator.each_shard(world.now_ms):
+            known = now(reply)
+            assert not isinstance(known, ErrorCode)
+            found += [name for name, metadata in known if passes(metadata, wanted, world.now_ms)]
+        return sorted(found)
 
     assert listed(Filter()) == ["id", "idle"]
     assert listed(Filter(states={TransactionState.EMPTY})) == ["idle"]

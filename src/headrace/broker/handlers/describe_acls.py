@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from headrace.broker.access.acl_requests import check_is_on, filter_of
 from headrace.broker.access.authorizer import authorize
 from headrace.broker.context import RequestContext, VersionRange
+from headrace.broker.steps import ENTRY_COST, Work
 from headrace.errors import ApiError
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.describe_acls import (
@@ -32,14 +33,16 @@ VERSIONS: Final = VersionRange(1, 3)
 
 def handle(
     broker: Broker, context: RequestContext, request: DescribeAclsRequest
-) -> DescribeAclsResponse:
+) -> Work[DescribeAclsResponse]:
     """Return the ACLs that match."""
     try:
         authorize(broker, context, Operation.DESCRIBE, ResourceType.CLUSTER)
         check_is_on(broker)
-        found = broker.authorizer.find(filter_of(request))
+        wanted = filter_of(request)
     except ApiError as error:
         return DescribeAclsResponse(error_code=error.code, error_message=error.message)
+    found = yield from broker.authorizer.finding(wanted)
+    yield len(found) * ENTRY_COST // 5
     resources: dict[tuple[int, str, int], DescribeAclsResource] = {}
     for acl in sorted(found):
         resource = resources.setdefault(
@@ -58,4 +61,5 @@ def handle(
                 permission_type=acl.permission,
             )
         )
+        yield ENTRY_COST // 2
     return DescribeAclsResponse(error_message=None, resources=list(resources.values()))

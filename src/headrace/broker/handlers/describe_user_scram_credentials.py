@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.broker.access.authorizer import authorize
 from headrace.broker.context import RequestContext, VersionRange
+from headrace.broker.steps import ENTRY_COST, Work
 from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.describe_user_scram_credentials import (
@@ -33,7 +34,7 @@ def handle(
     broker: Broker,
     context: RequestContext,
     request: DescribeUserScramCredentialsRequest,
-) -> DescribeUserScramCredentialsResponse:
+) -> Work[DescribeUserScramCredentialsResponse]:
     """Tell which credentials users have."""
     try:
         authorize(broker, context, Operation.DESCRIBE, ResourceType.CLUSTER)
@@ -42,16 +43,18 @@ def handle(
             error_code=error.code, error_message=error.message
         )
     found: dict[str, list[CredentialInfo]] = {}
-    for (user, mechanism), credential in broker.credentials:
+    for (user, mechanism), credential in list(broker.credentials):
         info = CredentialInfo(mechanism=mechanism, iterations=credential.iterations)
         found.setdefault(user, []).append(info)
+        yield ENTRY_COST // 5
     for infos in found.values():
         infos.sort(key=lambda info: info.mechanism)
-    if not request.users:
-        results = [_result(user, credential_infos=found[user]) for user in sorted(found)]
-    else:
-        counts = Counter(user.name for user in request.users)
-        results = [_asked(user, count, found.get(user)) for user, count in counts.items()]
+    yield len(found) * ENTRY_COST // 5
+    counts = Counter([user.name for user in request.users or ()] or sorted(found))
+    results = []
+    for user, count in counts.items():
+        results.append(_asked(user, count, found.get(user)))
+        yield ENTRY_COST // 5
     return DescribeUserScramCredentialsResponse(
         error_code=ErrorCode.NONE, error_message="", results=results
     )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from headrace.broker.access.authorizer import allows
 from headrace.broker.context import RequestContext, VersionRange
 from headrace.broker.resources import ResourceType
+from headrace.broker.steps import ENTRY_COST, Work
 from headrace.errors import ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.list_config_resources import (
@@ -36,7 +37,7 @@ _KNOWN: Final = frozenset(int(known) for known in ResourceType)
 
 def handle(
     broker: Broker, context: RequestContext, request: ListConfigResourcesRequest
-) -> ListConfigResourcesResponse:
+) -> Work[ListConfigResourcesResponse]:
     """List the resources that have a configuration."""
     if not allows(broker, context, Operation.DESCRIBE_CONFIGS, acls.ResourceType.CLUSTER):
         return ListConfigResourcesResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
@@ -45,13 +46,13 @@ def handle(
     wanted = frozenset(request.resource_types)
     if not wanted <= _KNOWN:
         return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
-    return ListConfigResourcesResponse(
-        config_resources=[
-            ConfigResource(resource_name=name, resource_type=kind)
-            for kind, name in _resources(broker)
-            if not wanted or kind in wanted
-        ]
-    )
+    response = ListConfigResourcesResponse()
+    for kind, name in _resources(broker):
+        if not wanted or kind in wanted:
+            resource = ConfigResource(resource_name=name, resource_type=kind)
+            response.config_resources.append(resource)
+        yield ENTRY_COST // 5
+    return response
 
 
 def _resources(broker: Broker) -> Iterator[tuple[ResourceType, str]]:

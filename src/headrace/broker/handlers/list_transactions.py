@@ -1,25 +1,26 @@
 """ListTransactions (API key 66), versions 0-1.
 
 Behaviour: lists the transactional ids that the client may describe, and that pass the filters; what is not the name of
-a state is returned. The duration counts for transactions that have not ended.
+a state is returned. The duration counts for transactions that have not ended. The ids are in no particular order.
 Not implemented: v2, a pattern for ids.
 Versions: v0 flexible; v1 duration.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from headrace.broker.access.authorizer import allows
 from headrace.broker.context import RequestContext, VersionRange
-from headrace.core.coordinator.transaction.views import STATE_NAMES, Filter
-from headrace.core.deferred import Deferred
+from headrace.broker.steps import ENTRY_COST, Work, value_of
+from headrace.core.coordinator.transaction.views import STATE_NAMES, Filter, Known, listed, passes
 from headrace.errors import ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.list_transactions import (
     ListTransactionsRequest,
     ListTransactionsResponse,
-    TransactionState,
 )
 from headrace.security.acls import Operation, ResourceType
 
@@ -29,37 +30,37 @@ if TYPE_CHECKING:
 API_KEY: Final = ApiKey.LIST_TRANSACTIONS
 VERSIONS: Final = VersionRange(0, 1)
 
+_KNOWN_COST: Final = ENTRY_COST // 20
+"""What it costs to look at an id that is not listed."""
+
 
 def handle(
     broker: Broker, context: RequestContext, request: ListTransactionsRequest
-) -> ListTransactionsResponse | Deferred[ListTransactionsResponse]:
+) -> Work[ListTransactionsResponse]:
     """List transactional ids."""
-    unknown = [name for name in request.state_filters if name not in STATE_NAMES]
+    response = ListTransactionsResponse(
+        unknown_state_filters=[name for name in request.state_filters if name not in STATE_NAMES]
+    )
     states = {STATE_NAMES[name] for name in request.state_filters if name in STATE_NAMES}
-
-    def answer(
-        found: tuple[ErrorCode, list[TransactionState]],
-    ) -> ListTransactionsResponse:
-        error, transactions = found
-        return ListTransactionsResponse(
-            error_code=error,
-            unknown_state_filters=unknown,
-            transaction_states=[
-                transaction
-                for transaction in transactions
-                if allows(
-                    broker,
-                    context,
-                    Operation.DESCRIBE,
-                    ResourceType.TRANSACTIONAL_ID,
-                    transaction.transactional_id,
-                    quietly=True,
-                )
-            ],
-        )
-
     if request.state_filters and not states:
-        return answer((ErrorCode.NONE, []))
+        return response
     wanted = Filter(states, frozenset(request.producer_id_filters), request.duration_filter)
-    reply = broker.transactions.coordinator.list_all(wanted, context.now_ms)
-    return reply.map(answer) if isinstance(reply, Deferred) else answer(reply)
+    may_describe = partial(
+        allows, broker, context, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, quietly=True
+    )
+    for reply in broker.transactions.coordinator.each_shard(context.now_ms):
+        waiting: Work[Sequence[Known] | ErrorCode] = value_of(reply)
+        known = yield from waiting
+        if isinstance(known, ErrorCode):
+            return ListTransactionsResponse(
+                error_code=known, unknown_state_filters=response.unknown_state_filters
+            )
+        yield ENTRY_COST + len(known) * _KNOWN_COST
+        for name, metadata in known:
+            cost = _KNOWN_COST
+            if passes(metadata, wanted, context.now_ms):
+                cost = ENTRY_COST
+                if may_describe(name):
+                    response.transaction_states.append(listed(name, metadata))
+            yield cost
+    return response

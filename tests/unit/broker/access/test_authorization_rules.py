@@ -70,6 +70,10 @@ class Recorder:
     def find(self, _wanted: object) -> list[object]:
         return []
 
+    def finding(self, _wanted: object) -> Work[list[object]]:
+        yield 1
+        return []
+
     def __len__(self) -> int:
         return 0
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import Final, TypeVar
@@ -27,7 +27,6 @@ from headrace.core.coordinator.transaction.transactions import Retry
 from headrace.core.coordinator.transaction.usage import Usage
 from headrace.errors import ErrorCode
 from headrace.ports import Journal
-from headrace.protocol.messages import list_transactions
 from headrace.types import TopicPartition
 
 T = TypeVar("T")
@@ -233,15 +232,10 @@ class TransactionCoordinator(ShardedCoordinator[TransactionShard]):
             now_ms,
         )
 
-    def list_all(
-        self, wanted: views.Filter, now_ms: int
-    ) -> Reply[tuple[ErrorCode, list[list_transactions.TransactionState]]]:
-        """Return the transactions that pass a filter, with NONE, or the error that hides some of them."""
-        return self._collect(
-            lambda shard: views.list_all(shard, wanted, now_ms),
-            lambda transaction: transaction.transactional_id,
-            now_ms,
-        )
+    def each_shard(self, now_ms: int) -> Iterator[Reply[Sequence[views.Known] | ErrorCode]]:
+        """Yield what is known of all ids, or an error, for one shard after the other; each is asked in its turn."""
+        for shard in list(self._shards.values()):
+            yield shard.runtime.execute(partial(views.all_of, shard), _same_error, now_ms)
 
     # --- ---
 
@@ -271,6 +265,10 @@ class TransactionCoordinator(ShardedCoordinator[TransactionShard]):
         if not transactional_id:
             return failed(ErrorCode.INVALID_REQUEST)
         return super()._run(transactional_id, operation, failed, now_ms)
+
+
+def _same_error(error: ErrorCode) -> Sequence[views.Known] | ErrorCode:
+    return error
 
 
 def _failed(error: ErrorCode) -> Producer | ErrorCode:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from headrace.core.coordinator.runtime import Result
 from headrace.core.coordinator.transaction.records import TransactionMetadata
@@ -12,6 +12,8 @@ from headrace.core.coordinator.transaction.states import PREPARED, TransactionSt
 from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.messages import describe_transactions, list_transactions
 
+Known: TypeAlias = tuple[str, TransactionMetadata]
+"""A transactional id, and what is known of it."""
 STATE_NAMES: Final = {state.value: state for state in TransactionState}
 
 
@@ -49,24 +51,24 @@ def find(shard: TransactionShard, transactional_id: str) -> Result[TransactionMe
     return Result(transaction.metadata)
 
 
-def list_all(
-    shard: TransactionShard, wanted: Filter, now_ms: int
-) -> Result[Sequence[list_transactions.TransactionState]]:
-    """Return the transactions of a shard that pass the filter."""
-    return Result(
-        [
-            list_transactions.TransactionState(
-                transactional_id=transactional_id,
-                producer_id=transaction.metadata.producer_id,
-                transaction_state=transaction.metadata.state.value,
-            )
-            for transactional_id, transaction in shard.transactions.items()
-            if _passes(transaction.metadata, wanted, now_ms)
-        ]
+def all_of(shard: TransactionShard) -> Result[Sequence[Known] | ErrorCode]:
+    """Return what is known of all ids of a shard."""
+    return Result([(name, each.metadata) for name, each in shard.transactions.items()])
+
+
+def listed(
+    transactional_id: str, metadata: TransactionMetadata
+) -> list_transactions.TransactionState:
+    """Return what is listed of one id."""
+    return list_transactions.TransactionState(
+        transactional_id=transactional_id,
+        producer_id=metadata.producer_id,
+        transaction_state=metadata.state.value,
     )
 
 
-def _passes(metadata: TransactionMetadata, wanted: Filter, now_ms: int) -> bool:
+def passes(metadata: TransactionMetadata, wanted: Filter, now_ms: int) -> bool:
+    """Whether a transaction is to be listed."""
     if wanted.states and metadata.state not in wanted.states:
         return False
     if wanted.producer_ids and metadata.producer_id not in wanted.producer_ids:
