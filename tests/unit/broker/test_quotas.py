@@ -500,6 +500,22 @@ class TestRequestTime:
         assert unpaid <= 80_000
         assert session.unpaid_us == 0
 
+    def test_the_read_at_the_end_of_a_wait_is_charged_with_the_next_request(
+        self, world: World
+    ) -> None:
+        world.create_topic("t", partitions=3)
+        world.alter({"client-id": "test"}, {REQUEST: 5})
+        session = Session()
+        wanted = [("t", index, 0) for index in range(3)]
+        pending = world.send(fetch_request(*wanted, max_wait_ms=1_000), session=session)
+        assert session.unpaid_us == 0
+        world.produce("t", b"a")
+        assert pending.done
+        once = session.unpaid_us
+        assert once > 0
+        world.call(MetadataRequest(topics=[]), session=session)
+        assert session.unpaid_us == 0
+
     def test_long_names_are_not_kept(self, world: World) -> None:
         world.alter({"client-id": None}, {REQUEST: 5})
         kept = world.broker.throttling._rates

@@ -64,6 +64,8 @@ PARTITIONS_AT_ONCE: Final = 500
 _PARTITIONS_A_PIECE: Final = 100
 _NOTHING_TO_TELL: Final = AbortedLookup(0)
 """For readers of uncommitted records, to whom no transactions are told."""
+_READ_US: Final = 20
+"""What the read of a partition takes, in microseconds."""
 LONGEST_WAIT_MS: Final = 300_000
 """A longer wait is cut short with an empty answer: a client that is gone must not be remembered for weeks."""
 
@@ -185,6 +187,10 @@ class _Read:
         """Read, and return the answer to the request: what there is at the end of a wait."""
         if self.is_long:
             return self._broker.steps.run(self._finished_in_steps(), self._context.session)
+        if self._broker.quotas.active:
+            # The shell measured the request when it came. Its next one pays for this, as for further steps.
+            partitions = sum(len(topic.partitions) for topic in self.fetch.topics)
+            self._context.session.unpaid_us += partitions * _READ_US
         return self.fetch.finish(self.run())
 
     def _finished_in_steps(self) -> Work[FetchResponse]:
