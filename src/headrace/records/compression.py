@@ -139,10 +139,10 @@ def _decompress_gzip(data: Buffer, bound: int) -> bytes:
     raise CorruptRecordError(f"gzip data of more than {MAX_GZIP_MEMBERS} members")
 
 
-def _decompress_snappy_block(block: Buffer, bound: int) -> bytes:
+def _decompress_snappy_block(block: Buffer, bound: int, used: int = 0) -> bytes:
     try:
         claimed = cramjam.snappy.decompress_raw_len(block)
-        if claimed > bound:
+        if claimed > bound - used:
             raise _too_large(bound)
         if claimed > _SNAPPY_MAX_RATIO * len(block):
             raise CorruptRecordError("a snappy block claims more than it can hold")
@@ -156,7 +156,7 @@ def _decompress_snappy(data: Buffer, bound: int) -> bytes:
     if bytes(view[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
         return _decompress_snappy_block(view, bound)
     parts: list[bytes] = []
-    position, end, remaining = len(_XERIAL_HEADER), len(view), bound
+    position, end, used = len(_XERIAL_HEADER), len(view), 0
     while position < end:
         if len(parts) == MAX_SNAPPY_BLOCKS:
             raise CorruptRecordError(f"snappy data of more than {MAX_SNAPPY_BLOCKS} blocks")
@@ -166,9 +166,9 @@ def _decompress_snappy(data: Buffer, bound: int) -> bytes:
         position += 4
         if not 0 < size <= end - position:
             raise CorruptRecordError(f"snappy block of {size} bytes does not fit")
-        part = _decompress_snappy_block(view[position : position + size], remaining)
+        part = _decompress_snappy_block(view[position : position + size], bound, used)
         parts.append(part)
-        remaining -= len(part)
+        used += len(part)
         position += size
     return b"".join(parts)
 

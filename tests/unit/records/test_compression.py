@@ -85,6 +85,13 @@ def test_gzip_data_is_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
             decompress(Compression.GZIP, data, len(TEXT))
 
 
+@pytest.mark.parametrize("codec", [codec for codec in Compression if codec])
+def test_data_that_is_too_large_is_refused_with_the_bound(codec: Compression) -> None:
+    data = compress(codec, b"x" * 200_000)
+    with pytest.raises(CorruptRecordError, match="exceeds 100000 bytes"):
+        decompress(codec, data, 100_000)
+
+
 def test_the_blocks_of_a_snappy_frame_are_bounded() -> None:
     block = bytes(cramjam.snappy.compress_raw(b""))
     framed = struct.pack(">i", len(block)) + block
