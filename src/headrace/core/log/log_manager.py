@@ -40,7 +40,7 @@ from headrace.types import TopicPartition
 CLEAN_FILE: Final = "clean_shutdown"
 METADATA_FILE: Final = "partition.metadata"
 STRAY_SUFFIX: Final = "-stray"
-LOGS_A_BATCH: Final = 1_000
+LOGS_A_BATCH: Final = 500
 """Logs of one group commit: to collect them, and to tell who has waited for them, takes some ten milliseconds."""
 
 
