@@ -17,6 +17,8 @@ from headrace.core.coordinator.group import kinds
 from headrace.errors import ErrorCode
 from tests.property.test_consumer_group_protocol import ConsumerGroupMachine
 
+pytestmark = pytest.mark.slow  # not in `make check`
+
 Patch = pytest.MonkeyPatch
 
 

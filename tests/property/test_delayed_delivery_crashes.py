@@ -38,6 +38,8 @@ from tests.fixtures.broker_harness import (
 )
 from tests.fixtures.crash_files import CrashFileSystem, PowerCut
 
+pytestmark = pytest.mark.slow  # not in `make check`
+
 TOPIC = "later"
 LONGEST_MS = 400_000
 SEEDS = int(os.environ.get("HEADRACE_DELAY_SEEDS", "60"))

@@ -21,6 +21,8 @@ from headrace.core.deferred import Deferred
 from headrace.errors import ErrorCode
 from tests.property.test_group_coordinator import EXAMPLES, STEPS, GroupCoordinatorMachine
 
+pytestmark = pytest.mark.slow  # not in `make check`
+
 Patch = pytest.MonkeyPatch
 
 

@@ -71,6 +71,7 @@ FAULTS: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow  # not in `make check`
 @pytest.mark.parametrize(
     ("fault", "assignors", "seed"),
     [

@@ -108,6 +108,7 @@ def test_who_has_not_got_its_last_answer_gives_up_with_the_epoch_before() -> Non
     group.is_given(group.says("b", 0), 3, 1)
 
 
+@pytest.mark.slow  # not in `make check`
 @pytest.mark.parametrize("defence", DEFENCES)
 def test_a_missing_defence_is_noticed(defence: str) -> None:
     first = FIRST.get(defence, 0)

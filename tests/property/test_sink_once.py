@@ -16,6 +16,8 @@ from tests.fixtures.sink_rounds import (
     finished,
 )
 
+pytestmark = pytest.mark.slow  # not in `make check`
+
 ROUNDS = int(os.environ.get("HEADRACE_SINK_ROUNDS", "3"))
 
 

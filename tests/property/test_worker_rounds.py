@@ -114,6 +114,7 @@ FAULTS: dict[str, tuple[str, list[Any]]] = {
 }
 
 
+@pytest.mark.slow  # not in `make check`
 @pytest.mark.parametrize("fault", FAULTS)
 def test_the_rounds_find_a_fault(fault: str) -> None:
     told, patches = FAULTS[fault]
@@ -186,6 +187,7 @@ EXACTLY_ONCE_FAULTS: dict[str, tuple[int, str, Any]] = {
 
 
 # The first seed is one by which it is found soon.
+@pytest.mark.slow  # not in `make check`
 @pytest.mark.parametrize("fault", EXACTLY_ONCE_FAULTS)
 def test_the_rounds_find_what_is_not_exactly_once(fault: str) -> None:
     first, told, how = EXACTLY_ONCE_FAULTS[fault]
