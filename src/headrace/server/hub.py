@@ -246,7 +246,8 @@ class BrokerHub:
 
     def handle(self, connection: Connection, frame: memoryview) -> Sequence[Payload] | Slot | None:
         """Handle one request; see `headrace.server.connection.Hub`."""
-        began_ns = perf_counter_ns() if self.quotas.active else 0
+        measured = self.quotas.active
+        began_ns = perf_counter_ns() if measured else 0
         try:
             header, request = _decode(connection, frame)
         except UnsupportedVersion as error:
@@ -267,7 +268,7 @@ class BrokerHub:
             session=connection.session,
         )
         try:
-            if self.quotas.active:
+            if measured:
                 answer = self._measured(connection, context, request, len(frame), began_ns)
             else:
                 answer = self._broker.handle(context, request)
@@ -275,7 +276,9 @@ class BrokerHub:
                 if not answer.done:
                     return _ResponseSlot(self, connection, header, answer)
                 answer = answer.value
-            return None if answer is None else self.encode(connection, header, answer)
+            if answer is None:
+                return None
+            return self.encode(connection, header, answer) if measured else _encode(header, answer)
         except CloseConnection as error:
             raise CloseConnectionError(f"{_api_name(header.api_key)}: {error.reason}") from error
         except Exception as error:

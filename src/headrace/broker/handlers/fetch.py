@@ -160,8 +160,11 @@ class _Read:
     @property
     def is_long(self) -> bool:
         """Whether the partitions are so many that they are read in steps."""
-        count = len(self.fetch.topics)
-        for topic in self.fetch.topics:  # in every request, hence not as a sum
+        topics = self.fetch.topics
+        if len(topics) == 1:
+            return len(topics[0].partitions) > PARTITIONS_AT_ONCE
+        count = len(topics)
+        for topic in topics:  # in every request, hence not as a sum
             count += len(topic.partitions)
         return count > PARTITIONS_AT_ONCE
 

@@ -88,7 +88,7 @@ def handle(
     """Append the records of every partition."""
     appender = _Appender(broker, context, request)
     topics = request.topic_data
-    if (
+    if not _is_one_batch(topics) and (
         _cost(topics) > _COST_AT_ONCE
         or _looks_into_several(broker, topics)
         or _begins_several(broker, topics)
@@ -106,6 +106,11 @@ def handle(
     return _answer(broker, context, request, appender, response)
 
 
+def _is_one_batch(topics: Sequence[TopicProduceData]) -> bool:
+    """Whether there is one partition: then there is nothing to divide into steps."""
+    return len(topics) == 1 and len(topics[0].partition_data) == 1
+
+
 def _cost(topics: Sequence[TopicProduceData]) -> int:
     cost = 0
     for topic in topics:  # in every request, hence not as a sum
@@ -116,9 +121,7 @@ def _cost(topics: Sequence[TopicProduceData]) -> int:
 
 
 def _looks_into_several(broker: Broker, topics: Sequence[TopicProduceData]) -> bool:
-    """Whether there are several batches, some of which are looked into: each may take as long as a step."""
-    if len(topics) == 1 and len(topics[0].partition_data) == 1:
-        return False
+    """Whether some of several batches are looked into: each may take as long as a step."""
     configs = [found.config for topic in topics if (found := broker.topics.get(topic.name))]
     return any(
         each.compacts or each.headrace_ttl_enable or each.headrace_delay_enable for each in configs
