@@ -14,6 +14,8 @@ import gc
 from typing import Any, Final
 
 _OLDEST: Final = 2
+_OFTEN: Final = 4
+"""Collections of the middle generation between two full ones; the fewer, the less there is to look at."""
 _MUCH_GARBAGE: Final = 500_000
 """Objects, some hundred bytes each."""
 
@@ -25,15 +27,18 @@ class FullCollections:
         self._much_garbage = much_garbage
         self._found = 0
         """Objects that the collections have freed since the last one that looked at all objects."""
+        self._thresholds = gc.get_threshold()
 
     def start(self) -> None:
         """Freeze what there is, and from now on what survives a full collection."""
         gc.freeze()
+        gc.set_threshold(*self._thresholds[:2], _OFTEN)
         gc.callbacks.append(self._collected)
 
     def stop(self) -> None:
         """Leave it to Python again."""
         gc.callbacks.remove(self._collected)
+        gc.set_threshold(*self._thresholds)
         gc.unfreeze()
 
     def _collected(self, phase: str, info: dict[str, Any]) -> None:
