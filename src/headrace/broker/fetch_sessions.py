@@ -58,23 +58,27 @@ def next_epoch(epoch: int) -> int:
 
 
 def each_once(topics: list[FetchTopic]) -> list[FetchTopic]:
-    """Return the partitions of a full fetch, each once: as its last mention says, in the place of the first."""
+    """Return the partitions of a full fetch, each once: as its last mention says, in the place of the first.
+
+    As in Kafka, partitions of one topic that follow each other are one entry, and a topic without any is none.
+    """
     if len(topics) == 1 and len(topics[0].partitions) == 1:  # a frequent case
         return topics
-    count = sum(len(topic.partitions) for topic in topics)
-    if count == len(
-        {(topic.topic, each.partition) for topic in topics for each in topic.partitions}
-    ):
-        return topics
-    wanted: dict[str, dict[int, FetchPartition]] = {}
+    wanted: dict[Key, FetchPartition] = {}
+    count = 0
     for topic in topics:
-        partitions = wanted.setdefault(topic.topic, {})
+        count += len(topic.partitions)
         for partition in topic.partitions:
-            partitions[partition.partition] = partition
-    return [
-        FetchTopic(topic=name, partitions=list(partitions.values()))
-        for name, partitions in wanted.items()
-    ]
+            wanted[topic.topic, partition.partition] = partition
+    are_distinct = len({topic.topic for topic in topics if topic.partitions}) == len(topics)
+    if are_distinct and count == len(wanted):
+        return topics
+    once: list[FetchTopic] = []
+    for (name, _), partition in wanted.items():
+        if not once or once[-1].topic != name:
+            once.append(FetchTopic(topic=name))
+        once[-1].partitions.append(partition)
+    return once
 
 
 class Fetch(Protocol):

@@ -561,6 +561,7 @@ GROUPS: Final = (
             where("describe_groups", "twice"),
             where("fetch_committed", "twice", "the same group twice"),
             where("names_that_repeat", "describe a *", "a configuration twice"),
+            where("describe_other_configs", "twice"),
             where("offsets_that_repeat"),
         ),
     ),
