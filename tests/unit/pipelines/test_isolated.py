@@ -119,14 +119,14 @@ def test_the_parent_runs_until_all_have_ended(tmp_path: Path) -> None:
 
 
 CHILD = """
-import signal, sys, threading
+import os, signal, sys, threading
 from headrace.pipelines.isolated import end_with_parent
 
 stopped = threading.Event()
 signal.signal(signal.SIGTERM, lambda *_: stopped.set())
 end_with_parent()
-print("ready", flush=True)
-print(stopped.wait(60), flush=True)
+os.write(1, b"ready\\n")  # a line at once: there are two children
+os.write(1, b"%s\\n" % str(stopped.wait(60)).encode())
 """
 PARENT = """
 import os, signal, subprocess, sys
