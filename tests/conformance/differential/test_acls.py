@@ -337,7 +337,7 @@ def reduced(value: Any, user: str) -> Any:
 
 def _settled(side: Side, user: str, case: Case) -> Any:
     """What a broker answers when a coordinator that it has just begun with is there."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while True:
         answer = side.ask(user, case)
         code = getattr(answer, "error_code", 0)
