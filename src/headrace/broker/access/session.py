@@ -76,7 +76,7 @@ class Session:
         self.raw_tokens = False
         """Whether frames are SASL tokens and no requests: after SaslHandshake version 0."""
         self.unpaid_us = 0
-        """What the connection has taken of the broker's time since its last request was charged to a quota."""
+        """Microseconds of the broker's time that the connection has used and that no quota was charged for yet."""
         self.ended = ""
         """Why the connection is to be closed as soon as what is under way has been answered."""
         self.busy = False

@@ -30,9 +30,9 @@ _PROGRAM_LIMIT: Final = 1000
 _STEPS_LIMIT: Final = 100_000_000
 """How many of those an expression may need for all topics: a second, if it is made to be slow. It is spent in steps."""
 _COST: Final = 3
-"""What an instruction for one character costs, in the measure of `Steps`."""
+"""The cost of one instruction for one character, in the unit of `Steps`."""
 _PIECE: Final = 100_000
-"""Of instructions for characters, between which a step may end."""
+"""The number of instructions times characters after which a step may end."""
 _REMEMBERED_LIMIT: Final = 1000
 _REMEMBERED_NAMES_LIMIT: Final = 1_000_000
 _EVALUATED_LIMIT: Final = 100
@@ -74,7 +74,7 @@ class GroupTopics:
         self._warned = False
         """Whether the log says that expressions cannot be evaluated here."""
         self._known: OrderedDict[str, _Known] = OrderedDict()
-        """What expressions match; the latest used ones last."""
+        """The topics that each expression matches; the expression that was used last is the last one."""
         self._names_count = 0
         """How many names are in it."""
         self._evaluated: set[str] = set()
@@ -151,7 +151,7 @@ class GroupTopics:
 
 
 class _Known(NamedTuple):
-    """What an expression matches."""
+    """The topics that one expression matches."""
 
     names: tuple[str, ...]
     changes: int

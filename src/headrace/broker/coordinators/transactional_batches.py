@@ -44,7 +44,7 @@ class Entering(NamedTuple):
     append: Callable[[Buffer | ApiError], None]
     """Takes the batch when it may be appended, or the reason why not."""
     cost: int
-    """What it costs to append it, as steps count."""
+    """The cost of appending the batch, in the unit of `Steps`."""
 
 
 class TransactionalBatches:
