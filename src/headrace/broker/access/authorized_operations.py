@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 NOT_ASKED: Final = -(1 << 31)
 OPERATIONS_COST: Final = 20 * ENTRY_COST
-"""What `authorized_operations` costs: eight decisions."""
+"""The cost of `authorized_operations`, which makes eight decisions (unit: see `ENTRY_COST`)."""
 _CONFIGS: Final = (Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS)
 _OPERATIONS: Final = {
     ResourceType.TOPIC: (

@@ -359,7 +359,7 @@ class Authorizer:
 
     @property
     def _commit_cost(self) -> int:
-        """What a commit costs, after which all ACLs are indexed anew."""
+        """The cost of a commit: it writes a record and builds the index of all ACLs again."""
         return CREATION_COST + len(self._acls) * ENTRY_COST // 10
 
     def _refusal(self, acl: AclBinding, further: int) -> Outcome:
