@@ -9,11 +9,11 @@ mention says. Sessions (KIP-227): up to max.incremental.fetch.session.cache.slot
 and are answered what is new, see `headrace.broker.fetch_sessions`; to other users than the one who began it a session
 is FETCH_SESSION_ID_NOT_FOUND. When there is no room the answer carries session id 0 and the client goes on with full
 fetches. Leader epochs are checked (KIP-320). A fetch of a follower is refused: with TOPIC_AUTHORIZATION_FAILED if it
-has no right to CLUSTER_ACTION, else with NOT_LEADER_OR_FOLLOWER. A client above its quota gets no records, and the time
-for which it has to pause. With read_committed the records end at the last stable offset, and the answer lists the
-aborted transactions of these records by their first offsets; without read_committed the list is null. An answer lists at most
-4,096 aborted transactions, and its records end earlier where there are more. A long poll goes on until the last stable
-offset moves.
+has no right to CLUSTER_ACTION, else with NOT_LEADER_OR_FOLLOWER. A client above its quota gets no records, and the
+time for which it has to pause. With read_committed the records end at the last stable offset, and the answer lists
+the aborted transactions of these records by their first offsets; without read_committed the list is null. An answer
+lists at most 4,096 aborted transactions, and its records end earlier where there are more. A long poll goes on until
+the last stable offset moves.
 On a topic with headrace.ttl.enable what has expired is left out, on one with headrace.filter.enable what has no tag of
 the request's filter, tagged field 26738: offsets stay, and a control record that means nothing stands for what is left
 out at the end. A request with a filter is in no session; else, or if the filter is none, it gets INVALID_REQUEST.
