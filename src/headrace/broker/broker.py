@@ -565,8 +565,10 @@ class Broker:
         if self._settling:
             return
         self._settling = True
-        self.purgatory.begin_round()
-        self.steps.begin_round()
+        if self.purgatory.has_delivered:
+            self.purgatory.begin_round()
+        if self.steps.has_resumed:
+            self.steps.begin_round()
         try:
             if self.replicas.failure is not None and self._groups_are_served:
                 self._unload_groups()
@@ -581,7 +583,8 @@ class Broker:
     def _pass_on(self) -> None:
         advanced, self.replicas.advanced = self.replicas.advanced, {}
         for partition in advanced:
-            partition.release_waiters()
+            if partition.waiters:
+                partition.release_waiters()
         for partition in advanced:
             if partition.watchers:
                 self.purgatory.notices.add(partition)

@@ -44,13 +44,15 @@ class Delayed(Protocol):
 class Purgatory:
     """The delayed operations: their deadlines, and the completions that have not been delivered yet."""
 
-    __slots__ = ("_completions", "_deadlines", "_reads", "_reads_left", "notices")
+    __slots__ = ("_completions", "_deadlines", "_reads", "_reads_left", "has_delivered", "notices")
 
     def __init__(self) -> None:
         self._deadlines: Deadlines[Delayed] = Deadlines()
         self._completions: deque[Callable[[], None]] = deque()
         self._reads: deque[tuple[int, Callable[[], None]]] = deque()
-        self._reads_left = 0
+        self._reads_left = READS_PER_ROUND
+        self.has_delivered = False
+        """Whether something was delivered since `begin_round`."""
         self.notices = Notices()
         """The fetches that have to look again."""
 
@@ -93,11 +95,15 @@ class Purgatory:
 
     def begin_round(self) -> None:
         """Allow as many reads, and looks, as one round may have."""
+        self.has_delivered = False
         self._reads_left = READS_PER_ROUND
         self.notices.begin_round()
 
     def deliver(self) -> bool:
         """Run the completions, and looks and reads as far as the round allows; tell whether anything was run."""
+        if not (self._completions or self._reads or self.notices.moved):
+            return False
+        self.has_delivered = True
         ran = False
         while self._completions:
             self._completions.popleft()()

@@ -23,16 +23,17 @@ _PARTITIONS_A_LOOK: Final = 8
 class Notices:
     """Partitions that have moved on, and the fetches that have yet to look."""
 
-    __slots__ = ("_left", "_moved", "_moved_again")
+    __slots__ = ("_left", "_moved_again", "moved")
 
     def __init__(self) -> None:
-        self._moved: dict[Partition, Iterator[DelayedFetch]] = {}
+        self.moved: dict[Partition, Iterator[DelayedFetch]] = {}
+        """The partitions that have moved on, each with its fetches that have yet to look."""
         self._moved_again: set[Partition] = set()
         """Those that have moved on while their fetches were looking."""
         self._left = LOOKS_PER_ROUND
 
     def __len__(self) -> int:
-        return len(self._moved)
+        return len(self.moved)
 
     def begin_round(self) -> None:
         """Allow as many looks as one round may have."""
@@ -40,20 +41,20 @@ class Notices:
 
     def add(self, partition: Partition) -> None:
         """Let all fetches that wait for a partition look, in this round or in later ones."""
-        if partition in self._moved:
+        if partition in self.moved:
             self._moved_again.add(partition)
         elif partition.watchers:
-            self._moved[partition] = iter(list(partition.watchers))
+            self.moved[partition] = iter(list(partition.watchers))
 
     def deliver(self) -> bool:
         """Let fetches look, as far as the round allows; tell whether any partition had fetches."""
         ran = False
-        while self._moved and self._left > 0:
-            partition = next(iter(self._moved))
-            watchers = self._moved.pop(partition)
+        while self.moved and self._left > 0:
+            partition = next(iter(self.moved))
+            watchers = self.moved.pop(partition)
             ran = True
             if self._look(partition, watchers):
-                self._moved[partition] = watchers  # behind the others
+                self.moved[partition] = watchers  # behind the others
             elif partition in self._moved_again:
                 self._moved_again.discard(partition)
                 self.add(partition)

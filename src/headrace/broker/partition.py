@@ -32,7 +32,6 @@ class Partition:
     """The broker's view of one partition: its log, and who waits for it."""
 
     __slots__ = (
-        "_waiters",
         "gone",
         "is_internal",
         "leader_epoch",
@@ -42,6 +41,7 @@ class Partition:
         "schedules",
         "sync_interval_ms",
         "topic_partition",
+        "waiters",
         "watchers",
     )
 
@@ -71,7 +71,8 @@ class Partition:
         """Whether its topic was deleted, or its log directory has failed."""
         self.watchers: dict[DelayedFetch, None] = {}
         """Fetches to tell when the high watermark moves, or the partition goes."""
-        self._waiters: deque[tuple[int, Waiter]] = deque()
+        self.waiters: deque[tuple[int, Waiter]] = deque()
+        """Whom to tell when the high watermark reaches an offset, in the order of the offsets."""
 
     def __repr__(self) -> str:
         return (
@@ -185,18 +186,18 @@ class Partition:
         Offsets come in ascending order, as appends do. (The retry of a batch may come with an earlier one:
         then it waits for what was appended before it, which one sync makes durable together.)
         """
-        self._waiters.append((end_offset, waiter))
+        self.waiters.append((end_offset, waiter))
 
     def release_waiters(self) -> None:
         """Answer the produces that the high watermark has passed."""
         high_watermark = self.log.high_watermark
-        waiters = self._waiters
+        waiters = self.waiters
         while waiters and waiters[0][0] <= high_watermark:
             waiters.popleft()[1](ErrorCode.NONE)
 
     def fail_waiters(self, error: ErrorCode) -> None:
         """Answer all waiting produces with an error."""
-        waiters, self._waiters = self._waiters, deque()
+        waiters, self.waiters = self.waiters, deque()
         for _, waiter in waiters:
             waiter(error)
 

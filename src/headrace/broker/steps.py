@@ -89,7 +89,7 @@ class _Waiting:
 class Steps:
     """The requests that are worked on."""
 
-    __slots__ = ("_purgatory", "_quotas", "_resume_left", "_waiting")
+    __slots__ = ("_purgatory", "_quotas", "_resume_left", "_waiting", "has_resumed")
 
     def __init__(self, purgatory: Purgatory, quotas: ClientQuotas | None = None) -> None:
         """Begin without any.
@@ -103,6 +103,8 @@ class Steps:
         self._quotas = quotas
         self._waiting: deque[_Waiting] = deque()
         self._resume_left = STEP_COST
+        self.has_resumed = False
+        """Whether work was resumed since `begin_round`."""
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -135,6 +137,7 @@ class Steps:
 
     def begin_round(self) -> None:
         """Allow as much work as one round of the broker may do when values come that were waited for."""
+        self.has_resumed = False
         self._resume_left = STEP_COST
 
     def tick(self) -> None:
@@ -160,6 +163,7 @@ class Steps:
         One sync may bring the values of hundreds.
         """
         waiting.value = value
+        self.has_resumed = True
         if self._resume_left > 0:
             self._resume_left -= self._go_on(waiting, self._resume_left)
         else:

@@ -248,8 +248,13 @@ class BrokerHub:
         """Handle one request; see `headrace.server.connection.Hub`."""
         measured = self.quotas.active
         began_ns = perf_counter_ns() if measured else 0
+        session = connection.session
         try:
-            header, request = _decode(connection, frame)
+            header, request = (
+                decode_request(frame)
+                if session.authenticated and not session.raw_tokens
+                else _decode_before_authentication(session, frame)
+            )
         except UnsupportedVersion as error:
             return self._unsupported_version(error.header)
         except ProtocolError as error:
@@ -265,7 +270,7 @@ class BrokerHub:
             client_address=connection.client,
             listener_host=connection.local_host,
             listener_port=connection.local_port,
-            session=connection.session,
+            session=session,
         )
         try:
             if measured:
@@ -278,7 +283,11 @@ class BrokerHub:
                 answer = answer.value
             if answer is None:
                 return None
-            return self.encode(connection, header, answer) if measured else _encode(header, answer)
+            return (
+                self.encode(connection, header, answer)
+                if measured or header is _TOKEN
+                else encode_response(header, answer)
+            )
         except CloseConnection as error:
             raise CloseConnectionError(f"{_api_name(header.api_key)}: {error.reason}") from error
         except Exception as error:
@@ -459,14 +468,15 @@ class BrokerHub:
             await self._all_closed.wait()
 
 
-def _decode(connection: Connection, frame: memoryview) -> tuple[RequestHeader, Message]:
-    session = connection.session
+def _decode_before_authentication(
+    session: Session, frame: memoryview
+) -> tuple[RequestHeader, Message]:
+    """Decode a SASL token, or one of the few requests that a client may send before it has authenticated."""
     if session.raw_tokens:
         return _TOKEN, SaslAuthenticateRequest(auth_bytes=frame)
-    if not session.authenticated:  # nobody's requests are not even read
-        api_key = int.from_bytes(frame[:2], signed=True)
-        if api_key not in BEFORE_AUTHENTICATION:
-            raise CloseConnectionError(f"{_api_name(api_key)}: {UNAUTHENTICATED}")
+    api_key = int.from_bytes(frame[:2], signed=True)
+    if api_key not in BEFORE_AUTHENTICATION:
+        raise CloseConnectionError(f"{_api_name(api_key)}: {UNAUTHENTICATED}")
     return decode_request(frame)
 
 

@@ -88,7 +88,8 @@ def handle(
     """Append the records of every partition."""
     appender = _Appender(broker, context, request)
     topics = request.topic_data
-    if not _is_one_batch(topics) and (
+    is_one_batch = len(topics) == 1 and len(topics[0].partition_data) == 1
+    if not is_one_batch and (  # one batch cannot be divided into steps
         _cost(topics) > _COST_AT_ONCE
         or _looks_into_several(broker, topics)
         or _begins_several(broker, topics)
@@ -104,11 +105,6 @@ def handle(
         ]
     )
     return _answer(broker, context, request, appender, response)
-
-
-def _is_one_batch(topics: Sequence[TopicProduceData]) -> bool:
-    """Whether there is one partition: then there is nothing to divide into steps."""
-    return len(topics) == 1 and len(topics[0].partition_data) == 1
 
 
 def _cost(topics: Sequence[TopicProduceData]) -> int:
@@ -181,11 +177,7 @@ def _answer_in_steps(
     if request.acks == ACKS_NONE:
         _close_on_error(response)
         return None
-    return _when_durable(broker, _deadline_ms(context, request), response, appender.appended)
-
-
-def _deadline_ms(context: RequestContext, request: ProduceRequest) -> int:
-    return context.now_ms + max(0, request.timeout_ms)
+    return _when_durable(broker, context, request, response, appender.appended)
 
 
 def _count(data: PartitionProduceData) -> int:
@@ -206,16 +198,15 @@ def _answer(
     if request.acks == ACKS_NONE:
         _close_on_error(response)
         return None
-    deadline_ms = _deadline_ms(context, request)
     if not appender.waits:
-        return _when_durable(broker, deadline_ms, response, appender.appended)
+        return _when_durable(broker, context, request, response, appender.appended)
     if appender.waits_for_many:
         return _answer_in_steps(broker, context, request, appender, response)
     answer: Deferred[ProduceResponse] = Deferred()
 
     def entered(_: None) -> None:
         appender.drop_gone()
-        reply = _when_durable(broker, deadline_ms, response, appender.appended)
+        reply = _when_durable(broker, context, request, response, appender.appended)
         if isinstance(reply, Deferred):
             answer.follow(reply)
         else:
@@ -228,22 +219,30 @@ def _answer(
 class _Appender:
     """Appends the partitions of one request."""
 
-    __slots__ = ("_batches", "_broker", "_context", "_is_answered", "_refusal", "appended")
+    __slots__ = ("_broker", "_context", "_refusal", "_request", "_transactional", "appended")
 
     def __init__(self, broker: Broker, context: RequestContext, request: ProduceRequest) -> None:
         self._broker = broker
         self._context = context
-        self._refusal = _refusal(broker, context, request)
-        self._batches = TransactionalBatches(
-            broker, request.transactional_id, context.header.api_version
-        )
-        self._is_answered = request.acks != ACKS_NONE
+        self._request = request
+        self._refusal: ApiError | None = None
+        if request.acks not in _ACKS or request.transactional_id is not None:
+            self._refusal = _refusal(broker, context, request)
+        self._transactional: TransactionalBatches | None = None
         self.appended: list[Appended] = []
+
+    @property
+    def _batches(self) -> TransactionalBatches:
+        if self._transactional is None:
+            self._transactional = TransactionalBatches(
+                self._broker, self._request.transactional_id, self._context.header.api_version
+            )
+        return self._transactional
 
     @property
     def waits(self) -> bool:
         """Whether there are batches whose partitions have to be added to their transaction before."""
-        return bool(self._batches)
+        return bool(self._transactional)
 
     @property
     def waits_for_many(self) -> bool:
@@ -281,7 +280,7 @@ class _Appender:
     def append_all(self, topic: TopicProduceData) -> list[PartitionProduceResponse]:
         """Append to the partitions of one topic, or say why not."""
         refusal = self._refusal
-        if refusal is None:
+        if refusal is None and self._broker.authorizer.active:
             try:
                 authorize(
                     self._broker, self._context, Operation.WRITE, ResourceType.TOPIC, topic.name
@@ -322,7 +321,7 @@ class _Appender:
             info, scheduled = self._broker.deliveries.append(partition, records, now_ms)
         part.base_offset = info.base_offset
         part.log_append_time_ms = info.log_append_time_ms
-        part.log_start_offset = partition.log_start_offset
+        part.log_start_offset = partition.log.log_start_offset
         self.appended.append((partition, info.last_offset + 1, part))
         if scheduled is not None:
             self.appended.append((*scheduled, part))
@@ -330,7 +329,7 @@ class _Appender:
     def _append_later(
         self, partition: Partition, part: PartitionProduceResponse, records: Buffer
     ) -> None:
-        if not self._is_answered:
+        if self._request.acks == ACKS_NONE:
             raise ApiError(ErrorCode.INVALID_REQUIRED_ACKS, "a transaction begins with an answer")
 
         def append(records: Buffer | ApiError) -> None:
@@ -400,15 +399,17 @@ def _close_on_error(response: ProduceResponse) -> None:
 
 def _when_durable(
     broker: Broker,
-    deadline_ms: int,
+    context: RequestContext,
+    request: ProduceRequest,
     response: ProduceResponse,
     appended: list[Appended],
 ) -> ProduceResponse | Deferred[ProduceResponse]:
-    waiting = [entry for entry in appended if entry[0].high_watermark < entry[1]]
-    if not waiting:
+    delayed = None
+    for partition, end_offset, part in appended:
+        if partition.log.high_watermark < end_offset:
+            delayed = delayed or DelayedProduce(response, broker.purgatory)
+            delayed.wait_for(partition, end_offset, part)
+    if delayed is None:
         return response
-    delayed = DelayedProduce(response, broker.purgatory)
-    for partition, end_offset, part in waiting:
-        delayed.wait_for(partition, end_offset, part)
-    broker.purgatory.add(delayed, deadline_ms)
+    broker.purgatory.add(delayed, context.now_ms + max(0, request.timeout_ms))
     return delayed.deferred
