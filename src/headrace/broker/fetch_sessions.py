@@ -246,7 +246,10 @@ class FetchSessions:
         """
         self._latest_ms = max(self._latest_ms, now_ms)
         if request.session_epoch in FULL_FETCH_EPOCHS:
-            if self._find(request.session_id, reader) is not None:
+            if (
+                request.session_id != NO_SESSION
+                and self._find(request.session_id, reader) is not None
+            ):
                 self.remove(request.session_id)
             request.topics = each_once(request.topics)
             if request.session_epoch == FINAL_EPOCH or not self._slots:

@@ -122,8 +122,8 @@ class _Read:
         "_broker",
         "_context",
         "_lookup",
-        "_reading",
         "_remaining",
+        "_selective",
         "_turns",
         "failed",
         "fetch",
@@ -145,7 +145,7 @@ class _Read:
         self._context = context
         committed = request.isolation_level == READ_COMMITTED
         self._lookup = AbortedLookup() if committed else _NOTHING_TO_TELL
-        self._reading = SelectiveReading(broker.now_ms, tags)
+        self._selective: SelectiveReading | None = None
         self._turns: int | None = None
         """How many partitions have yet to be looked into, once the first has been."""
         self.tags = tags
@@ -156,6 +156,12 @@ class _Read:
         self.size = 0
         self.sizes: list[tuple[Partition, FetchPartition, int]] = []
         """What each partition gave, for a request that has to wait."""
+
+    @property
+    def _reading(self) -> SelectiveReading:
+        if self._selective is None:
+            self._selective = SelectiveReading(self._broker.now_ms, self.tags)
+        return self._selective
 
     @property
     def is_long(self) -> bool:
@@ -209,7 +215,10 @@ class _Read:
         if self.request.replica_id >= 0:
             return self._refused(topic, self._refusal_of_follower())
         # Asked each time, also by the same session, and again at the end of a wait: rights may be gone.
-        if not allows(self._broker, self._context, Operation.READ, ResourceType.TOPIC, topic.topic):
+        broker = self._broker
+        if broker.authorizer.active and not allows(
+            broker, self._context, Operation.READ, ResourceType.TOPIC, topic.topic
+        ):
             return self._refused(topic, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         return FetchableTopicResponse(
             topic=topic.topic,
@@ -243,19 +252,20 @@ class _Read:
             return self._failed(wanted, ErrorCode.KAFKA_STORAGE_ERROR)
 
     def _read(self, partition: Partition, wanted: FetchPartition) -> PartitionData:
-        diverging = _diverging_epoch(partition, wanted)
+        log = partition.log
+        diverging = None if wanted.last_fetched_epoch < 0 else _diverging_epoch(partition, wanted)
         records, aborted = self._records(partition, wanted, nothing=diverging is not None)
         size = 0 if records is None else len(records)
-        self._remaining = max(0, self._remaining - size)
+        self._remaining = 0 if size > self._remaining else self._remaining - size
         self.size += size
         self.sizes.append((partition, wanted, size))
         if diverging is not None:
             self.failed = True
         return PartitionData(
             partition_index=wanted.partition,
-            high_watermark=partition.high_watermark,
-            last_stable_offset=partition.last_stable_offset,
-            log_start_offset=partition.log_start_offset,
+            high_watermark=log.high_watermark,
+            last_stable_offset=log.last_stable_offset,
+            log_start_offset=log.log_start_offset,
             diverging_epoch=diverging,
             aborted_transactions=None
             if aborted is None
@@ -272,7 +282,12 @@ class _Read:
             return partition.with_aborted(offset, None, isolation_level, self._lookup)
         max_bytes = min(max(0, wanted.partition_max_bytes), self._remaining)
         visible_end = partition.visible_end(isolation_level)
-        if self._reading.concerns(partition.log.config) and visible_end > offset:
+        config = partition.log.config
+        if (
+            (config.expires or config.filters)
+            and visible_end > offset
+            and self._reading.concerns(config)
+        ):
             return partition.select(
                 offset,
                 self._reading,
@@ -288,6 +303,8 @@ class _Read:
             up_to=visible_end,
             minimum_one=self.size == 0,
         )
+        if isolation_level != READ_COMMITTED:
+            return records, None
         return partition.with_aborted(offset, records, isolation_level, self._lookup)
 
     def _next_turn(self) -> int:
@@ -324,9 +341,7 @@ class _Read:
 
 
 def _diverging_epoch(partition: Partition, wanted: FetchPartition) -> EpochEndOffset | None:
-    """Find out whether the reader's log and ours parted before its offset (KIP-595)."""
-    if wanted.last_fetched_epoch < 0:
-        return None
+    """Find out whether the log of a reader that names its last epoch and ours parted before its offset (KIP-595)."""
     epoch, end_offset = partition.log.end_offset_for_epoch(wanted.last_fetched_epoch)
     if epoch < 0:
         raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, "the last fetched epoch is not known")
