@@ -64,6 +64,9 @@ APIS = [
     *("AddPartitionsToTxn", "AddOffsetsToTxn", "EndTxn", "WriteTxnMarkers", "TxnOffsetCommit"),
     *("DescribeProducers", "DescribeTransactions", "ListTransactions"),
     *("ConsumerGroupHeartbeat", "ConsumerGroupDescribe", "ShareGroupHeartbeat"),
+    *("AlterReplicaLogDirs", "ElectLeaders"),
+    *("AlterPartitionReassignments", "ListPartitionReassignments"),
+    *("DescribeQuorum", "UpdateFeatures", "UnregisterBroker"),
 ]
 RECORDS = {
     "consumer_protocol": ["ConsumerProtocolSubscription", "ConsumerProtocolAssignment"],
