@@ -271,6 +271,7 @@ FIELDS: Final[dict[str, dict[str, Kind]]] = {
     "ListTransactionsRequest": {
         "state_filters": _TEXT,
         "producer_id_filters": _PRODUCER,
+        "transactional_id_pattern": _TEXT,
     },
     "ConsumerGroupHeartbeatRequest": {
         "group_id": _GROUP,
@@ -384,6 +385,7 @@ WORDS: Final[dict[str, str]] = {
     "ListGroupsRequest.states_filter": "Stable",
     "ListGroupsRequest.types_filter": "classic",
     "ListTransactionsRequest.state_filters": "Ongoing",
+    "ListTransactionsRequest.transactional_id_pattern": "few.*",
     "JoinGroupRequest.protocol_type": "consumer",
     "SaslHandshakeRequest.mechanism": "PLAIN",
     "ConsumerGroupHeartbeatRequest.subscribed_topic_regex": "few.*",

@@ -15,6 +15,7 @@ OFFSETS_TOPIC: Final = "__consumer_offsets"
 TRANSACTIONS_TOPIC: Final = "__transaction_state"
 INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
 NAME_LIMIT: Final = 249
+DELETED_NAMES_LIMIT: Final = 1000
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
 
@@ -44,3 +45,26 @@ def schedule_of(topic_partition: TopicPartition) -> TopicPartition:
 def metric_name(name: str) -> str:
     """Return the name as Kafka's metrics show it; two topics must not share one."""
     return name.replace(".", "_")
+
+
+class DeletedNames:
+    """The names of topics that were deleted, until a client asks for a topic of that name.
+
+    A name is remembered without a time limit, and not over a restart. When there are too many, the oldest is forgotten.
+    """
+
+    __slots__ = ("_names",)
+
+    def __init__(self) -> None:
+        self._names: dict[str, None] = {}
+
+    def add(self, name: str) -> None:
+        """Remember that a topic was deleted."""
+        self._names.pop(name, None)
+        self._names[name] = None
+        if len(self._names) > DELETED_NAMES_LIMIT:
+            del self._names[next(iter(self._names))]
+
+    def forget(self, name: str) -> bool:
+        """Forget a name, and return whether it was there."""
+        return name in self._names and self._names.pop(name) is None

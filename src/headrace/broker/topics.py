@@ -1,9 +1,8 @@
 """The topics: which exist, with what settings. The metadata store is the truth, this is its image in memory.
 
 A topic exists from the commit of its key `topics/<name>` on. Nothing is answered before that commit is durable. Then
-its logs are opened, of thousands of partitions in steps, and clients see it with all of its partitions at once. Whoever
-wants to create, to grow or to delete a topic of that name meanwhile waits (`unchanging`). After a crash the next start
-opens the logs.
+its logs are opened, in steps if there are thousands, and clients see it with all of its partitions at once. Requests to
+create, to grow or to delete a topic of that name wait (`unchanging`). After a crash the next start opens the logs.
 Deletion, with its crash windows:
 
     1. one commit removes the topic's keys and writes a tombstone `deleted/<topic id>`; from here on the topic is gone
@@ -37,7 +36,7 @@ from headrace.broker.partition import Partition
 from headrace.broker.replica_manager import ReplicaManager
 from headrace.broker.steps import PARTITION_OPENING_COST, Steps, Work, finished
 from headrace.broker.topic import Topic
-from headrace.broker.topic_names import INTERNAL_TOPICS, check_topic_name, metric_name
+from headrace.broker.topic_names import INTERNAL_TOPICS, DeletedNames, check_topic_name, metric_name
 from headrace.config.broker import BrokerConfig
 from headrace.config.topic import TopicConfig, parse_topic_config
 from headrace.core.coordinator.runtime import Reply
@@ -79,6 +78,7 @@ class Topics:
         "_steps",
         "_unopened",
         "changes",
+        "deleted_names",
         "next_deadline_ms",
     )
 
@@ -107,6 +107,7 @@ class Topics:
         """Topics that are stored and whose logs are being opened: nobody sees them yet."""
         self._pending = 0
         """How many partitions are stored and have yet to be opened."""
+        self.deleted_names = DeletedNames()
         self.changes = 0
         """Rises whenever a topic is created, grows or is deleted."""
         self._unopened: dict[tuple[Topic, int], None] = {}
@@ -565,6 +566,7 @@ class Topics:
         self.changes += 1
         del self._by_name[name], self._by_id[topic.topic_id]
         del self._by_metric_name[metric_name(name)]
+        self.deleted_names.add(name)
         partitions = [TopicPartition(name, index) for index in range(len(topic.partitions))]
         if (yield from self._replicas.delete(partitions)):
             self._metadata.commit([], [Delete(tombstone)])

@@ -256,8 +256,8 @@ CLUSTER: Final = (
     Difference(
         "Metadata",
         "a topic that is created by asking is UNKNOWN_TOPIC_OR_PARTITION at first",
-        "is in the answer",
-        "Clients start without a round of retries.",
+        "is in the answer, unless a topic of that name was deleted since it was last asked for",
+        "Clients start without a round of retries. A client whose topic was deleted learns of it as in Kafka.",
         (where("metadata_creates", "unknown, create", "collision"),),
     ),
     Difference(
@@ -691,6 +691,14 @@ TRANSACTIONS: Final = (
         "UNKNOWN_MEMBER_ID",
         "Who says to be a member has to be one.",
         (),
+    ),
+    Difference(
+        "ListTransactions",
+        "takes patterns of any length, and of any number of instructions",
+        "INVALID_REGULAR_EXPRESSION for a pattern of more than 1000 characters, one that is compiled to more than 1000 "
+        "instructions, or one that would take too long over the ids that there are",
+        "A client cannot stop the broker with a pattern.",
+        (where("transactions_listed", "pattern *{0,900}*", "pattern *{L}*"),),
     ),
     Difference(
         "OffsetFetch",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.protocol.messages.api_versions import ApiVersionsRequest
+from headrace.protocol.messages.delete_topics import DeleteTopicsRequest
 from headrace.protocol.messages.describe_cluster import DescribeClusterRequest
 from headrace.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
@@ -98,6 +99,26 @@ def metadata_creates(peer: Peer) -> None:
         peer.ask("created", metadata(name, create=True), version)
     peer.ask("collision", metadata("metadata.created_1", create=True), 9)
     peer.ask("internal", metadata("__transaction_state", create=False), 9)
+
+
+def await_gone(peer: Peer, name: str) -> None:
+    """Wait until the broker knows that a topic was deleted: Kafka's learns of it a moment later."""
+    gone = metadata(name, create=False)
+    peer.wait_for("gone", lambda: peer.quiet(gone, 9).topics[0].error_code == 3)
+
+
+@scenarios
+def metadata_after_deletion(peer: Peer) -> None:
+    """A client that may create a topic by asking learns first that its topic was deleted."""
+    for version in peer.range_of(MetadataRequest):
+        name = f"metadata-deleted-{version}"
+        peer.create(name)
+        deletion = DeleteTopicsRequest(timeout_ms=10_000, topic_names=[name])
+        assert peer.quiet(deletion, 1).responses[0].error_code == 0
+        await_gone(peer, name)
+        peer.ask("deleted, create", metadata(name, create=True), version)
+        peer.await_leaders(name)
+        peer.ask("created again", metadata(name, create=True), version)
 
 
 @scenarios

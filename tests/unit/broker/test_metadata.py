@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from headrace.broker.topic_names import DELETED_NAMES_LIMIT, DeletedNames
 from headrace.coordination.memory import MemoryMetadataStore
 from headrace.errors import ConfigError, ErrorCode, StorageError
 from headrace.protocol.codec import ZERO_UUID
@@ -60,6 +61,43 @@ def test_a_missing_topic_is_created_at_once_and_is_in_the_answer(version: int):
     assert topic.error_code == ErrorCode.NONE
     assert len(topic.partitions) == 3
     assert harness.metadata.get("topics/new") is not None
+
+
+def test_a_deleted_topic_is_unknown_once_before_it_is_created_again():
+    harness = BrokerHarness()
+    for _ in range(2):
+        (topic,) = ask(harness, "gone").topics
+        assert topic.error_code == ErrorCode.NONE
+        harness.broker.delete_topic(harness.broker.topics.require("gone"), harness.now_ms)
+        (refused,) = ask(harness, "gone", create=False).topics
+        assert refused.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        (first,) = ask(harness, "gone").topics
+        assert first.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert (first.topic_id, first.partitions) == (ZERO_UUID, [])
+        (second,) = ask(harness, "gone").topics
+        assert second.error_code == ErrorCode.NONE
+        assert second.topic_id not in {ZERO_UUID, topic.topic_id}
+
+
+def test_a_deleted_topic_that_an_administrator_creates_again_is_there_at_once():
+    harness = BrokerHarness()
+    harness.create_topic("gone")
+    harness.broker.delete_topic(harness.broker.topics.require("gone"), harness.now_ms)
+    harness.create_topic("gone")
+    (topic,) = ask(harness, "gone").topics
+    assert topic.error_code == ErrorCode.NONE
+
+
+def test_so_many_names_of_deleted_topics_are_remembered():
+    names = DeletedNames()
+    for number in range(DELETED_NAMES_LIMIT + 1):
+        names.add(f"t{number}")
+        names.add("again")
+    assert not names.forget("t0")
+    assert not names.forget("t1")
+    assert names.forget("t2")
+    assert names.forget("again")
+    assert not names.forget("again")
 
 
 @pytest.mark.parametrize(

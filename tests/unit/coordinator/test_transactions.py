@@ -366,8 +366,22 @@ def test_list_filters_by_state_producer_and_duration() -> None:
     assert listed(Filter()) == ["id", "idle"]
     assert listed(Filter(states={TransactionState.EMPTY})) == ["idle"]
     assert listed(Filter(producer_ids={100})) == ["id"]
-    assert listed(Filter(longer_than_ms=999)) == ["id"]
-    assert listed(Filter(longer_than_ms=1_000)) == []
+    # The start of an id that has had no transaction is -1, so it passes, as in Kafka.
+    assert listed(Filter(longer_than_ms=999)) == ["id", "idle"]
+    assert listed(Filter(longer_than_ms=1_000)) == ["idle"]
+    assert listed(Filter(longer_than_ms=world.now_ms + 1)) == []
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_duration_counts_for_transactions_that_have_ended(*, committed: bool) -> None:
+    world = TransactionWorld()
+    producer = ongoing(world)
+    world.advance(1_000)
+    world.end(producer, committed=committed)
+    metadata = world.metadata("id")
+    assert metadata.state not in {TransactionState.EMPTY, TransactionState.ONGOING}
+    assert passes(metadata, Filter(longer_than_ms=999), world.now_ms)
+    assert not passes(metadata, Filter(longer_than_ms=1_000), world.now_ms)
 
 
 @pytest.mark.parametrize("state", [each for each in TransactionState if each.value != "Dead"])

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from importlib import metadata
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from headrace.broker.access.authorizer import Authorizer
 from headrace.broker.access.session import Session
+from headrace.broker.expressions import INSTALL_RE2, Expression, are_evaluated
 from headrace.broker.steps import Steps, Work
 from headrace.broker.topics import Topics
 from headrace.core.coordinator.consumer.assignors import OWN_ASSIGNORS, Assignor
@@ -17,22 +18,8 @@ from headrace.core.deferred import Deferred
 from headrace.errors import ApiError, ConfigError, ErrorCode
 from headrace.ports import Journal
 
-try:
-    import re2
-except ImportError:
-    re2 = None
-
-INSTALL_RE2: Final = "pip install 'headrace[server]', or google-re2 alone,"
-PATTERN_CHARACTERS_LIMIT: Final = 1000
-_PATTERN_MEMORY_BYTES: Final = 1 << 18
-_PROGRAM_LIMIT: Final = 1000
-"""Of instructions that an expression is compiled to: each may be a step for each character of each topic's name."""
-_STEPS_LIMIT: Final = 100_000_000
-"""How many of those an expression may need for all topics: a second, if it is made to be slow. It is spent in steps."""
-_COST: Final = 3
-"""The cost of one instruction for one character, in the unit of `Steps`."""
-_PIECE: Final = 100_000
-"""The number of instructions times characters after which a step may end."""
+_PIECE: Final = 300_000
+"""The cost after which a step may end."""
 _REMEMBERED_LIMIT: Final = 1000
 _REMEMBERED_NAMES_LIMIT: Final = 1_000_000
 _EVALUATED_LIMIT: Final = 100
@@ -43,11 +30,9 @@ ASSIGNORS_ENTRY_POINTS: Final = "headrace.group_assignors"
 class GroupTopics:
     """Implements `headrace.core.coordinator.consumer.topics.TopicsView` over the broker's topics.
 
-    Regular expressions are RE2's: it takes time in proportion to the text whatever the expression. Python's `re` does
-    not, so a client could stop the broker with a few characters; without `google-re2` expressions are refused. So are
-    those that are long or compiled to much, for the time is in proportion to that too. What takes longer than a step is
-    done in steps, beside other requests; meanwhile what was known before counts. What an expression matches is
-    remembered for all groups and members that have it.
+    Regular expressions have bounds (`headrace.broker.expressions`). What takes longer than a step is done in steps,
+    beside other requests; meanwhile what was known before counts. What an expression matches is remembered for all
+    groups and members that have it.
     """
 
     __slots__ = (
@@ -102,7 +87,7 @@ class GroupTopics:
             ApiError: INVALID_REGULAR_EXPRESSION, with the reason, or COORDINATOR_LOAD_IN_PROGRESS: very many
                 expressions are being evaluated.
         """
-        if re2 is None and not self._warned:
+        if not are_evaluated() and not self._warned:
             self._warned = True
             self._journal.warning("regular_expressions_not_evaluated", install=INSTALL_RE2)
         known = self._known.get(regex)
@@ -118,7 +103,8 @@ class GroupTopics:
     def _evaluate(self, regex: str) -> _Known | None:
         """Evaluate an expression, or begin to; return what is known of it then."""
         names = [topic.name for topic in self._topics]
-        compiled = _compiled(regex, sum(map(len, names)))
+        expression = Expression(regex, "SubscribedTopicRegex", "subscribe to topics by name")
+        expression.check(sum(map(len, names)))
         if len(self._evaluated) >= _EVALUATED_LIMIT:
             raise ApiError(
                 ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -126,7 +112,7 @@ class GroupTopics:
             )
         self._evaluated.add(regex)
         changes = self._topics.changes
-        reply = self._steps.run(_matching(compiled, names), self._session)
+        reply = self._steps.run(_matching(expression, names), self._session)
         if isinstance(reply, Deferred):
             reply.on_done(lambda found: self._remember(regex, _Known(found, changes)))
         else:
@@ -158,52 +144,18 @@ class _Known(NamedTuple):
     """After how many changes of the topics that was so."""
 
 
-def _matching(compiled: Any, names: Sequence[str]) -> Work[tuple[str, ...]]:
+def _matching(expression: Expression, names: Sequence[str]) -> Work[tuple[str, ...]]:
     """Match names, piece by piece."""
     found: list[str] = []
-    size, fullmatch = max(1, compiled.programsize), compiled.fullmatch
     piece = 0
     for name in names:
-        if fullmatch(name):
+        if expression.matches(name):
             found.append(name)
-        piece += size * len(name)
+        piece += expression.cost(name)
         if piece >= _PIECE:
-            yield piece * _COST
+            yield piece
             piece = 0
     return tuple(found)
-
-
-def _compiled(regex: str, characters: int) -> Any:
-    if re2 is None:
-        raise ApiError(
-            ErrorCode.INVALID_REGULAR_EXPRESSION,
-            f"this broker cannot evaluate regular expressions: {INSTALL_RE2} where it runs, or subscribe to topics by "
-            "name",
-        )
-    if len(regex) > PATTERN_CHARACTERS_LIMIT:
-        raise ApiError(
-            ErrorCode.INVALID_REGULAR_EXPRESSION,
-            f"SubscribedTopicRegex is longer than {PATTERN_CHARACTERS_LIMIT} characters",
-        )
-    options = re2.Options()
-    options.max_mem = _PATTERN_MEMORY_BYTES
-    options.log_errors = False
-    try:
-        compiled = re2.compile(regex, options)
-    except re2.error as error:
-        reason = error.args[0] if error.args else b""
-        text = reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
-        raise ApiError(
-            ErrorCode.INVALID_REGULAR_EXPRESSION,
-            f"SubscribedTopicRegex `{regex[:300]}` is not a valid regular expression: {text}.",
-        ) from error
-    size = compiled.programsize
-    if size > _PROGRAM_LIMIT or size * characters > _STEPS_LIMIT:
-        raise ApiError(
-            ErrorCode.INVALID_REGULAR_EXPRESSION,
-            f"SubscribedTopicRegex `{regex[:300]}` takes too long to match: use fewer repetitions with counts",
-        )
-    return compiled
 
 
 def load_assignors(names: str) -> Mapping[str, Assignor]:

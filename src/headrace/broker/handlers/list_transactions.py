@@ -1,9 +1,11 @@
-"""ListTransactions (API key 66), versions 0-1.
+"""ListTransactions (API key 66), versions 0-2.
 
 Behaviour: lists the transactional ids that the client may describe, and that pass the filters; what is not the name of
-a state is returned. The duration counts for transactions that have not ended. The ids are in no particular order.
-Not implemented: v2, a pattern for ids.
-Versions: v0 flexible; v1 duration.
+a state is returned. The duration counts from the start of the id's last transaction, whether or not that has ended; an
+id without a transaction passes every duration, as in Kafka. A pattern is a regular expression (RE2's syntax) that has
+to match the whole id, with bounds (docs/limits.md); a bad one is INVALID_REGULAR_EXPRESSION. The ids are in no
+particular order.
+Versions: v0 flexible; v1 duration; v2 pattern.
 """
 
 from __future__ import annotations
@@ -14,9 +16,10 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.broker.access.authorizer import allows
 from headrace.broker.context import RequestContext, VersionRange
+from headrace.broker.expressions import Expression
 from headrace.broker.steps import ENTRY_COST, Work, value_of
 from headrace.core.coordinator.transaction.views import STATE_NAMES, Filter, Known, listed, passes
-from headrace.errors import ErrorCode
+from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.list_transactions import (
     ListTransactionsRequest,
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 API_KEY: Final = ApiKey.LIST_TRANSACTIONS
-VERSIONS: Final = VersionRange(0, 1)
+VERSIONS: Final = VersionRange(0, 2)
 
 _KNOWN_COST: Final = ENTRY_COST // 20
 """What it costs to look at an id that is not listed."""
@@ -38,6 +41,19 @@ def handle(
     broker: Broker, context: RequestContext, request: ListTransactionsRequest
 ) -> Work[ListTransactionsResponse]:
     """List transactional ids."""
+    try:
+        return (yield from _listed(broker, context, request))
+    except ApiError as error:  # the pattern is bad, or takes too long
+        return ListTransactionsResponse(error_code=error.code)
+
+
+def _listed(
+    broker: Broker, context: RequestContext, request: ListTransactionsRequest
+) -> Work[ListTransactionsResponse]:
+    pattern = None
+    if request.transactional_id_pattern:
+        instead = "list without a pattern"
+        pattern = Expression(request.transactional_id_pattern, "TransactionalIdPattern", instead)
     response = ListTransactionsResponse(
         unknown_state_filters=[name for name in request.state_filters if name not in STATE_NAMES]
     )
@@ -60,7 +76,9 @@ def handle(
             cost = _KNOWN_COST
             if passes(metadata, wanted, context.now_ms):
                 cost = ENTRY_COST
-                if may_describe(name):
+                if pattern is not None:
+                    yield pattern.cost(name)
+                if (pattern is None or pattern.matches(name)) and may_describe(name):
                     response.transaction_states.append(listed(name, metadata))
             yield cost
     return response

@@ -3,7 +3,9 @@
 Behaviour: one broker, which is the controller and leads every partition. The address is the configured one, or the
 one that the client connected to. No topics asked (null) means all; an empty list means none, in version 0 all. A
 topic that does not exist is created at once, with the broker's defaults, where the client and the broker allow it,
-and is in the answer: no client has to retry. Errors are per topic. Unknown names are UNKNOWN_TOPIC_OR_PARTITION,
+and is in the answer: no client has to retry. The exception is a topic that was deleted since it was last asked for: it
+is UNKNOWN_TOPIC_OR_PARTITION once, as in Kafka, so that a client learns that its topic is gone; the topic is created,
+and the next answer has it. Errors are per topic. Unknown names are UNKNOWN_TOPIC_OR_PARTITION,
 unknown ids UNKNOWN_TOPIC_ID.
 Topics that the client may not describe are left out of all, and TOPIC_AUTHORIZATION_FAILED where they are named,
 whether or not they exist. Authorized operations, where asked for, are those of the client.
@@ -159,9 +161,9 @@ def _create(broker: Broker, context: RequestContext, name: str, *, may_create: b
         raise UnknownTopicOrPartitionError
     topic = broker.topics.create_in_steps(name, now_ms=context.now_ms)
     broker.audit.changed(context, "topic_created", topic=name, automatic=True)
-    if isinstance(
-        topic, Deferred
-    ):  # it has many partitions, and is there when the client asks again
+    was_deleted = broker.topics.deleted_names.forget(name)
+    if was_deleted or isinstance(topic, Deferred):
+        # The client has to learn that its topic is gone; or the topic has many partitions. The next answer has it.
         raise UnknownTopicOrPartitionError
     return topic
 

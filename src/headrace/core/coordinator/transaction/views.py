@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, TypeAlias
 from headrace.core.coordinator.runtime import Result
 from headrace.core.coordinator.transaction.records import TransactionMetadata
 from headrace.core.coordinator.transaction.shard import TransactionShard
-from headrace.core.coordinator.transaction.states import PREPARED, TransactionState
+from headrace.core.coordinator.transaction.states import TransactionState
 from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.messages import describe_transactions, list_transactions
 
@@ -73,7 +73,5 @@ def passes(metadata: TransactionMetadata, wanted: Filter, now_ms: int) -> bool:
         return False
     if wanted.producer_ids and metadata.producer_id not in wanted.producer_ids:
         return False
-    if wanted.longer_than_ms < 0:
-        return True
-    running = metadata.state is TransactionState.ONGOING or metadata.state in PREPARED
-    return running and now_ms - metadata.start_ms > wanted.longer_than_ms
+    # The start is -1 if there was no transaction: such an id passes, as in Kafka.
+    return wanted.longer_than_ms < 0 or now_ms - metadata.start_ms > wanted.longer_than_ms
