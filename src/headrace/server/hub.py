@@ -250,11 +250,7 @@ class BrokerHub:
         began_ns = perf_counter_ns() if measured else 0
         session = connection.session
         try:
-            header, request = (
-                decode_request(frame)
-                if session.authenticated and not session.raw_tokens
-                else _decode_before_authentication(session, frame)
-            )
+            header, request = _decode(session, frame)
         except UnsupportedVersion as error:
             return self._unsupported_version(error.header)
         except ProtocolError as error:
@@ -468,15 +464,14 @@ class BrokerHub:
             await self._all_closed.wait()
 
 
-def _decode_before_authentication(
-    session: Session, frame: memoryview
-) -> tuple[RequestHeader, Message]:
-    """Decode a SASL token, or one of the few requests that a client may send before it has authenticated."""
+def _decode(session: Session, frame: memoryview) -> tuple[RequestHeader, Message]:
+    """Decode a request or a SASL token. Before a client has authenticated only the requests for that are decoded."""
     if session.raw_tokens:
         return _TOKEN, SaslAuthenticateRequest(auth_bytes=frame)
-    api_key = int.from_bytes(frame[:2], signed=True)
-    if api_key not in BEFORE_AUTHENTICATION:
-        raise CloseConnectionError(f"{_api_name(api_key)}: {UNAUTHENTICATED}")
+    if not session.authenticated:
+        api_key = int.from_bytes(frame[:2], signed=True)
+        if api_key not in BEFORE_AUTHENTICATION:
+            raise CloseConnectionError(f"{_api_name(api_key)}: {UNAUTHENTICATED}")
     return decode_request(frame)
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import struct
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -23,28 +21,28 @@ def frame(api_key: int, version: int, body: bytes = NOT_A_MESSAGE) -> memoryview
     return memoryview(struct.pack(">hhih", api_key, version, 7, -1) + body)
 
 
-def connection(protocol: SecurityProtocol = SecurityProtocol.SASL_SSL) -> Any:
-    return SimpleNamespace(session=Session(protocol=protocol))
+def session(protocol: SecurityProtocol = SecurityProtocol.SASL_SSL) -> Session:
+    return Session(protocol=protocol)
 
 
 @pytest.mark.parametrize("api_key", [*sorted(set(ApiKey) - {17, 18, 36}), -1, 999])
 def test_the_requests_of_strangers_are_not_even_read(api_key: int) -> None:
     with pytest.raises(CloseConnectionError, match="authenticate first"):
-        _decode(connection(), frame(api_key, 0))
+        _decode(session(), frame(api_key, 0))
 
 
 def test_those_by_which_they_authenticate_are() -> None:
     api_key = ApiKey.SASL_HANDSHAKE
-    header, request = _decode(connection(), frame(api_key, 1, b"\x00\x05PLAIN"))
+    header, request = _decode(session(), frame(api_key, 1, b"\x00\x05PLAIN"))
     assert isinstance(request, SaslHandshakeRequest)
     assert (header.api_key, request.mechanism) == (api_key, "PLAIN")
     with pytest.raises(ProtocolError):
-        _decode(connection(), frame(api_key, 1))
+        _decode(session(), frame(api_key, 1))
 
 
 def test_those_of_clients_that_are_known_are_read() -> None:
-    known = connection()
-    known.session.authenticated = True
-    for who in (known, connection(SecurityProtocol.SSL)):
+    known = session()
+    known.authenticated = True
+    for who in (known, session(SecurityProtocol.SSL)):
         with pytest.raises(ProtocolError):
             _decode(who, frame(ApiKey.METADATA, 1))
