@@ -33,7 +33,12 @@ from tests.fixtures.messages import (
 from tools.message_schema import StructSchema
 
 WITHOUT_ORACLE = {name for name, (stem, _) in schemas().items() if stem.endswith("_record")}
-UNKNOWN_TO_KAFKA_PYTHON = ("ConsumerGroupHeartbeat", "ConsumerGroupDescribe", "ShareGroupHeartbeat")
+UNKNOWN_TO_KAFKA_PYTHON = (
+    "ConsumerGroupHeartbeat",
+    "ConsumerGroupDescribe",
+    "ShareGroupHeartbeat",
+    "UnregisterBroker",
+)
 KIO_PACKAGES = {
     "ConsumerProtocolSubscription": "consumer_protocol_subscription",
     "ConsumerProtocolAssignment": "consumer_protocol_assignment",

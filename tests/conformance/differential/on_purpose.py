@@ -610,11 +610,15 @@ RIGHTS: Final = (
     ),
     Difference(
         "AlterUserScramCredentials",
-        "stores any salt and any salted password; UNKNOWN_SERVER_ERROR for an empty one",
-        "UNACCEPTABLE_CREDENTIAL for an empty salt, a salted password that is not as long as the mechanism's hash, and "
-        "a name of more than 450 characters, percent-encoded",
-        "Nobody could log in with it.",
-        (),
+        "stores any salt; UNKNOWN_SERVER_ERROR for an empty salted password",
+        "UNACCEPTABLE_CREDENTIAL for an empty salted password, for a salt that is empty or longer than 1024 bytes, and "
+        "for a name of more than 450 characters, percent-encoded",
+        "The keys of a password without a salt can be looked up in tables that were computed before. What can be "
+        "stored has a bound.",
+        (
+            where("salted_passwords", "*: 0 bytes*", "0 bytes*"),
+            where("salted_passwords", "*a salt of 0 bytes", "*a salt of 1025 bytes"),
+        ),
     ),
     Difference(
         "SaslAuthenticate",

@@ -29,13 +29,20 @@ def test_scram_credentials(pair: Pair, scenario: Scenario) -> None:
     pair.compare(scenario)
 
 
-def put(name: str, mechanism: int = 1, iterations: int = 4096) -> ScramCredentialUpsertion:
+def put(
+    name: str,
+    mechanism: int = 1,
+    iterations: int = 4096,
+    *,
+    salt: bytes = b"0123456789",
+    salted: bytes | None = None,
+) -> ScramCredentialUpsertion:
     return ScramCredentialUpsertion(
         name=name,
         mechanism=mechanism,
         iterations=iterations,
-        salt=b"0123456789",
-        salted_password=b"x" * (64 if mechanism == 2 else 32),
+        salt=salt,
+        salted_password=b"x" * (64 if mechanism == 2 else 32) if salted is None else salted,
     )
 
 
@@ -58,28 +65,51 @@ def await_shown(peer: Peer, change: Change) -> None:
             return
 
 
+def alter_users(peer: Peer, label: str, *changes: Change) -> None:
+    request = AlterUserScramCredentialsRequest(
+        deletions=[c for c in changes if isinstance(c, ScramCredentialDeletion)],
+        upsertions=[c for c in changes if isinstance(c, ScramCredentialUpsertion)],
+    )
+    answer = peer.quiet(request)
+    answer.results.sort(key=lambda result: result.user)
+    peer.note_answer(label, answer)
+    accepted = {result.user for result in answer.results if not result.error_code}
+    for change in changes:
+        if change.name in accepted:
+            await_shown(peer, change)
+
+
+def describe_users(peer: Peer, label: str, *names: str) -> None:
+    wanted = [UserName(name=name) for name in names] or None
+    answer = peer.quiet(DescribeUserScramCredentialsRequest(users=wanted))
+    answer.results.sort(key=lambda result: result.user)
+    for result in answer.results:
+        result.credential_infos.sort(key=lambda info: info.mechanism)
+    peer.note_answer(label, answer)
+
+
+@scenarios
+def salted_passwords(peer: Peer) -> None:
+    """Salts and salted passwords of every length; what is accepted is deleted again."""
+    sizes = (0, 1, 31, 32, 33, 63, 64, 65, 1000, 100_000)
+    cases = {f"{size} bytes": put("salted", 1, salted=b"y" * size) for size in sizes}
+    cases |= {f"{size} bytes, SHA-512": put("salted", 2, salted=b"y" * size) for size in sizes}
+    cases |= {
+        f"a salt of {size} bytes": put("salted", salt=b"s" * size) for size in (0, 1, 1024, 1025)
+    }
+    for label, change in cases.items():
+        alter_users(peer, label, change)
+        describe_users(peer, f"described: {label}", "salted")
+        alter_users(peer, f"deleted: {label}", delete("salted", change.mechanism))
+
+
 @scenarios
 def users(peer: Peer) -> None:
     def alter(label: str, *changes: Change) -> None:
-        request = AlterUserScramCredentialsRequest(
-            deletions=[c for c in changes if isinstance(c, ScramCredentialDeletion)],
-            upsertions=[c for c in changes if isinstance(c, ScramCredentialUpsertion)],
-        )
-        answer = peer.quiet(request)
-        answer.results.sort(key=lambda result: result.user)
-        peer.note_answer(label, answer)
-        accepted = {result.user for result in answer.results if not result.error_code}
-        for change in changes:
-            if change.name in accepted:
-                await_shown(peer, change)
+        alter_users(peer, label, *changes)
 
     def describe(label: str, *names: str) -> None:
-        wanted = [UserName(name=name) for name in names] or None
-        answer = peer.quiet(DescribeUserScramCredentialsRequest(users=wanted))
-        answer.results.sort(key=lambda result: result.user)
-        for result in answer.results:
-            result.credential_infos.sort(key=lambda info: info.mechanism)
-        peer.note_answer(label, answer)
+        describe_users(peer, label, *names)
 
     alter("two users", put("a"), put("b", 2, 8192))
     alter("another mechanism", put("a", 2))

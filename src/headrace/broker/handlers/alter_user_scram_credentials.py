@@ -1,12 +1,13 @@
 """AlterUserScramCredentials (API key 51), versions 0-0.
 
 Behaviour: stores and deletes credentials; the client sends the salted password, and only the keys that are made from
-it are kept. Each change stands for itself, is durable when the answer leaves, and counts for the next authentication.
+it are kept. The salted password may have any length but zero, as in Kafka: a client whose salted password is the same
+key can log in. Each change stands for itself, is durable when it is answered, and counts for the next authentication.
 Who is connected stays so until the session has to be renewed (connections.max.reauth.ms). Refused: a user twice in one
 request, also for two mechanisms (DUPLICATE_RESOURCE), to delete what is not there (RESOURCE_NOT_FOUND), unknown
 mechanisms (UNSUPPORTED_SASL_MECHANISM), fewer than 4096 or more than 16384 iterations, a name that is empty or longer
-than 450 characters, percent-encoded, an empty salt, and a salted password that is not as long as the mechanism's hash
-(UNACCEPTABLE_CREDENTIAL; Kafka looks at neither of the last two).
+than 450 characters, percent-encoded, a salt that is empty or longer than 1024 bytes, and an empty salted password
+(UNACCEPTABLE_CREDENTIAL).
 Versions: v0 flexible.
 """
 
@@ -119,8 +120,8 @@ def _credential(change: ScramCredentialUpsertion, mechanism: ScramMechanism) -> 
         problem = "Too many iterations"
     elif not 0 < len(salt) <= _SALT_BYTES_LIMIT:
         problem = "The salt is empty or too long"
-    elif len(salted) != mechanism.size:
-        problem = f"The salted password of {mechanism.sasl_name} has {mechanism.size} bytes"
+    elif not salted:
+        problem = "The salted password is empty"
     if problem:
         raise ApiError(ErrorCode.UNACCEPTABLE_CREDENTIAL, problem)
     return credential_of_salted(salted, mechanism, change.iterations, salt)

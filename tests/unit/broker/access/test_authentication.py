@@ -484,13 +484,27 @@ class TestCredentials:
             ({"name": ""}, ErrorCode.UNACCEPTABLE_CREDENTIAL),
             ({"name": "x" * 451}, ErrorCode.UNACCEPTABLE_CREDENTIAL),
             ({"salt": b""}, ErrorCode.UNACCEPTABLE_CREDENTIAL),
-            ({"salted_password": b"x"}, ErrorCode.UNACCEPTABLE_CREDENTIAL),
+            ({"salt": b"x" * 1025}, ErrorCode.UNACCEPTABLE_CREDENTIAL),
+            ({"salted_password": b""}, ErrorCode.UNACCEPTABLE_CREDENTIAL),
         ],
     )
     def test_have_bounds(self, harness, change, code):
         wrong = upsertion("carol", "secret", **change)
         assert self.alter(harness, upsertions=[wrong]) == {wrong.name: code}
         assert self.describe(harness, "carol") == {"carol": ErrorCode.RESOURCE_NOT_FOUND}
+
+    @pytest.mark.parametrize("mechanism", list(ScramMechanism))
+    @pytest.mark.parametrize("size", [1, 31, 32, 33, 64, 65, 1000])
+    def test_salted_passwords_of_any_length_log_in_as_in_kafka(
+        self, harness, monkeypatch, mechanism, size
+    ):
+        key = bytes(1 + number % 255 for number in range(size))
+        carol = upsertion("carol", "x", mechanism, salted_password=key)
+        assert self.alter(harness, upsertions=[carol]) == {"carol": 0}
+        by_password = Connection(harness).run(scram("carol", "x", mechanism))
+        assert by_password.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+        monkeypatch.setattr(ScramMechanism, "salted", lambda *_: key)  # a client that has the key
+        assert Connection(harness).run(scram("carol", "x", mechanism)).error_code == 0
 
     def test_are_refused_user_by_user(self, harness):
         unknown = upsertion("dora", "x")
