@@ -11,6 +11,7 @@ import importlib
 import click
 
 from headrace import __version__
+from headrace.cli._groups import CommandGroup
 
 # command name -> ("module:attribute" of a click command, the line shown by `headrace --help`)
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -34,7 +35,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "doctor": (
         "headrace.cli.doctor:doctor",
-        "Find out what is missing for Spark, and how to mend it.",
+        "Find out what is missing or wrong, for a broker or for Spark, and how to mend it.",
     ),
     "dlq": ("headrace.cli.dlq:dlq", "Look at dead letters, send them back, delete them."),
     "archive": (
@@ -59,7 +60,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 
-class LazyGroup(click.Group):
+class LazyGroup(CommandGroup):
     """A group that knows its commands by name and imports one only to run it or to show its own help.
 
     `headrace --help` therefore costs the import of click and nothing else, however many commands there are.
@@ -73,27 +74,15 @@ class LazyGroup(click.Group):
         """Import and return one command, or None for an unknown name."""
         entry = COMMANDS.get(cmd_name)
         if entry is None:
-            self._suggest(ctx, cmd_name)
             return None
         module_name, _, attribute = entry[0].partition(":")
         command = getattr(importlib.import_module(module_name), attribute)
         assert isinstance(command, click.Command), f"{entry[0]} is not a click command"
         return command
 
-    @staticmethod
-    def _suggest(ctx: click.Context, name: str) -> None:
-        """Refuse an unknown command with those that look like it; click knows only commands that are imported."""
-        import difflib  # noqa: PLC0415 - only for a mistake
-
-        close = difflib.get_close_matches(name, COMMANDS)
-        if close and not ctx.resilient_parsing:
-            known = " or ".join(repr(each) for each in close)
-            raise click.UsageError(f"No such command {name!r}. Did you mean {known}?", ctx)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of commands from the table, without importing them."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+    def summary(self, ctx: click.Context, name: str) -> str:
+        """Return the line that says what a command does, without importing it."""
+        return COMMANDS[name][1]
 
 
 def _show_version(

@@ -15,6 +15,7 @@ from headrace.config.secrets import (
     resolve_references,
     warn_of_secrets,
 )
+from headrace.config.units import plain_numbers
 
 _ROLES: Final = {"client": ClientConfig, "producer": ProducerConfig, "consumer": ConsumerConfig}
 
@@ -40,7 +41,7 @@ def client_settings(path: Path | None, given: dict[str, str], role: str) -> dict
     if path is not None:
         found = _of_role(read_settings(path), _ROLES[role])
         warn_of_secrets(path, found, _exposed)
-    return resolve_references(found | given, _exposed)
+    return plain_numbers(resolve_references(found | given, _exposed))
 
 
 def _exposed(path: str) -> None:

@@ -21,14 +21,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, Literal
 
+from headrace.config.units import duration_ms, is_duration
 from headrace.types import TopicPartition
 
 _START_WORDS: Final = frozenset({"start", "beginning", "earliest"})
 _END_WORDS: Final = frozenset({"end", "latest"})
-_DURATION: Final = re.compile(r"(?:\d+(?:ms|[smhd]))+")
 _TIME: Final = r"(?:\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:\d\d)?|[^:T ]*)"
 """A day with a time of day, or a form that has neither a colon nor a blank."""
-_UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 class OffsetSpecError(ValueError):
@@ -131,8 +130,8 @@ def parse_time(text: str, now_ms: int) -> int:
         raise OffsetSpecError(f"{text!r} would be seconds since 1970: for the day use {day}")
     if re.fullmatch(r"\d{1,10}", text):
         return int(text) * 1000
-    if is_duration(text):
-        return now_ms - parse_duration(text.removeprefix("-"))
+    if is_duration(text.removeprefix("-")):
+        return now_ms - duration_ms(text.removeprefix("-"))
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
@@ -144,22 +143,15 @@ def parse_time(text: str, now_ms: int) -> int:
     return round(time.timestamp() * 1000)
 
 
-def is_duration(text: str) -> bool:
-    """Return whether a text is a duration, with or without a minus sign before it."""
-    return _DURATION.fullmatch(text.removeprefix("-")) is not None
-
-
 def parse_duration(text: str) -> int:
     """Return a duration in milliseconds.
 
     Raises:
         OffsetSpecError: It has another form.
     """
-    if not _DURATION.fullmatch(text):
+    if not is_duration(text):
         raise OffsetSpecError(f"{text!r} is no duration: use 500ms, 30s, 15m, 2h30m or 1d")
-    return sum(
-        int(count) * _UNITS_MS[unit] for count, unit in re.findall(r"(\d+)(ms|[smhd])", text)
-    )
+    return duration_ms(text)
 
 
 Listing = Callable[[int], Mapping[TopicPartition, int]]

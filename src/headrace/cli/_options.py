@@ -10,21 +10,36 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from click.core import ParameterSource
 
-from headrace.cli._output import guarded
+from headrace.cli._output import WIDE, guarded
 
 if TYPE_CHECKING:
     from headrace.clients.blocking import BlockingClient
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 
-format_option = click.option(
-    "--format",
-    "output_format",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-    help="Output for people or for programs.",
-)
+
+def _note_width(ctx: click.Context, _parameter: click.Parameter, wide: bool) -> None:  # noqa: FBT001 - click calls it
+    ctx.meta[WIDE] = wide
+
+
+def format_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say how a command prints what it has found."""
+    wide = click.option(
+        "--wide",
+        is_flag=True,
+        expose_value=False,
+        callback=_note_width,
+        help="Do not cut tables to the width of the terminal.",
+    )
+    output_format = click.option(
+        "--format",
+        "output_format",
+        type=click.Choice(["table", "json"]),
+        default="table",
+        show_default=True,
+        help="Output for people or for programs.",
+    )
+    return output_format(wide(command))
 
 
 def bootstrap_option(what: str) -> Callable[..., Any]:

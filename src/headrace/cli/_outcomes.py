@@ -17,6 +17,7 @@ def print_outcomes(
     done: str | Mapping[str, str],
     *,
     as_json: bool,
+    facts: Mapping[str, Mapping[str, object]] | None = None,
 ) -> None:
     """Print one row for each name.
 
@@ -25,6 +26,7 @@ def print_outcomes(
         outcomes: None or the error for each name.
         done: The word for success, or a word for each name.
         as_json: Whether programs read it.
+        facts: What JSON tells of each name besides.
 
     Raises:
         SystemExit: With 1, if there is an error.
@@ -38,6 +40,7 @@ def print_outcomes(
                     "status": words[name] if error is None else "failed",
                     "error": None if error is None else error.code.name,
                     "message": None if error is None else error.message,
+                    **(facts or {}).get(name, {}),
                 }
                 for name, error in outcomes.items()
             ]

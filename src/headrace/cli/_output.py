@@ -8,8 +8,9 @@ import os
 import select
 import shutil
 import sys
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, NoReturn, ParamSpec, TypeVar
+from typing import Any, Final, NoReturn, ParamSpec, TextIO, TypeVar
 
 import click
 
@@ -18,7 +19,8 @@ from headrace.cli._terminal import printable
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_NARROWEST: Final = 12
+WIDE: Final = "headrace.wide"
+"""In the context of a command: whether tables may be wider than the terminal."""
 INTERRUPTED: Final = 130
 NOTHING_LISTENS: Final = "Is a broker running there? `headrace dev` starts one on 127.0.0.1:9092."
 
@@ -47,48 +49,85 @@ def print_table(
     rows: Iterable[Sequence[object]],
     *,
     to_stderr: bool = False,
-    fit: bool = False,
 ) -> None:
     """Write rows under headings, numbers to the right.
+
+    On a terminal the widest columns are cut so that a row is one line, unless --wide is given. Output that goes
+    elsewhere is never cut.
 
     Args:
         columns: The headings.
         rows: A cell for each heading; None is a dash.
         to_stderr: Whether it is for people only.
-        fit: Whether to cut the widest columns, on a terminal, so that a row is a line. Nothing else depends on it.
     """
     cells = [["-" if cell is None else printable(str(cell)) for cell in row] for row in rows]
     widths = [
-        max([len(heading), *(len(row[index]) for row in cells)])
+        max([text_width(heading), *(text_width(row[index]) for row in cells)])
         for index, heading in enumerate(columns)
     ]
     numeric = [
         bool(cells) and all(_is_number(row[index]) for row in cells)
         for index in range(len(columns))
     ]
-    if fit and sys.stdout.isatty():
-        widths = _fitting(widths, shutil.get_terminal_size().columns)
-        cells = [
-            [
-                cell if len(cell) <= width else f"{cell[: width - 1]}\N{HORIZONTAL ELLIPSIS}"
-                for cell, width in zip(row, widths, strict=True)
-            ]
-            for row in cells
-        ]
-    for row in [list(columns), *cells]:
-        line = "  ".join(
-            cell.rjust(width) if right else cell.ljust(width)
+    lines = [list(columns), *cells]
+    if is_terminal(sys.stderr if to_stderr else sys.stdout) and not _is_wide():
+        widths = fitting(widths, numeric, shutil.get_terminal_size().columns)
+        lines = [list(map(cut, row, widths)) for row in lines]
+    for row in lines:
+        padded = [
+            " " * (width - text_width(cell)) + cell
+            if right
+            else cell + " " * (width - text_width(cell))
             for cell, width, right in zip(row, widths, numeric, strict=True)
-        )
-        click.echo(line.rstrip(), err=to_stderr)
+        ]
+        click.echo("  ".join(padded).rstrip(), err=to_stderr)
 
 
-def _fitting(widths: list[int], width: int) -> list[int]:
-    """Return widths of columns that fit a terminal, taken off the widest ones."""
+def is_terminal(stream: TextIO) -> bool:
+    """Return whether somebody looks at what is written to a stream."""
+    return stream.isatty()
+
+
+def _is_wide() -> bool:
+    context = click.get_current_context(silent=True)
+    return context is not None and bool(context.meta.get(WIDE))
+
+
+def fitting(widths: Sequence[int], numeric: Sequence[bool], width: int) -> list[int]:
+    """Return widths of columns that fit a terminal: the widest columns of text become narrower first, then all."""
     widths = list(widths)
-    while sum(widths) + 2 * (len(widths) - 1) > width and max(widths) > _NARROWEST:
-        widths[widths.index(max(widths))] -= 1
+    texts = [index for index, is_numeric in enumerate(numeric) if not is_numeric]
+    everything = list(range(len(widths)))
+    for chosen, narrowest in ((texts, 12), (everything, 20), (texts, 6), (everything, 4)):
+        while chosen and sum(widths) + 2 * (len(widths) - 1) > width:
+            widest = max(chosen, key=widths.__getitem__)
+            if widths[widest] <= narrowest:
+                break
+            widths[widest] -= 1
     return widths
+
+
+def cut(text: str, width: int) -> str:
+    """Return a text that takes at most so many columns of a terminal, with an ellipsis where something is missing."""
+    if text_width(text) <= width:
+        return text
+    kept, taken = [], 1
+    for character in text:
+        taken += text_width(character)
+        if taken > width:
+            break
+        kept.append(character)
+    return "".join(kept) + "\N{HORIZONTAL ELLIPSIS}"
+
+
+def text_width(text: str) -> int:
+    """Return how many columns of a terminal a text takes; a Chinese character takes two."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.combining(each) else 2 if unicodedata.east_asian_width(each) in "WF" else 1
+        for each in text
+    )
 
 
 def _is_number(text: str) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 import click
 
 from headrace.cli._acl_options import Wanted, acl_options, word
+from headrace.cli._groups import CommandGroup
 from headrace.cli._options import client_options, data_option, open_client
 from headrace.cli._output import confirm, fail, print_json, print_table, say
 
@@ -90,7 +91,7 @@ def _refused(error: ApiError) -> NoReturn:
     fail(f"{error.code.name}: {error.message}")
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def acl() -> None:
     """Allow and deny: who may do what to which resource, on Headrace or any Kafka.
 

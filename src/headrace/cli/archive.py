@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from headrace.cli import archive_tables
+from headrace.cli._groups import CommandGroup
 from headrace.cli._options import assignments, check_reachable, client_options
 from headrace.cli._output import print_json, say
 from headrace.cli._types import DurationType, SizeType
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from headrace.spark.archive.running import ArchiveSettings
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def archive() -> None:
     """Copy topics to Delta Lake or Iceberg tables, exactly once, and look after these tables."""
 

@@ -6,11 +6,12 @@ import functools
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
+from headrace.cli._last import last_records
 from headrace.cli._options import check_reachable, client_options, preformatted
 from headrace.cli._output import (
     INTERRUPTED,
@@ -42,7 +43,8 @@ HELP_ON_TEMPLATES: Final = preformatted(
 
 Examples:   headrace consume orders --from start -f '%t[%p]@%o %k %v\n'
             headrace consume orders -o :end --format json > orders.jsonl
-            headrace consume orders -o @-15m -f '%d{iso} %v\n'
+            headrace consume orders --since 15m -f '%d{iso} %v\n'
+            headrace consume orders --last 10 -e
             headrace consume orders -g billing --tag urgent --tag late
 """
 )
@@ -55,13 +57,19 @@ Examples:   headrace consume orders --from start -f '%t[%p]@%o %k %v\n'
     "--offset",
     "--from",
     "offset",
-    help="Where to begin and end in each partition: start (default), end, N, +N, -N (the last N), A:B, :end, @TIME, "
-    "@T1:T2.",
+    help="Where to begin and end in each partition: start (default), end, N, +N, -N (the last N of each partition; "
+    "--last N takes them over all), A:B, :end, @TIME, @T1:T2.",
 )
 @click.option(
     "--since",
     metavar="TIME|DURATION",
     help="Begin at a time, or so long ago: 2031-01-31T15:00, 5m.",
+)
+@click.option(
+    "--last",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Begin with the newest N records of all partitions together, in the order of their times.",
 )
 @click.option("-n", "--num", type=click.IntRange(min=1), help="End after so many records.")
 @click.option("-e", "--exit-at-end", is_flag=True, help="End where the partitions end now.")
@@ -101,19 +109,25 @@ def consume(
     consumer = source.open(properties.pop("bootstrap.servers", bootstrap), properties)
     signal.signal(signal.SIGTERM, _terminated)
     with consumer:
-        stops = source.begin(consumer, exit_at_end=options["exit_at_end"])
-        Printer(consumer, write, stops, options["num"]).run()
+        if options["last"] is None:
+            stops = source.begin(consumer, exit_at_end=options["exit_at_end"])
+            Printer(consumer, write, stops, options["num"]).run()
+            return
+        records, ends = last_records(consumer, source.partitions(consumer), options["last"])
+        consumer.assign(ends)
+        printer = Printer(consumer, write, ends if options["exit_at_end"] else None, options["num"])
+        printer.run(records)
 
 
 def _offset(options: dict[str, Any]) -> str | None:
     """Return where to begin, in the form of --offset."""
     given: str | None = options["offset"]
     since: str | None = options["since"]
-    if since is None:
-        return given
-    if given is not None:
-        raise click.UsageError("--offset and --since exclude each other")
-    return f"@{since}:"
+    if sum(options[name] is not None for name in ("offset", "since", "last")) > 1:
+        raise click.UsageError("--offset, --since and --last exclude each other")
+    if options["last"] is not None and options["group"] is not None:
+        raise click.UsageError("a group goes on where it has committed: leave --last out")
+    return given if since is None else f"@{since}:"
 
 
 def _terminated(_signal: int, _frame: object) -> NoReturn:
@@ -162,18 +176,22 @@ class _Source:
             bootstrap, group=self._group, serde="bytes", key_serde="bytes", **defaults | properties
         )
 
+    def partitions(self, consumer: Consumer) -> list[TopicPartition]:
+        """Return what is read: all partitions of the topics, or those that were named."""
+        every = [where for topic in self._topics for where in consumer.partitions_for(topic)]
+        missing = self._numbers - {where.partition for where in every}
+        if missing:
+            raise click.UsageError(f"there is no partition {min(missing)}")
+        return [where for where in every if not self._numbers or where.partition in self._numbers]
+
     def begin(self, consumer: Consumer, *, exit_at_end: bool) -> dict[TopicPartition, int] | None:
         """Start reading; return where each partition is to end, if it is."""
         from headrace.cli._offsets import LATEST, resolve  # noqa: PLC0415 - not for `--help`
 
-        every = [where for topic in self._topics for where in consumer.partitions_for(topic)]
+        wanted = self.partitions(consumer)
         if self._group is not None:
             consumer.subscribe(self._topics)
-            return consumer.end_offsets(every) if exit_at_end else None
-        wanted = [where for where in every if not self._numbers or where.partition in self._numbers]
-        missing = self._numbers - {where.partition for where in every}
-        if missing:
-            raise click.UsageError(f"there is no partition {min(missing)}")
+            return consumer.end_offsets(wanted) if exit_at_end else None
 
         def listing(target: int) -> Mapping[TopicPartition, int]:
             found = consumer.offsets_for_times(dict.fromkeys(wanted, target))
@@ -252,9 +270,14 @@ class Printer:
         self._positions: dict[TopicPartition, int] = {}
         """One past the last printed record of each partition."""
 
-    def run(self) -> None:
-        """Print until the end; in a group, commit what was printed, also when interrupted."""
+    def run(self, first: Iterable[ConsumerRecord] = ()) -> None:
+        """Print until the end; in a group, commit what was printed, also when interrupted.
+
+        Args:
+            first: Records that are printed before those that the consumer reads.
+        """
         try:
+            self._print(list(first))
             while not self._done():
                 self._print(self._consumer.poll(POLL_S))
                 self._commit()

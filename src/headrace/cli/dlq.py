@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from headrace.cli._groups import CommandGroup
 from headrace.cli._options import check_reachable, client_options
 from headrace.cli._output import confirm, fail, print_json, print_table, say
 
@@ -25,7 +26,7 @@ SHOWN: Final = 5
 """Letters that were left of which it is told where they are; JSON tells of more."""
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def dlq() -> None:
     """Look at dead letters, send them back, delete them; TOPIC is the topic that they come from."""
 
@@ -93,7 +94,7 @@ def show(bootstrap: str, properties: dict[str, Any], *, as_json: bool, **options
     columns = ("partition", "offset", "from", "error_type", "error", "attempts", "group", "key")
     headings = [column.replace("_", " ").upper() for column in columns]
     rows = [[one[column] for column in columns] for one in described]
-    print_table(headings, rows, fit=True)
+    print_table(headings, rows)
 
 
 @dlq.command("redrive")

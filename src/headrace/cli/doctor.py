@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from click.core import ParameterSource
 
+from headrace.cli._groups import CommandGroup
 from headrace.cli._options import client_options, format_option, open_client
 from headrace.cli._output import NOTHING_LISTENS, guarded, print_json, print_table, say
 from headrace.cli.properties import split_assignments
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 _WRONG_WAY: Final = "look at the address, and at security.protocol and sasl.* in --config-file"
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def doctor() -> None:
     """Find out what is missing, and how to mend it."""
 

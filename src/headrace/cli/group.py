@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.cli import group_attach, group_changes, group_config, group_offsets
-from headrace.cli._internal import is_own_group
+from headrace.cli._groups import CommandGroup
+from headrace.cli._internal import is_own_group, tell_of_hidden
 from headrace.cli._options import client_options, open_client
 from headrace.cli._output import fail, print_facts, print_json, print_table, say
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from headrace.types import TopicPartition
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def group() -> None:
     """List, describe, move and delete consumer groups, on Headrace or any Kafka; on Headrace, attach them to topics."""
 
@@ -40,9 +41,8 @@ def list_groups(
 ) -> None:
     """List groups and their states."""
     with open_client(bootstrap, properties) as client:
-        listings = [
-            each for each in client.list_groups() if internal or not is_own_group(each.group_id)
-        ]
+        known = client.list_groups()
+    listings = [each for each in known if internal or not is_own_group(each.group_id)]
     if as_json:
         print_json(
             [
@@ -58,6 +58,7 @@ def list_groups(
         return
     rows = [(listing.group_id, listing.state, listing.coordinator) for listing in listings]
     print_table(("GROUP", "STATE", "COORDINATOR"), rows)
+    tell_of_hidden(len(known) - len(listings), "group")
 
 
 @group.command("describe")

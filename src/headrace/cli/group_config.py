@@ -10,6 +10,7 @@ from headrace.cli._configs import config_document, print_configs
 from headrace.cli._options import assignments, client_options, open_client
 from headrace.cli._outcomes import print_outcomes
 from headrace.cli._output import print_json
+from headrace.config.units import plain_numbers
 
 if TYPE_CHECKING:
     from headrace.clients.blocking import BlockingClient
@@ -19,7 +20,14 @@ if TYPE_CHECKING:
 
 @click.command("config")
 @click.argument("name", metavar="GROUP")
-@click.option("-s", "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set a config.")
+@click.option(
+    "-s",
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Set a config; consumer.session.timeout.ms=1m is understood.",
+)
 @click.option(
     "-d", "--delete", "deleted", multiple=True, metavar="KEY", help="Let it be the broker's again."
 )
@@ -33,7 +41,8 @@ def config(
     Shows the value in force, where it comes from, and what else could give one. With --set or --delete prints what
     became of the change; exit code 1 if it was refused, and then nothing is changed.
     """
-    changes = _changes(assignments(options["settings"], "--set"), options["deleted"])
+    given = plain_numbers(assignments(options["settings"], "--set"))
+    changes = _changes(given, options["deleted"])
     if options["dry_run"] and not changes:
         raise click.UsageError("nothing to change: --set or --delete")
     with open_client(bootstrap, properties) as client:

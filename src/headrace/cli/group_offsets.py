@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from headrace.cli._internal import is_own_group, tell_of_hidden
 from headrace.cli._options import client_options, open_client, preformatted
 from headrace.cli._output import confirm, fail, print_json, print_table
 
@@ -214,7 +216,10 @@ def _request(
 
 
 @click.command("lag")
-@click.argument("names", nargs=-1, required=True, metavar="GROUP...")
+@click.argument("names", nargs=-1, metavar="[GROUP]...")
+@click.option(
+    "-i", "--internal", is_flag=True, help="Without GROUP: also those that `group list` hides."
+)
 @click.option("-w", "--watch", is_flag=True, help="Again and again, with rates, until interrupted.")
 @click.option(
     "--interval",
@@ -229,27 +234,56 @@ def _request(
 def lag(bootstrap: str, properties: dict[str, str], *, as_json: bool, **options: Any) -> None:
     """Show how many records groups have still to finish, by topic, and for how many seconds the oldest has waited.
 
-    With --watch also how many they finish in a second, how many come in, and when they will be done at this rate; one
-    JSON document a line where programs read it. A partition without a commit is not counted. Exit code 1 if a group
-    has committed nothing.
+    Without GROUP it shows every group that has committed something. With --watch also how many they finish in a second, how many come in, and when they will be done at this rate; one
+    JSON document a line where programs read it. A partition without a commit is not counted. Exit code 1 if a
+    GROUP has committed nothing.
     """
     rounds = 1
     if options["watch"]:
         rounds = options["count"] or sys.maxsize
     elif options["count"]:
         raise click.UsageError("--count goes with --watch")
+    if options["names"] and options["internal"]:
+        raise click.UsageError("--internal is for all groups: leave GROUP out")
     with open_client(bootstrap, properties) as client:
         before: dict[tuple[str, str], tuple[float, int, int]] = {}
         for number in range(rounds):
             if number:
                 time.sleep(options["interval"])
-            rows = [row for name in options["names"] for row in _lag_rows(client, name, before)]
+            rows = _rows_of(client, options["names"], before, internal=options["internal"])
             if as_json:
                 print_json(rows)
             else:
                 if number:
                     click.echo()
                 _print_lag(rows, watch=options["watch"])
+
+
+def _rows_of(
+    client: BlockingClient,
+    names: tuple[str, ...],
+    before: dict[tuple[str, str], tuple[float, int, int]],
+    *,
+    internal: bool,
+) -> list[dict[str, Any]]:
+    """Return the rows of the groups that are named, or of all that have committed something."""
+    from headrace.errors import ApiError  # noqa: PLC0415 - not for `--help`
+
+    rows = []
+    for name in names:
+        found = list(_lag_rows(client, name, before))
+        if not found:
+            fail(f"group {name!r} has committed nothing")
+        rows += found
+    if names:
+        return rows
+    known = [each.group_id for each in client.list_groups()]
+    shown = [name for name in known if internal or not is_own_group(name)]
+    for name in shown:
+        with contextlib.suppress(ApiError):  # share groups and others have no such offsets
+            rows += _lag_rows(client, name, before)
+    tell_of_hidden(len(known) - len(shown), "group")
+    return rows
 
 
 def _lag_rows(
@@ -259,8 +293,6 @@ def _lag_rows(
     from headrace.clients.admin.offsets import positions, waiting_since  # noqa: PLC0415 - not for `--help`
 
     found = client.run(positions(client.state, name))
-    if not found:
-        fail(f"group {name!r} has committed nothing")
     at_s, now_ms = time.monotonic(), time.time_ns() // 1_000_000
     since = client.run(waiting_since(client.state, found))
     for topic in sorted({where.topic for where in found}):

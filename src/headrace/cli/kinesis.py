@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from headrace.cli import kinesis_import, kinesis_reset
+from headrace.cli._groups import CommandGroup
 from headrace.cli._kinesis import (
     Place,
     finished,
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 _AT_ONCE: Final = 8
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def kinesis() -> None:
     """List, describe and move groups that read Kinesis streams; take over from the Kinesis Client Library."""
 

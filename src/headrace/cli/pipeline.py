@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from headrace.cli._groups import CommandGroup
 from headrace.cli._options import assignments, client_options, format_option
 from headrace.cli._output import fail, guarded, print_json, print_table, say
 from headrace.cli._types import DurationType
@@ -29,7 +30,7 @@ SHOWN_MS: Final = 7 * 86_400_000
 """How long `list` shows what has ended."""
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def pipeline() -> None:
     """Pipelines on Spark, declared in a Python file."""
 

@@ -229,9 +229,10 @@ def _directives(options: dict[str, Any]) -> Headers:
 
 def _time_of_day(text: str) -> int:
     """Read --deliver-at; a duration would mean a time that is over."""
-    from headrace.cli._offsets import OffsetSpecError, is_duration, parse_time  # noqa: PLC0415 - not for `--help`
+    from headrace.cli._offsets import OffsetSpecError, parse_time  # noqa: PLC0415 - not for `--help`
+    from headrace.config.units import is_duration  # noqa: PLC0415 - as above
 
-    if is_duration(text):
+    if is_duration(text.removeprefix("-")):
         raise OffsetSpecError(f"{text!r} is a duration, not a time: use --delay {text.strip('-')}")
     return parse_time(text, time.time_ns() // 1_000_000)
 

@@ -15,6 +15,7 @@ from headrace.config.secrets import (
     resolve_references,
     warn_of_secrets,
 )
+from headrace.config.units import plain_numbers
 from headrace.errors import ConfigError
 from headrace.ports import Journal
 
@@ -77,12 +78,12 @@ def warn_of_visible_secrets(given: Mapping[str, str], journal: Journal) -> None:
 
 
 def resolved(settings: Mapping[str, str], journal: Journal) -> dict[str, str]:
-    """Return settings with secrets in the place of the references to them.
+    """Return settings with what references to secrets stand for, and with durations and sizes as numbers.
 
     Raises:
         ConfigError: What a reference names is not there.
     """
-    return resolve_references(settings, partial(_exposed, journal))
+    return plain_numbers(resolve_references(settings, partial(_exposed, journal)))
 
 
 def _exposed(journal: Journal, path: str) -> None:

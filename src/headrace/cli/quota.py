@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from headrace.cli._groups import CommandGroup
 from headrace.cli._options import assignments, client_options, open_client
 from headrace.cli._output import fail, print_json, print_table, say
 
@@ -18,7 +19,7 @@ DEFAULT_NAME: Final = "<default>"
 TYPES: Final = {"user": "user", "client_id": "client-id"}
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def quota() -> None:
     """Show and change the quotas of clients, on Headrace or any Kafka."""
 

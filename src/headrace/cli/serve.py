@@ -37,7 +37,7 @@ _OPTIONS = (
         "assignments",
         metavar="KEY=VALUE",
         multiple=True,
-        help="A broker setting by Kafka's name; repeatable.",
+        help="A broker setting by Kafka's name, e.g. log.retention.ms=7d or log.segment.bytes=64MiB; repeatable.",
     ),
     click.option(
         "--config-file",

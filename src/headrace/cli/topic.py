@@ -8,19 +8,21 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.cli import topic_changes
-from headrace.cli._configs import config_document, config_values, print_configs
-from headrace.cli._internal import is_own_topic
+from headrace.cli._configs import config_document, print_configs
+from headrace.cli._groups import CommandGroup
+from headrace.cli._internal import is_internal_topic, tell_of_hidden
 from headrace.cli._options import assignments, client_options, open_client
 from headrace.cli._outcomes import print_outcomes
 from headrace.cli._output import confirm, fail, print_facts, print_json, print_table, say
 from headrace.cli._topic_groups import topic_groups
+from headrace.config.units import plain_numbers
 
 if TYPE_CHECKING:
     from headrace.clients.blocking import BlockingClient, ConfigEntry, TopicMetadata
     from headrace.clients.flows.list_offsets import Delayed
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def topic() -> None:
     """Create, list, describe, change and delete topics, on Headrace or any Kafka."""
 
@@ -57,7 +59,7 @@ def create(bootstrap: str, properties: dict[str, str], *, as_json: bool, **optio
     from headrace.clients.blocking import NewTopic  # noqa: PLC0415 - not for `--help`
     from headrace.errors import ErrorCode  # noqa: PLC0415 - as above
 
-    configs = config_values(assignments(options["configs"], "--config"))
+    configs = plain_numbers(assignments(options["configs"], "--config"))
     if options["storage"] is not None:
         configs = {**configs, "headrace.storage": options["storage"]}
     topics = [
@@ -71,22 +73,27 @@ def create(bootstrap: str, properties: dict[str, str], *, as_json: bool, **optio
             for name, error in outcomes.items()
             if options["if_not_exists"] and error and error.code == ErrorCode.TOPIC_ALREADY_EXISTS
         }
-        _warn_of_other_counts(client, sorted(there), options["partitions"])
+        made = [name for name, error in outcomes.items() if error is None or name in there]
+        counts = {} if options["dry_run"] else _partition_counts(client, made)
+    for name in sorted(there):
+        if options["partitions"] not in {None, counts[name]}:
+            say(
+                f"Warning: the topic {name} exists with {counts[name]} partitions, not {options['partitions']}"
+            )
     done = "ok" if options["dry_run"] else "created"
     words = {name: "exists" if name in there else done for name in outcomes}
     outcomes = {name: None if name in there else error for name, error in outcomes.items()}
-    print_outcomes("topic", outcomes, words, as_json=as_json)
+    facts = {name: {"partitions": counts.get(name)} for name in outcomes}
+    print_outcomes("topic", outcomes, words, as_json=as_json, facts=facts)
 
 
-def _warn_of_other_counts(client: BlockingClient, names: list[str], partitions: int | None) -> None:
-    """Say which topics were there before with another number of partitions than was asked for."""
-    if not names or partitions is None:
-        return
-    for name, found in client.metadata(names).topics.items():
-        if not found.error and len(found.partitions) != partitions:
-            say(
-                f"Warning: the topic {name} exists with {len(found.partitions)} partitions, not {partitions}"
-            )
+def _partition_counts(client: BlockingClient, names: list[str]) -> dict[str, int | None]:
+    """Return how many partitions topics have; None where the client may not know."""
+    found = client.metadata(names).topics if names else {}
+    return {
+        name: None if name not in found or found[name].error else len(found[name].partitions)
+        for name in names
+    }
 
 
 @topic.command("delete")
@@ -123,9 +130,7 @@ def list_topics(
     """List topics."""
     with open_client(bootstrap, properties) as client:
         known = client.metadata().topics.values()
-    shown = [
-        entry for entry in known if internal or not (entry.is_internal or is_own_topic(entry.name))
-    ]
+    shown = [entry for entry in known if internal or not is_internal_topic(entry)]
     topics = sorted(shown, key=lambda entry: entry.name)
     if as_json:
         print_json(
@@ -142,6 +147,7 @@ def list_topics(
         return
     rows = [(entry.name, len(entry.partitions), _replicas(entry)) for entry in topics]
     print_table(("TOPIC", "PARTITIONS", "REPLICAS"), rows)
+    tell_of_hidden(len(known) - len(shown), "topic")
 
 
 def _replicas(topic: TopicMetadata) -> int:

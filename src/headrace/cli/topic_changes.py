@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from headrace.cli._configs import config_values
 from headrace.cli._options import assignments, client_options, open_client
 from headrace.cli._outcomes import print_outcomes
 from headrace.cli._output import confirm, fail, print_json, print_table
+from headrace.config.units import plain_numbers
 
 if TYPE_CHECKING:
     from headrace.clients.blocking import BlockingClient
@@ -23,7 +23,12 @@ if TYPE_CHECKING:
 @click.argument("names", nargs=-1, required=True, metavar="TOPIC...")
 @click.option("-p", "--partitions", type=click.IntRange(min=1), help="How many there shall be.")
 @click.option(
-    "-c", "--config", "configs", multiple=True, metavar="KEY=VALUE", help="Set a topic config."
+    "-c",
+    "--config",
+    "configs",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Set a topic config; retention.ms=1h and segment.bytes=64MiB are understood.",
 )
 @click.option(
     "--append", multiple=True, metavar="KEY=VALUE", help="Add to a config that is a list."
@@ -59,7 +64,7 @@ def _changes(options: dict[str, Any]) -> list[ConfigChange]:
     changes = [
         ConfigChange(name, value, operation)
         for operation, (key, option) in given.items()
-        for name, value in config_values(assignments(options[key], option)).items()
+        for name, value in plain_numbers(assignments(options[key], option)).items()
     ]
     changes += [ConfigChange(name, None, ConfigOperation.DELETE) for name in options["unset"]]
     return changes

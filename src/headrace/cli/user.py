@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import click
 
+from headrace.cli._groups import CommandGroup
 from headrace.cli._options import client_options, data_option, open_client
 from headrace.cli._outcomes import print_outcomes
 from headrace.cli._output import confirm, fail, print_json, print_table, say
@@ -75,7 +76,7 @@ def _users(
         yield StoredUsers(writer)
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def user() -> None:
     """Create, list, change and delete users and their passwords, on Headrace or any Kafka.
 

@@ -26,6 +26,7 @@ from headrace.clients.flows.topic_settings import topic_settings
 from headrace.clock import SteadyClock
 from headrace.config.broker import parse_broker_config
 from headrace.config.options import Value, render_value
+from headrace.config.units import plain_number
 from headrace.errors import ConfigError
 from headrace.records.directives import directives
 from headrace.serdes.serde import Serde, resolve_serde
@@ -95,7 +96,9 @@ class Broker(World):
         """
         if clock is not None and not callable(getattr(clock, "now_ms", None)):
             raise ConfigError(f"clock is an object with now_ms(), or None, not {shown(clock)}")
-        given = {name: render_value(value) for name, value in (configs or {}).items()}
+        given = {
+            name: plain_number(name, render_value(value)) for name, value in (configs or {}).items()
+        }
         config = parse_broker_config({**EMBEDDED, **given})
         directories = [] if data is None else [Path(data)]
         self._stores = open_stores(directories)

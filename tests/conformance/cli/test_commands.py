@@ -36,7 +36,9 @@ def test_topics_are_created_listed_described_and_deleted(headrace: Commands) -> 
     there = headrace.run(
         "topic", "create", "made", "new", "--if-not-exists", "-p", "99", "--format", "json"
     )
-    assert [each["status"] for each in json.loads(there.stdout)] == ["exists", "created"]
+    outcomes = json.loads(there.stdout)
+    assert [each["status"] for each in outcomes] == ["exists", "created"]
+    assert [each["partitions"] for each in outcomes] == [3, 99]
     assert there.stderr == b"Warning: the topic made exists with 3 partitions, not 99\n"
 
     listed = {entry["topic"]: entry for entry in headrace.json("topic", "list")}

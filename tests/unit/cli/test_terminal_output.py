@@ -11,11 +11,22 @@ from collections.abc import Callable
 from unittest import mock
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.cli._configs import config_values
-from headrace.cli._output import json_text, print_facts, print_json, print_table, say
+from headrace.cli import main
+from headrace.cli._output import (
+    cut,
+    json_text,
+    print_facts,
+    print_json,
+    print_table,
+    say,
+    text_width,
+)
+from headrace.cli._terminal import printable
+from headrace.testing import Broker
 
 HOSTILE = [
     "\x1b]0;title\x07",
@@ -78,32 +89,51 @@ def test_a_table_that_fits_is_cut_on_a_terminal_alone(
     rows: list[tuple[str, str, int]], width: int
 ) -> None:
     wide = printed(lambda: print_table(["A", "B", "N"], rows))
-    assert printed(lambda: print_table(["A", "B", "N"], rows, fit=True)) == wide
+    for row, line in zip(rows, wide.splitlines()[1:], strict=True):
+        assert all(printable(text) in line for text in row[:2])
     with mock.patch("shutil.get_terminal_size", return_value=os.terminal_size((width, 24))):
         lines = printed(lambda: _on_a_terminal(rows)).splitlines()
     assert len(lines) == len(rows) + 1
-    # No column gets narrower than twelve characters.
-    assert all(len(line) <= max(width, 3 * 12 + 4) for line in lines)
+    assert all(text_width(line) <= width for line in lines)
 
 
 def _on_a_terminal(rows: list[tuple[str, str, int]]) -> None:
     with mock.patch.object(sys.stdout, "isatty", return_value=True):
-        print_table(["A", "B", "N"], rows, fit=True)
+        print_table(["A", "B", "N"], rows)
 
 
-def test_durations_and_sizes_are_numbers_for_a_broker() -> None:
-    given = {
-        "retention.ms": "1h30m",
-        "segment.bytes": "64MiB",
-        "max.message.bytes": "2m",
-        "retention.bytes": "-1",
-        "segment.ms": "500",
-        "delete.retention.ms": "-5m",
-        "cleanup.policy": "1h",
-    }
-    assert config_values(given) == {
-        **given,
-        "retention.ms": "5400000",
-        "segment.bytes": str(64 << 20),
-        "max.message.bytes": str(2 << 20),
-    }
+def test_a_number_is_cut_after_texts() -> None:
+    digits = 49_590_338_271_490_256_608_559_692_538_361_571_095_921_575_989_136_588_898
+    rows = [(digits, "a text " * 9, 17)]
+    with mock.patch("shutil.get_terminal_size", return_value=os.terminal_size((60, 24))):
+        lines = printed(lambda: _on_a_terminal(rows)).splitlines()  # type: ignore[arg-type]
+    assert all(len(line) <= 60 for line in lines)
+    assert lines[1].endswith("…  a text a te…  17")
+
+
+@pytest.mark.parametrize(
+    ("text", "width"), [("abc", 3), ("東京", 4), ("e\u0301", 1), ("", 0), ("é", 1)]
+)
+def test_columns_of_a_terminal(text: str, width: int) -> None:
+    assert text_width(text) == width
+
+
+@given(text=st.text(max_size=40), width=st.integers(1, 20))
+def test_what_is_cut_fits(text: str, width: int) -> None:
+    shown = cut(text, width)
+    assert text_width(shown) <= max(width, 1)
+    assert shown == text or (shown.endswith("…") and text.startswith(shown[:-1]))
+
+
+def test_wide_tables_are_asked_for() -> None:
+    name = "n" * 200
+    with Broker() as broker, mock.patch.dict("os.environ", COLUMNS="80"):
+        broker.create_topic(name)
+        where = ("-b", broker.bootstrap)
+        with mock.patch("headrace.cli._output.is_terminal", return_value=True):
+            cut_off = CliRunner().invoke(main, ["topic", "list", *where])
+            whole = CliRunner().invoke(main, ["topic", "list", "--wide", *where])
+        piped = CliRunner().invoke(main, ["topic", "list", *where])
+    assert name not in cut_off.stdout
+    assert name in whole.stdout
+    assert name in piped.stdout

@@ -96,7 +96,8 @@ class Admin:
             name: Its name.
             partitions: How many partitions it has; -1 is the broker's default.
             replication_factor: How many brokers keep it; -1 is the broker's default.
-            configs: Its configuration under Kafka's names: text, numbers or booleans.
+            configs: Its configuration under Kafka's names: text, numbers or booleans. A name that ends with .ms takes
+                a duration ("1h"), one that ends with .bytes a size ("64MiB").
             storage: `headrace.storage`, where its records are kept.
             partitioner: The name of the partitioner that Headrace's producers use, unless they are told otherwise.
             serde: The name of the serde of its values, likewise.
@@ -176,7 +177,8 @@ class Admin:
 
         Args:
             topic: The topic.
-            changes: Name to value; None takes back what was set, so that the broker's default counts.
+            changes: Name to value, as for `create_topic`; None takes back what was set, so that the broker's default
+                counts.
 
         Raises:
             ApiError: INVALID_CONFIG: a name or value is not known.

@@ -18,6 +18,7 @@ from headrace.clients.flows.offsets import OffsetAndMetadata
 from headrace.clients.flows.scram import UserDescription
 from headrace.clients.flows.topic_settings import KEY_SERDE, PARTITIONER, SERDE
 from headrace.config.options import Value, render_value
+from headrace.config.units import plain_number
 from headrace.errors import ApiError, ErrorCode
 from headrace.security.acls import AclBinding, AclFilter
 from headrace.types import TopicPartition
@@ -97,7 +98,7 @@ class AdminCore:
         wanted = [
             ConfigChange(
                 name,
-                None if value is None else render_value(value),
+                None if value is None else plain_number(name, render_value(value)),
                 ConfigOperation.DELETE if value is None else ConfigOperation.SET,
             )
             for name, value in changes.items()

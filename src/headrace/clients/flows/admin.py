@@ -11,6 +11,7 @@ from headrace.clients.flows import metadata
 from headrace.clients.flows.cluster import BrokerAddress
 from headrace.clients.flows.effects import ANY_NODE, Call, ClientState, Flow, ask
 from headrace.config.options import Value, render_value
+from headrace.config.units import plain_number
 from headrace.errors import ApiError, ErrorCode, TransportError
 from headrace.protocol.codec import Message
 from headrace.protocol.messages.create_topics import (
@@ -160,7 +161,7 @@ def create_topics(
                 num_partitions=topic.partitions,
                 replication_factor=topic.replication_factor,
                 configs=[
-                    CreatableTopicConfig(name=name, value=render_value(value))
+                    CreatableTopicConfig(name=name, value=plain_number(name, render_value(value)))
                     for name, value in topic.configs.items()
                 ],
             )
