@@ -234,9 +234,9 @@ def _request(
 def lag(bootstrap: str, properties: dict[str, str], *, as_json: bool, **options: Any) -> None:
     """Show how many records groups have still to finish, by topic, and for how many seconds the oldest has waited.
 
-    Without GROUP it shows every group that has committed something. With --watch also how many they finish in a second, how many come in, and when they will be done at this rate; one
-    JSON document a line where programs read it. A partition without a commit is not counted. Exit code 1 if a
-    GROUP has committed nothing.
+    Without GROUP it shows every group that has committed something. With --watch also how many they finish in a second,
+    how many come in, and when they will be done at this rate; one JSON document a line where programs read it. A
+    partition without a commit is not counted. Exit code 1 if a GROUP has committed nothing.
     """
     rounds = 1
     if options["watch"]:
