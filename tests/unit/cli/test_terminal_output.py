@@ -7,7 +7,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from unittest import mock
 
 import pytest
@@ -97,16 +97,16 @@ def test_a_table_that_fits_is_cut_on_a_terminal_alone(
     assert all(text_width(line) <= width for line in lines)
 
 
-def _on_a_terminal(rows: list[tuple[str, str, int]]) -> None:
+def _on_a_terminal(rows: Sequence[Sequence[object]]) -> None:
     with mock.patch.object(sys.stdout, "isatty", return_value=True):
         print_table(["A", "B", "N"], rows)
 
 
 def test_a_number_is_cut_after_texts() -> None:
     digits = 49_590_338_271_490_256_608_559_692_538_361_571_095_921_575_989_136_588_898
-    rows = [(digits, "a text " * 9, 17)]
+    rows: list[tuple[object, str, int]] = [(digits, "a text " * 9, 17)]
     with mock.patch("shutil.get_terminal_size", return_value=os.terminal_size((60, 24))):
-        lines = printed(lambda: _on_a_terminal(rows)).splitlines()  # type: ignore[arg-type]
+        lines = printed(lambda: _on_a_terminal(rows)).splitlines()
     assert all(len(line) <= 60 for line in lines)
     assert lines[1].endswith("…  a text a te…  17")
 
