@@ -30,6 +30,8 @@ _HOMES = {
     "RecordMetadata": "headrace.clients.producer.delivery",
     "Retry": "headrace.workers.outcomes",
     "RetryLater": "headrace.workers.outcomes",
+    "SeenFile": "headrace.workers.seen.declared",
+    "SeenTopic": "headrace.workers.seen.declared",
     "Skip": "headrace.workers.outcomes",
     "TopicPartition": "headrace.types",
     "register_assignor": "headrace.clients.consumer.assignors",

@@ -21,5 +21,7 @@ from headrace.workers.outcomes import DeadLetter as DeadLetter
 from headrace.workers.outcomes import Retry as Retry
 from headrace.workers.outcomes import RetryLater as RetryLater
 from headrace.workers.outcomes import Skip as Skip
+from headrace.workers.seen.declared import SeenFile as SeenFile
+from headrace.workers.seen.declared import SeenTopic as SeenTopic
 
 __version__: Final[str]

@@ -11,13 +11,14 @@ if TYPE_CHECKING:
     from headrace.clients.blocking import TopicMetadata
 
 _BRIDGES: Final = "__bridge."
+_SEEN: Final = "headrace-seen."
 _SPARK_TOPICS: Final = frozenset({"headrace-spark-claims", "headrace-spark-markers"})
 _REDRIVE: Final = "headrace-redrive"
 
 
 def is_own_topic(name: str) -> bool:
-    """Return whether a topic is a bridge's or, by its default name, a Spark sink's."""
-    return name in _SPARK_TOPICS or name.startswith(_BRIDGES)
+    """Return whether a topic is a bridge's or, by its default name, a Spark sink's or of a worker's keys."""
+    return name in _SPARK_TOPICS or name.startswith((_BRIDGES, _SEEN))
 
 
 def is_internal_topic(topic: TopicMetadata) -> bool:

@@ -21,6 +21,8 @@ from headrace.workers.handlers import DEFAULT_BATCH, Handler, read_handler, refu
 from headrace.workers.outcomes import OnFailure, Retry
 from headrace.workers.outlet import producer_properties
 from headrace.workers.scheduler import Ordering
+from headrace.workers.seen.declared import SeenFile, SeenTopic
+from headrace.workers.seen.keys import SeenKeys
 from headrace.workers.service import Service
 from headrace.workers.settings import (
     DEFAULT_CONCURRENCY,
@@ -29,7 +31,6 @@ from headrace.workers.settings import (
     DEFAULT_TRANSACTION_TIMEOUT_MS,
     Delivery,
     Publication,
-    SeenKeys,
     WorkerSettings,
     as_elsewhere,
     as_retry,
@@ -123,7 +124,7 @@ class App:
         dead_letter: bool | str = False,
         on_failure: OnFailure = "stop",
         dedupe: Callable[[Any], Hashable] | None = None,
-        seen: SeenKeys | None = None,
+        seen: SeenKeys | SeenTopic | SeenFile | None = None,
         serde: str | Serde | type[Any] | None = None,
         delivery: Delivery = "at_least_once",
         transaction_ms: int = DEFAULT_TRANSACTION_MS,
@@ -363,12 +364,13 @@ def _serde(given: str | Serde | type[Any] | None) -> Serde | None:
 def _check_keys(dedupe: object, seen: object) -> None:
     """Refuse what keeps no keys, or would have to be awaited: then every record would look like a duplicate."""
     refuse_coroutines("dedupe=", dedupe)
-    if seen is None:
+    if seen is None or isinstance(seen, SeenTopic | SeenFile):
         return
     add = getattr(seen, "add", None)
     contains = getattr(type(seen), "__contains__", None)
     if contains is None or not callable(add):
         raise ConfigError(
-            f"seen={seen!r} keeps no keys: it needs `key in seen` and `seen.add(key)`"
+            f"seen={seen!r} keeps no keys: give SeenTopic(), SeenFile(path), or an object with `key in seen` and "
+            "`seen.add(key)`"
         )
     refuse_coroutines("seen=", contains, add)

@@ -30,6 +30,8 @@ class Counters:
     """Written to the dead letters."""
     skipped: int = 0
     """Finished without a result: by `Skip`, `on_failure="skip"`, or as duplicates."""
+    duplicates: int = 0
+    """Those of them whose key of `dedupe=` had been handled before."""
     passed_over: int = 0
     """Finished without a call of the handler, as their header `headrace-only-group` names another group."""
     in_flight: int = 0

@@ -5,13 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final
 
+from headrace.types import TopicPartition
+from headrace.workers.outbox import Outbox, Publisher
 from headrace.workers.outcomes import said
+from headrace.workers.outlet import Outlet
 from headrace.workers.results import ready
-from headrace.workers.settings import SeenKeys
+from headrace.workers.seen.declared import SeenFile, SeenTopic
+from headrace.workers.seen.file import FileKeys
+from headrace.workers.seen.keys import KeyStore, Mark, SeenKeys
+from headrace.workers.seen.topic import TopicKeys
+from headrace.workers.settings import WorkerSettings
 from headrace.workers.threads import HandlerThreads
 
 DEFAULT_SIZE: Final = 100_000
@@ -20,7 +27,7 @@ _log: Final = logging.getLogger("headrace.workers")
 
 
 class RecentKeys:
-    """The keys handled last, in memory: what another process handled is not known here."""
+    """The keys handled last, in memory: what another process handled is not known here. Also a `KeyStore`."""
 
     def __init__(self, size: int = DEFAULT_SIZE) -> None:
         self._size = size
@@ -36,26 +43,110 @@ class RecentKeys:
         if len(self._keys) > self._size:
             self._keys.popitem(last=False)
 
+    async def prepare(self) -> None:
+        """Do nothing."""
+
+    async def known(
+        self,
+        partition: TopicPartition,  # noqa: ARG002 - of all partitions alike
+        keys: Collection[Hashable],
+    ) -> Collection[Hashable]:
+        """Return which keys are among the last."""
+        return {key for key in keys if key in self._keys}
+
+    async def keep(self, marks: Sequence[Mark]) -> None:
+        """Keep keys."""
+        self.note(marks)
+
+    async def write(self, out: Publisher, marks: Sequence[Mark]) -> None:
+        """Do nothing: `note` follows."""
+
+    def note(self, marks: Sequence[Mark]) -> bool:
+        """Keep keys."""
+        for mark in marks:
+            if mark.key is not None:
+                self.add(mark.key)
+        return True
+
+    async def restore(self, topic: str) -> None:
+        """Do nothing."""
+
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """Do nothing: a partition may come back."""
+
+    async def close(self) -> None:
+        """Do nothing."""
+
+
+class ProgramKeys:
+    """The `KeyStore` of a program's own object.
+
+    It is called in one thread, so that it may block, and is never called twice at a time.
+    """
+
+    def __init__(self, seen: SeenKeys, worker: str) -> None:
+        self._seen = seen
+        self._threads = HandlerThreads(1, f"headrace-{worker}-seen")
+
+    async def prepare(self) -> None:
+        """Do nothing: the object is the program's."""
+
+    async def known(
+        self,
+        partition: TopicPartition,  # noqa: ARG002 - the object knows nothing of partitions
+        keys: Collection[Hashable],
+    ) -> Collection[Hashable]:
+        """Return which keys are in the object."""
+        known: set[Hashable] = await self._threads.run(partial(_known, self._seen, keys))
+        return known
+
+    async def keep(self, marks: Sequence[Mark]) -> None:
+        """Add keys to the object."""
+        await self._threads.run(partial(_add, self._seen, [mark.key for mark in marks]))
+
+    async def write(self, out: Publisher, marks: Sequence[Mark]) -> None:
+        """Do nothing: the object has no part in transactions."""
+
+    def note(self, marks: Sequence[Mark]) -> bool:
+        """Return False: the object gets keys when their transaction is committed."""
+        return not marks
+
+    async def restore(self, topic: str) -> None:
+        """Do nothing."""
+
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """Do nothing."""
+
+    async def close(self) -> None:
+        """End the thread."""
+        self._threads.close()
+
 
 class Deduplication:
     """Which of some records are new, while others are being handled; for one event loop.
 
-    A key None is no key: its record is always new. The program's own `seen=` is called in one thread, so that it may
-    block, and is never called twice at a time.
+    A key None is no key: its record is always new.
     """
 
-    def __init__(self, seen: SeenKeys | None, worker: str = "") -> None:
+    def __init__(self, store: KeyStore, worker: str = "") -> None:
         self._worker = worker
-        self._threads = None if seen is None else HandlerThreads(1, f"headrace-{worker}-seen")
-        self._seen: SeenKeys = RecentKeys() if seen is None else seen
+        self._store = store
         self._busy: dict[Hashable, asyncio.Future[None]] = {}
         self._held: set[Hashable] = set()
-        """Handled, in transactions that are not committed, or not in `seen` yet."""
+        """Handled, in transactions that are not committed, or not in the store yet."""
         self._unkept = RecentKeys()
-        """Handled and committed, though `seen` did not take them."""
+        """Handled and committed, though the store did not take them."""
         self._adding: set[asyncio.Task[None]] = set()
 
-    async def begin(self, keys: Sequence[Hashable]) -> list[bool]:
+    async def prepare(self) -> None:
+        """Make sure that keys can be kept.
+
+        Raises:
+            HeadraceError: They cannot.
+        """
+        await self._store.prepare()
+
+    async def begin(self, partition: TopicPartition, keys: Sequence[Hashable]) -> list[bool]:
         """Return which keys are new, when those being handled have ended; the new ones are being handled now."""
         while waited := [self._busy[key] for key in keys if key in self._busy]:
             await asyncio.wait(waited)
@@ -64,7 +155,7 @@ class Deduplication:
             self._busy[key] = asyncio.get_running_loop().create_future()
         known: set[Hashable] = set(asked)
         try:
-            known = await self._call(partial(_known, self._seen, asked))
+            known = {*await self._store.known(partition, asked)}
             known.update(key for key in asked if key in self._unkept)
         finally:
             self._free(known)  # all, if the question failed
@@ -75,60 +166,84 @@ class Deduplication:
             left.discard(key)
         return fresh
 
-    async def end(self, keys: Sequence[Hashable], *, handled: bool) -> None:
+    async def end(self, marks: Sequence[Mark], *, handled: bool) -> None:
         """Take note that new keys are not being handled any more; whatever is raised, they are not."""
         try:
             if handled:
-                await self._call(partial(_add, self._seen, keys))
+                await self._store.keep(marks)
         finally:
-            self._free(keys)
+            self._free(mark.key for mark in marks)
 
-    def hold(self, keys: Collection[Hashable]) -> None:
+    async def hold(self, out: Outbox, marks: Sequence[Mark]) -> None:
         """Take note that new keys are not being handled any more, and count if their transaction is committed."""
-        self._held.update(keys)
-        self._free(keys)
+        try:
+            await self._store.write(out, marks)
+            out.keys += marks
+            self._held.update(mark.key for mark in marks)
+        finally:
+            self._free(mark.key for mark in marks)
 
-    def release(self, keys: Collection[Hashable], *, handled: bool) -> None:
+    def release(self, marks: Sequence[Mark], *, handled: bool) -> None:
         """Take note that a transaction is committed; or never will be, so that its keys come again."""
-        if not handled or self._threads is None:
-            self._held.difference_update(keys)
-            if handled:
-                _add(self._seen, keys)
+        if not handled or self._store.note(marks):
+            self._held.difference_update(mark.key for mark in marks)
             return
-        task = asyncio.get_running_loop().create_task(self._keep(list(keys)))
+        task = asyncio.get_running_loop().create_task(self._keep(list(marks)))
         self._adding.add(task)
         task.add_done_callback(self._adding.discard)
+
+    async def restore(self, topic: str) -> None:
+        """Create the store's topic again, if it is this one and was deleted."""
+        await self._store.restore(topic)
+
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """Take note that partitions are other members' now."""
+        self._store.forget(partitions)
 
     async def close(self, timeout_s: float) -> None:
         """Wait for what is being kept, for so long at most."""
         if self._adding:
             await asyncio.wait(self._adding, timeout=timeout_s)
-        if self._threads is not None:
-            self._threads.close()
+        await self._store.close()
 
-    async def _keep(self, keys: list[Hashable]) -> None:
+    async def _keep(self, marks: list[Mark]) -> None:
         """Keep keys of a committed transaction. Where that fails they are known as long as this process runs."""
         try:
-            await self._call(partial(_add, self._seen, keys))
+            await self._store.keep(marks)
         except Exception as error:  # noqa: BLE001 - the program's own
             _log.warning(
                 "%s: seen= has not taken %d keys of committed records, which are known until a restart: %s",
                 self._worker,
-                len(keys),
+                len(marks),
                 said(error),
             )
-            for key in keys:
-                self._unkept.add(key)
+            for mark in marks:
+                self._unkept.add(mark.key)
         finally:
-            self._held.difference_update(keys)
-
-    async def _call(self, function: Callable[[], Any]) -> Any:
-        return function() if self._threads is None else await self._threads.run(function)
+            self._held.difference_update(mark.key for mark in marks)
 
     def _free(self, keys: Iterable[Hashable]) -> None:
         for key in keys:
             if key is not None and (future := self._busy.pop(key, None)) is not None:
                 future.set_result(None)
+
+
+def open_keys(settings: WorkerSettings, outlet: Outlet) -> KeyStore:
+    """Return what keeps the keys of a worker."""
+    seen = settings.seen
+    if seen is None:
+        return RecentKeys()
+    if isinstance(seen, SeenTopic):
+        return TopicKeys(
+            seen,
+            outlet,
+            group=settings.group,
+            worker=settings.name,
+            sources=settings.topics,
+        )
+    if isinstance(seen, SeenFile):
+        return FileKeys(seen, outlet.now_ms, group=settings.group, worker=settings.name)
+    return ProgramKeys(seen, settings.name)
 
 
 def _known(seen: SeenKeys, keys: Collection[Hashable]) -> set[Hashable]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from typing import Any, NamedTuple, Protocol
 
 from headrace.clients.producer.core import check_record
@@ -13,6 +12,7 @@ from headrace.records.directives import DELAY_MS, DELIVER_AT_MS
 from headrace.serdes.serde import Serde
 from headrace.workers.letters import Headers
 from headrace.workers.outlet import Outlet
+from headrace.workers.seen.keys import Mark
 
 
 class Publisher(Protocol):
@@ -37,6 +37,7 @@ class Publisher(Protocol):
         key: bytes | None,
         headers: Headers = (),
         timestamp_ms: int | None = None,
+        partition: int | None = None,
     ) -> RecordMetadata:
         """Write bytes."""
 
@@ -49,6 +50,7 @@ class Output(NamedTuple):
     key: bytes | None
     headers: Headers
     timestamp_ms: int | None
+    partition: int | None
 
 
 class Outbox:
@@ -59,7 +61,7 @@ class Outbox:
     def __init__(self, outlet: Outlet) -> None:
         self._outlet = outlet
         self.outputs: list[Output] = []
-        self.keys: list[Hashable] = []
+        self.keys: list[Mark] = []
         """Of `dedupe=`, to be remembered when the positions are committed."""
 
     async def publish(
@@ -88,6 +90,7 @@ class Outbox:
         key: bytes | None,
         headers: Headers = (),
         timestamp_ms: int | None = None,
+        partition: int | None = None,
     ) -> RecordMetadata:
         """Keep bytes. What would refuse them later does so now, while the handler can be told."""
         try:
@@ -98,5 +101,5 @@ class Outbox:
             raise ConfigError(text) from error
         at_ms = self._outlet.now_ms() if timestamp_ms is None else timestamp_ms
         await self._outlet.check_record(topic, (key, value, headers, at_ms), size)
-        self.outputs.append(Output(topic, value, key, headers, at_ms))
+        self.outputs.append(Output(topic, value, key, headers, at_ms, partition))
         return RecordMetadata(topic, -1, -1, at_ms)

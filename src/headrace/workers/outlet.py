@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from headrace.clients.config import ClientConfig, ProducerConfig, parse_config
+from headrace.clients.consumer.aio import Consumer
 from headrace.clients.drivers import Target, open_aio_driver
 from headrace.clients.engine import UNLIMITED_MS
 from headrace.clients.flows import metadata, offsets
@@ -86,6 +87,7 @@ class Outlet:
         """
         self.target = target
         self._client_id = client_id
+        self._shared = dict(properties)
         self._properties = {**properties, **producer_properties(producer or {})}
         self._where = {"bootstrap_servers": target} if isinstance(target, str) else {}
         config = parse_config(ClientConfig, properties, client_id=client_id, **self._where)
@@ -172,10 +174,16 @@ class Outlet:
         key: bytes | None,
         headers: Headers = (),
         timestamp_ms: int | None = None,
+        partition: int | None = None,
     ) -> RecordMetadata:
         """Write bytes and return where they went, when they are safe."""
         sent = await self._producer.send(
-            topic, value, key=key, headers=headers, timestamp_ms=timestamp_ms
+            topic,
+            value,
+            key=key,
+            headers=headers,
+            timestamp_ms=timestamp_ms,
+            partition=partition,
         )
         return await sent
 
@@ -263,6 +271,7 @@ class Outlet:
         *,
         delayed: bool = False,
         max_message_bytes: int | None = None,
+        configs: Mapping[str, str] | None = None,
     ) -> None:
         """Create topics that do not exist yet.
 
@@ -270,16 +279,17 @@ class Outlet:
             partitions: The number of partitions by name; -1 is the broker's default.
             delayed: Whether records can be delayed in them, if the broker is one that delays.
             max_message_bytes: How large their records may be; None is the broker's default.
+            configs: Their configuration besides.
 
         Raises:
             ApiError: The broker refuses one.
         """
         counts = await self.partition_counts(partitions)
-        configs = dict(DELAYED) if delayed else {}
+        wanted = {**(configs or {}), **(DELAYED if delayed else {})}
         if max_message_bytes is not None:
-            configs[MAX_MESSAGE_BYTES] = str(max_message_bytes)
+            wanted[MAX_MESSAGE_BYTES] = str(max_message_bytes)
         missing = [
-            NewTopic(name, partitions[name], configs=configs)
+            NewTopic(name, partitions[name], configs=wanted)
             for name, count in counts.items()
             if not count
         ]
@@ -289,7 +299,9 @@ class Outlet:
         outcomes: Mapping[str, ApiError | None] = await self._driver.run(flow, UNLIMITED_MS)
         for error in outcomes.values():
             if error is not None and error.code == ErrorCode.INVALID_CONFIG and delayed:
-                await self.create_topics(partitions, max_message_bytes=max_message_bytes)
+                await self.create_topics(
+                    partitions, max_message_bytes=max_message_bytes, configs=configs
+                )
                 return
             if error is not None and error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
                 raise error
@@ -312,6 +324,28 @@ class Outlet:
         committed = await self._driver.run(list_offsets(state, wanted, READ_COMMITTED))
         written = await self._driver.run(list_offsets(state, wanted, READ_UNCOMMITTED))
         return all(committed[name].offset == written[name].offset for name in names)
+
+    async def written_ends(
+        self, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, int]:
+        """Return where partitions end, with what open transactions have written."""
+        state = self._driver.engine.state
+        flow = list_offsets(state, dict.fromkeys(partitions, LATEST), READ_UNCOMMITTED)
+        return {name: at.offset for name, at in (await self._driver.run(flow)).items()}
+
+    def reader(self) -> Consumer:
+        """Return a new consumer without a group, of what is committed."""
+        return Consumer(
+            self.target,
+            **{
+                "client_id": self._client_id,
+                **self._shared,
+                "enable_auto_commit": False,
+                "isolation_level": "read_committed",
+                "serde": "bytes",
+                "key_serde": "bytes",
+            },
+        )
 
     async def close(self) -> None:
         """Close the connections. What is still on its way belongs to records that are not committed."""

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import Any, Final
 
 from headrace.clients.consumer.records import ConsumerRecord
 from headrace.errors import SerializationError
 from headrace.serdes.serde import resolve_serde
+from headrace.types import TopicPartition
 from headrace.workers.context import NOT_OURS, Context, Hold, ThreadContext
-from headrace.workers.dedupe import Deduplication, check_keys
+from headrace.workers.dedupe import Deduplication, check_keys, open_keys
 from headrace.workers.outbox import Outbox, Publisher
 from headrace.workers.outcomes import message_of
 from headrace.workers.outlet import Outlet
 from headrace.workers.places import Places
 from headrace.workers.results import each_of, finished, ready
 from headrace.workers.scheduler import Job, Scheduler
+from headrace.workers.seen.keys import Mark
 from headrace.workers.settings import WorkerSettings
 from headrace.workers.source import Source
 from headrace.workers.threads import HandlerThreads
@@ -51,8 +53,19 @@ class Processor:
         self._places = Places(settings)
         self._decoders: dict[str, Decode] = {}
         self._deduplication = (
-            None if settings.dedupe is None else Deduplication(settings.seen, settings.name)
+            None
+            if settings.dedupe is None
+            else Deduplication(open_keys(settings, outlet), settings.name)
         )
+
+    async def prepare(self) -> None:
+        """Make sure that the keys of handled records can be kept.
+
+        Raises:
+            HeadraceError: They cannot.
+        """
+        if self._deduplication is not None:
+            await self._deduplication.prepare()
 
     async def process(self, job: Job, out: Publisher) -> list[ConsumerRecord]:
         """Handle a job's records; whatever is raised says why they failed.
@@ -91,8 +104,13 @@ class Processor:
         assert self._settings.dedupe is not None, "there is a deduplication"
         keys = [self._settings.dedupe(value) for value in values]
         check_keys(keys)
-        fresh = await deduplication.begin(keys)
+        name = TopicPartition(records[0].topic, records[0].partition)
+        fresh = await deduplication.begin(name, keys)
         chosen = list(itertools.compress(records, fresh))
+        new = [
+            Mark(name, record.offset, key)
+            for record, key in itertools.compress(zip(records, keys, strict=True), fresh)
+        ]
         handled = False
         try:
             if chosen:
@@ -100,13 +118,21 @@ class Processor:
                 await self._handle(chosen, news, attempt, out, hold)
             handled = hold.wanted()
         finally:
-            new = list(itertools.compress(keys, fresh))
             if handled and isinstance(out, Outbox):
-                out.keys += new  # they are known when their transaction is committed
-                deduplication.hold(new)
+                await deduplication.hold(out, new)
             else:
                 await deduplication.end(new, handled=handled)
         return chosen
+
+    async def restore(self, topic: str) -> None:
+        """Create the topic with keys again, if it is this one and was deleted."""
+        if self._deduplication is not None:
+            await self._deduplication.restore(topic)
+
+    def forget(self, partitions: Collection[TopicPartition]) -> None:
+        """Take note that partitions are other members' now."""
+        if self._deduplication is not None:
+            self._deduplication.forget(partitions)
 
     def written(self, boxes: Iterable[Outbox], committed: bool) -> None:  # noqa: FBT001 - it is what this says
         """Take note that what was kept is committed, or never will be: then its keys are new again."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, Protocol, get_args
+from typing import Any, Final, Literal, get_args
 
 from headrace.errors import ConfigError
 from headrace.serdes.serde import Serde
@@ -13,6 +13,9 @@ from headrace.workers.handlers import Handler
 from headrace.workers.letters import DEAD_LETTER_PREFIX, RETRY_PREFIX, retry_topic
 from headrace.workers.outcomes import NO_RETRY, OnFailure, Retry
 from headrace.workers.scheduler import Ordering
+from headrace.workers.seen.declared import TOPIC_PREFIX as SEEN_PREFIX
+from headrace.workers.seen.declared import SeenFile, SeenTopic
+from headrace.workers.seen.keys import SeenKeys
 from headrace.workers.source import Elsewhere, LetterStream
 
 Delivery = Literal["at_least_once", "at_most_once", "exactly_once"]
@@ -22,16 +25,6 @@ DEFAULT_TRANSACTION_RECORDS: Final = 1_000
 DEFAULT_TRANSACTION_TIMEOUT_MS: Final = 10_000
 MIN_TRANSACTION_TIMEOUT_MS: Final = 1_000
 DEFAULT_RETRY: Final = Retry()
-
-
-class SeenKeys(Protocol):
-    """Where a worker keeps the keys of `dedupe=` that it has handled."""
-
-    def __contains__(self, key: Hashable, /) -> bool:
-        """Whether a key was handled."""
-
-    def add(self, key: Hashable, /) -> object:
-        """Keep a key; called before the record's offset is committed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +59,8 @@ class WorkerSettings:
         on_failure: What happens to them without dead letters: "stop" ends the worker with an error before anything is
             lost, "skip" takes them for finished.
         dedupe: Returns a value's key; a record with a key that was handled is skipped.
-        seen: Where handled keys are kept: an object with `key in seen` and `seen.add(key)`. None remembers the last
-            100,000 in memory, which a restart forgets.
+        seen: Where handled keys are kept: a `SeenTopic`, a `SeenFile`, or an object with `key in seen` and
+            `seen.add(key)`. None remembers the last 100,000 in memory, which a restart forgets.
         serde: How bytes become values: the one that was given, else that of the handler's annotation. None is what the
             topic's metadata say.
         delivery: "at_least_once"; "at_most_once": offsets are committed before records are handled; or "exactly_once":
@@ -100,7 +93,7 @@ class WorkerSettings:
     dead_letter: bool | str
     on_failure: OnFailure
     dedupe: Callable[[Any], Hashable] | None
-    seen: SeenKeys | None
+    seen: SeenKeys | SeenTopic | SeenFile | None
     serde: Serde | None
     delivery: Delivery
     transaction_ms: int
@@ -200,17 +193,21 @@ class WorkerSettings:
         }
 
     def exclude(self) -> str | tuple[()]:
-        """Return what a pattern does not take unless it begins so: its own dead letters, and what waits elsewhere.
+        """Return what a pattern does not take unless it begins so: dead letters, what waits elsewhere, and keys.
 
         The pattern that a group is attached to is an administrator's: it never takes them, names do.
         """
-        aside = rf"({re.escape(DEAD_LETTER_PREFIX)}|{re.escape(RETRY_PREFIX)})"
+        aside = "|".join(map(re.escape, (DEAD_LETTER_PREFIX, RETRY_PREFIX, SEEN_PREFIX)))
         if self.topics:
             return ()
-        if self.pattern is not None and re.match(r"\^?(dlq|retry)", self.pattern.pattern):
+        if self.pattern is not None and re.match(
+            r"\^?(dlq|retry|headrace-seen)", self.pattern.pattern
+        ):
             return ()
-        named = f"|{re.escape(self.dead_letter)}" if isinstance(self.dead_letter, str) else ""
-        return f"{aside}.*{named}"
+        named = [self.dead_letter] if isinstance(self.dead_letter, str) else []
+        if isinstance(self.seen, SeenTopic):
+            named.append(self.seen.name_for(self.group, self.name))
+        return "|".join([f"({aside}).*", *map(re.escape, named)])
 
     def open_letters(self) -> LetterStream | None:
         """Return what writes dead letters where they do not go to a topic."""

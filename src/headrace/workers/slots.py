@@ -36,6 +36,7 @@ from headrace.workers.places import Places
 from headrace.workers.processing import LOOK_AGAIN_S, Processor
 from headrace.workers.refusals import is_over, remedy
 from headrace.workers.scheduler import Job, Scheduler
+from headrace.workers.seen.keys import UnkeptError
 from headrace.workers.settings import WorkerSettings
 from headrace.workers.transacting import Transactor
 
@@ -435,6 +436,7 @@ class Slots:
         if len(handled) < len(job.records):
             duplicates = [record for record in job.records if record not in handled]
             self._tally.add("skipped", duplicates, job.attempt, None)
+            self._tally.counters.duplicates += len(duplicates)
 
     @property
     def _fate(self) -> str:
@@ -446,7 +448,9 @@ class Slots:
     def _last_words(self, job: Job, error: Exception) -> WorkerFailedError:
         record = job.records[0]
         place, advice = self._places.text(record), ""
-        if isinstance(error, Unusable):
+        if isinstance(error, UnkeptError):
+            what = f"the record at {place} {error}"
+        elif isinstance(error, Unusable):
             what = f"the record at {place} was not handled: {error}"
         else:
             what = (

@@ -276,6 +276,7 @@ class Transactor:
                     key=output.key,
                     headers=output.headers,
                     timestamp_ms=output.timestamp_ms,
+                    partition=output.partition,
                 )
                 for output in each.box.outputs
             ]

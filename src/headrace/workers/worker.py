@@ -132,6 +132,7 @@ class Worker:
         """
         try:
             await self._source.prepare()
+            await self._processor.prepare()
         except Exception as error:
             self._state, self._error = "failed", message_of(error)
             raise
@@ -140,6 +141,7 @@ class Worker:
         """Close what `prepare` has opened: the worker does not run."""
         with contextlib.suppress(HeadraceError):
             await self._source.leave(CLOSE_TIMEOUT_S)
+        await self._processor.close()
 
     async def run(self) -> None:
         """Work until `stop`.
@@ -369,6 +371,7 @@ class Worker:
 
     async def _restore(self, topic: str) -> None:
         await self._slots.aside.restore(topic)
+        await self._processor.restore(topic)
 
     async def _commit_at_last(self, partitions: Collection[TopicPartition]) -> HeadraceError | None:
         """Commit before partitions go: until it is done, or cannot be, or `request.timeout.ms` is over."""
@@ -463,6 +466,7 @@ class Worker:
         self._scheduler.drop(partitions)
         if self._transactor is not None:
             self._transactor.drop(partitions)
+        self._processor.forget(partitions)
         self._pauses.forget(partitions)
         for name in partitions:
             self._committed.pop(name, None)

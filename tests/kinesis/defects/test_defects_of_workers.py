@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -42,6 +43,34 @@ def test_a_handler_that_fails_does_not_end_the_worker(aws: FakeAws) -> None:
         trial.wait_idle(WAIT_S)
         assert [letter.value for letter in trial.messages("dlq.kinesis.orders")] == [b"1"]
     assert handled == ["0", "2"]
+
+
+@pytest.mark.parametrize("kept", ["topic", "file"])
+def test_records_that_come_again_to_another_member_are_recognised(
+    aws: FakeAws, tmp_path: Path, kept: str
+) -> None:
+    seen = headrace.SeenTopic() if kept == "topic" else headrace.SeenFile(tmp_path / "seen.db")
+    handled: list[str] = []
+
+    def app_of(store: MemoryLeaseStore) -> headrace.App:
+        app = headrace.App(group="billing")
+        app.worker(quick(aws, "orders", leases=store), name="bill", dedupe=str, seen=seen)(take)
+        return app
+
+    def take(order: str) -> None:
+        handled.append(order)
+
+    aws.kinesis.put("orders", b"a")
+    aws.kinesis.put("orders", b"b")
+    with headrace.Broker() as broker:
+        for number in range(
+            2
+        ):  # a member whose leases have forgotten what the one before had finished
+            app = app_of(MemoryLeaseStore())
+            with app.test(broker) as trial:
+                trial.wait_idle(WAIT_S)
+            assert app.counters["bill"].duplicates == 2 * number
+    assert handled == ["a", "b"]
 
 
 def test_a_plain_function_that_blocks_does_not_hold_up_renewals(aws: FakeAws) -> None:

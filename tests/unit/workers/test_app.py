@@ -250,6 +250,7 @@ def test_a_failed_record_is_handled_again_and_order_holds_meanwhile() -> None:
         "retried": 2,
         "dead_lettered": 0,
         "skipped": 0,
+        "duplicates": 0,
         "passed_over": 0,
         "in_flight": 0,
         "overlaps": 0,

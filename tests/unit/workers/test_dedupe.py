@@ -7,7 +7,15 @@ from collections.abc import Hashable
 
 import pytest
 
-from headrace.workers.dedupe import Deduplication, RecentKeys
+from headrace.types import TopicPartition
+from headrace.workers.dedupe import Deduplication, ProgramKeys, RecentKeys
+from headrace.workers.seen.keys import Mark
+
+ORDERS = TopicPartition("orders", 0)
+
+
+def marks(*keys: str) -> list[Mark]:
+    return [Mark(ORDERS, offset, key) for offset, key in enumerate(keys)]
 
 
 def test_the_oldest_keys_are_forgotten() -> None:
@@ -20,13 +28,13 @@ def test_the_oldest_keys_are_forgotten() -> None:
 @pytest.mark.parametrize(("handled", "second"), [(True, [False]), (False, [True])])
 def test_a_key_that_is_being_handled_is_waited_for(handled, second) -> None:
     async def main() -> None:
-        deduplication = Deduplication(None)
-        assert await deduplication.begin(["a", "a", "b"]) == [True, False, True]
-        waiting = asyncio.create_task(deduplication.begin(["a"]))
+        deduplication = Deduplication(RecentKeys())
+        assert await deduplication.begin(ORDERS, ["a", "a", "b"]) == [True, False, True]
+        waiting = asyncio.create_task(deduplication.begin(ORDERS, ["a"]))
         for _ in range(3):
             await asyncio.sleep(0)
         assert not waiting.done()
-        await deduplication.end(["a", "b"], handled=handled)
+        await deduplication.end(marks("a", "b"), handled=handled)
         assert await waiting == second
 
     asyncio.run(main())
@@ -35,9 +43,9 @@ def test_a_key_that_is_being_handled_is_waited_for(handled, second) -> None:
 def test_keys_may_be_kept_elsewhere() -> None:
     async def main() -> None:
         kept: set[Hashable] = {"old"}
-        deduplication = Deduplication(kept)
-        assert await deduplication.begin(["old", "new"]) == [False, True]
-        await deduplication.end(["new"], handled=True)
+        deduplication = Deduplication(ProgramKeys(kept, "w"))
+        assert await deduplication.begin(ORDERS, ["old", "new"]) == [False, True]
+        await deduplication.end(marks("new"), handled=True)
         assert kept == {"old", "new"}
 
     asyncio.run(main())

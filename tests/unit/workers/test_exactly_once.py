@@ -26,8 +26,9 @@ from headrace.testing import Broker
 from headrace.testing.faults import drop_connection, error
 from headrace.testing.interception import Exchange
 from headrace.workers import transacting
-from headrace.workers.dedupe import Deduplication
+from headrace.workers.dedupe import Deduplication, RecentKeys
 from headrace.workers.outbox import Outbox
+from headrace.workers.seen.keys import Mark
 from headrace.workers.trial import Trial
 
 QUICK = Retry(attempts=3, first=0.001)
@@ -437,13 +438,16 @@ def test_keys_of_dedupe_count_when_they_are_committed(broker: Broker, app: App) 
 
 def test_a_key_whose_transaction_never_comes_is_new_again() -> None:
     async def main() -> None:
-        deduplication = Deduplication(None)
-        assert await deduplication.begin(["a", "b"]) == [True, True]
-        deduplication.hold(["a", "b"])
-        assert await deduplication.begin(["a", "b"]) == [False, False]
-        deduplication.release(["a"], handled=False)
-        deduplication.release(["b"], handled=True)
-        assert await deduplication.begin(["a", "b"]) == [True, False]
+        deduplication = Deduplication(RecentKeys())
+        nobody: Any = None  # is asked
+        out, marks = Outbox(nobody), [Mark(ORDERS, 0, "a"), Mark(ORDERS, 1, "b")]
+        assert await deduplication.begin(ORDERS, ["a", "b"]) == [True, True]
+        await deduplication.hold(out, marks)
+        assert out.keys == marks
+        assert await deduplication.begin(ORDERS, ["a", "b"]) == [False, False]
+        deduplication.release(marks[:1], handled=False)
+        deduplication.release(marks[1:], handled=True)
+        assert await deduplication.begin(ORDERS, ["a", "b"]) == [True, False]
 
     asyncio.run(main())
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -17,12 +16,12 @@ from headrace.core.lease.lease import HashRange, Lease, LeaseKey
 from headrace.errors import ConfigError, LeaseStoreError
 from headrace.forking import FORKED, disown_in_children, keep_for_ever
 from headrace.kinesis.leases import writes
-from headrace.storage.permissions import PRIVATE, make_private_directory
+from headrace.storage.sqlite import Format, locked_text, open_database, transaction
 
 T = TypeVar("T")
 
 APPLICATION_ID: Final = 0x48524B4C
-"""Written into the file's header ("HRKL"), so that some other database is not taken for ours."""
+"""The letters HRKL."""
 
 SCHEMA_VERSION: Final = 1
 _SCHEMA: Final = """
@@ -37,6 +36,7 @@ CREATE TABLE recorded (
     scope TEXT NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (scope, name)
 ) WITHOUT ROWID;
 """
+_FORMAT: Final = Format("store of leases", APPLICATION_ID, SCHEMA_VERSION, _SCHEMA)
 _COLUMNS: Final = (
     "group_name, stream, shard, position, sub_sequence, owner, epoch, beat, parents, next_owner, "
     "first_hash, last_hash, bytes_per_s, switches"
@@ -160,7 +160,7 @@ class SqliteLeaseStore:
         writes.check_name("scope", scope)
 
         def record(connection: sqlite3.Connection) -> str:
-            with _transaction(connection):
+            with transaction(connection):
                 connection.execute(
                     "INSERT OR IGNORE INTO recorded VALUES (?, ?, ?)", (scope, name, value)
                 )
@@ -177,7 +177,7 @@ class SqliteLeaseStore:
         """Remove values."""
 
         def remove(connection: sqlite3.Connection) -> None:
-            with _transaction(connection):
+            with transaction(connection):
                 query = "DELETE FROM recorded WHERE scope = ? AND name = ?"
                 connection.executemany(query, [(scope, name) for name in names])
 
@@ -188,14 +188,14 @@ class SqliteLeaseStore:
 
     async def _execute(self, statement: str, *values: object) -> int:
         def write(connection: sqlite3.Connection) -> int:
-            with _transaction(connection):
+            with transaction(connection):
                 return connection.execute(statement, values).rowcount
 
         return await self._use(write)
 
     async def _change(self, key: LeaseKey, change: Callable[[Lease], Lease | None]) -> Lease | None:
         def write(connection: sqlite3.Connection) -> Lease | None:
-            with _transaction(connection):
+            with transaction(connection):
                 query = f"SELECT {_COLUMNS} FROM leases WHERE {_WHERE}"  # noqa: S608 - constants
                 row = connection.execute(query, key).fetchone()
                 changed = None if row is None else change(_lease(row))
@@ -225,12 +225,7 @@ class SqliteLeaseStore:
             raise LeaseStoreError(f"{self._path}: the store of leases is closed") from error
 
     def _unanswered(self, error: sqlite3.Error) -> LeaseStoreError:
-        if not _is_locked(error):
-            return LeaseStoreError(f"{self._path}: {error}")
-        return LeaseStoreError(
-            f"{self._path}: {error} for more than {self._busy_timeout_s:g} s: see which program has it open for long, "
-            "and keep it on a disk of this machine, not on a network file system"
-        )
+        return LeaseStoreError(locked_text(self._path, error, self._busy_timeout_s))
 
     def _close(self) -> None:
         if self._connection is not None:
@@ -243,85 +238,9 @@ class SqliteLeaseStore:
         if not self._create and not self._path.exists():
             raise ConfigError(f"there is no file {self._path} with leases")
         try:
-            make_private_directory(self._path.parent)
-            self._path.touch(PRIVATE.file)  # SQLite's own files beside it get the same mode
-            connection = sqlite3.connect(
-                self._path,
-                timeout=self._busy_timeout_s,
-                isolation_level=None,
-                check_same_thread=False,
-            )
-        except (OSError, sqlite3.Error) as error:
-            raise ConfigError(
-                f"{self._path} cannot be opened as a store of leases: {error}"
-            ) from error
-        try:
-            self._prepare(connection)
+            self._connection = open_database(self._path, _FORMAT, self._busy_timeout_s)
         except sqlite3.Error as error:
-            connection.close()
-            if _is_locked(error):
-                raise self._unanswered(error) from error
-            raise ConfigError(f"{self._path} is no store of leases: {error}") from error
-        except BaseException:
-            connection.close()
-            raise
-        self._connection = connection
-
-    def _prepare(self, connection: sqlite3.Connection) -> None:
-        with _transaction(connection):
-            version = _number(connection, "PRAGMA user_version")
-            ours = _number(connection, "PRAGMA application_id") == APPLICATION_ID
-            if not ours and (version or _number(connection, "SELECT count(*) FROM sqlite_master")):
-                raise ConfigError(
-                    f"{self._path} is another program's database: name another file for the leases"
-                )
-            if ours and version > SCHEMA_VERSION:
-                raise ConfigError(
-                    f"{self._path} was written in format {version}, this version knows up to {SCHEMA_VERSION}: "
-                    "upgrade headrace here"
-                )
-            if not ours:
-                for statement in filter(str.strip, _SCHEMA.split(";")):
-                    connection.execute(statement)
-                connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-                connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-        connection.execute("PRAGMA synchronous = FULL")
-        _write_ahead(connection, time.monotonic() + self._busy_timeout_s)
-
-
-def _is_locked(error: sqlite3.Error) -> bool:
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    return code in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
-
-
-def _write_ahead(connection: sqlite3.Connection, deadline_s: float) -> None:
-    """Change to a write-ahead log; SQLite does not wait by itself while others open the same new file."""
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode = WAL")
-        except sqlite3.OperationalError:
-            if time.monotonic() > deadline_s:
-                raise
-            time.sleep(0.01)
-        else:
-            return
-
-
-@contextlib.contextmanager
-def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        connection.execute("COMMIT")
-    except BaseException:
-        # After some errors SQLite has rolled back already.
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
-
-
-def _number(connection: sqlite3.Connection, query: str) -> int:
-    return int(connection.execute(query).fetchone()[0])
+            raise self._unanswered(error) from error
 
 
 def _row(lease: Lease) -> tuple[object, ...]:

@@ -1,0 +1,1 @@
+"""Where a worker keeps the keys of `dedupe=` that it has handled."""
