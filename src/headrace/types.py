@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, NewType, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, NewType, Protocol
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar  # type variables have defaults in Python 3.13 and later
+
+    V = TypeVar("V", default=Any)
+    V_co = TypeVar("V_co", covariant=True, default=Any)
+else:
+    from typing import TypeVar
+
+    V = TypeVar("V")
+    V_co = TypeVar("V_co", covariant=True)
 
 Offset = NewType("Offset", int)
 LeaderEpoch = NewType("LeaderEpoch", int)

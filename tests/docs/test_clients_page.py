@@ -154,3 +154,19 @@ def test_a_callback_that_takes_the_senders_lock_waits_for_itself_unless_it_is_an
                     producer.send("t", b"x", on_delivery=told)
             assert outcomes[0] is got_it
             producer.flush()
+
+
+def test_the_program_with_records_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+    section = PAGE.read_text().partition("## Records and their types")[2].partition("\n## ")[0]
+    (program,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    exec(compile(program, "docs/clients.md", "exec", dont_inherit=True), {"__name__": "orders"})
+    assert capsys.readouterr().out.strip() == program.partition("it printed: ")[2].strip()
+
+
+def test_the_page_names_every_field_of_a_record() -> None:
+    section = PAGE.read_text().partition("## Records and their types")[2].partition("\n## ")[0]
+    named = set(
+        re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)))
+    )
+    has = {name for name in vars(headrace.ConsumerRecord) if not name.startswith("_")}
+    assert named == has - {"decoded_bytes"}

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.clients.consumer.records import ConsumerRecord
+from headrace.clients.consumer.records import CREATE_TIME, ConsumerRecord
 from headrace.clients.producer.many import ColumnRows, Rows
 from headrace.clients.producer.partitioners import murmur2
 from headrace.errors import CorruptRecordError
@@ -143,7 +143,7 @@ def test_records_with_their_place_are_those_without_it_and_the_place(
         None,
         ConsumerRecord,
         place,
-        (9,),
+        (9, CREATE_TIME, -1),
     )
     assert found is not None
     assert found[1] == len(batch) - HEADER_SIZE

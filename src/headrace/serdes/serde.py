@@ -4,26 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib.metadata import entry_points
+from types import UnionType
 from typing import Any, Protocol, runtime_checkable
 
 from headrace.errors import ConfigError
 from headrace.serdes.plain import BytesSerde, JsonSerde, StringSerde
 from headrace.serdes.shape import is_type
 from headrace.serdes.typed import serde_of_type
+from headrace.types import V_co
 
 ENTRY_POINTS = "headrace.serdes"
 
 
 @runtime_checkable
-class Serde(Protocol):
-    """Turns values into bytes and back. None never gets here: it is a record without a value."""
+class Serde(Protocol[V_co]):
+    """Turns values into bytes and back; `Serde[Order]` makes an `Order` of bytes.
+
+    None never gets here: it is a record without a value.
+    """
 
     def serialize(self, value: Any) -> bytes:
         """Return a value's bytes; whatever is raised says why it has none."""
 
-    def deserialize(self, data: bytes) -> Any:
+    def deserialize(self, data: bytes) -> V_co:
         """Return the value of bytes; whatever is raised says what is wrong with them."""
 
+
+AnySerde = type[Any] | Serde | UnionType | str
+"""What `serde=` takes: a type that is read from JSON and written as JSON, a serde, or a name."""
 
 _FACTORIES: dict[str, Callable[[], Serde]] = {
     "bytes": BytesSerde,
@@ -42,7 +50,7 @@ def register_serde(name: str, factory: Callable[[], Serde]) -> None:
     _FACTORIES[name] = factory
 
 
-def resolve_serde(given: str | Serde | type[Any]) -> Serde:
+def resolve_serde(given: object) -> Serde:
     """Return the serde of a name, of a type, or the one given.
 
     Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.clients.consumer.records import ConsumerRecord, FetchedBatches, Slice
+from headrace.clients.consumer.records import ConsumerRecord, FetchedBatches, Slice, decoded_record
 from headrace.clients.flows import metadata
 from headrace.clients.flows.effects import ClientState, Flow
 from headrace.clients.flows.fetch import FetchLimits, FetchPosition, fetch
@@ -71,10 +71,9 @@ class RecordReader:
             raise CorruptRecordError(text) from error
 
     def _decode(self, record: ConsumerRecord) -> ConsumerRecord:
-        return record._replace(
-            key=self._decoded(self._key_serde, record.key, record.offset),
-            value=self._decoded(self._value_serde, record.value, record.offset),
-        )
+        key = self._decoded(self._key_serde, record.key, record.offset)
+        value = self._decoded(self._value_serde, record.value, record.offset)
+        return decoded_record(record, key, value)
 
     def _decoded(self, serde: Serde, data: bytes | None, offset: int) -> Any:
         if data is None:

@@ -97,8 +97,8 @@ class Context:
         self._sent: list[Any] = []
 
     @property
-    def record(self) -> ConsumerRecord:
-        """The record, or the first of the batch."""
+    def record(self) -> ConsumerRecord[bytes | None]:
+        """The record, or the first of the batch; its key and value are bytes."""
         return self.records[0]
 
     @property

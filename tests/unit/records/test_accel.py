@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from headrace.clients.consumer.records import ConsumerRecord
+from headrace.clients.consumer.records import CREATE_TIME, ConsumerRecord
 from headrace.errors import CorruptRecordError
 from headrace.records import accel, builder, decoding, reader
 from headrace.records.batch import HEADER_SIZE, BatchHeader
@@ -63,7 +63,7 @@ def test_a_record_of_any_kind_is_made_with_its_place() -> None:
     first, second = decode_batch(header, batch, 0)
     assert first == Record(7, 1000, b"k", b"v", (("h", None),))
     assert second == Record(8, 999, None, None, ())
-    placed, rest = first_slice(ConsumerRecord, header, batch, 0, ("t", 1), (4,))
+    placed, rest = first_slice(ConsumerRecord, header, batch, 0, ("t", 1), (4, CREATE_TIME, -1))
     assert rest is None
     assert placed == [ConsumerRecord("t", 1, *first, 4), ConsumerRecord("t", 1, *second, 4)]
     assert [type(record) for record in placed] == [ConsumerRecord] * 2

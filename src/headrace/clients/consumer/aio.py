@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
-from types import TracebackType
-from typing import Any, Final, Self
+from types import TracebackType, UnionType
+from typing import Any, Final, Generic, Self
 
 from headrace.clients.arguments import OffsetNumber, checks_arguments, unchecked, whole_number
 from headrace.clients.config import ConsumerConfig
@@ -22,15 +22,15 @@ from headrace.clients.flows.list_offsets import EARLIEST, LATEST, ListedOffset
 from headrace.clients.flows.offsets import OffsetAndMetadata
 from headrace.errors import ClosedError
 from headrace.records.tags import TagFilter
-from headrace.serdes.serde import Serde
-from headrace.types import TopicPartition
+from headrace.serdes.serde import AnySerde, Serde
+from headrace.types import TopicPartition, V
 
 CLOSE_TIMEOUT_MS: Final = 10_000
 ITERATION_POLL_MS: Final = 1_000
 
 
 @checks_arguments
-class Consumer:
+class Consumer(Generic[V]):
     """Reads records; an asynchronous context manager that commits (with `enable.auto.commit`), leaves and closes.
 
     Automatic commits cover what the program has finished: the records of a poll count as finished when it polls
@@ -47,8 +47,8 @@ class Consumer:
         auto_offset_reset: str | None = None,
         enable_auto_commit: bool | None = None,
         assignor: AssignorChoice | Sequence[AssignorChoice] | None = None,
-        serde: str | Serde | None = None,
-        key_serde: str | Serde | None = None,
+        serde: type[V] | Serde[V] | UnionType | str | None = None,
+        key_serde: AnySerde | None = None,
         tags: Iterable[str] | TagFilter | None = None,
         group_instance_id: str | None = None,
         group_protocol: str | None = None,
@@ -65,9 +65,9 @@ class Consumer:
             assignor: How the members divide partitions: equal, range (default), roundrobin, sticky, cooperative-sticky,
                 a name that was registered, a class or object of one's own, or several, best first. With one of them
                 the protocol is classic.
-            serde: How bytes become values: bytes, str, json, ..., or a serde. None is what the topic's metadata says
-                (`headrace.serde`), else bytes.
-            key_serde: How bytes become keys, likewise.
+            serde: How bytes become values: a name (bytes, str, json, ...), a type that is read from JSON, or a serde.
+                None is what the topic's metadata says (`headrace.serde`), else bytes.
+            key_serde: How bytes become keys, in the same ways.
             tags: Only records with any of these tags; the others are passed over, by the broker where the topic has
                 `headrace.filter.enable`. None is all records.
             group_instance_id: Makes a static member, which may restart without a rebalance.
@@ -116,7 +116,7 @@ class Consumer:
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> ConsumerRecord:
+    async def __anext__(self) -> ConsumerRecord[V]:
         """Return the next record, waiting for it; the one before it counts as finished."""
         while True:
             with self._driver.enter():
@@ -202,7 +202,7 @@ class Consumer:
     @unchecked
     async def poll(
         self, timeout_s: float = 1.0, max_records: int | None = None
-    ) -> list[ConsumerRecord]:
+    ) -> list[ConsumerRecord[V]]:
         """Return records, waiting for the first of them.
 
         Args:

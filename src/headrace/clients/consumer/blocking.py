@@ -7,8 +7,8 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from types import TracebackType
-from typing import Any, Final, Self
+from types import TracebackType, UnionType
+from typing import Any, Final, Generic, Self
 
 from headrace.clients.arguments import OffsetNumber, checks_arguments, unchecked, whole_number
 from headrace.clients.config import ConsumerConfig
@@ -24,15 +24,15 @@ from headrace.clients.flows.list_offsets import EARLIEST, LATEST, ListedOffset
 from headrace.clients.flows.offsets import OffsetAndMetadata
 from headrace.errors import ClosedError, HeadraceError
 from headrace.records.tags import TagFilter
-from headrace.serdes.serde import Serde
-from headrace.types import TopicPartition
+from headrace.serdes.serde import AnySerde, Serde
+from headrace.types import TopicPartition, V
 
 CLOSE_TIMEOUT_MS: Final = 10_000
 ITERATION_POLL_MS: Final = 1_000
 
 
 @checks_arguments
-class Consumer:
+class Consumer(Generic[V]):
     """Reads records; a context manager that commits (with `enable.auto.commit`), leaves its group and closes.
 
     Automatic commits cover what the program has finished: the records of a poll count as finished when it polls
@@ -49,8 +49,8 @@ class Consumer:
         auto_offset_reset: str | None = None,
         enable_auto_commit: bool | None = None,
         assignor: AssignorChoice | Sequence[AssignorChoice] | None = None,
-        serde: str | Serde | None = None,
-        key_serde: str | Serde | None = None,
+        serde: type[V] | Serde[V] | UnionType | str | None = None,
+        key_serde: AnySerde | None = None,
         tags: Iterable[str] | TagFilter | None = None,
         group_instance_id: str | None = None,
         group_protocol: str | None = None,
@@ -67,9 +67,9 @@ class Consumer:
             assignor: How the members divide partitions: equal, range (default), roundrobin, sticky, cooperative-sticky,
                 a name that was registered, a class or object of one's own, or several, best first. With one of them
                 the protocol is classic.
-            serde: How bytes become values: bytes, str, json, ..., or a serde. None is what the topic's metadata says
-                (`headrace.serde`), else bytes.
-            key_serde: How bytes become keys, likewise.
+            serde: How bytes become values: a name (bytes, str, json, ...), a type that is read from JSON, or a serde.
+                None is what the topic's metadata says (`headrace.serde`), else bytes.
+            key_serde: How bytes become keys, in the same ways.
             tags: Only records with any of these tags; the others are passed over, by the broker where the topic has
                 `headrace.filter.enable`. None is all records.
             group_instance_id: Makes a static member, which may restart without a rebalance.
@@ -120,7 +120,7 @@ class Consumer:
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> ConsumerRecord:
+    def __next__(self) -> ConsumerRecord[V]:
         """Return the next record, waiting for it; the one before it counts as finished."""
         while True:
             record = None
@@ -209,7 +209,9 @@ class Consumer:
     # Records
 
     @unchecked
-    def poll(self, timeout_s: float = 1.0, max_records: int | None = None) -> list[ConsumerRecord]:
+    def poll(
+        self, timeout_s: float = 1.0, max_records: int | None = None
+    ) -> list[ConsumerRecord[V]]:
         """Return records, waiting for the first of them.
 
         Args:
@@ -227,7 +229,7 @@ class Consumer:
             max_records = whole_number("max_records", max_records)
         self._driver.run(self._core.poll(milliseconds(timeout_s, 0)), UNLIMITED_MS)
         # Nothing may come between taking records and returning them: a call that is interrupted takes none.
-        records: list[ConsumerRecord] = []
+        records: list[ConsumerRecord[V]] = []
         try:
             with self._driver.enter():
                 records = self._core.take(max_records)

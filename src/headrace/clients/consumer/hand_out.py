@@ -10,7 +10,7 @@ from typing import Final
 
 from headrace.clients.consumer.cursor import Cursor
 from headrace.clients.consumer.decoding import Decode, Decoders
-from headrace.clients.consumer.records import ConsumerRecord
+from headrace.clients.consumer.records import ConsumerRecord, decoded_record
 from headrace.errors import SerializationError
 from headrace.types import TopicPartition
 
@@ -152,7 +152,7 @@ class HandOut:
 def _made(
     record: ConsumerRecord, decode_key: Decode | None, decode_value: Decode | None
 ) -> ConsumerRecord:
-    topic, partition, offset, timestamp_ms, key, value, headers, epoch = record
+    key, value = record.key, record.value
     what = "key"
     try:
         if key is not None and decode_key is not None:
@@ -161,6 +161,7 @@ def _made(
         if value is not None and decode_value is not None:
             value = decode_value(value)
     except Exception as error:
+        topic, partition, offset = record[:3]
         raise SerializationError(
             f"the {what} of the record at offset {offset} of {TopicPartition(topic, partition)} does not decode: "
             f"{error!r}; seek to {offset + 1} to skip it",
@@ -168,4 +169,4 @@ def _made(
             partition=partition,
             offset=offset,
         ) from error
-    return ConsumerRecord(topic, partition, offset, timestamp_ms, key, value, headers, epoch)
+    return decoded_record(record, key, value)

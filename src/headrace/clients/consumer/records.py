@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Generic, Literal, NamedTuple
 
 from headrace.clients.flows.fetch import FetchedPartition
 from headrace.errors import CorruptRecordError
-from headrace.records.batch import HEADER_SIZE, MAGIC, MIN_BATCH_LENGTH, BatchHeader, check_batch
+from headrace.records.batch import (
+    HEADER_SIZE,
+    LOG_APPEND_TIME_FLAG,
+    MAGIC,
+    MIN_BATCH_LENGTH,
+    BatchHeader,
+    check_batch,
+)
+from headrace.records.directives import TAG
 from headrace.records.reader import BatchSlices, first_record, first_slice
 from headrace.records.tags import TagFilter
-from headrace.types import Buffer, TopicPartition
+from headrace.types import Buffer, TopicPartition, V_co
+
+TimestampName = Literal["CreateTime", "LogAppendTime"]
+CREATE_TIME: Final = "CreateTime"
+LOG_APPEND_TIME: Final = "LogAppendTime"
 
 ABORT_MARKER: Final = 0
 _ABORT_CODE: Final = ABORT_MARKER.to_bytes(2, "big")
@@ -20,20 +32,65 @@ BYTES_PER_COST: Final = 1024
 """To decompress so many bytes costs as much as one record."""
 
 
-class ConsumerRecord(NamedTuple):
-    """A record with its place."""
+class ConsumerRecord(NamedTuple, Generic[V_co]):
+    """A record with its place; `ConsumerRecord[Order]` is one whose value is an `Order`."""
 
     topic: str
     partition: int
     offset: int
     timestamp_ms: int
+    """Milliseconds since 1970; `timestamp_type` says of what."""
     key: Any
     """Bytes, or what the key's serde makes of them; None where there is none."""
-    value: Any
+    value: V_co
     """Bytes, or what the serde makes of them; None where there is none."""
     headers: tuple[tuple[str, bytes | None], ...]
     leader_epoch: int
     """Epoch of the leader that wrote the record's batch."""
+    timestamp_type: TimestampName = CREATE_TIME
+    """`CreateTime` where the producer set the time, `LogAppendTime` where the broker did (`message.timestamp.type`)."""
+    decoded_bytes: int = -1
+    """Bytes of key and value together, where a serde has decoded one of them; -1 where both are as they were stored."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the key, the value and the headers as they were stored, before compression."""
+        size = self.decoded_bytes
+        if size < 0:
+            size = _length(self.key) + _length(self.value)
+        for name, content in self.headers:
+            size += len(name.encode("utf-8", "surrogateescape")) + _length(content)
+        return size
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The record's tags, in the order of its headers; bytes that are no UTF-8 are replaced by U+FFFD."""
+        return tuple(
+            content.decode("utf-8", "replace")
+            for name, content in self.headers
+            if name == TAG and content is not None
+        )
+
+
+def decoded_record(
+    record: ConsumerRecord, key: Any, value: Any, new: Any = tuple.__new__
+) -> ConsumerRecord:
+    """Return a record with what serdes made of its key and value; it knows how many bytes they were made of."""
+    topic, partition, offset, timestamp_ms, old_key, old_value, headers, epoch, kind, _ = record
+    size = (0 if old_key is None else len(old_key)) + (0 if old_value is None else len(old_value))
+    fields = topic, partition, offset, timestamp_ms, key, value, headers, epoch, kind, size
+    made: ConsumerRecord = new(ConsumerRecord, fields)  # a third of the cost of calling the class
+    return made
+
+
+def _length(content: object) -> int:
+    if content is None:
+        return 0
+    if isinstance(content, str):
+        return len(content.encode())
+    if isinstance(content, bytes | bytearray | memoryview):
+        return len(content)
+    raise TypeError(f"a record that was made with a {type(content).__name__} has no size")
 
 
 class Slice(NamedTuple):
@@ -137,8 +194,11 @@ class FetchedBatches:
         if header.is_control:
             self._end_transaction(header, start)
         elif not (header.is_transactional and header.producer_id in self._active_aborts):
+            by_broker = header.attributes & LOG_APPEND_TIME_FLAG
+            # Text and numbers alone: records that hold nothing else are not tracked by the garbage collector.
+            after = epoch, LOG_APPEND_TIME if by_broker else CREATE_TIME, -1
             records, rest = first_slice(
-                ConsumerRecord, header, self._buffer, start, self._name, (epoch,)
+                ConsumerRecord, header, self._buffer, start, self._name, after
             )
         self._position = start + header.size
         if rest is None:

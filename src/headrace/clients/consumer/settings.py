@@ -13,7 +13,7 @@ from headrace.clients.consumer.assignors import AssignorChoice, choose_assignors
 from headrace.clients.consumer.core import ConsumerCore
 from headrace.clients.engine import Engine
 from headrace.errors import ConfigError
-from headrace.serdes.serde import Serde, resolve_serde
+from headrace.serdes.serde import resolve_serde
 
 _log: Final = logging.getLogger("headrace.clients.consumer")
 
@@ -35,8 +35,8 @@ def consumer_core(
     engine: Engine,
     config: ConsumerConfig,
     assignor: AssignorChoice | Sequence[AssignorChoice] | None,
-    serde: str | Serde | None,
-    key_serde: str | Serde | None,
+    serde: object,
+    key_serde: object,
 ) -> ConsumerCore:
     """Return the core of a consumer that warns by the program's log."""
     # A wrong name is an error where it is written, not where the group is joined.

@@ -31,7 +31,7 @@ from headrace.clients.producer.settings import producer_config, warn
 from headrace.errors import HeadraceError
 from headrace.records.builder import Headers
 from headrace.records.directives import directives
-from headrace.serdes.serde import Serde
+from headrace.serdes.serde import AnySerde
 
 
 class DeliveryFuture(Delivery):
@@ -94,8 +94,8 @@ class Producer:
         transactional_id: str | None = None,
         transaction_timeout_ms: int | None = None,
         partitioner: str | type[Any] | Partitioner | None = None,
-        serde: str | Serde | None = None,
-        key_serde: str | Serde | None = None,
+        serde: AnySerde | None = None,
+        key_serde: AnySerde | None = None,
         client_id: str = "headrace",
         **properties: Any,
     ) -> None:
@@ -114,9 +114,9 @@ class Producer:
                 the producer is of no more use.
             partitioner: key_hash, round_robin, sticky, random, a name that was registered, or a class of one's own.
                 None is what the topic's metadata says (`headrace.partitioner`), else key_hash.
-            serde: How values become bytes: bytes, str, json, ..., or a serde. None is what the topic's metadata says
-                (`headrace.serde`), else bytes.
-            key_serde: How keys become bytes, likewise.
+            serde: How values become bytes: a name (bytes, str, json, ...), a type that is written as JSON, or a serde.
+                None is what the topic's metadata says (`headrace.serde`), else bytes.
+            key_serde: How keys become bytes, in the same ways.
             client_id: The name by which brokers know the producer.
             properties: More properties, `delivery_timeout_ms=5000` or `**{"delivery.timeout.ms": 5000}`.
 
@@ -153,8 +153,8 @@ class Producer:
         self,
         target: Target,
         partitioner: str | type[Any] | Partitioner | None,
-        serde: str | Serde | None,
-        key_serde: str | Serde | None,
+        serde: AnySerde | None,
+        key_serde: AnySerde | None,
     ) -> ProducerCore[DeliveryFuture]:
         return ProducerCore(
             self._driver.engine,

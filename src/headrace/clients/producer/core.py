@@ -39,7 +39,7 @@ from headrace.records.builder import BatchBuilder, Headers
 from headrace.records.compression import Compression
 from headrace.records.decoding import MAX_HEADERS
 from headrace.serdes.plain import BytesSerde
-from headrace.serdes.serde import Serde, resolve_serde
+from headrace.serdes.serde import AnySerde, resolve_serde
 from headrace.types import TopicPartition
 
 D = TypeVar("D", bound=Delivery)
@@ -92,8 +92,8 @@ class ProducerCore(Generic[D]):
         delivery: Callable[[Fate, int, int], D],
         choose: Callable[[int], int],
         partitioner: str | type[Any] | Partitioner | None = None,
-        serde: str | Serde | None = None,
-        key_serde: str | Serde | None = None,
+        serde: AnySerde | None = None,
+        key_serde: AnySerde | None = None,
         share: Callable[[str, str, Partitioner], Partitioner] | None = None,
         warn: Callable[[str], object] = lambda _: None,
     ) -> None:

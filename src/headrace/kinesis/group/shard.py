@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
+from headrace.clients.consumer.records import LOG_APPEND_TIME
 from headrace.core.lease.checkpoint import Checkpoint
 from headrace.core.lease.lease import Lease
 from headrace.kinesis.group.readers import WatchedReader
@@ -75,9 +76,9 @@ class Shard:
         self._handed.append((offset, record))
         self._handed_bytes += _size(record)
         key = record.partition_key.encode()
-        return StreamRecord(
-            *self.name, offset, record.timestamp_ms, key, record.data, (), self.lease.epoch
-        )
+        place = *self.name, offset, record.timestamp_ms
+        epoch = self.lease.epoch
+        return StreamRecord(*place, key, record.data, (), epoch, LOG_APPEND_TIME)
 
     @property
     def has_records(self) -> bool:
