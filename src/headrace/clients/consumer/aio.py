@@ -181,8 +181,12 @@ class Consumer(Generic[V]):
         Like a poll, it gives partitions up when the group rebalances, and tells the listener; records in hand may be
         others' afterwards. `positions` waits for nothing.
 
+        Args:
+            timeout_s: Seconds to wait; None is `request.timeout.ms`.
+
         Raises:
             NoSubscriptionError: Nothing is read.
+            TransportError: The consumer does not have its place in time.
         """
         timeout_ms = milliseconds(timeout_s, self.config.request_timeout_ms)
         return await self._driver.run(self._core.assignment(timeout_ms), UNLIMITED_MS)
@@ -276,17 +280,27 @@ class Consumer(Generic[V]):
             self._core.commit_async(offsets, callback)
 
     async def committed(
-        self, partitions: Iterable[TopicPartition] | None = None
+        self,
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        timeout_s: float | None = None,
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """Return what the group has committed in these partitions; None where it has not.
 
         Args:
-            partitions: Which; None is all in which the group has committed something.
+            partitions: Which; None is all that are read, and all of which records came since the consumer began to
+                read. For those, `committed` waits as `assignment` does. `Admin.offsets(group)` has those of the group.
+            timeout_s: Seconds to wait for that; None is `request.timeout.ms`.
 
         Raises:
             InvalidCommittedOffsetError: There is no such partition.
+            NoSubscriptionError: Nothing is read, and no partitions are given.
+            TransportError: The answer is not known in time.
         """
-        return await self._driver.run(self._core.committed(partitions))
+        timeout_ms = milliseconds(timeout_s, self.config.request_timeout_ms)
+        if partitions is None:
+            await self._driver.run(self._core.assignment(timeout_ms), UNLIMITED_MS)
+        return await self._driver.run(self._core.committed(partitions), timeout_ms)
 
     def group_metadata(self) -> GroupMetadata:
         """Return the consumer's place in its group, as a transaction needs it."""
@@ -313,6 +327,19 @@ class Consumer(Generic[V]):
     ) -> None:
         """Go to the first record that is not older than a time; to the end where there is none."""
         await self._driver.run(self._core.places.seek_to(partitions, timestamp_ms))
+
+    async def seek_to_committed(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Go on from what the group has committed in these partitions, or (None) in all that are read.
+
+        After an aborted transaction the next poll then returns the same records again. Where nothing is committed,
+        `auto.offset.reset` decides, as it did at the beginning.
+
+        Raises:
+            ConfigError: The consumer has no group.
+            NoSubscriptionError: Nothing is read.
+            NotAssignedError: A partition is not this consumer's (any more).
+        """
+        await self._driver.run(self._core.seek_to_committed(partitions))
 
     async def position(
         self, topic_partition: TopicPartition, timeout_s: float | None = None

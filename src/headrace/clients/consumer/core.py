@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Literal
 
 from headrace.clients.config import ConsumerConfig
 from headrace.clients.consumer.assignors import Assignor, choose_assignors
 from headrace.clients.consumer.background import Background
 from headrace.clients.consumer.belonging import Belonging
 from headrace.clients.consumer.commits import Callback, Commits
+from headrace.clients.consumer.committed import Committed, CommittedOffsets
 from headrace.clients.consumer.cursor import Cursor
 from headrace.clients.consumer.decoding import Decoders, Deserializer, Resolve
 from headrace.clients.consumer.fetcher import Fetcher
@@ -33,7 +34,7 @@ from headrace.clients.consumer.subscription import (
 )
 from headrace.clients.consumer.topics import TopicWatch
 from headrace.clients.engine import Engine
-from headrace.clients.flows import metadata, offsets
+from headrace.clients.flows import metadata
 from headrace.clients.flows.effects import Flow, Invoke, Wait
 from headrace.clients.flows.offsets import Committer, OffsetAndMetadata
 from headrace.clients.flows.routing import ensure_partitions
@@ -44,7 +45,6 @@ from headrace.errors import (
     ConfigError,
     ErrorCode,
     HeadraceError,
-    InvalidCommittedOffsetError,
     NoSubscriptionError,
     TransportError,
 )
@@ -52,8 +52,6 @@ from headrace.types import TopicPartition
 
 AtClose = Literal["handed out", "finished", "nothing"]
 """What `close` commits by itself: all that polls returned, what the program came back from, or nothing."""
-
-UNKNOWN: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,18 +100,18 @@ class ConsumerCore:
         self._group = group
         self._commits = Commits(engine, config, self.cursors, group.identity, group.answered)
         self._fetcher = Fetcher(engine, config, self.cursors, self.failed)
-        isolation_level = self._fetcher.isolation_level
-        self._locator = Locator(
-            engine, config, self.cursors, isolation_level, self, commits=self._commits
-        )
+        isolation, commits = self._fetcher.isolation_level, self._commits
+        self._locator = Locator(engine, config, self.cursors, isolation, self, commits=commits)
         self.places = Places(
             engine,
             self.cursors,
             self._locator,
-            isolation_level,
+            isolation,
             check=self._check_open,
+            check_reading=self._check_reading,
             raise_failure=self._raise_failure,
         )
+        self._committed = CommittedOffsets(engine, config.group_id, commits, self.places)
         self._decoders = Decoders(engine, key_serde, serde, resolve_serde, self)
         self._hand_out = HandOut(self.cursors, self._decoders)
         self._watch = TopicWatch(
@@ -262,15 +260,25 @@ class ConsumerCore:
         return frozenset(name.topic for name in self.cursors) if topics is None else topics
 
     def assignment(self, timeout_ms: int) -> Flow[list[TopicPartition]]:
-        """Return the partitions that are read; in a group, wait for the place in it."""
-        self._check_open()
-        self._check_subscribed()
-        until_ms = self._engine.now_ms + timeout_ms
+        """Return the partitions that are read; in a group, wait for the place in it.
+
+        Raises:
+            NoSubscriptionError: Nothing is read.
+            TransportError: The consumer does not have its place in time.
+        """
+        self._check_reading()
+        began_ms = self._engine.now_ms
+        until_ms = began_ms + timeout_ms
         # Where a listener asks, or another thread polls, the answer is what is known now.
         while self._group.belongs and not self._polling:
             yield from self._as_poll(self._attend())
-            if self.joined or self._engine.now_ms >= until_ms:
+            if self.joined:
                 break
+            if self._engine.now_ms >= until_ms:
+                text = f"the assignment was not known within {timeout_ms} ms"
+                if self.trouble is not None:
+                    text += f": {self.trouble}"
+                raise TransportError(self._engine.trouble.explain(text, began_ms))
             yield Wait(until_ms)
         return sorted(self.cursors)
 
@@ -405,35 +413,23 @@ class ConsumerCore:
             checked[cursor.name] = checked_offset(cursor, at)
         return checked
 
-    def committed(
-        self, partitions: Iterable[TopicPartition] | None
-    ) -> Flow[dict[TopicPartition, OffsetAndMetadata | None]]:
-        """Return what the group has committed, in these partitions or (None) in all; None where it has not.
+    def committed(self, partitions: Iterable[TopicPartition] | None = None) -> Flow[Committed]:
+        """Return what the group has committed in these partitions, or (None) in all that are read or were read.
 
         Raises:
             InvalidCommittedOffsetError: There is no such partition.
+            NoSubscriptionError: No partitions are given, and nothing is read.
         """
         self._check_open()
-        if self._config.group_id is None:
-            raise ConfigError("committed offsets are a group's: Consumer(..., group=NAME)")
-        if partitions is None:
-            everything = yield from offsets.committed_offsets(
-                self._engine.state, self._config.group_id, None
-            )
-            return {name: everything[name] for name in sorted(everything)}
-        names = [partition_of(name) for name in partitions]
-        try:
-            yield from ensure_partitions(self._engine.state, names)
-        except ApiError as error:
-            if error.code not in UNKNOWN:
-                raise
-            raise InvalidCommittedOffsetError(
-                f"no offset can be committed there: {error.message}"
-            ) from error
-        found = yield from offsets.committed_offsets(
-            self._engine.state, self._config.group_id, names
-        )
-        return {name: found.get(name) for name in names}
+        if partitions is not None:
+            return (yield from self._committed.of(partitions))
+        self._check_subscribed()
+        return (yield from self._committed.of_consumed(self._hand_out.consumed))
+
+    def seek_to_committed(self, partitions: Iterable[TopicPartition] | None) -> Flow[None]:
+        """Go on from what the group has committed in these partitions, or (None) in all that are read."""
+        self._check_reading()
+        return self._committed.go_back(partitions)
 
     def holds(self, name: TopicPartition, now_ms: int) -> bool:
         """Whether a partition is this consumer's at a time, by the clock of the engine; any thread may ask."""
@@ -512,10 +508,15 @@ class ConsumerCore:
         for part in (self._commits, self._locator, self._decoders, self._watch, self._missing):
             part.stop()
         self.cursors.clear()
+        self._hand_out.consumed.clear()
         self._failures.clear()
         self._fatal = None
         self._subscription = Subscription()
         self._topics.follow(self._subscription)
+
+    def _check_reading(self) -> None:
+        self._check_open()
+        self._check_subscribed()
 
     def _check_subscribed(self) -> None:
         if self._subscription.kind == "none":

@@ -98,6 +98,13 @@ class Cursor:
         self.checked_epoch = -1
         self.drop_read_ahead()
 
+    def forget(self) -> None:
+        """Have the position found out anew: from what is committed, or else by `auto.offset.reset`."""
+        self.move(-1)
+        self.offset = None
+        self.finished = None
+        self.committed = None
+
     def belongs_to(self, topic_id: bytes) -> None:
         """Take note of the topic's id; if it was deleted and created again, nothing of the old one holds any more."""
         if topic_id in {NO_TOPIC_ID, self.topic_id}:
@@ -107,10 +114,7 @@ class Cursor:
             self._begin_anew()
 
     def _begin_anew(self) -> None:
-        self.move(-1)
-        self.offset = None
-        self.finished = None
-        self.committed = None
+        self.forget()
         self.out_of_range = True  # the policy decides
 
     def drop_read_ahead(self) -> None:

@@ -26,6 +26,8 @@ class HandOut:
         self._decoders = decoders
         self._last: Cursor | None = None
         """The cursor whose record was handed out alone, and is being worked on."""
+        self.consumed: set[TopicPartition] = set()
+        """The partitions of which records were handed out since the consumer began to read."""
         self.unfinished = False
         """Whether the last `ready` stopped before it had looked at everything that was fetched."""
 
@@ -58,7 +60,10 @@ class HandOut:
         for cursor in list(self._cursors.values()):
             if not self._may_give(cursor):
                 continue
+            before = len(taken)
             whole = self._take_from(cursor, taken, limit)
+            if len(taken) > before:
+                self.consumed.add(cursor.name)
             if taken:
                 self._end_turn(cursor)
             if not whole or len(taken) >= limit:

@@ -26,6 +26,7 @@ class Places:
         isolation_level: int,
         *,
         check: Callable[[], object],
+        check_reading: Callable[[], object],
         raise_failure: Callable[[], object],
     ) -> None:
         """Prepare the places of a consumer.
@@ -36,13 +37,15 @@ class Places:
             locator: What finds positions.
             isolation_level: What it may read.
             check: Raises an exception when the consumer is closed.
+            check_reading: Raises an exception when it is closed, or reads nothing.
             raise_failure: Raises what has failed in the background.
         """
         self._engine = engine
-        self._cursors = cursors
+        self.cursors = cursors
         self._locator = locator
         self._isolation_level = isolation_level
         self._check = check
+        self._check_reading = check_reading
         self._raise_failure = raise_failure
 
     def seek(self, name: TopicPartition, offset: int) -> None:
@@ -53,13 +56,12 @@ class Places:
 
     def seek_to(self, partitions: Iterable[TopicPartition] | None, target: int) -> Flow[None]:
         """Go to EARLIEST, LATEST or a time; where no record is as late as the time, to the end."""
-        names = self._cursors if partitions is None else partitions
-        cursors = [self.cursor(name) for name in names]
+        cursors = self.cursors_of(partitions)
         found = yield from self.listed({cursor.name: target for cursor in cursors})
         late = [name for name, listed in found.items() if listed.offset < 0]
         found |= yield from self.listed(dict.fromkeys(late, LATEST))
         for cursor in cursors:
-            if self._cursors.get(cursor.name) is cursor:
+            if self.cursors.get(cursor.name) is cursor:
                 cursor.move(found[cursor.name].offset)
 
     def position(self, name: TopicPartition, timeout_ms: int) -> Flow[int]:
@@ -79,38 +81,36 @@ class Places:
 
     def positions(self) -> dict[TopicPartition, int | None]:
         """Return the position in every partition that is read, as far as it is known."""
-        return {name: self._cursors[name].offset for name in sorted(self._cursors)}
+        return {name: self.cursors[name].offset for name in sorted(self.cursors)}
 
     def known_ends(self) -> dict[TopicPartition, int]:
         """Return the high watermarks that fetches told of; nothing is asked for."""
-        cursors = self._cursors.items()
+        cursors = self.cursors.items()
         return {
             name: cursor.high_watermark for name, cursor in cursors if cursor.high_watermark >= 0
         }
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Hand out no records of these partitions until `resume`."""
-        for cursor in [self.cursor(name) for name in partitions]:
+        for cursor in self.cursors_of(partitions):
             cursor.paused = True
             cursor.release()
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
         """Hand out records of these partitions again."""
-        for cursor in [self.cursor(name) for name in partitions]:
+        for cursor in self.cursors_of(partitions):
             cursor.paused = False
         self._engine.notify()
 
     def paused(self) -> list[TopicPartition]:
         """Return the partitions that are paused."""
-        return sorted(name for name, cursor in self._cursors.items() if cursor.paused)
+        return sorted(name for name, cursor in self.cursors.items() if cursor.paused)
 
     def lag(
         self, partitions: Iterable[TopicPartition] | None, timeout_ms: int
     ) -> Flow[dict[TopicPartition, int]]:
         """Return how many offsets lie between each position and the end."""
-        names = [
-            self.cursor(name).name for name in (self._cursors if partitions is None else partitions)
-        ]
+        names = [cursor.name for cursor in self.cursors_of(partitions)]
         until_ms = self._engine.now_ms + timeout_ms
         positions = {}
         for name in names:
@@ -148,18 +148,29 @@ class Places:
             return {}
         return (yield from list_offsets(self._engine.state, targets, self._isolation_level))
 
+    def cursors_of(self, partitions: Iterable[TopicPartition] | None) -> list[Cursor]:
+        """Return the cursors of these partitions, or (None) of all that are read.
+
+        Raises:
+            NoSubscriptionError: Nothing is read.
+            NotAssignedError: One is not read.
+        """
+        self._check_reading()
+        return [self.cursor(name) for name in (self.cursors if partitions is None else partitions)]
+
     def cursor(self, name: TopicPartition) -> Cursor:
         """Return the cursor of a partition that is read.
 
         Raises:
+            NoSubscriptionError: Nothing is read.
             NotAssignedError: It is not read.
         """
-        self._check()
-        cursor = self._cursors.get(partition_of(name))
+        self._check_reading()
+        cursor = self.cursors.get(partition_of(name))
         if cursor is None:
             raise NotAssignedError(
                 f"{partition_of(name)} is not assigned to this consumer (any more): it reads "
-                f"{', '.join(map(str, sorted(self._cursors))) or 'nothing'}"
+                f"{', '.join(map(str, sorted(self.cursors))) or 'nothing'}"
             )
         return cursor
 

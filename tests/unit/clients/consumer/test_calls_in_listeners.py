@@ -94,12 +94,3 @@ def test_a_listener_may_unsubscribe_when_partitions_come(target: Any) -> None:
         with pytest.raises(NoSubscriptionError):
             poll_often(consumer)
         assert listener.told == ["on_assigned", "on_revoked"]
-
-
-def test_what_the_group_has_committed_is_known_without_naming_partitions(target: Any) -> None:
-    with headrace.Consumer(target, group="g") as consumer:
-        assert consumer.committed() == {}
-        consumer.assign([ZERO])
-        consumer.commit({ZERO: 0})
-        found = consumer.committed()
-        assert {name: at and at.offset for name, at in found.items()} == {ZERO: 0}

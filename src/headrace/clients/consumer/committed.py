@@ -1,0 +1,91 @@
+"""What a consumer's group has committed, in given partitions or in all that the consumer reads; going back there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from headrace.clients.consumer.commits import Commits
+from headrace.clients.consumer.places import Places
+from headrace.clients.consumer.subscription import partition_of
+from headrace.clients.engine import Engine
+from headrace.clients.flows.effects import Flow
+from headrace.clients.flows.offsets import OffsetAndMetadata, committed_offsets
+from headrace.clients.flows.routing import ensure_partitions
+from headrace.errors import ApiError, ConfigError, ErrorCode, InvalidCommittedOffsetError
+from headrace.types import TopicPartition
+
+Committed = dict[TopicPartition, OffsetAndMetadata | None]
+
+
+class CommittedOffsets:
+    """The offsets that the group of one consumer has committed."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        group_id: str | None,
+        commits: Commits,
+        places: Places,
+    ) -> None:
+        self._engine = engine
+        self._group_id = group_id
+        self._commits = commits
+        self._places = places
+
+    def of(self, partitions: Iterable[TopicPartition]) -> Flow[Committed]:
+        """Return the offset committed in each of these partitions; None where there is none.
+
+        Raises:
+            InvalidCommittedOffsetError: There is no such partition.
+        """
+        names = [partition_of(name) for name in partitions]
+        self.group()
+        try:
+            yield from ensure_partitions(self._engine.state, names)
+        except ApiError as error:
+            if error.code not in {
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                ErrorCode.UNKNOWN_TOPIC_ID,
+            }:
+                raise
+            raise InvalidCommittedOffsetError(
+                f"no offset can be committed there: {error.message}"
+            ) from error
+        return (yield from self._ask(names))
+
+    def of_consumed(self, consumed: Iterable[TopicPartition]) -> Flow[Committed]:
+        """Return the same for what is read now and what was read before, whose topics may be deleted by now."""
+        names = sorted({*self._places.cursors, *consumed})
+        return (yield from self._ask(names)) if names else {}
+
+    def _ask(self, names: list[TopicPartition]) -> Flow[Committed]:
+        found = yield from committed_offsets(self._engine.state, self.group(), names)
+        return {name: found.get(name) for name in names}
+
+    def go_back(self, partitions: Iterable[TopicPartition] | None) -> Flow[None]:
+        """Go on from the committed offsets; without one, `auto.offset.reset` decides, as at the beginning."""
+        self.group()
+        cursors = self._places.cursors_of(partitions)
+        if not cursors:
+            return
+        found = yield from self._commits.committed(cursor.name for cursor in cursors)
+        for cursor in cursors:
+            if self._places.cursors.get(cursor.name) is not cursor:
+                continue
+            at = found.get(cursor.name)
+            if at is None:
+                cursor.forget()
+            else:
+                cursor.move(at.offset, at.leader_epoch)
+                cursor.committed = at.offset
+        self._engine.notify()
+
+    def group(self) -> str:
+        """Return the consumer's group.
+
+        Raises:
+            ConfigError: It has none.
+        """
+        if self._group_id is None:
+            raise ConfigError("committed offsets are a group's: Consumer(..., group=NAME)")
+        return self._group_id
