@@ -182,10 +182,12 @@ class BrokerConfig(SecurityConfig):
     headrace_transaction_version: int = option(
         2,
         "The finalized level of the feature transaction.version. With 2 clients give every transaction an epoch of its "
-        "own (KIP-890), with less they speak the classic protocol; the broker serves both at any level.",
+        "own (KIP-890), with less they speak the classic protocol; the broker serves both at any level. UpdateFeatures "
+        "(kafka-features.sh) changes it, too.",
         type=_INT,
         minimum=0,
         maximum=2,
+        dynamic=True,
     )
     listeners: str = option(
         "PLAINTEXT://127.0.0.1:9092",

@@ -37,6 +37,11 @@ TOOLS = {
     "broker-api-versions": "BrokerApiVersionsCommand",
     "delete-records": "DeleteRecordsCommand",
     "log-dirs": "LogDirsCommand",
+    "leader-election": "LeaderElectionCommand",
+    "reassign-partitions": "reassign.ReassignPartitionsCommand",
+    "metadata-quorum": "MetadataQuorumCommand",
+    "features": "FeatureCommand",
+    "transactions": "TransactionsCommand",
     "verifiable-producer": "VerifiableProducer",
     "verifiable-consumer": "VerifiableConsumer",
 }

@@ -148,6 +148,8 @@ SPECIAL: dict[str, Callable[[Any, Symbols], Normal]] = {
     "cluster_id": lambda value, _: "<cluster>" if value else value,
     "log_append_time_ms": lambda value, symbols: symbols.time(value),
     "timestamp": lambda value, symbols: symbols.time(value),
+    "last_fetch_timestamp": lambda value, symbols: symbols.time(value),
+    "last_caught_up_timestamp": lambda value, symbols: symbols.time(value),
     "session_id": lambda value, _: "<session>" if value else value,
     "records": _records,
     "aborted_transactions": lambda value, symbols: normal(value or [], symbols),

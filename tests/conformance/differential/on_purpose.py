@@ -528,6 +528,54 @@ ADMIN: Final = (
         (where("incremental_alter", "unknown operation", "empty name"),),
     ),
     Difference(
+        "AlterReplicaLogDirs",
+        "moves a replica to another log directory of the broker while it is used; remembers the directory for a "
+        "partition that does not exist yet",
+        "INVALID_REQUEST for another directory; a partition that does not exist is not remembered",
+        "Replicas are not moved while they are used. New partitions go to the directory with the fewest.",
+        (),
+    ),
+    Difference(
+        "DescribeQuorum",
+        "tells the end of the log of metadata, and the listeners of controllers",
+        "-1 as end, the listener by which the client came, and a leader epoch that grows with every start",
+        "There is no log of metadata, and the broker is the controller.",
+        (
+            where(
+                "metadata_quorum",
+                "metadata",
+                paths=(
+                    "*/leader_epoch",
+                    "*/high_watermark",
+                    "*/log_end_offset",
+                    "nodes/*/listeners/*",
+                ),
+            ),
+        ),
+    ),
+    Difference(
+        "UpdateFeatures",
+        "lowers group.version to 0, and has metadata.version, kraft.version and features of replication, of share "
+        "groups and of streams groups",
+        "INVALID_UPDATE_VERSION: group.version is always 1, and the others do not exist",
+        "The broker serves consumer groups of both protocols in any case; the others stand for what is not there.",
+        (where("updated_features", "groups, safe", "metadata"),),
+    ),
+    Difference(
+        "UpdateFeatures",
+        "says 'NONE' as error message when there is no error",
+        "null",
+        "There is nothing to say.",
+        (where("updated_features", "as it is*", "lower, *", paths=("results/*/error_message",)),),
+    ),
+    Difference(
+        "UnregisterBroker",
+        "unregisters any broker that is registered, running or not",
+        "INVALID_REQUEST for the only broker",
+        "Nobody would be left to serve its partitions.",
+        (),
+    ),
+    Difference(
         "AlterClientQuotas",
         "addresses (ip) and connection_creation_rate, controller_mutation_rate",
         "INVALID_REQUEST",

@@ -28,6 +28,7 @@ Change = Literal[
     "broker_configured",
     "credential_deleted",
     "credential_set",
+    "features_updated",
     "group_configured",
     "group_deleted",
     "offsets_deleted",

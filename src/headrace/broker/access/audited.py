@@ -208,6 +208,12 @@ def _alter_scram_credentials(request: Any, response: Any) -> Done:
             yield what, {"user": part.name, "mechanism": mechanism}
 
 
+def _update_features(request: Any, response: Any) -> Done:
+    if response.error_code == ErrorCode.NONE and not request.validate_only:
+        levels = {update.feature: update.max_version_level for update in request.feature_updates}
+        yield "features_updated", {"features": levels}
+
+
 def _partitions(topics: Sequence[Any]) -> list[str]:
     return [
         f"{topic.name}-{partition.partition_index}"
@@ -231,6 +237,7 @@ RULES: Final[Mapping[int, Rule]] = {
     ApiKey.CREATE_ACLS: _create_acls,
     ApiKey.DELETE_ACLS: _delete_acls,
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _alter_scram_credentials,
+    ApiKey.UPDATE_FEATURES: _update_features,
 }
 """The APIs by which administrators change something."""
 CHANGING: Final = frozenset(RULES) | {

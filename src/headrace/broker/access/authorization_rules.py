@@ -148,13 +148,23 @@ RULES: Final[Mapping[ApiKey, tuple[Rule, ...]]] = {
     ApiKey.DELETE_ACLS: (_cluster(Operation.ALTER),),
     ApiKey.DESCRIBE_CONFIGS: _configs(Operation.DESCRIBE_CONFIGS),
     ApiKey.ALTER_CONFIGS: _configs(Operation.ALTER_CONFIGS),
+    ApiKey.ALTER_REPLICA_LOG_DIRS: (
+        _cluster(Operation.ALTER, refusal=f"{_CLUSTER} for each partition"),
+    ),
     ApiKey.DESCRIBE_LOG_DIRS: (_cluster(Operation.DESCRIBE),),
     ApiKey.SASL_AUTHENTICATE: (),
     ApiKey.CREATE_PARTITIONS: (_topic(Operation.ALTER),),
     ApiKey.DELETE_GROUPS: (
         _group(Operation.DELETE, "every group named", f"{_GROUP} for the group"),
     ),
+    ApiKey.ELECT_LEADERS: (
+        _cluster(Operation.ALTER, refusal=f"{_CLUSTER}, and for each partition"),
+    ),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _configs(Operation.ALTER_CONFIGS),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: (
+        _cluster(Operation.ALTER, refusal=f"{_CLUSTER}, and for each partition"),
+    ),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: (_cluster(Operation.DESCRIBE),),
     ApiKey.OFFSET_DELETE: (
         _group(Operation.DELETE),
         _topic(Operation.READ, refusal=_PARTITIONS),
@@ -165,10 +175,13 @@ RULES: Final[Mapping[ApiKey, tuple[Rule, ...]]] = {
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: (
         _cluster(Operation.ALTER, refusal=f"{_CLUSTER} for each user"),
     ),
+    ApiKey.DESCRIBE_QUORUM: (_cluster(Operation.DESCRIBE),),
+    ApiKey.UPDATE_FEATURES: (_cluster(Operation.ALTER),),
     ApiKey.DESCRIBE_CLUSTER: (
         _cluster(Operation.DESCRIBE, "to see its authorized operations", "an empty set"),
     ),
     ApiKey.DESCRIBE_PRODUCERS: (_topic(Operation.READ, refusal=_PARTITIONS),),
+    ApiKey.UNREGISTER_BROKER: (_cluster(Operation.ALTER),),
     ApiKey.DESCRIBE_TRANSACTIONS: (
         _transaction(Operation.DESCRIBE, "every id named", f"{_TRANSACTION} for the id"),
         _topic(Operation.DESCRIBE, "every topic of a transaction", "not listed"),

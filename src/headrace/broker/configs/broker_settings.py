@@ -62,7 +62,7 @@ class ConfigLayers:
 class BrokerSettings:
     """The broker's configuration, as it is stored and as it counts."""
 
-    __slots__ = ("_journal", "_metadata", "config", "layers")
+    __slots__ = ("_journal", "_metadata", "changes", "config", "layers")
 
     def __init__(self, static: BrokerConfig, metadata: MetadataWriter, journal: Journal) -> None:
         self._metadata = metadata
@@ -70,6 +70,8 @@ class BrokerSettings:
         self.layers = ConfigLayers(static)
         self.config = static
         """What counts at present."""
+        self.changes = 0
+        """How often settings were changed since the start."""
 
     def load(self) -> None:
         """Read what was changed in earlier lives.
@@ -127,6 +129,7 @@ class BrokerSettings:
 
         def count() -> None:
             self.layers, self.config = layers, layers.effective
+            self.changes += 1
             self._journal.info("broker_settings_changed", scope=scope, settings=dict(settings))
             applied(self.config)
 

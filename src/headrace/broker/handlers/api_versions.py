@@ -8,7 +8,7 @@ switches compression off otherwise (KAFKA-18659).
 The tagged field 26738 tells Headrace's own clients what else there is: `filter`, fetches that name tags;
 `delayed`, offsets with how many delayed records wait.
 Features: group.version 1 (KIP-848) and transaction.version 2 (KIP-890), or what headrace.transaction.version
-says, are finalized; UpdateFeatures is not served.
+says, are finalized; UpdateFeatures changes the level of transaction.version.
 Versions: v1 throttle time; v3 client software, flexible body under a header that stays version 0.
 """
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 API_KEY: Final = ApiKey.API_VERSIONS
 VERSIONS: Final = VersionRange(0, 4)
 
-_FEATURES: Final = {"group.version": 1, "transaction.version": 2}
+FEATURES: Final = {"group.version": 1, "transaction.version": 2}
 _LEVEL_ZERO_VERSION: Final = 4
 _EXTENSIONS: Final = ("filter", "delayed")
 
@@ -53,14 +53,23 @@ def unsupported(broker: Broker) -> ApiVersionsResponse:
     return _response(broker, ErrorCode.UNSUPPORTED_VERSION, 0)
 
 
-def _finalized(broker: Broker) -> Mapping[str, int]:
-    return {**_FEATURES, "transaction.version": broker.config.headrace_transaction_version}
+def finalized_features(broker: Broker) -> Mapping[str, int]:
+    """Return the level of each feature."""
+    return {**FEATURES, "transaction.version": broker.config.headrace_transaction_version}
+
+
+def _epoch(broker: Broker) -> int:
+    """Return a number that grows with every start and every change of settings.
+
+    Clients believe other levels only if they are told a higher epoch.
+    """
+    return (broker.leader_epoch << 32) + broker.settings.changes
 
 
 def _response(broker: Broker, error: ErrorCode, version: int) -> ApiVersionsResponse:
     supported = [
         SupportedFeatureKey(name=name, min_version=0, max_version=level)
-        for name, level in _FEATURES.items()
+        for name, level in FEATURES.items()
     ]
     return ApiVersionsResponse(
         error_code=error,
@@ -72,11 +81,10 @@ def _response(broker: Broker, error: ErrorCode, version: int) -> ApiVersionsResp
         ],
         # Clients before v4 take a feature whose lowest level is 0 for malformed (KAFKA-17011).
         supported_features=supported if version >= _LEVEL_ZERO_VERSION else [],
-        # Clients believe other levels only if they are told a higher epoch: this one grows with every start.
-        finalized_features_epoch=broker.leader_epoch,
+        finalized_features_epoch=_epoch(broker),
         finalized_features=[
             FinalizedFeatureKey(name=name, min_version_level=level, max_version_level=level)
-            for name, level in _finalized(broker).items()
+            for name, level in finalized_features(broker).items()
             if level
         ],
         headrace_extensions=list(_EXTENSIONS),

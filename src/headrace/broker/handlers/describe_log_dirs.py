@@ -1,9 +1,10 @@
-"""DescribeLogDirs (API key 35), versions 1-4.
+"""DescribeLogDirs (API key 35), versions 1-5.
 
 Behaviour: every log directory of this broker, with the size of each partition in it, or of those that were asked for;
 what does not exist is left out. A directory that has failed, or was missing at the start, is KAFKA_STORAGE_ERROR and
 lists nothing. A broker in memory has a directory of this name too, whose total and usable bytes are not known (-1).
-Versions: v2 flexible; v3 error code of the whole; v4 total and usable bytes.
+Versions: v2 flexible; v3 error code of the whole; v4 total and usable bytes; v5 whether a
+directory is cordoned, which none is.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 API_KEY: Final = ApiKey.DESCRIBE_LOG_DIRS
-VERSIONS: Final = VersionRange(1, 4)
+VERSIONS: Final = VersionRange(1, 5)
 
 
 def handle(

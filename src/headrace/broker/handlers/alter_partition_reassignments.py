@@ -1,0 +1,77 @@
+"""AlterPartitionReassignments (API key 45), versions 0-1.
+
+Behaviour: every partition has one replica, on this broker. To reassign a partition to this broker alone changes
+nothing and is a success; any other list of replicas is INVALID_REPLICA_ASSIGNMENT: it is empty, names a broker twice,
+or names a broker that does not exist. No reassignment is ever under way, so there is none to cancel:
+NO_REASSIGNMENT_IN_PROGRESS. Each partition is answered for itself.
+Versions: v1 whether the number of replicas may change, which says nothing here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from headrace.broker.access.authorizer import allows
+from headrace.broker.context import RequestContext, VersionRange
+from headrace.broker.steps import ENTRY_COST, Work
+from headrace.errors import ErrorCode
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartitionResponse,
+    ReassignableTopicResponse,
+)
+from headrace.security.acls import Operation, ResourceType
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+API_KEY: Final = ApiKey.ALTER_PARTITION_REASSIGNMENTS
+VERSIONS: Final = VersionRange(0, 1)
+
+_PARTITION_COST: Final = ENTRY_COST // 4
+_Outcome = tuple[ErrorCode, str | None]
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: AlterPartitionReassignmentsRequest
+) -> Work[AlterPartitionReassignmentsResponse]:
+    """Say of every partition whether its replicas are the ones that are wanted."""
+    response = AlterPartitionReassignmentsResponse(
+        allow_replication_factor_change=request.allow_replication_factor_change
+    )
+    refused: _Outcome | None = None
+    if not allows(broker, context, Operation.ALTER, ResourceType.CLUSTER):
+        code = response.error_code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        refused = code, code.description
+    for topic in request.topics:
+        result = ReassignableTopicResponse(name=topic.name)
+        for wanted in topic.partitions:
+            index = wanted.partition_index
+            code, message = refused or _outcome(broker, topic.name, index, wanted.replicas)
+            result.partitions.append(
+                ReassignablePartitionResponse(
+                    partition_index=index, error_code=code, error_message=message
+                )
+            )
+            yield _PARTITION_COST
+        response.responses.append(result)
+        yield _PARTITION_COST
+    return response
+
+
+def _outcome(broker: Broker, name: str, index: int, replicas: Sequence[int] | None) -> _Outcome:
+    topic = broker.topics.get(name)
+    if topic is None or not 0 <= index < len(topic.partitions):
+        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return code, code.description
+    if replicas is None:
+        code = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+        return code, code.description
+    broker_id = broker.config.broker_id
+    if list(replicas) == [broker_id]:
+        return ErrorCode.NONE, None
+    problem = f"a partition has one replica; the only broker is {broker_id}"
+    return ErrorCode.INVALID_REPLICA_ASSIGNMENT, problem

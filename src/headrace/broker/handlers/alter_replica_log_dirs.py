@@ -1,0 +1,81 @@
+"""AlterReplicaLogDirs (API key 34), versions 1-2.
+
+Behaviour: tells of each partition whether its replica may lie in a log directory of this broker. A replica that lies
+there already is a success. LOG_DIR_NOT_FOUND for a path that is no log directory of this broker, KAFKA_STORAGE_ERROR
+for a directory that has failed or is missing, UNKNOWN_TOPIC_OR_PARTITION. A partition that is named with several paths
+counts for the last one, as in Kafka.
+Not implemented: moving a replica to another directory (INVALID_REQUEST); an administrator can move the data while the
+broker is stopped, or create the topic again.
+Versions: v2 flexible.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from headrace.broker.access.authorizer import allows
+from headrace.broker.context import RequestContext, VersionRange
+from headrace.broker.log_dirs.log_dir import LogDir
+from headrace.broker.steps import ENTRY_COST, Work
+from headrace.errors import ErrorCode
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDirPartitionResult,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopicResult,
+)
+from headrace.security.acls import Operation, ResourceType
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+API_KEY: Final = ApiKey.ALTER_REPLICA_LOG_DIRS
+VERSIONS: Final = VersionRange(1, 2)
+
+_PARTITION_COST: Final = ENTRY_COST // 2
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: AlterReplicaLogDirsRequest
+) -> Work[AlterReplicaLogDirsResponse]:
+    """Say of every partition whether it lies where it is wanted."""
+    is_allowed = allows(broker, context, Operation.ALTER, ResourceType.CLUSTER)
+    wanted: dict[str, dict[int, str]] = {}
+    for directory in request.dirs:
+        for topic in directory.topics:
+            paths = dict.fromkeys(topic.partitions, directory.path)
+            if paths:
+                wanted.setdefault(topic.name, {}).update(paths)
+            yield (1 + len(topic.partitions)) * _PARTITION_COST
+    directories = dict(broker.replicas.dirs.named)
+    results = []
+    for name, paths in wanted.items():
+        partitions = []
+        for index, path in paths.items():
+            code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+            if is_allowed:
+                code = _outcome(broker, name, index, path, directories)
+            partitions.append(
+                AlterReplicaLogDirPartitionResult(partition_index=index, error_code=code)
+            )
+            yield _PARTITION_COST
+        results.append(AlterReplicaLogDirTopicResult(topic_name=name, partitions=partitions))
+    return AlterReplicaLogDirsResponse(results=results)
+
+
+def _outcome(
+    broker: Broker, name: str, index: int, path: str, directories: dict[str, LogDir | None]
+) -> ErrorCode:
+    if path not in directories:
+        return ErrorCode.LOG_DIR_NOT_FOUND
+    log_dir = directories[path]
+    if log_dir is None or log_dir.failure is not None:
+        return ErrorCode.KAFKA_STORAGE_ERROR
+    topic = broker.topics.get(name)
+    if topic is None or not 0 <= index < len(topic.partitions):
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    partition = topic.partitions[index]
+    if partition is None:
+        return ErrorCode.KAFKA_STORAGE_ERROR
+    return ErrorCode.NONE if partition.log_dir is log_dir else ErrorCode.INVALID_REQUEST

@@ -1,0 +1,87 @@
+"""ElectLeaders (API key 43), versions 0-2.
+
+Behaviour: every partition has one replica, so its leader is the preferred one: ELECTION_NOT_NEEDED. A partition whose
+log directory has failed or is missing has nobody to elect: PREFERRED_LEADER_NOT_AVAILABLE, or
+ELIGIBLE_LEADERS_NOT_AVAILABLE for an unclean election. When no partitions are named, all are asked for, and those that
+need no election are left out, as in Kafka.
+Versions: v1 type of the election, error code of the whole; v2 flexible.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from headrace.broker.access.authorizer import allows
+from headrace.broker.context import RequestContext, VersionRange
+from headrace.broker.steps import ENTRY_COST, Work
+from headrace.errors import ErrorCode
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.messages.elect_leaders import (
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    PartitionResult,
+    ReplicaElectionResult,
+)
+from headrace.security.acls import Operation, ResourceType
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+API_KEY: Final = ApiKey.ELECT_LEADERS
+VERSIONS: Final = VersionRange(0, 2)
+
+_PARTITION_COST: Final = ENTRY_COST // 4
+_NOBODY: Final = {
+    0: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+    1: ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+}
+"""By the type of the election, what is answered for a partition that has no replica in service."""
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: ElectLeadersRequest
+) -> Work[ElectLeadersResponse]:
+    """Say of every partition that its leader needs no election, or that nobody can be elected."""
+    refusal = ErrorCode.NONE
+    if not allows(broker, context, Operation.ALTER, ResourceType.CLUSTER):
+        refusal = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    elif request.election_type not in _NOBODY and request.topic_partitions != []:
+        refusal = ErrorCode.INVALID_REQUEST
+    response = ElectLeadersResponse(error_code=refusal)
+    if request.topic_partitions is None:
+        if refusal is ErrorCode.NONE:
+            yield from _elect_all(broker, request.election_type, response)
+        return response
+    for wanted in request.topic_partitions:
+        result = ReplicaElectionResult(topic=wanted.topic)
+        for index in wanted.partitions:
+            code = refusal or _outcome(broker, wanted.topic, index, request.election_type)
+            result.partition_result.append(
+                PartitionResult(partition_id=index, error_code=code, error_message=code.description)
+            )
+            yield _PARTITION_COST
+        response.replica_election_results.append(result)
+        yield _PARTITION_COST
+    return response
+
+
+def _elect_all(broker: Broker, election_type: int, response: ElectLeadersResponse) -> Work[None]:
+    for topic in broker.topics:
+        result = ReplicaElectionResult(topic=topic.name)
+        code = _NOBODY[election_type]
+        result.partition_result = [
+            PartitionResult(partition_id=index, error_code=code, error_message=code.description)
+            for index, partition in enumerate(topic.partitions)
+            if partition is None
+        ]
+        response.replica_election_results.append(result)
+        yield _PARTITION_COST + len(topic.partitions) * _PARTITION_COST // 20
+
+
+def _outcome(broker: Broker, name: str, index: int, election_type: int) -> ErrorCode:
+    topic = broker.topics.get(name)
+    if topic is None or not 0 <= index < len(topic.partitions):
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if topic.partitions[index] is None:
+        return _NOBODY[election_type]
+    return ErrorCode.ELECTION_NOT_NEEDED

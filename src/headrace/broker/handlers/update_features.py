@@ -1,0 +1,103 @@
+"""UpdateFeatures (API key 57), versions 0-2.
+
+Behaviour: changes the level of `transaction.version`, from 0 to 2: it is kept as the setting
+`headrace.transaction.version` of all brokers, which is what clients are told from then on. `group.version` is 1 and
+stays so. A level that is named as it is already is a success. Refused with INVALID_UPDATE_VERSION: a feature or a level
+that is not supported, a lower level without an upgrade type that allows it, and an unknown upgrade type. All features
+of a request are updated, or none. `validate_only` checks and changes nothing.
+Versions: v1 upgrade type, validate_only; v2 no results by feature.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from headrace.broker.access.authorizer import authorize
+from headrace.broker.context import RequestContext, VersionRange
+from headrace.broker.handlers.api_versions import FEATURES, finalized_features
+from headrace.broker.steps import CREATION_COST, ENTRY_COST, Work
+from headrace.errors import ApiError, ErrorCode
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.messages.update_features import (
+    FeatureUpdateKey,
+    UpdatableFeatureResult,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
+)
+from headrace.security.acls import Operation, ResourceType
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+API_KEY: Final = ApiKey.UPDATE_FEATURES
+VERSIONS: Final = VersionRange(0, 2)
+
+TYPES_VERSION: Final = 1
+LAST_VERSION_WITH_RESULTS: Final = 1
+_UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE = 1, 2, 3
+TRANSACTION_VERSION: Final = "transaction.version"
+TRANSACTION_SETTING: Final = "headrace.transaction.version"
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: UpdateFeaturesRequest
+) -> Work[UpdateFeaturesResponse]:
+    """Update all features of the request, or none."""
+    version = context.header.api_version
+    levels: dict[str, int] = {}
+    try:
+        authorize(broker, context, Operation.ALTER, ResourceType.CLUSTER)
+        for update in request.feature_updates:
+            kind = update.upgrade_type
+            if version < TYPES_VERSION:
+                kind = _SAFE_DOWNGRADE if update.allow_downgrade else _UPGRADE
+            _check(broker, update, kind)
+            levels[update.feature] = update.max_version_level
+            yield ENTRY_COST // 4
+        yield from _change(broker, levels, validate_only=request.validate_only)
+    except ApiError as error:
+        return UpdateFeaturesResponse(error_code=error.code, error_message=error.message)
+    return UpdateFeaturesResponse(
+        results=list(_results(levels)) if version <= LAST_VERSION_WITH_RESULTS else []
+    )
+
+
+def _results(levels: dict[str, int]) -> Iterator[UpdatableFeatureResult]:
+    for name in levels:
+        yield UpdatableFeatureResult(feature=name)
+
+
+def _check(broker: Broker, update: FeatureUpdateKey, kind: int) -> None:
+    name, level = update.feature, update.max_version_level
+    highest = FEATURES.get(name)
+    lowest = 0 if name == TRANSACTION_VERSION else highest
+    if highest is None or lowest is None:
+        problem = f"this broker does not have the feature {name[:100]!r}"
+    elif not lowest <= level <= highest:
+        problem = f"{name}: this broker supports the levels {lowest} to {highest}, not {level}"
+    elif kind not in {_UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE}:
+        problem = f"{name}: there is no upgrade type {kind}"
+    elif level < finalized_features(broker)[name] and kind == _UPGRADE:
+        problem = f"{name}: {level} is a lower level; the upgrade type has to be a downgrade"
+    else:
+        return
+    raise ApiError(ErrorCode.INVALID_UPDATE_VERSION, problem)
+
+
+def _change(broker: Broker, levels: dict[str, int], *, validate_only: bool) -> Work[None]:
+    level = levels.get(TRANSACTION_VERSION)
+    if level is None or level == finalized_features(broker)[TRANSACTION_VERSION]:
+        return
+    layers = broker.settings.layers
+    if TRANSACTION_SETTING in layers.broker:
+        raise ApiError(
+            ErrorCode.INVALID_UPDATE_VERSION,
+            f"the broker's own setting {TRANSACTION_SETTING} counts: delete it first",
+        )
+    settings = {**layers.cluster, TRANSACTION_SETTING: str(level)}
+    if validate_only:
+        broker.check_settings(settings, all_brokers=True)
+    else:
+        broker.configure(settings, all_brokers=True)
+        yield CREATION_COST
