@@ -33,6 +33,7 @@ _HOMES = {
     "SeenFile": "headrace.workers.seen.declared",
     "SeenTopic": "headrace.workers.seen.declared",
     "Skip": "headrace.workers.outcomes",
+    "SyncContext": "headrace.workers.context",
     "TopicPartition": "headrace.types",
     "register_assignor": "headrace.clients.consumer.assignors",
     "register_partitioner": "headrace.clients.producer.partitioners",

@@ -16,6 +16,7 @@ from headrace.streams.clock import ManualClock as ManualClock
 from headrace.types import TopicPartition as TopicPartition
 from headrace.workers.app import App as App
 from headrace.workers.context import Context as Context
+from headrace.workers.context import SyncContext as SyncContext
 from headrace.workers.counters import Event as Event
 from headrace.workers.outcomes import DeadLetter as DeadLetter
 from headrace.workers.outcomes import Retry as Retry

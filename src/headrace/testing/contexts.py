@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Collection, Generator
+from collections.abc import Collection, Generator
 from typing import Any, NamedTuple
 
 from headrace.clients.consumer.records import ConsumerRecord
 from headrace.clients.producer.delivery import RecordMetadata
 from headrace.records.directives import directives
-from headrace.workers.context import Context
+from headrace.workers.context import Context, SyncContext
 from headrace.workers.letters import Headers, here
 
 
@@ -23,7 +23,7 @@ class Published(NamedTuple):
     """With what the times and tags lead to."""
 
 
-class _Sent(RecordMetadata):
+class Sent(RecordMetadata):
     """Where a record went; it may be awaited, as in a coroutine, or used at once, as in a plain function."""
 
     def __await__(self) -> Generator[Any, None, RecordMetadata]:
@@ -45,8 +45,8 @@ class _Held:
         return self.is_valid
 
 
-class HandlerContext(Context):
-    """What `context` returns: a `Context` that keeps what is published.
+class HandlerContext(SyncContext):
+    """What `context` returns: a `Context`, and a `SyncContext`, that keeps what is published.
 
     Attributes:
         published: What the handler published, in order.
@@ -58,7 +58,7 @@ class HandlerContext(Context):
         self._held = _Held(epoch)
         nowhere: Any = None  # `publish` is this class's own
         held: Any = self._held
-        super().__init__(records, here(records[0]), attempt, nowhere, held)
+        Context.__init__(self, records, here(records[0]), attempt, nowhere, held)
         self.published: list[Published] = []
 
     def lose(self) -> None:
@@ -76,7 +76,7 @@ class HandlerContext(Context):
         delay_ms: int | None = None,
         ttl_ms: int | None = None,
         tags: Collection[str] = (),
-    ) -> Awaitable[RecordMetadata]:
+    ) -> Sent:
         """Keep a record, and return where it would be; to be awaited, or not, as in a handler."""
         own = tuple(
             directives(
@@ -85,7 +85,7 @@ class HandlerContext(Context):
         )
         offset = sum(each.topic == topic for each in self.published)
         self.published.append(Published(topic, value, key, own))
-        return _Sent(topic, 0, offset, self.timestamp_ms)
+        return Sent(topic, 0, offset, self.timestamp_ms)
 
 
 def context(

@@ -63,7 +63,7 @@ class Hold:
 
 
 class Context:
-    """The parameter `context` of a handler.
+    """The parameter `context` of a handler; one that is a plain function annotates it as `SyncContext`.
 
     Attributes:
         records: The records that are handled: one, or those of the batch; keys and values are bytes.
@@ -227,8 +227,8 @@ def _not_begun(coroutine: Any) -> bool:
     return inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED
 
 
-class ThreadContext(Context):
-    """The context of a handler that runs in a thread."""
+class SyncContext(Context):
+    """The parameter `context` of a handler that is a plain function: `publish` returns when the record is safe."""
 
     __slots__ = ("_loop",)
 
@@ -243,7 +243,7 @@ class ThreadContext(Context):
         super().__init__(records, place, attempt, out, hold)
         self._loop = asyncio.get_running_loop()
 
-    def publish(
+    def publish(  # type: ignore[override]  # what it returns is why there are two classes
         self,
         topic: str,
         value: Any,
@@ -254,10 +254,24 @@ class ThreadContext(Context):
         delay_ms: int | None = None,
         ttl_ms: int | None = None,
         tags: Collection[str] = (),
-    ) -> Any:
+    ) -> RecordMetadata:
         """Write a record, and return where it went when it is safe.
 
         Where an event loop runs, as in a coroutine that a plain function has made, it is to be awaited.
+
+        Args:
+            topic: Where to.
+            value: The content; bytes and text as they are, everything else as JSON, unless the topic's metadata say
+                how. None is a record without a value.
+            key: The key, likewise.
+            headers: Name and value pairs.
+            deliver_at_ms: When the record comes, milliseconds since 1970; see `Context.publish`.
+            delay_ms: How long after it is sent it comes, instead of a time.
+            ttl_ms: How long after its time it expires, on topics with `headrace.ttl.enable`.
+            tags: What readers with `tags=` choose by.
+
+        Raises:
+            HeadraceError: The record was not delivered. Not caught, it fails the attempt.
         """
         own = _checked(
             topic,
@@ -268,9 +282,12 @@ class ThreadContext(Context):
         sending = self._out.publish(topic, value, key=key, headers=own)
         running = _running_loop()
         if running is self._loop:
-            return self._noted(sending)
-        sent = asyncio.run_coroutine_threadsafe(sending, self._loop)
-        return sent.result() if running is None else asyncio.wrap_future(sent, loop=running)
+            to_await: Any = self._noted(sending)
+            return to_await  # type: ignore[no-any-return]  # a coroutine of a plain function: rare, and not typed
+        sent: Any = asyncio.run_coroutine_threadsafe(sending, self._loop)
+        if running is not None:
+            sent = asyncio.wrap_future(sent, loop=running)
+        return sent.result() if running is None else sent  # type: ignore[no-any-return]  # as above
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

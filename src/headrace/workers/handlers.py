@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from headrace.errors import ConfigError
+from headrace.workers.context import SyncContext
 
 DEFAULT_BATCH: Final = 100
 MAX_LAYERS: Final = 32
@@ -54,12 +55,15 @@ def read_handler(target: Any) -> Handler:
     parameters = _parameters(name, call)
     context = _context_of(name, parameters)
     _check_call(name, call, context)
+    is_async = any(map(inspect.iscoroutinefunction, (call, _call_of(call))))
+    if is_async and context is not None:
+        _check_context(name, call, parameters)
     schema = _plain(_annotation(name, call, parameters[0]))
     item = _item_of(name, schema)
     return Handler(
         call=call,
         name=name,
-        is_async=any(map(inspect.iscoroutinefunction, (call, _call_of(call)))),
+        is_async=is_async,
         wants_batches=item is not None or not wants_one,
         schema=_known(item[0] if item is not None else schema),
         context=context,
@@ -181,6 +185,22 @@ def _check_call(name: str, call: Callable[..., Any], context: str | None) -> Non
             f"the handler {name!r} cannot be called with {', '.join(['the value', *given])}: {error}. Does a decorator "
             "pass on the arguments?"
         ) from error
+
+
+def _check_context(
+    name: str, call: Callable[..., Any], parameters: list[inspect.Parameter]
+) -> None:
+    """Refuse the context of a plain function in a coroutine function: `publish` is to be awaited there."""
+    [parameter] = [one for one in parameters[1:] if one.name == "context"]
+    try:
+        annotation = _annotation(name, call, parameter)
+    except ConfigError:
+        return  # a type that is imported for type checkers alone
+    if annotation is SyncContext:
+        raise ConfigError(
+            f"the handler {name!r} is a coroutine function, whose context is a headrace.Context: `await "
+            "context.publish(...)`. SyncContext is that of a plain function"
+        )
 
 
 def _annotation(name: str, call: Callable[..., Any], parameter: inspect.Parameter) -> Any:

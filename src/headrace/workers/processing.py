@@ -12,7 +12,7 @@ from headrace.clients.consumer.records import ConsumerRecord
 from headrace.errors import SerializationError
 from headrace.serdes.serde import resolve_serde
 from headrace.types import TopicPartition
-from headrace.workers.context import NOT_OURS, Context, Hold, ThreadContext
+from headrace.workers.context import NOT_OURS, Context, Hold, SyncContext
 from headrace.workers.dedupe import Deduplication, check_keys, open_keys
 from headrace.workers.outbox import Outbox, Publisher
 from headrace.workers.outcomes import message_of
@@ -159,7 +159,7 @@ class Processor:
             return
         context: Context | None = None
         if handler.context is not None:
-            kind = Context if handler.is_async else ThreadContext
+            kind = Context if handler.is_async else SyncContext
             context = kind(records, self._places.of(records[0]), attempt, out, hold)
         if not handler.is_async:
             result = await self._in_thread(argument, context, hold)
