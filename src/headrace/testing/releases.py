@@ -59,7 +59,6 @@ NEWEST: Final[dict[int, tuple[int | None, ...]]] = {
     ApiKey.UPDATE_FEATURES: (0, 1, 1),
     ApiKey.DESCRIBE_CLUSTER: (0, 0, 1),
     ApiKey.DESCRIBE_PRODUCERS: (0, 0, 0),
-    ApiKey.UNREGISTER_BROKER: (None, 0, 0),
     ApiKey.DESCRIBE_TRANSACTIONS: (None, 0, 0),
     ApiKey.LIST_TRANSACTIONS: (None, 0, 1),
     ApiKey.CONSUMER_GROUP_HEARTBEAT: (None, None, 0),
