@@ -50,13 +50,13 @@ class Source(Protocol):
     ) -> Sequence[ConsumerRecord]:
         """Return records, waiting for the first of them; in the order of each partition."""
 
-    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+    def pause(self, partitions: Iterable[TopicPartition]) -> object:
         """Return no records of these partitions until `resume`; they stay this member's."""
 
-    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+    def resume(self, partitions: Iterable[TopicPartition]) -> object:
         """Return records of these partitions again."""
 
-    def seek(self, topic_partition: TopicPartition, offset: int) -> None:
+    def seek(self, topic_partition: TopicPartition, offset: int) -> object:
         """Return records of a partition again, from an offset that was returned and is not committed."""
 
     def positions(self) -> Mapping[TopicPartition, int | None]:
