@@ -53,7 +53,7 @@ from headrace.broker.quotas.client_quotas import ClientQuotas
 from headrace.broker.quotas.throttling import Throttled, Throttling
 from headrace.broker.replica_manager import ReplicaManager
 from headrace.broker.steps import OFFSET_COST, Steps, Work, finished, value_of
-from headrace.broker.topic import Topic
+from headrace.broker.topic import CheckConfig, Topic, accept_any
 from headrace.broker.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from headrace.broker.topics import Topics
 from headrace.config.broker import BrokerConfig
@@ -105,8 +105,8 @@ class Broker:
     transactions: Transactions
     leader_epoch: int
     """In which it leads its partitions; one more with every start."""
-    _settling = False
-    _groups_are_served = False
+    _settling = _groups_are_served = False
+    check_topic_config: CheckConfig = staticmethod(accept_any)
 
     def __init__(
         self,
@@ -233,9 +233,11 @@ class Broker:
         self._settle()
 
     def _make_topics(self) -> Topics:
-        return Topics(
+        topics = Topics(
             self.config, self._writer, self.replicas, self._entropy, self.journal, steps=self.steps
         )
+        topics.check = self.check_topic_config
+        return topics
 
     def _load_cluster_id(self) -> str:
         entry = self._metadata.get(CLUSTER_ID_KEY)

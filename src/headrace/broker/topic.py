@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from headrace.broker.partition import Partition
 from headrace.broker.topic_names import INTERNAL_TOPICS
-from headrace.config.topic import TopicConfig
-from headrace.errors import StorageUnavailableError, UnknownTopicOrPartitionError
+from headrace.config.broker import BrokerConfig
+from headrace.config.topic import TopicConfig, parse_topic_config
+from headrace.errors import (
+    ConfigError,
+    InvalidConfigError,
+    StorageUnavailableError,
+    UnknownTopicOrPartitionError,
+)
 
 
 class Topic:
@@ -57,3 +63,27 @@ class Topic:
                 "files cannot be opened now; the broker's log says which"
             )
         return partition
+
+
+CheckConfig = Callable[[TopicConfig], None]
+"""Raises ConfigError for a configuration that a client is not to set."""
+
+
+def accept_any(_config: TopicConfig) -> None:
+    """Refuse no configuration."""
+
+
+def acceptable_config(
+    settings: Mapping[str, str | None], broker_config: BrokerConfig, check: CheckConfig
+) -> TopicConfig:
+    """Return the configuration of a topic that has these settings of its own.
+
+    Raises:
+        InvalidConfigError: A name is unknown or a value not acceptable.
+    """
+    try:
+        config = parse_topic_config(settings, broker_config)
+        check(config)
+    except ConfigError as error:
+        raise InvalidConfigError(str(error)) from error
+    return config

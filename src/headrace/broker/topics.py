@@ -35,7 +35,7 @@ from headrace.broker.metadata.metadata_writer import MetadataWriter
 from headrace.broker.partition import Partition
 from headrace.broker.replica_manager import ReplicaManager
 from headrace.broker.steps import PARTITION_OPENING_COST, Steps, Work, finished
-from headrace.broker.topic import Topic
+from headrace.broker.topic import CheckConfig, Topic, accept_any, acceptable_config
 from headrace.broker.topic_names import INTERNAL_TOPICS, DeletedNames, check_topic_name, metric_name
 from headrace.config.broker import BrokerConfig
 from headrace.config.topic import TopicConfig, parse_topic_config
@@ -78,6 +78,7 @@ class Topics:
         "_steps",
         "_unopened",
         "changes",
+        "check",
         "deleted_names",
         "next_deadline_ms",
     )
@@ -107,6 +108,7 @@ class Topics:
         """Topics that are stored and whose logs are being opened: nobody sees them yet."""
         self._pending = 0
         """How many partitions are stored and have yet to be opened."""
+        self.check: CheckConfig = accept_any
         self.deleted_names = DeletedNames()
         self.changes = 0
         """Rises whenever a topic is created, grows or is deleted."""
@@ -323,7 +325,7 @@ class Topics:
                 f"topic {name!r} collides with {other!r}: '.' and '_' are one character in metric names"
             )
         self._check_count(partitions_count, added=partitions_count)
-        config = self.parse_settings(settings)
+        config = acceptable_config(settings, self._config, self.check)
         self._replicas.dirs.storage(config.headrace_storage)
         return config
 
@@ -338,17 +340,6 @@ class Topics:
                 ErrorCode.POLICY_VIOLATION,
                 f"the broker holds at most {self._config.max_partitions} partitions (max.partitions)",
             )
-
-    def parse_settings(self, settings: Mapping[str, str | None]) -> TopicConfig:
-        """Return the configuration of a topic that has these settings of its own.
-
-        Raises:
-            InvalidConfigError: A name is unknown or a value not acceptable.
-        """
-        try:
-            return parse_topic_config(settings, self._config)
-        except ConfigError as error:
-            raise InvalidConfigError(str(error)) from error
 
     def create(
         self,
@@ -502,7 +493,7 @@ class Topics:
         Raises:
             ApiError: A setting is not acceptable, or is chosen once for all.
         """
-        config = self.parse_settings(settings)
+        config = acceptable_config(settings, self._config, self.check)
         if settings.get(_STORAGE, "") != topic.settings.get(_STORAGE, ""):
             raise InvalidConfigError(
                 f"{_STORAGE} is chosen when a topic is created; {topic.name!r} cannot get another one"

@@ -21,7 +21,7 @@ C = TypeVar("C")
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
 TEXT_LIMIT: Final = 16 * 1024
-"""Longest value accepted from outside, in characters."""
+"""Longest value accepted from outside, in characters, unless the option says otherwise."""
 
 
 class OptionType(IntEnum):
@@ -66,6 +66,8 @@ class Option:
     """For text: raises ConfigError, without the option's name, when it is not acceptable."""
     sensitive: bool = False
     """Whether the value is a secret: shown to nobody, in no repr, no error and no answer."""
+    text_limit: int = TEXT_LIMIT
+    """Longest value accepted from outside, in characters."""
 
 
 def option(
@@ -82,6 +84,7 @@ def option(
     dynamic: bool = False,
     check: Callable[[str], object] | None = None,
     sensitive: bool = False,
+    text_limit: int = TEXT_LIMIT,
 ) -> Any:
     """Declare one field of a configuration dataclass.
 
@@ -98,6 +101,7 @@ def option(
         dynamic: Whether a broker's option can be changed while the broker runs.
         check: For text that is not one of a few words: raises ConfigError when it is not acceptable.
         sensitive: Whether the value is a secret.
+        text_limit: Longest value accepted, in characters.
     """
     if stored_only is not None:
         documentation = f"{documentation} Accepted and stored, but not acted on yet: {stored_only}."
@@ -117,6 +121,7 @@ def option(
         dynamic=dynamic,
         check=check,
         sensitive=sensitive,
+        text_limit=text_limit,
     )
     return field(default=default, repr=not sensitive, metadata={"option": described})
 
@@ -147,8 +152,8 @@ def parse_value(name: str, described: Option, text: str) -> Value:
         ConfigError: The text is not of the type, out of bounds, or a value that is not supported.
     """
     text = text.strip()
-    if len(text) > TEXT_LIMIT:
-        raise ConfigError(f"{name}: the value is longer than {TEXT_LIMIT} characters")
+    if len(text) > described.text_limit:
+        raise ConfigError(f"{name}: the value is longer than {described.text_limit} characters")
     if not described.sensitive:
         return _parse_text(name, described, text)
     try:

@@ -17,12 +17,21 @@ from headrace.config.options import (
     parse,
 )
 from headrace.errors import ConfigError
+from headrace.registers import PARAMETERS_LIMIT, check_name, parse_parameters
 
 if TYPE_CHECKING:
     from headrace.config.broker import BrokerConfig
 
 LONGEST_DELAY_MS: Final = 253_402_300_799_999
 """No due time lies beyond the year 9999."""
+
+
+def _check_strategy(name: str) -> None:
+    """Check a name, of which nothing else is known here; empty means none."""
+    if name:
+        check_name(name)
+
+
 _RECOMPRESSION: Final = (
     "batches are stored as the producer compressed them; leave it at 'producer' and set "
     "compression.type on producers"
@@ -109,18 +118,42 @@ class TopicConfig:
         "The name of the serde by which Headrace's clients read and write keys, unless they are told otherwise; bytes "
         "if it is empty. Other clients do not know it. Headrace's own option.",
         broker_name="headrace.key.serde",
+        check=_check_strategy,
+    )
+    headrace_key_serde_parameters: str = option(
+        "",
+        "What the serde of headrace.key.serde is made with, as headrace.serde.parameters. Headrace's own option.",
+        check=parse_parameters,
+        text_limit=PARAMETERS_LIMIT,
     )
     headrace_partitioner: str = option(
         "",
         "The name of the partitioner of Headrace's producers, unless they are told otherwise: key_hash (if it is "
-        "empty), round_robin, sticky, random, or one that the program has registered. Headrace's own option.",
+        "empty), round_robin, sticky, random, or one that the program has registered or an installed package offers. "
+        "Headrace's own option.",
         broker_name="headrace.partitioner",
+        check=_check_strategy,
+    )
+    headrace_partitioner_parameters: str = option(
+        "",
+        "What the partitioner of headrace.partitioner is made with: a JSON object, whose members are the keyword "
+        'arguments of its class, such as {"modulus": 3}. Headrace\'s own option.',
+        check=parse_parameters,
+        text_limit=PARAMETERS_LIMIT,
     )
     headrace_serde: str = option(
         "",
         "The name of the serde by which Headrace's clients read and write values, as headrace.key.serde for keys. "
         "Headrace's own option.",
         broker_name="headrace.serde",
+        check=_check_strategy,
+    )
+    headrace_serde_parameters: str = option(
+        "",
+        "What the serde of headrace.serde is made with: a JSON object, whose members are the keyword arguments of its "
+        'class, such as {"schema": ...} for avro. Headrace\'s own option.',
+        check=parse_parameters,
+        text_limit=PARAMETERS_LIMIT,
     )
     headrace_storage: str = option(
         "",
@@ -294,7 +327,8 @@ def topic_defaults(broker_config: BrokerConfig) -> dict[str, Value]:
     defaults: dict[str, Value] = {}
     for described in fields(TopicConfig):
         broker_name = described.metadata["option"].broker_name
-        defaults[described.name] = getattr(broker_config, broker_name.replace(".", "_"))
+        if broker_name is not None:
+            defaults[described.name] = getattr(broker_config, broker_name.replace(".", "_"))
     return defaults
 
 

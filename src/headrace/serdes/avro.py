@@ -8,9 +8,6 @@ from __future__ import annotations
 import io
 import json
 import struct
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -35,15 +32,29 @@ def _fastavro() -> Any:
 def _parse(schema: str | Mapping[str, Any]) -> Any:
     fastavro = _fastavro()
     try:
-        return fastavro.parse_schema(
-            json.loads(schema) if isinstance(schema, str) else dict(schema)
-        )
-    except (ValueError, KeyError, fastavro.schema.SchemaParseException) as error:
+        return fastavro.parse_schema(_document(schema))
+    except (
+        TypeError,
+        ValueError,
+        KeyError,
+        RecursionError,
+        fastavro.schema.SchemaParseException,
+    ) as error:
         raise ConfigError(f"the Avro schema cannot be used: {error!r}") from None
 
 
+def _document(schema: str | Mapping[str, Any]) -> Any:
+    return json.loads(schema) if isinstance(schema, str) else dict(schema)
+
+
 class AvroSerde:
-    """Avro with a schema that both sides have."""
+    """Avro with a schema that both sides have.
+
+    A topic can keep the schema in its metadata: `create_topic(..., serde="avro", serde_parameters={"schema": {...}})`,
+    or `create_topic(..., serde=AvroSerde(schema))`.
+    """
+
+    name: Final = "avro"
 
     def __init__(self, schema: str | Mapping[str, Any]) -> None:
         """Prepare a serde.
@@ -57,6 +68,8 @@ class AvroSerde:
         self._schema = _parse(schema)
         self._bounds = Bounds(self._schema)
         self._fastavro = _fastavro()
+        self.parameters: Mapping[str, Any] = {"schema": _document(schema)}
+        """What makes the same serde elsewhere, as a topic's metadata keep it."""
 
     def serialize(self, value: Any) -> bytes:
         """Return the value in the schema."""
@@ -94,9 +107,9 @@ class SchemaRegistry:
         Raises:
             ConfigError: It is no such address.
         """
-        if urllib.parse.urlsplit(url).scheme not in {"http", "https"}:
+        if str(url).partition("://")[0].lower() not in {"http", "https"}:
             raise ConfigError(f"a schema registry is at http:// or https://, not at {url!r}")
-        self._url = url.rstrip("/")
+        self.url = url.rstrip("/")
         self._timeout_s = timeout_s
         self._schemas: dict[int, tuple[Any, Bounds]] = {}
         self._ids: dict[tuple[str, str], int] = {}
@@ -121,15 +134,20 @@ class SchemaRegistry:
         """
         known = self._ids.get((subject, schema))
         if known is None:
-            path = f"/subjects/{urllib.parse.quote(subject, safe='')}/versions"
+            from urllib.parse import quote  # noqa: PLC0415 - not for those who have no registry
+
+            path = f"/subjects/{quote(subject, safe='')}/versions"
             known = int(self._ask(path, {"schema": schema})["id"])
             self._ids[subject, schema] = known
         return known
 
     def _ask(self, path: str, body: Mapping[str, str] | None = None) -> Mapping[str, Any]:
+        import urllib.error  # noqa: PLC0415 - slow to load, and not for those who have no registry
+        import urllib.request  # noqa: PLC0415 - as above
+
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(  # noqa: S310 - the scheme was checked
-            self._url + path, data=data, headers={"Content-Type": _CONTENT_TYPE}
+            self.url + path, data=data, headers={"Content-Type": _CONTENT_TYPE}
         )
         try:
             with urllib.request.urlopen(request, timeout=self._timeout_s) as response:  # noqa: S310 - as above
@@ -139,7 +157,7 @@ class SchemaRegistry:
             raise ConfigError(f"the schema registry refuses {path}: {error.code} {text}") from None
         except (OSError, ValueError) as error:
             raise ConfigError(
-                f"the schema registry at {self._url} does not answer: {error}"
+                f"the schema registry at {self.url} does not answer: {error}"
             ) from None
         if not isinstance(answer, dict):
             raise ConfigError(f"the schema registry answers {path} with {type(answer).__name__}")
@@ -148,6 +166,8 @@ class SchemaRegistry:
 
 class RegistryAvroSerde:
     """Avro whose schemas are in a registry: each record names the schema that it was written with."""
+
+    name: Final = "avro-registry"
 
     def __init__(
         self, registry: SchemaRegistry, schema: str | Mapping[str, Any] | None, *, subject: str = ""
@@ -166,6 +186,12 @@ class RegistryAvroSerde:
         self._fastavro = _fastavro()
         self._registry = registry
         self._subject = subject
+        self.parameters: Mapping[str, Any] = {
+            "url": registry.url,
+            "schema": None if schema is None else _document(schema),
+            "subject": subject,
+        }
+        """What makes the same serde elsewhere, as a topic's metadata keep it."""
         self._text = ""
         self._schema = None
         if schema is not None:
@@ -193,3 +219,19 @@ class RegistryAvroSerde:
         content = data[_PREFIX.size :]
         bounds.check(content)
         return _read_all(self._fastavro, content, written, self._schema)
+
+
+def registry_serde(
+    url: str, schema: str | Mapping[str, Any] | None = None, subject: str = ""
+) -> RegistryAvroSerde:
+    """Return the serde that a topic's metadata call `avro-registry`.
+
+    Args:
+        url: Where the schema registry is.
+        schema: What is written, and what records of other schemas are read into; None reads only.
+        subject: Under what the schema is registered.
+
+    Raises:
+        ConfigError: As `SchemaRegistry` and `RegistryAvroSerde`.
+    """
+    return RegistryAvroSerde(SchemaRegistry(url), schema, subject=subject)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 
 class BytesSerde:
     """Bytes as they are; text is written as UTF-8."""
+
+    name: Final = "bytes"
 
     def serialize(self, value: Any) -> bytes:
         """Return the bytes, those of text in UTF-8; nothing else is taken for bytes."""
@@ -27,6 +29,8 @@ class BytesSerde:
 
 class StringSerde:
     """Text in UTF-8."""
+
+    name: Final = "str"
 
     def serialize(self, value: Any) -> bytes:
         """Return the text's bytes."""
@@ -54,6 +58,8 @@ def refuse_bytes(value: object) -> None:
 
 class JsonSerde:
     """JSON of whatever msgspec can write: dicts, lists, text, numbers, dates, dataclasses; read as plain values."""
+
+    name: Final = "json"
 
     def __init__(self) -> None:
         self._encode = msgspec.json.Encoder().encode

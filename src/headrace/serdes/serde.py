@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.metadata import entry_points
 from types import UnionType
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 from headrace.errors import ConfigError
+from headrace.registers import Named, Register
 from headrace.serdes.plain import BytesSerde, JsonSerde, StringSerde
 from headrace.serdes.shape import is_type
 from headrace.serdes.typed import serde_of_type
 from headrace.types import V_co
-
-ENTRY_POINTS = "headrace.serdes"
 
 
 @runtime_checkable
@@ -31,41 +29,53 @@ class Serde(Protocol[V_co]):
 
 
 AnySerde = type[Any] | Serde | UnionType | str
-"""What `serde=` takes: a type that is read from JSON and written as JSON, a serde, or a name."""
+"""What `serde=` takes: a type that is read from JSON and written as JSON, a serde or its class, or a name."""
 
-_FACTORIES: dict[str, Callable[[], Serde]] = {
-    "bytes": BytesSerde,
-    "str": StringSerde,
-    "json": JsonSerde,
-}
+SERDES: Final[Register[Serde]] = Register(
+    "serde",
+    "headrace.serdes",
+    "headrace.register_serde",
+    {
+        "bytes": BytesSerde,
+        "str": StringSerde,
+        "json": JsonSerde,
+        "avro": "headrace.serdes.avro:AvroSerde",
+        "avro-registry": "headrace.serdes.avro:registry_serde",
+    },
+)
 
 
-def register_serde(name: str, factory: Callable[[], Serde]) -> None:
+def register_serde(name: str, factory: Callable[..., Serde]) -> None:
     """Make a serde known under a name, which then may stand in a topic's `headrace.serde`.
 
     Args:
         name: The name.
-        factory: Returns a serde; a class without arguments does.
+        factory: Returns a serde; a class does. It is called with the topic's `headrace.serde.parameters` as keyword
+            arguments.
+
+    Raises:
+        ConfigError: The name or the factory cannot be used.
     """
-    _FACTORIES[name] = factory
+    SERDES.add(name, factory)
 
 
 def resolve_serde(given: object) -> Serde:
     """Return the serde of a name, of a type, or the one given.
 
     Args:
-        given: A registered name, the name of an entry point in the group `headrace.serdes`, a serde, or a type:
-            a struct, dataclass or pydantic model is read from and written as JSON.
+        given: A registered name, the name of an entry point in the group `headrace.serdes`, a serde, the class of a
+            serde, which is called without arguments, or a type: a struct, dataclass or pydantic model is read from and
+            written as JSON. What a topic's metadata name comes with its parameters.
 
     Raises:
-        ConfigError: Nothing has that name, or the object is no serde.
+        ConfigError: Nothing has that name, its parameters do not fit, or the object is no serde.
     """
+    if isinstance(given, Named):
+        return _of_topic(given)
     if isinstance(given, str):
-        return _named(given)()
-    if isinstance(given, type) and issubclass(given, Serde):
-        raise ConfigError(
-            f"{given.__name__} is the class of a serde: give an object, {given.__name__}()"
-        )
+        return SERDES.make(Named(given))
+    if is_serde_class(given):
+        return _made(given)
     if isinstance(given, type) or is_type(given):
         serde: Serde = serde_of_type(given)
         return serde
@@ -74,15 +84,24 @@ def resolve_serde(given: object) -> Serde:
     raise ConfigError(f"{given!r} is no serde: it needs serialize(value) and deserialize(data)")
 
 
-def _named(name: str) -> Callable[[], Serde]:
-    factory = _FACTORIES.get(name)
-    if factory is None:
-        for entry in entry_points(group=ENTRY_POINTS, name=name):
-            loaded: Callable[[], Serde] = entry.load()
-            _FACTORIES[name] = loaded
-            return loaded
+def is_serde_class(given: object) -> bool:
+    """Return whether something is the class of a serde, not a type of values."""
+    return isinstance(given, type) and issubclass(given, Serde)
+
+
+def _of_topic(named: Named) -> Serde:
+    if named.given is None:
+        return SERDES.make(named)
+    value = named.given.value
+    if is_serde_class(value):
+        return SERDES.build(named.name, value, named.parameters)
+    return resolve_serde(value)
+
+
+def _made(kind: Any) -> Serde:
+    try:
+        return SERDES.build(kind.__name__, kind, "")
+    except ConfigError as error:
         raise ConfigError(
-            f"no serde is called {name!r}: known are {', '.join(sorted(_FACTORIES))}; one of your own is made known by "
-            f"headrace.register_serde(name, class) or an entry point in {ENTRY_POINTS}"
-        )
-    return factory
+            f"{kind.__name__} is the class of a serde: give an object, {kind.__name__}(...) ({error})"
+        ) from error

@@ -17,6 +17,8 @@ MAX_ERRORS: Final = 100
 class MsgspecSerde:
     """JSON of one type that msgspec knows; what is read is checked against the type."""
 
+    name: Final = "json"
+
     def __init__(self, kind: Any) -> None:
         """Prepare a serde.
 
@@ -51,6 +53,8 @@ class MsgspecSerde:
 
 class PydanticSerde:
     """JSON of a type that pydantic knows: a model, a union of models, a dataclass that has some."""
+
+    name: Final = "json"
 
     def __init__(self, kind: Any) -> None:
         """Prepare a serde.
@@ -95,6 +99,8 @@ class PydanticSerde:
 
 class BufferSerde:
     """Bytes as they are, as a bytearray or a memoryview."""
+
+    name: Final = "bytes"
 
     def __init__(self, kind: type[bytearray | memoryview]) -> None:
         self.deserialize = kind

@@ -20,6 +20,7 @@ from typing import Any, Final
 from headrace import __version__
 from headrace.broker.broker import Broker
 from headrace.broker.log_dirs.write_out import WriteOuts
+from headrace.clients.strategies import check_topic_config
 from headrace.clock import SteadyClock
 from headrace.config.broker import BrokerConfig
 from headrace.config.listeners import Listener
@@ -146,6 +147,7 @@ class _Process:
             run_tasks=run_in_parallel,
             segment_files=segment_files(descriptors),
         )
+        broker.check_topic_config = check_topic_config
         broker.open(self._clock.now_ms())
         broker.authorizer.warn()
         limits = server_limits(self._options.config, descriptors)

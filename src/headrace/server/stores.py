@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -13,7 +13,7 @@ from headrace.broker.log_dirs.log_dirs import UnusableDirectory
 from headrace.core.log.meta_properties import META_FILE
 from headrace.errors import ConfigError, StorageError
 from headrace.ports import FileSystem, Journal, MetadataStore, OpenStorage
-from headrace.storage.registry import storages
+from headrace.storage.registry import StorageFactory, storages
 
 METADATA_FILE: Final = "metadata.sqlite"
 _LOCK_FILE: Final = ".lock"
@@ -46,11 +46,12 @@ class Stores:
                 unlock()
 
 
-def open_stores(data: Sequence[Path]) -> Stores:
+def open_stores(data: Sequence[Path], given: Mapping[str, StorageFactory] | None = None) -> Stores:
     """Claim the log directories for this process, and open the metadata in the first one.
 
     Args:
         data: the directories; none to keep everything in memory.
+        given: storages that this broker alone knows, by name.
 
     Raises:
         ConfigError: A directory is named twice.
@@ -60,7 +61,8 @@ def open_stores(data: Sequence[Path]) -> Stores:
         from headrace.coordination.memory import MemoryMetadataStore  # noqa: PLC0415 - only what is used
         from headrace.storage.memory_files import MemoryFileSystem  # noqa: PLC0415 - only what is used
 
-        return Stores(MemoryFileSystem(), (), MemoryMetadataStore(), storages(in_memory=True))
+        opened = storages(in_memory=True, given=given)
+        return Stores(MemoryFileSystem(), (), MemoryMetadataStore(), opened)
     from headrace.coordination.sqlite import SqliteMetadataStore  # noqa: PLC0415 - only what is used
 
     first, *others = data
@@ -71,7 +73,7 @@ def open_stores(data: Sequence[Path]) -> Stores:
         raise StorageError(f"cannot use the data directory {first}: {error}") from error
     further = [_open_further(path) for path in others]
     metadata = SqliteMetadataStore(first / METADATA_FILE)
-    return Stores(files, further, metadata, storages(in_memory=False))
+    return Stores(files, further, metadata, storages(in_memory=False, given=given))
 
 
 def warn_of_exposed(data: Sequence[Path], journal: Journal) -> None:

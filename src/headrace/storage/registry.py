@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from importlib.metadata import entry_points
+from collections.abc import Callable, Mapping
 from typing import Final, cast
 
 from headrace.errors import ConfigError
 from headrace.ports import FileSystem, OpenStorage, SegmentStorage
+from headrace.registers import Register
 from headrace.storage.memory_files import MemoryFileSystem
 from headrace.storage.segment_files import ArraySegment, StorageFileSystem, missing_of
 
-ENTRY_POINTS: Final = "headrace.storages"
 ARRAY: Final = "array"
 LINKED: Final = "linked"
 FILES: Final = "files"
 
 StorageFactory = Callable[[], SegmentStorage | FileSystem]
 
-_FACTORIES: dict[str, StorageFactory] = {ARRAY: ArraySegment, LINKED: MemoryFileSystem}
+
+def _own_files() -> FileSystem:
+    raise ConfigError("the storage 'files' is opened by the broker itself")
+
+
+STORAGES: Final[Register[SegmentStorage | FileSystem]] = Register(
+    "storage",
+    "headrace.storages",
+    "headrace.register_storage",
+    {ARRAY: ArraySegment, LINKED: MemoryFileSystem, FILES: _own_files},
+)
 
 
 def register_storage(name: str, factory: StorageFactory) -> None:
@@ -29,17 +38,21 @@ def register_storage(name: str, factory: StorageFactory) -> None:
         factory: Returns an empty `headrace.ports.SegmentStorage`; a class without arguments does. Records in it live as
             long as the process. For records that outlive it, return a whole log directory, a
             `headrace.ports.FileSystem`, such as `OsFileSystem` on another disk.
+
+    Raises:
+        ConfigError: The name or the factory cannot be used.
     """
     if name == FILES:
         raise ConfigError("the storage 'files' is the broker's own: choose another name")
-    _FACTORIES[name] = factory
+    STORAGES.add(name, factory)
 
 
-def storages(*, in_memory: bool) -> OpenStorage:
+def storages(*, in_memory: bool, given: Mapping[str, StorageFactory] | None = None) -> OpenStorage:
     """Return what opens storages for a broker.
 
     Args:
         in_memory: Whether the broker has no directory.
+        given: Storages that this broker alone knows, by name; looked at when one is opened.
     """
 
     def open_storage(name: str) -> FileSystem | None:
@@ -49,7 +62,7 @@ def storages(*, in_memory: bool) -> OpenStorage:
             )
         if name == (LINKED if in_memory else FILES):
             return None
-        factory = _factory(name)
+        factory = (given or {}).get(name) or STORAGES.find(name)
         made = factory()
         if isinstance(made, SegmentStorage):
             return StorageFileSystem(name, cast("Callable[[], SegmentStorage]", factory))
@@ -58,18 +71,3 @@ def storages(*, in_memory: bool) -> OpenStorage:
         return made
 
     return open_storage
-
-
-def _factory(name: str) -> StorageFactory:
-    factory = _FACTORIES.get(name)
-    if factory is None:
-        for entry in entry_points(group=ENTRY_POINTS, name=name):
-            loaded: StorageFactory = entry.load()
-            _FACTORIES[name] = loaded
-            return loaded
-        known = ", ".join(sorted({*_FACTORIES, FILES}))
-        raise ConfigError(
-            f"no storage is called {name!r}: known are {known}; one of your own is made known by "
-            f"headrace.register_storage(name, class) or an entry point in {ENTRY_POINTS}"
-        )
-    return factory

@@ -23,18 +23,25 @@ from headrace.clients.drivers.unclosed import at_exit, warn_unclosed
 from headrace.clients.flows.effects import ClientState, Flow
 from headrace.clients.flows.list_offsets import READ_COMMITTED, READ_UNCOMMITTED
 from headrace.clients.flows.topic_settings import topic_settings
+from headrace.clients.strategies import (
+    PartitionerChoice,
+    StorageChoice,
+    Strategies,
+    check_topic_config,
+)
 from headrace.clock import SteadyClock
 from headrace.config.broker import parse_broker_config
 from headrace.config.options import Value, render_value
 from headrace.config.units import plain_number
 from headrace.errors import ConfigError
 from headrace.records.directives import directives
-from headrace.serdes.serde import Serde, resolve_serde
+from headrace.serdes.serde import AnySerde, Serde, resolve_serde
 from headrace.server.descriptors import descriptor_limit, segment_files
 from headrace.server.entropy import OsEntropy
 from headrace.server.log import LoggingJournal, RateLimited
 from headrace.server.stores import open_stores, warn_of_exposed
 from headrace.streams.clock import Clock
+from headrace.streams.given import TopicObjects
 from headrace.streams.world import World
 from headrace.types import TopicPartition
 
@@ -57,6 +64,7 @@ if TYPE_CHECKING:
     from headrace.clients.producer.blocking import Producer
     from headrace.clients.producer.delivery import RecordMetadata
     from headrace.clients.producer.partitioners import Partitioner
+    from headrace.registers import Named
     from headrace.streams.groups import Group
     from headrace.streams.partitioners import TopicPartitioners
 
@@ -101,7 +109,8 @@ class Broker(World):
         }
         config = parse_broker_config({**EMBEDDED, **given})
         directories = [] if data is None else [Path(data)]
-        self._stores = open_stores(directories)
+        objects = TopicObjects()
+        self._stores = open_stores(directories, objects.storages)
         journal = RateLimited(LoggingJournal(), SteadyClock().now_ms)
         warn_of_exposed(directories, journal)
         core = self.core_type(
@@ -114,7 +123,8 @@ class Broker(World):
             journal=journal,
             segment_files=segment_files(descriptor_limit(raise_it=False)),
         )
-        super().__init__(core, clock)
+        core.check_topic_config = check_topic_config
+        super().__init__(core, clock, objects=objects)
         try:
             core.open(self.now_ms())
         except BaseException:
@@ -146,10 +156,13 @@ class Broker(World):
         partitions: Int32 = 1,
         *,
         configs: Mapping[str, Value] | None = None,
-        storage: str | None = None,
-        partitioner: str | None = None,
-        serde: str | None = None,
-        key_serde: str | None = None,
+        storage: StorageChoice | None = None,
+        partitioner: PartitionerChoice | None = None,
+        partitioner_parameters: Mapping[str, Any] | None = None,
+        serde: AnySerde | None = None,
+        serde_parameters: Mapping[str, Any] | None = None,
+        key_serde: AnySerde | None = None,
+        key_serde_parameters: Mapping[str, Any] | None = None,
     ) -> None:
         """Create a topic.
 
@@ -158,12 +171,20 @@ class Broker(World):
             partitions: How many partitions it has.
             configs: Its configuration under Kafka's names: text, numbers or booleans.
             storage: Where its records are kept: "array" or "linked" (in memory), "files" (in the broker's directory),
-                or the name of a storage that was registered. None is files, or linked if the broker is in memory.
-            partitioner: The name of the partitioner that Headrace's producers use, unless they are told otherwise.
-            serde: The name of the serde of its values, likewise.
-            key_serde: The name of the serde of its keys, likewise.
+                the name of a storage that was registered, the class of one, or a log directory, which is a
+                `headrace.ports.FileSystem`. None is files, or linked if the broker is in memory.
+            partitioner: The partitioner that Headrace's producers use, unless they are told otherwise: a name, which
+                is built in, registered or offered by an installed package; or a class or an object, of which the
+                topic keeps the name and the parameters.
+            partitioner_parameters: What the partitioner is made with, as keyword arguments; kept as JSON.
+            serde: The serde of its values: a name, a class or an object; or a type, whose values are JSON.
+            serde_parameters: What the serde is made with, as keyword arguments; kept as JSON. `{"schema": ...}` for
+                "avro".
+            key_serde: The serde of its keys.
+            key_serde_parameters: What the serde of its keys is made with.
 
         Raises:
+            ConfigError: Nothing is known here by the name of a partitioner or serde, or the parameters do not fit it.
             ApiError: TOPIC_ALREADY_EXISTS, or what is wrong with name, partitions or configuration.
         """
         self._run(
@@ -172,10 +193,15 @@ class Broker(World):
                 partitions,
                 ANY_REPLICATION,
                 dict(configs or {}),
-                storage=storage,
-                partitioner=partitioner,
-                serde=serde,
-                key_serde=key_serde,
+                Strategies(
+                    storage,
+                    partitioner,
+                    partitioner_parameters,
+                    serde,
+                    serde_parameters,
+                    key_serde,
+                    key_serde_parameters,
+                ),
             )
         )
 
@@ -186,6 +212,7 @@ class Broker(World):
             ApiError: UNKNOWN_TOPIC_OR_PARTITION.
         """
         self._run(self._admin.delete_topic(name))
+        self._look_again(name)
 
     def add_partitions(self, topic: str, total: Int32) -> None:
         """Give a topic more partitions, `total` altogether; groups that run here divide them anew at once.
@@ -229,6 +256,13 @@ class Broker(World):
             ApiError: INVALID_CONFIG.
         """
         self._run(self._admin.alter_configs(topic, changes))
+        self._look_again(topic)
+
+    def _look_again(self, topic: str) -> None:
+        """Have `publish` obey what the topic's metadata say by now."""
+        if self._producer is not None:
+            with self._producer._driver.enter():  # noqa: SLF001 - it is this broker's
+                self._producer._core.forget(topic)  # noqa: SLF001 - as above
 
     # Groups
 
@@ -408,7 +442,7 @@ class Broker(World):
         self._closing = True
 
     @unchecked
-    def share_partitioner(self, topic: str, name: str, new: Partitioner) -> Partitioner:
+    def share_partitioner(self, topic: str, named: Named, new: Partitioner) -> Partitioner:
         """Return the partitioner that all producers of this process use for a topic, if it has a state; else `new`."""
         from headrace.streams.partitioners import TopicPartitioners  # noqa: PLC0415 - not every broker is written to
 
@@ -416,7 +450,7 @@ class Broker(World):
             self._partitioners = TopicPartitioners(self._stores.metadata)
         found = self.broker.topics.get(topic)
         # One that was deleted meanwhile may be created again by the record.
-        return new if found is None else self._partitioners.share(found, name, new)
+        return new if found is None else self._partitioners.share(found, named, new)
 
     def _keep_partitioners(self) -> None:
         try:

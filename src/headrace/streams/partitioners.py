@@ -17,6 +17,7 @@ from headrace.broker.topics import Topics
 from headrace.clients.producer.partitioners import Partitioner
 from headrace.errors import StorageError
 from headrace.ports import Delete, MetadataStore, Put
+from headrace.registers import Named
 
 PARTITIONERS: Final = "partitioner/"
 """With the topic's id in hexadecimal: the state of its partitioner."""
@@ -28,6 +29,8 @@ class _State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     state: bytes
     format: int = 1
+    parameters: str | msgspec.UnsetType = msgspec.UNSET
+    """With which it was made; not written if there are none."""
 
 
 class TopicPartitioners:
@@ -36,15 +39,15 @@ class TopicPartitioners:
     def __init__(self, store: MetadataStore) -> None:
         """Keep the states in a broker's metadata."""
         self._store = store
-        self._shared: dict[bytes, tuple[str, Partitioner]] = {}
+        self._shared: dict[bytes, tuple[Named, Partitioner]] = {}
 
-    def share(self, topic: Topic, name: str, new: Partitioner) -> Partitioner:
+    def share(self, topic: Topic, named: Named, new: Partitioner) -> Partitioner:
         """Return the partitioner of a topic.
 
         Args:
             topic: The topic.
-            name: What the topic's metadata calls its partitioner.
-            new: A new one of that name, which is taken if there is none.
+            named: What the topic's metadata call its partitioner, and its parameters.
+            new: A new one of them, which is taken if there is none.
 
         Raises:
             StorageError: What was kept cannot be read.
@@ -53,17 +56,17 @@ class TopicPartitioners:
         if load is None or not hasattr(new, "dump"):
             return new
         known = self._shared.get(topic.topic_id)
-        if known is not None and known[0] == name:
+        if known is not None and known[0] == named:
             return known[1]
-        kept = self._kept(topic, name, once=hasattr(new, "begin"))
+        kept = self._kept(topic, named, once=hasattr(new, "begin"))
         if kept is not None:
             load(kept)
         elif hasattr(new, "begin"):
             new.begin(sum(each.log.log_end_offset for each in topic.partitions if each is not None))
-        self._shared[topic.topic_id] = name, new
+        self._shared[topic.topic_id] = named, new
         return new
 
-    def _kept(self, topic: Topic, name: str, *, once: bool) -> bytes | None:
+    def _kept(self, topic: Topic, named: Named, *, once: bool) -> bytes | None:
         entry = self._store.get(_key(topic.topic_id))
         if entry is None:
             return None
@@ -73,7 +76,7 @@ class TopicPartitioners:
             raise StorageError(f"{entry.key}: {error}") from error
         if once:  # should the broker be killed, it is out of date
             self._store.commit([], [Delete(entry.key)])
-        return found.state if found.name == name else None
+        return found.state if (found.name, found.parameters or "") == named[:2] else None
 
     def save(self, topics: Topics) -> None:
         """Write all states down, and forget those of topics that are gone."""
@@ -82,10 +85,11 @@ class TopicPartitioners:
             for entry in self._store.list(PARTITIONERS)
             if topics.by_id(bytes.fromhex(entry.key.removeprefix(PARTITIONERS))) is None
         ]
-        for topic_id, (name, partitioner) in self._shared.items():
+        for topic_id, (named, partitioner) in self._shared.items():
             dump: Callable[[], bytes] = partitioner.dump  # type: ignore[attr-defined]  # only those with it are shared
             if topics.by_id(topic_id) is not None:
-                value = msgspec.json.encode(_State(name, dump()))
+                state = _State(named.name, dump(), parameters=named.parameters or msgspec.UNSET)
+                value = msgspec.json.encode(state)
                 changes.append(Put(_key(topic_id), value))
         for first in range(0, len(changes), _AT_ONCE):
             self._store.commit([], changes[first : first + _AT_ONCE])

@@ -33,10 +33,12 @@ from headrace.protocol.codec import Message
 from headrace.protocol.frame import RequestHeader
 from headrace.protocol.messages.fetch import FetchResponse
 from headrace.streams.clock import Clock, ManualClock
+from headrace.streams.given import TopicObjects
 from headrace.types import FileRange
 
 if TYPE_CHECKING:
     from headrace.clients.producer.partitioners import Partitioner
+    from headrace.registers import Named
     from headrace.streams.listening import Listener
 
 _PEER: Final = "the embedded broker"
@@ -59,6 +61,7 @@ class World:
         clock: Clock | None = None,
         *,
         listener: tuple[str, int] = ("127.0.0.1", 9092),
+        objects: TopicObjects | None = None,
     ) -> None:
         """Take over an open broker.
 
@@ -66,10 +69,12 @@ class World:
             broker: The broker. Nobody else may use it without holding `condition`.
             clock: Its time, and its clients'; None is the process's.
             listener: What the broker tells clients of its address, unless it is configured.
+            objects: What programs give to topics as classes and objects; None is nothing so far.
         """
         self.broker = broker
         self.clock: Clock = SteadyClock() if clock is None else clock
         self.condition = GuardedCondition()
+        self.objects = TopicObjects() if objects is None else objects
         self.stirred = False
         self.sleeps_until_ms = 0
         self._address = listener
@@ -158,9 +163,9 @@ class World:
             on_done(None if reply is None else _at_hand(reply))
         return None
 
-    def share_partitioner(self, topic: str, name: str, new: Partitioner) -> Partitioner:
+    def share_partitioner(self, topic: str, named: Named, new: Partitioner) -> Partitioner:
         """Return the partitioner of a topic for a local producer: here, one for each; see `Broker`."""
-        del topic, name
+        del topic, named
         return new
 
     def pump(self) -> int | None:

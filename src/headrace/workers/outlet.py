@@ -27,6 +27,7 @@ from headrace.clock import SteadyClock
 from headrace.errors import ApiError, ConfigError, ErrorCode, HeadraceError, MessageTooLargeError
 from headrace.records.builder import RecordFields, build_batch
 from headrace.records.compression import Compression
+from headrace.registers import Named
 from headrace.serdes.serde import Serde, resolve_serde
 from headrace.serdes.typed import writer_of_type
 from headrace.types import TopicPartition
@@ -96,7 +97,7 @@ class Outlet:
             target, **{"linger_ms": 0, "client_id": client_id, **self._properties, **SAFE}
         )
         self._clock = SteadyClock()
-        self._serdes: dict[str | type[Any], Serde] = {}
+        self._serdes: dict[Named | type[Any], Serde] = {}
         self._checked: dict[str, tuple[int, float]] = {}
         """Topics that are there: how large their records may be, and when that was asked by the event loop's clock."""
         self._settings_until_s: dict[str, float] = {}
@@ -191,10 +192,10 @@ class Outlet:
         settings = await self.settings(topic)
         return self._serde(type(value) if settings.serde is None else settings.serde)
 
-    def _serde(self, kind: str | type[Any]) -> Serde:
+    def _serde(self, kind: Named | type[Any]) -> Serde:
         serde = self._serdes.get(kind)
         if serde is None:
-            made = resolve_serde(kind) if isinstance(kind, str) else writer_of_type(kind)
+            made = resolve_serde(kind) if isinstance(kind, Named) else writer_of_type(kind)
             serde = self._serdes[kind] = made
         return serde
 

@@ -370,8 +370,8 @@ ADMIN: Final = (
     Difference(
         "DescribeConfigs",
         "has no options of these names",
-        "headrace.durability, headrace.delay.\\*, headrace.partitioner, headrace.serde, headrace.key.serde, "
-        "headrace.storage, headrace.ttl.enable, headrace.filter.enable",
+        "headrace.durability, headrace.delay.\\*, headrace.partitioner, headrace.serde, headrace.key.serde, the "
+        "parameters of these three, headrace.storage, headrace.ttl.enable, headrace.filter.enable",
         "What an acknowledgement means can be chosen for each topic, and what its clients have to agree on; what is "
         "[beyond Kafka](beyond-kafka.md).",
         (where("*_configs*", paths=("*/headrace.*",), kafka="nothing"),),

@@ -307,9 +307,15 @@ def test_a_serde_takes_the_place_of_a_type_that_cannot_be_read() -> None:
     assert isinstance(app._workers[0].serde, OwnSerde)
 
 
-def test_the_class_of_a_serde_is_no_serde() -> None:
-    with pytest.raises(ConfigError, match=r"give an object, OwnSerde\(\)"):
-        resolve_serde(OwnSerde)
+class WithArguments(OwnSerde):
+    def __init__(self, level: int) -> None:
+        self.level = level
+
+
+def test_the_class_of_a_serde_is_called_unless_it_takes_arguments() -> None:
+    assert isinstance(resolve_serde(OwnSerde), OwnSerde)
+    with pytest.raises(ConfigError, match=r"give an object, WithArguments\(\.\.\.\) .*'level'"):
+        resolve_serde(WithArguments)
 
 
 @pytest.mark.parametrize("kind", [Data | None, dict[str, Model], Id, Model | Kind])

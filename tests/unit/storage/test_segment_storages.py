@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from headrace import registers
 from headrace.errors import ConfigError
-from headrace.storage import registry
 from headrace.storage.conformance import CHECKS
 from headrace.storage.os_files import OsFileSystem
-from headrace.storage.registry import register_storage, storages
+from headrace.storage.registry import STORAGES, register_storage, storages
 from headrace.storage.segment_files import ArraySegment, StorageFileSystem, StoredFile
 
 
@@ -170,12 +170,14 @@ def test_names(tmp_path) -> None:
 
 
 def test_a_package_offers_a_storage_by_an_entry_point(monkeypatch) -> None:
-    entry = EntryPoint("offered", f"{__name__}:ListSegment", registry.ENTRY_POINTS)
+    entry = EntryPoint("offered", f"{__name__}:ListSegment", "headrace.storages")
     monkeypatch.setattr(entry.__class__, "load", lambda _: ListSegment)
     monkeypatch.setattr(
-        registry, "entry_points", lambda *, group, name: [entry] if name == entry.name else []
+        registers,
+        "entry_points",
+        lambda *, group, name: [entry] if (group, name) == (entry.group, entry.name) else [],
     )
-    monkeypatch.setattr(registry, "_FACTORIES", dict(registry._FACTORIES))
+    monkeypatch.setattr(STORAGES, "_factories", dict(STORAGES._factories))
     found = storages(in_memory=True)("offered")
     assert found is not None
     found.make_directory("t-0")

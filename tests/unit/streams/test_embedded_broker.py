@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from headrace.clients.producer.blocking import Producer
-from headrace.errors import ApiError, ClosedError, ErrorCode, SerializationError
+from headrace.errors import ApiError, ClosedError, ConfigError, ErrorCode, SerializationError
 from headrace.streams.broker import Broker
 from headrace.streams.clock import START_MS, ManualClock
 
@@ -54,9 +54,12 @@ def test_a_topic_tells_its_partitioner_and_serde_to_every_producer(broker) -> No
 
 
 def test_what_a_topic_names_must_be_known(broker) -> None:
-    broker.create_topic("t", partitioner="nobody's")
-    with pytest.raises(Exception, match="nobody's"):
+    with pytest.raises(ConfigError, match="nobody's"):
+        broker.create_topic("t", partitioner="nobody's")
+    broker.create_topic("t", configs={"headrace.partitioner": "nobody's"})
+    with pytest.raises(ConfigError, match="nobody's"):
         broker.publish("t", b"x")
+    assert broker.publish("t", b"x", partition=0).offset == 0
 
 
 def test_topics_are_listed_and_deleted(broker) -> None:

@@ -125,7 +125,7 @@ def test_a_storage_that_nobody_registered_takes_only_its_own_topics(tmp_path) ->
         broker.create_topic("quick", storage="passing")
     from headrace.storage import registry  # noqa: PLC0415 - as if in another process
 
-    del registry._FACTORIES["passing"]
+    del registry.STORAGES._factories["passing"]
     with Broker(tmp_path) as again:
         again.publish("kept", b"1")
         with (

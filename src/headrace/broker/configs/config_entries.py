@@ -13,6 +13,7 @@ from headrace.config.topic import TOPIC_OPTIONS, TopicConfig
 
 _DEFAULTS: Final = BrokerConfig()
 _GROUP_DEFAULTS: Final = GroupAttachments()
+_TOPIC_DEFAULTS: Final = TopicConfig()
 
 
 class Synonym(NamedTuple):
@@ -46,8 +47,11 @@ def topic_entries(
     for name, option in TOPIC_OPTIONS.items():
         value = render_value(getattr(config, _attribute(name)))
         own = [Synonym(name, value, Source.TOPIC)] if settings.get(name) is not None else []
-        assert option.broker_name is not None
-        inherited = _broker_synonyms(option.broker_name, layers)
+        if option.broker_name is None:
+            default = render_value(getattr(_TOPIC_DEFAULTS, _attribute(name)))
+            inherited: tuple[Synonym, ...] = (Synonym(name, default, Source.DEFAULT),)
+        else:
+            inherited = _broker_synonyms(option.broker_name, layers)
         yield ConfigEntry(name, value, option, (*own, *inherited), is_read_only=False)
 
 

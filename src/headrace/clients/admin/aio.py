@@ -18,8 +18,10 @@ from headrace.clients.flows.cluster import TopicMetadata
 from headrace.clients.flows.groups import GroupDescription, GroupListing, MemberDescription
 from headrace.clients.flows.offsets import OffsetAndMetadata
 from headrace.clients.flows.scram import DEFAULT_ITERATIONS, MECHANISMS, UserDescription
+from headrace.clients.strategies import PartitionerChoice, StorageChoice, Strategies
 from headrace.config.options import Value
 from headrace.security.acls import AclBinding, AclFilter
+from headrace.serdes.serde import AnySerde
 from headrace.types import TopicPartition
 
 
@@ -86,10 +88,13 @@ class Admin:
         *,
         replication_factor: Int16 = -1,
         configs: Mapping[str, Value] | None = None,
-        storage: str | None = None,
-        partitioner: str | None = None,
-        serde: str | None = None,
-        key_serde: str | None = None,
+        storage: StorageChoice | None = None,
+        partitioner: PartitionerChoice | None = None,
+        partitioner_parameters: Mapping[str, Any] | None = None,
+        serde: AnySerde | None = None,
+        serde_parameters: Mapping[str, Any] | None = None,
+        key_serde: AnySerde | None = None,
+        key_serde_parameters: Mapping[str, Any] | None = None,
     ) -> None:
         """Create a topic.
 
@@ -100,11 +105,18 @@ class Admin:
             configs: Its configuration under Kafka's names: text, numbers or booleans. A name that ends with .ms takes
                 a duration ("1h"), one that ends with .bytes a size ("64MiB").
             storage: `headrace.storage`, where its records are kept.
-            partitioner: The name of the partitioner that Headrace's producers use, unless they are told otherwise.
-            serde: The name of the serde of its values, likewise.
-            key_serde: The name of the serde of its keys, likewise.
+            partitioner: The partitioner that Headrace's producers use, unless they are told otherwise: a name, which
+                is built in, registered or offered by an installed package; or a class or an object, of which the
+                topic keeps the name and the parameters.
+            partitioner_parameters: What the partitioner is made with, as keyword arguments; kept as JSON.
+            serde: The serde of its values: a name, a class or an object; or a type, whose values are JSON.
+            serde_parameters: What the serde is made with, as keyword arguments; kept as JSON. `{"schema": ...}` for
+                "avro".
+            key_serde: The serde of its keys.
+            key_serde_parameters: What the serde of its keys is made with.
 
         Raises:
+            ConfigError: Nothing is known here by the name of a partitioner or serde, or the parameters do not fit it.
             ApiError: TOPIC_ALREADY_EXISTS, or what is wrong with name, numbers or configuration.
         """
         await self._driver.run(
@@ -113,10 +125,15 @@ class Admin:
                 partitions,
                 replication_factor,
                 configs or {},
-                storage=storage,
-                partitioner=partitioner,
-                serde=serde,
-                key_serde=key_serde,
+                Strategies(
+                    storage,
+                    partitioner,
+                    partitioner_parameters,
+                    serde,
+                    serde_parameters,
+                    key_serde,
+                    key_serde_parameters,
+                ),
             )
         )
 

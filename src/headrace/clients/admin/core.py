@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from headrace.clients.admin.offsets import Reset, lag, reset_offsets, topic_partitions
+from headrace.clients.arguments import shown
 from headrace.clients.config import ClientConfig, parse_config
 from headrace.clients.flows import acls, admin, alter, attachments, groups, metadata, offsets, scram
 from headrace.clients.flows.admin import ClusterDescription, ConfigEntry, NewTopic, ResourceType
@@ -16,10 +17,10 @@ from headrace.clients.flows.effects import ClientState, Flow
 from headrace.clients.flows.groups import GroupDescription, GroupListing, MemberDescription
 from headrace.clients.flows.offsets import OffsetAndMetadata
 from headrace.clients.flows.scram import UserDescription
-from headrace.clients.flows.topic_settings import KEY_SERDE, PARTITIONER, SERDE
+from headrace.clients.strategies import Strategies, configs_of
 from headrace.config.options import Value, render_value
 from headrace.config.units import plain_number
-from headrace.errors import ApiError, ErrorCode
+from headrace.errors import ApiError, ConfigError, ErrorCode
 from headrace.security.acls import AclBinding, AclFilter
 from headrace.types import TopicPartition
 
@@ -53,18 +54,29 @@ class AdminCore:
         partitions: int,
         replication_factor: int,
         configs: Mapping[str, Value],
-        *,
-        storage: str | None,
-        partitioner: str | None,
-        serde: str | None,
-        key_serde: str | None,
+        strategies: Strategies,
     ) -> Flow[None]:
         """Create a topic; what is None is left to the broker."""
-        named = {STORAGE: storage, PARTITIONER: partitioner, SERDE: serde, KEY_SERDE: key_serde}
-        given = {key: value for key, value in named.items() if value is not None}
+        objects = self._state.objects
+        found = strategies.named(keeps_objects=objects is not None)
+        given = configs_of(found)
+        if strategies.storage is not None:
+            given[STORAGE] = self._storage(strategies.storage)
         topic = NewTopic(name, partitions, replication_factor, {**configs, **given})
         _raise(name, (yield from admin.create_topics(self._state, [topic], self._timeout_ms)))
+        if objects is not None:
+            objects.keep(name, found)
         self._state.stale_topics.add(name)
+
+    def _storage(self, storage: Any) -> str:
+        if isinstance(storage, str):
+            return storage
+        if self._state.objects is None:
+            raise ConfigError(
+                f"storage: a broker elsewhere knows storages by name, not {shown(storage)}: register it in the "
+                "broker's process"
+            )
+        return self._state.objects.keep_storage(storage)
 
     def delete_topic(self, name: str) -> Flow[None]:
         """Delete a topic."""

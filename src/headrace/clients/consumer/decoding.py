@@ -10,7 +10,8 @@ from headrace.clients.engine import Engine
 from headrace.clients.flows.cluster import NO_TOPIC_ID
 from headrace.clients.flows.effects import Flow
 from headrace.clients.flows.topic_settings import hidden_settings, topic_settings
-from headrace.errors import HeadraceError
+from headrace.errors import ConfigError, HeadraceError
+from headrace.registers import Named
 from headrace.serdes.plain import BytesSerde
 
 Decode = Callable[[bytes], Any]
@@ -33,7 +34,7 @@ class Reports(Protocol):
         """Tell the program's operator something."""
 
 
-Resolve = Callable[[str], Deserializer]
+Resolve = Callable[[Named], Deserializer]
 
 
 class Decoders:
@@ -53,7 +54,7 @@ class Decoders:
             engine: What runs the look-ups.
             key_serde: For the keys of all topics; None asks each topic.
             serde: For the values of all topics; None asks each topic.
-            resolve: Returns the serde of a name; None takes bytes where no serde is given.
+            resolve: Returns the serde that a topic names; None takes bytes where no serde is given.
             reports: Told when a topic's serdes are not known here, or may not be.
         """
         self._engine = engine
@@ -110,16 +111,22 @@ class Decoders:
                     if not given
                 ]
                 self._reports.warn(hidden_settings(topic, "consumer", ", ".join(missing)))
-            self._known[topic] = (
-                self._choose(0, self._key, named.key_serde),
-                self._choose(1, self._value, named.serde),
-            )
+            try:
+                self._known[topic] = (
+                    self._choose(0, self._key, named.key_serde),
+                    self._choose(1, self._value, named.serde),
+                )
+            except ConfigError as error:
+                raise ConfigError(
+                    f"topic {topic!r} names its serdes in its configuration: {error}. To do without them, give the "
+                    "consumer its own: serde='bytes', key_serde='bytes'"
+                ) from error
 
-    def _choose(self, index: int, given: Decode | None, name: str | None) -> Decode | None:
-        if self._given[index] or name is None:
+    def _choose(self, index: int, given: Decode | None, named: Named | None) -> Decode | None:
+        if self._given[index] or named is None:
             return given
         assert self._resolve is not None, "only then topics are asked"
-        return _decode_of(self._resolve(name))
+        return _decode_of(self._resolve(named))
 
 
 def _decode_of(serde: Deserializer | None) -> Decode | None:

@@ -22,12 +22,13 @@ from headrace.clients.drivers.entry import (
 )
 from headrace.clients.drivers.interrupts import GuardedCondition, interrupts, uninterrupted
 from headrace.clients.engine import Engine, Outcome, Task, Timer
-from headrace.clients.flows.effects import Call, ClientState, Flow
+from headrace.clients.flows.effects import Call, ClientState, Flow, GivenObjects
 from headrace.errors import ClosedError, HeadraceError, InternalError, TransportError
 from headrace.forking import FORKED, disown_in_children
 
 if TYPE_CHECKING:
     from headrace.clients.producer.partitioners import Partitioner
+    from headrace.registers import Named
 
 T = TypeVar("T")
 
@@ -67,6 +68,10 @@ class LocalTarget(Protocol):
     """When the background will look next; 0 when there is none or it is awake."""
 
     @property
+    def objects(self) -> GivenObjects:
+        """What programs gave to topics as classes and objects."""
+
+    @property
     def virtual(self) -> bool:
         """Whether time stands still but for `wait`, which moves it."""
 
@@ -100,7 +105,7 @@ class LocalTarget(Protocol):
             to give up.
         """
 
-    def share_partitioner(self, topic: str, name: str, new: Partitioner) -> Partitioner:
+    def share_partitioner(self, topic: str, named: Named, new: Partitioner) -> Partitioner:
         """Return the partitioner of a topic, by the name in its metadata: what all use, or a `new` one."""
 
     def pump(self) -> int | None:
@@ -199,6 +204,7 @@ class Local:
         self.inbox: deque[tuple[OnDone, Outcome]] = deque()
         self._config = config
         self._transport = LocalTransport(target, self)
+        state.objects = target.objects
         self.engine = Engine(
             state,
             self._transport,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from headrace.errors import ErrorCode
+from headrace.registers import Named
 from headrace.types import TopicPartition
 
 NO_LEADER = -1
@@ -53,11 +54,11 @@ class TopicMetadata:
 
 
 class TopicSettings(NamedTuple):
-    """What a topic's configuration tells Headrace's clients: names; None where it says nothing."""
+    """What a topic's configuration tells Headrace's clients; None where it says nothing."""
 
-    partitioner: str | None = None
-    serde: str | None = None
-    key_serde: str | None = None
+    partitioner: Named | None = None
+    serde: Named | None = None
+    key_serde: Named | None = None
     may_read: bool = True
     """Whether the client may read that at all."""
 

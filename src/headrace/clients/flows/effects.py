@@ -9,13 +9,14 @@ the flow by raising the cause that the sleep carries.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from headrace.clients.flows.cluster import ClusterMetadata, TopicSettings
 from headrace.errors import HeadraceError, ProtocolError
 from headrace.protocol.codec import Message
+from headrace.registers import Named
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Message)
@@ -87,6 +88,19 @@ class Backoff:
         return Sleep(duration_ms, cause)
 
 
+class GivenObjects(Protocol):
+    """Classes and objects that programs gave to topics of a broker in their own process."""
+
+    def find(self, topic: str, config: str, named: Named) -> Named:
+        """Return what a topic's metadata name, with the object behind it if one was given."""
+
+    def keep(self, topic: str, strategies: Mapping[str, Named]) -> None:
+        """Remember what a topic was created with, by the name of the config."""
+
+    def keep_storage(self, storage: Any) -> str:
+        """Make a storage known to this broker; return its name."""
+
+
 @dataclass(slots=True)
 class ClientState:
     """What the flows of one client know between calls."""
@@ -100,6 +114,8 @@ class ClientState:
     """Topics whose leaders must be asked for again before they are used."""
     topic_settings: dict[str, TopicSettings] = field(default_factory=dict)
     """What the metadata of topics says to Headrace's clients, as far as asked for."""
+    objects: GivenObjects | None = None
+    """Where the broker is in this process: what programs gave to `create_topic` as classes and objects."""
     retry_backoff_ms: int = 100
     retry_backoff_max_ms: int = 1000
 

@@ -1,5 +1,7 @@
 """What a topic's metadata tells Headrace's clients: how to partition and to (de)serialize its records.
 
+A name comes with its parameters: `headrace.serde` with `headrace.serde.parameters`, a JSON object.
+
 They are topic configs of Headrace's own. Other brokers do not know them, and a client that may not read configs does
 without, and warns: then the defaults count, or what the program gave to its producer and consumer.
 """
@@ -16,11 +18,14 @@ from headrace.protocol.messages.describe_configs import (
     DescribeConfigsResource,
     DescribeConfigsResponse,
 )
+from headrace.registers import Named
 
 TOPIC: Final = 2
 PARTITIONER: Final = "headrace.partitioner"
 SERDE: Final = "headrace.serde"
 KEY_SERDE: Final = "headrace.key.serde"
+PARAMETERS: Final = ".parameters"
+"""What is added to each of these names for the parameters that belong to it."""
 
 
 def topic_settings(state: ClientState, topic: str) -> Flow[TopicSettings]:
@@ -28,14 +33,14 @@ def topic_settings(state: ClientState, topic: str) -> Flow[TopicSettings]:
     backoff = state.backoff()
     while topic not in state.topic_settings:
         try:
-            state.topic_settings[topic] = yield from _ask(topic)
+            state.topic_settings[topic] = yield from _ask(state, topic)
         except TransportError as error:
             yield backoff.after(error)
     return state.topic_settings[topic]
 
 
-def _ask(topic: str) -> Flow[TopicSettings]:
-    names = [PARTITIONER, SERDE, KEY_SERDE]
+def _ask(state: ClientState, topic: str) -> Flow[TopicSettings]:
+    names = [name + end for name in (PARTITIONER, SERDE, KEY_SERDE) for end in ("", PARAMETERS)]
     resource = DescribeConfigsResource(
         resource_type=TOPIC, resource_name=topic, configuration_keys=names
     )
@@ -52,9 +57,15 @@ def _ask(topic: str) -> Flow[TopicSettings]:
     refused = any(
         result.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED for result in response.results
     )
-    return TopicSettings(
-        values.get(PARTITIONER), values.get(SERDE), values.get(KEY_SERDE), may_read=not refused
-    )
+
+    def named(config: str) -> Named | None:
+        name = values.get(config)
+        if name is None:
+            return None
+        found = Named(name, values.get(config + PARAMETERS) or "")
+        return found if state.objects is None else state.objects.find(topic, config, found)
+
+    return TopicSettings(named(PARTITIONER), named(SERDE), named(KEY_SERDE), may_read=not refused)
 
 
 def hidden_settings(topic: str, role: str, names: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any, Final, Generic, NoReturn, TypeVar
 
 from headrace.clients.arguments import shown
@@ -11,15 +12,15 @@ from headrace.clients.engine import Engine
 from headrace.clients.flows import list_offsets, metadata
 from headrace.clients.flows.cluster import NO_LEADER, TopicSettings
 from headrace.clients.flows.effects import Flow, Wait
-from headrace.clients.flows.topic_settings import hidden_settings, topic_settings
+from headrace.clients.flows.topic_settings import PARTITIONER, hidden_settings, topic_settings
 from headrace.clients.producer.batches import Batch, PartitionQueue
 from headrace.clients.producer.delivery import Delivery, Fate, check_callback
 from headrace.clients.producer.many import Many, Rows
 from headrace.clients.producer.partitioners import (
     KeyHash,
     Partitioner,
-    PartitionerFactory,
     Sticky,
+    Unusable,
     partitioner_factory,
 )
 from headrace.clients.producer.sender import Sender
@@ -38,13 +39,14 @@ from headrace.errors import (
 from headrace.records.builder import BatchBuilder, Headers
 from headrace.records.compression import Compression
 from headrace.records.decoding import MAX_HEADERS
+from headrace.registers import Named
 from headrace.serdes.plain import BytesSerde
 from headrace.serdes.serde import AnySerde, resolve_serde
 from headrace.types import TopicPartition
 
 D = TypeVar("D", bound=Delivery)
 
-DEFAULT_PARTITIONER: Final = "key_hash"
+DEFAULT_PARTITIONER: Final = Named("key_hash")
 LAST_ABORT_MS: Final = 5_000
 """How long a close tries at least to end a transaction that is open."""
 
@@ -94,7 +96,7 @@ class ProducerCore(Generic[D]):
         partitioner: str | type[Any] | Partitioner | None = None,
         serde: AnySerde | None = None,
         key_serde: AnySerde | None = None,
-        share: Callable[[str, str, Partitioner], Partitioner] | None = None,
+        share: Callable[[str, Named, Partitioner], Partitioner] | None = None,
         warn: Callable[[str], object] = lambda _: None,
     ) -> None:
         """Prepare a producer.
@@ -107,8 +109,8 @@ class ProducerCore(Generic[D]):
             partitioner: For all topics; None is what each topic's metadata says, or else `key_hash`.
             serde: For values; None is what each topic's metadata says, or else bytes.
             key_serde: For keys, likewise.
-            share: Given a topic, the name of its partitioner and a new one of it, returns the one that all producers of
-                this process use.
+            share: Given a topic, what it names its partitioner and a new one of it, returns the one that all producers
+                of this process use.
             warn: Told what the program's operator should know.
 
         Raises:
@@ -418,11 +420,10 @@ class ProducerCore(Generic[D]):
         yield from metadata.ensure(self._engine.state, [topic], auto_create=True)
         settings = yield from topic_settings(self._engine.state, topic)
         self._warn_if_hidden(topic, settings)
-        name = settings.partitioner or DEFAULT_PARTITIONER
-        factory: PartitionerFactory = self._partitioner or partitioner_factory(name)
-        partitioner = factory(self._choose)
+        named = settings.partitioner or DEFAULT_PARTITIONER
+        partitioner = self._new_partitioner(topic, named)
         if self._share is not None and self._partitioner is None:
-            partitioner = self._share(topic, name, partitioner)
+            partitioner = self._share(topic, named, partitioner)
         elif not self._has_begun and hasattr(partitioner, "begin"):
             partitioner.begin((yield from self._count_records(topic)))
         known = Topic(
@@ -433,6 +434,19 @@ class ProducerCore(Generic[D]):
         )
         self._known.setdefault(topic, known)
         self._learn_partitions([topic])
+
+    def _new_partitioner(self, topic: str, named: Named) -> Partitioner:
+        if self._partitioner is not None:
+            return self._partitioner(self._choose)
+        try:
+            return partitioner_factory(named)(self._choose)
+        except ConfigError as error:
+            reason = (
+                f"topic {topic!r} names its partitioner in {PARTITIONER}: {error}. To do without it, give the producer "
+                "another one, partitioner=..., or the record a partition; on the command line, --partitioner NAME or "
+                "MODULE:CLASS, or --partition N"
+            )
+            return Unusable(reason, partial(self.forget, topic))
 
     def _warn_if_hidden(self, topic: str, settings: TopicSettings) -> None:
         given = {
@@ -527,6 +541,11 @@ class ProducerCore(Generic[D]):
         yield from metadata.ensure(self._engine.state, [topic], auto_create=True)
         return [partition for _, partition in self._engine.state.metadata.partitions(topic)]
 
+    def forget(self, topic: str) -> None:
+        """Look a topic's serdes and partitioner up again with the next record for it."""
+        self._known.pop(topic, None)
+        self._engine.state.topic_settings.pop(topic, None)
+
     # What the sender reports
 
     def _check_open(self) -> None:
@@ -564,9 +583,7 @@ class ProducerCore(Generic[D]):
             topic = self._known.get(name)
             partitions = known.partitions(name)
             if topic is not None and topic.is_recreated(known.topic_id(name)):
-                # Its serdes and its partitioner are looked up again.
-                del self._known[name]
-                self._engine.state.topic_settings.pop(name, None)
+                self.forget(name)
                 continue
             if topic is not None and partitions:
                 topic.count = len(partitions)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from struct import Struct
-from typing import ClassVar, Final, Protocol, runtime_checkable
+from typing import Any, ClassVar, Final, Protocol, runtime_checkable
 
+from headrace.clients.arguments import shown
 from headrace.errors import ConfigError
 from headrace.records.accel import kernels
+from headrace.registers import Named, Register
 
 _SEED: Final = 0x9747B28C
 _FACTOR: Final = 0x5BD1E995
@@ -25,11 +27,12 @@ Choose = Callable[[int], int]
 class Partitioner(Protocol):
     """Chooses partitions for the records of one topic.
 
-    Besides `partition`, a class of one's own may have
+    Besides `partition`, your class may have
     `batch_closed(partition, available)`, called when a partition's batch takes no more records;
     `dump() -> bytes` and `load(bytes)`, by which an embedded broker shares one partitioner among its producers and
-    keeps its state over a restart; and
-    `begin(count)`, called with the number of records that the topic has had, if no state was kept.
+    keeps its state over a restart;
+    `begin(count)`, called with the number of records that the topic has had, if no state was kept; and
+    `name` and `parameters` (a dictionary), by which other processes can make the same one, see `create_topic`.
     """
 
     def partition(
@@ -183,45 +186,89 @@ class Random:
 
 PartitionerFactory = Callable[[Choose], Partitioner]
 
-_FACTORIES: dict[str, PartitionerFactory] = {
-    kind.name: kind for kind in (KeyHash, RoundRobin, Sticky, Random)
-}
+PARTITIONERS: Final[Register[Partitioner]] = Register(
+    "partitioner",
+    "headrace.partitioners",
+    "headrace.register_partitioner",
+    {kind.name: kind for kind in (KeyHash, RoundRobin, Sticky, Random)},
+)
+CHOOSE: Final = "choose"
+"""The parameter of a factory that gets the producer's source of randomness."""
 
 
-def register_partitioner(name: str, factory: PartitionerFactory) -> None:
+def register_partitioner(name: str, factory: Callable[..., Partitioner]) -> None:
     """Make a partitioner known under a name, which then may stand in a topic's `headrace.partitioner`.
 
     Args:
         name: The name.
-        factory: Called for each topic with a function that returns a random number below its argument.
+        factory: Returns a partitioner; a class does. It is called for each topic, with the topic's
+            `headrace.partitioner.parameters` as keyword arguments. If it has a parameter named `choose`, that is a
+            function that returns a random number below its argument.
+
+    Raises:
+        ConfigError: The name or the factory cannot be used.
     """
-    _FACTORIES[name] = factory
+    PARTITIONERS.add(name, factory)
 
 
-def partitioner_factory(given: str | type[Partitioner] | Partitioner) -> PartitionerFactory:
+def partitioner_factory(given: str | Named | type[Any] | Partitioner) -> PartitionerFactory:
     """Return what makes a topic's partitioner.
 
     Args:
-        given: A registered name, a class without arguments, or an object that serves all topics.
+        given: A registered name, the name of an entry point in the group `headrace.partitioners`, a class, which is
+            called as a registered one is, or an object that serves all topics. What a topic's metadata name comes with
+            its parameters.
 
     Raises:
         ConfigError: Nothing has that name, or the object is no partitioner.
     """
-    if isinstance(given, str):
-        if given not in _FACTORIES:
-            raise ConfigError(
-                f"no partitioner is called {given!r}: known are {', '.join(sorted(_FACTORIES))}; "
-                "one of your own is made known by headrace.register_partitioner(name, class)"
+    named = Named(given) if isinstance(given, str) else given
+    if isinstance(named, Named):
+        if named.given is None:
+            factory = PARTITIONERS.find(named.name)
+            return lambda choose: PARTITIONERS.build(
+                named.name, factory, named.parameters, choose=choose
             )
-        return _FACTORIES[given]
-    if isinstance(given, type):
-        kind = given
-        if not callable(getattr(kind, "partition", None)):
-            raise ConfigError(f"{kind.__name__} is no partitioner: it has no method partition")
-        if kind in (KeyHash, RoundRobin, Sticky, Random):
-            return kind
-        return lambda _choose: kind()
-    if not isinstance(given, Partitioner):
-        raise ConfigError(f"{given!r} is no partitioner: it has no method partition")
-    shared = given
-    return lambda _choose: shared
+        value, name, parameters = named.given.value, named.name, named.parameters
+    else:
+        value, name, parameters = named, "", ""
+    check_partitioner(value)
+    if isinstance(value, type):
+        return lambda choose: PARTITIONERS.build(
+            name or value.__name__, value, parameters, choose=choose
+        )
+    return lambda _choose: value
+
+
+def check_partitioner(given: object) -> None:
+    """Check a class or an object.
+
+    Raises:
+        ConfigError: It is no partitioner.
+    """
+    if not callable(getattr(given, "partition", None)):
+        name = given.__name__ if isinstance(given, type) else shown(given)
+        raise ConfigError(f"{name} is no partitioner: it has no method partition")
+
+
+class Unusable:
+    """Stands for a partitioner that cannot be made, until a record needs it: one with a partition does not."""
+
+    def __init__(self, reason: str, forget: Callable[[], object]) -> None:
+        """Prepare a partitioner.
+
+        Args:
+            reason: What to tell.
+            forget: Has the producer look at the topic again, as the partitioner may be known by then.
+        """
+        self._reason = reason
+        self._forget = forget
+
+    def partition(self, *_record: object) -> int:
+        """Refuse to choose.
+
+        Raises:
+            ConfigError: Always.
+        """
+        self._forget()
+        raise ConfigError(self._reason)

@@ -22,7 +22,6 @@ from headrace.kinesis.bridge.shard_copy import Destination, Progress, ShardCopy
 from headrace.kinesis.client.backoff import FIRST_CONTACT_MS
 from headrace.kinesis.client.settings import AwsClient, open_client
 from headrace.kinesis.group.member import Member
-from headrace.kinesis.group.owners import process_owner
 from headrace.kinesis.leases.opening import open_store
 from headrace.kinesis.reading.reader import Reader, ShardReader
 from headrace.kinesis.reading.settings import ReadSettings
@@ -134,14 +133,7 @@ class IntoTopicBridge:
                         )
                     )
             settings = replace(plan.lease_settings, start=start)
-            self._member = Member(
-                store,
-                plan.group,
-                {stream.stream: shards},
-                self,
-                settings,
-                owner=process_owner("headrace-bridge"),
-            )
+            self._member = Member(store, plan.group, {stream.stream: shards}, self, settings)
             stack.push_async_callback(self._end)
             await self._member.start()
             await self._wait(stopping, shards)

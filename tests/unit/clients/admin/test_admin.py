@@ -90,11 +90,11 @@ def test_configs_are_set_and_taken_back(admin) -> None:
 
 
 def test_what_clients_need_to_know_is_kept_with_the_topic(admin) -> None:
-    admin.create_topic("t", partitioner="murmur2", serde="json", key_serde="str")
+    admin.create_topic("t", partitioner="sticky", serde="json", key_serde="str")
     configs = admin.configs("t")
     assert configs["headrace.serde"].value == "json"
     assert configs["headrace.key.serde"].value == "str"
-    assert configs["headrace.partitioner"].value == "murmur2"
+    assert configs["headrace.partitioner"].value == "sticky"
 
 
 def test_records_are_deleted_below_an_offset_or_all(admin, world) -> None:
