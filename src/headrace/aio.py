@@ -1,4 +1,4 @@
-"""The asyncio twins of `headrace.Producer`, `Consumer` and `Admin`: the same methods, to be awaited."""
+"""The asyncio twins of `headrace.Producer`, `Consumer` and `Admin`: the same methods; every one may be awaited."""
 
 from __future__ import annotations
 

@@ -184,7 +184,9 @@ async def described(shards: StreamShards) -> StreamDescription:
 def check_nobody_lives(group: str, watch: Watched, doing: str) -> None:
     """Exit with code 1 if members are active."""
     if watch.alive:
-        owners = ", ".join(sorted(watch.alive))
+        from headrace.core.lease.names import shown  # noqa: PLC0415 - not for `--help`
+
+        owners = ", ".join(sorted(shown(watch.alive).values()))
         fail(f"group {group!r} has active members ({owners}): stop them, and {doing} then")
 
 

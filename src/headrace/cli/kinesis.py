@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -86,7 +86,8 @@ def describe(place: Place, *, as_json: bool, group: str, **options: Any) -> None
     """Describe a group: for each shard who reads it, how far, and how long its oldest record has waited.
 
     The lag costs one of the five reads a second that a shard allows. States: owned; silent, with --watch; free; waits,
-    for the shards that it came from; ended, read to its end. Exit code 1 if there is no such group.
+    for the shards that it came from; ended, read to its end. An owner has the name that its program gave it, and its
+    whole member id where several have one name. Exit code 1 if there is no such group.
     """
     documents = finished(_describe(place, group, options))
     if as_json:
@@ -99,7 +100,8 @@ def describe(place: Place, *, as_json: bool, group: str, **options: Any) -> None
 
 
 async def _describe(place: Place, group: str, options: dict[str, Any]) -> list[dict[str, Any]]:
-    from headrace.kinesis.leases.administration import watched  # noqa: PLC0415 - not for `--help`
+    from headrace.core.lease.names import shown  # noqa: PLC0415 - not for `--help`
+    from headrace.kinesis.leases.administration import watched  # noqa: PLC0415 - as above
 
     wait_ms = round(options["watch_s"] * 1000)
     documents = []
@@ -111,15 +113,21 @@ async def _describe(place: Place, group: str, options: dict[str, Any]) -> list[d
                 lags = await _lags(place, stream, watch.leases)
             ended = {lease.key.shard for lease in watch.leases if lease.checkpoint.is_end}
             there = {lease.key.shard for lease in watch.leases}
+            members = {lease.owner for lease in watch.leases} | {
+                lease.next_owner for lease in watch.leases
+            }
+            names = shown(member for member in members if member is not None)
             silent = {lease.owner for lease in watch.leases} - watch.alive if wait_ms else set()
             documents.append(
                 {
                     "group": group,
                     "stream": stream,
-                    "owners": sorted({lease.owner for lease in watch.leases if lease.owner}),
+                    "owners": sorted(
+                        {names[lease.owner] for lease in watch.leases if lease.owner is not None}
+                    ),
                     "lag_ms": max((lag for lag in lags if lag is not None), default=None),
                     "shards": [
-                        _row(lease, _state(lease, silent, there - ended), lag)
+                        _row(lease, _state(lease, silent, there - ended), lag, names)
                         for lease, lag in zip(watch.leases, lags, strict=True)
                     ],
                 }
@@ -135,16 +143,17 @@ def _state(lease: Lease, silent: set[str | None], unfinished: set[str]) -> str:
     return "waits" if lease.parents & unfinished else "free"
 
 
-def _row(lease: Lease, state: str, lag_ms: int | None) -> dict[str, Any]:
+def _row(lease: Lease, state: str, lag_ms: int | None, names: Mapping[str, str]) -> dict[str, Any]:
     return {
         "shard": lease.key.shard,
         "state": state,
-        "owner": lease.owner,
+        "owner": None if lease.owner is None else names[lease.owner],
+        "member_id": lease.owner,
         "epoch": lease.epoch,
         "position": position_text(lease.checkpoint),
         "lag_ms": lag_ms,
         "bytes_per_s": round(lease.bytes_per_s),
-        "next_owner": lease.next_owner,
+        "next_owner": None if lease.next_owner is None else names[lease.next_owner],
         "parents": sorted(lease.parents),
     }
 

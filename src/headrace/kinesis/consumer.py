@@ -6,37 +6,31 @@ import asyncio
 import logging
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from headrace.errors import ClosedError, ConfigError, LeaseLostError
 from headrace.forking import FORKED, disown_in_children
-from headrace.kinesis.client.settings import AwsSettings
+from headrace.kinesis.client.streams import stream_name
+from headrace.kinesis.given import GivenClients, ShardLog
+from headrace.kinesis.group.owners import process_owner
+from headrace.kinesis.messages import Message, bound, message_of, place_of
 from headrace.kinesis.records import StreamRecord
+from headrace.kinesis.stream import LATEST
 from headrace.kinesis.stream import kinesis as streams_of
 from headrace.types import TopicPartition
 
 if TYPE_CHECKING:
-    from headrace.kinesis.client.settings import AwsClient
+    from headrace.kinesis.client.settings import AwsClient, AwsSettings
     from headrace.kinesis.group.consumer import StreamConsumer
     from headrace.kinesis.leases.store import LeaseStore
 
+__all__ = ["Consumer", "Message"]
+
 DRAIN_TIMEOUT_S: Final = 30.0
+LEAVE_TIMEOUT_S: Final = 40.0
+"""How long it takes at most to give the shards away: the batch that is processed, and then the store of leases."""
 FETCH_TIMEOUT_S: Final = 1.0
-
 _log: Final = logging.getLogger("headrace.kinesis")
-
-
-class Message(NamedTuple):
-    """A record of a stream."""
-
-    id: str
-    """What `checkpoint` takes: the shard, the sequence number, and the number of the user record of an aggregate."""
-    payload: bytes
-    stream: str
-    shard_id: str
-    partition_key: str
-    ts_server: int
-    """When Kinesis stored it, in milliseconds since 1970."""
 
 
 class Consumer:
@@ -52,6 +46,17 @@ class Consumer:
     handles several records at once.
     """
 
+    _source: StreamConsumer | None = None
+    _work: asyncio.Task[None] | None = None
+    """What processes the batch."""
+    _cleaning: asyncio.Task[None] | None = None
+    _batch: list[StreamRecord]
+    """What was fetched last and is not checkpointed to its end."""
+    _ran: asyncio.Event
+    """`run` is not fetching or processing."""
+    _stopped = False
+    _forked = False
+
     def __init__(
         self,
         stream: str,
@@ -59,7 +64,7 @@ class Consumer:
         *,
         owner: str | None = None,
         table: str = "headrace-leases",
-        initial_checkpoint: str | datetime = "TRIM_HORIZON",
+        initial_checkpoint: str | datetime = LATEST,
         lock_duration: int = 60_000,
         wait_time_acquire: int = 5_000,
         batch_size: int = 100,
@@ -68,53 +73,53 @@ class Consumer:
         aws: AwsSettings | None = None,
         leases: str | LeaseStore | None = None,
         poll_ms: int = 1_000,
+        logger: Any = None,
     ) -> None:
         """Prepare a consumer; nothing is connected before the first fetch.
 
         Args:
             stream: Name or ARN.
             group: Its members share the shards; every group gets every record.
-            owner: What messages call this one; two may have one name, as each has an identity besides.
-            table: Of DynamoDB, where leases are.
-            initial_checkpoint: Where the group begins: TRIM_HORIZON, LATEST, AFTER:<sequence number>, or a time.
+            owner: What the table and `headrace kinesis describe` call this process; None is host and process id.
+            table: Of DynamoDB, where leases are; it is created if there is none.
+            initial_checkpoint: Where a new group begins: LATEST, TRIM_HORIZON, AFTER:<sequence number>, or a time.
             lock_duration: After so long without a sign of life shards are others', in milliseconds.
-            wait_time_acquire: How often it is looked for shards to take, in milliseconds.
+            wait_time_acquire: How often the consumer looks for shards to take, in milliseconds.
             batch_size: Messages of a batch at most.
-            kinesis: A client of aiobotocore; None opens one.
-            dynamodb: Likewise.
+            kinesis: A client of aiobotocore, or what `session.create_client("kinesis")` returns; None opens one.
+            dynamodb: The same for DynamoDB.
             aws: Region, keys and endpoint of clients that are opened.
             leases: Another store of leases than a table, as `sqlite:///leases.db`.
             poll_ms: How often a shard without news is read, in milliseconds.
+            logger: One of `logging`, or one with `bind`, as structlog's; None is `headrace.kinesis`.
 
         Raises:
             ConfigError: It makes no sense, and says why.
         """
-        if batch_size < 1:
-            raise ConfigError(f"batch_size={batch_size}: it is at least 1")
-        self.stream = stream
-        self.group = group
-        self.owner = owner or "consumer"
-        self._batch_size = batch_size
+        self.stream, self.group = stream, group
+        self.owner = owner or process_owner("consumer")
+        self._batch_size = _at_least_one(batch_size)
+        self._given = GivenClients(aws, kinesis=kinesis, dynamodb=dynamodb)
         self._streams = streams_of(
             stream,
-            aws=_settings(aws, {"kinesis": kinesis, "dynamodb": dynamodb}),
+            aws=self._given.settings,
             start=initial_checkpoint,
             leases=leases or f"dynamodb://{table}",
             lease_duration_ms=lock_duration,
             scan_ms=wait_time_acquire,
             poll_ms=poll_ms,
+            owner=self.owner,
         )
-        self._source: StreamConsumer | None = None
-        self._batch: list[StreamRecord] = []
-        """What was fetched last and is not checkpointed to its end."""
-        self._done = asyncio.Event()
-        self._work: asyncio.Task[None] | None = None
-        self._stopped = self._cleaned = self._forked = False
+        fields = {"table": table, "stream": stream, "group": group, "owner": self.owner}
+        self._logger = bound(_log if logger is None else logger, **fields)
+        self._shard_log, self._batch = ShardLog(self._logger), []
+        self._done, self._ran = asyncio.Event(), asyncio.Event()
+        self._ran.set()
         disown_in_children(self)
 
     def disown(self) -> None:
         """Become closed, in a forked child: the leases are the parent's."""
-        self._stopped = self._cleaned = self._forked = True
+        self._stopped = self._forked = True
 
     async def __aenter__(self) -> Self:
         return self
@@ -137,12 +142,14 @@ class Consumer:
 
     async def run(self) -> None:
         """Fetch, process and checkpoint until `stop`, then give the shards to others."""
+        self._ran.clear()
         try:
             while not self._stopped:
                 batch = await self.fetch()
                 if batch:
                     await self._process(batch)
         finally:
+            self._ran.set()
             await self.clean()
 
     def stop(self) -> None:
@@ -159,48 +166,98 @@ class Consumer:
             ClosedError: `clean` was called.
             KinesisError: The stream cannot be read.
         """
+        self._check_open()
         source = await self._begun()
         self._end_batch()
-        self._batch = await source.poll(FETCH_TIMEOUT_S, self._batch_size)
-        return [_message(record) for record in self._batch]
+        batch = await source.poll(FETCH_TIMEOUT_S, self._batch_size)
+        if self._cleaning is not None:
+            return []  # the shards were given to others meanwhile
+        self._batch = batch
+        self._shard_log.look(source)
+        if batch:
+            self._logger.debug(
+                "batch fetched",
+                shard_id=batch[0].shard,
+                messages=len(batch),
+            )
+        return [message_of(record) for record in batch]
 
-    async def checkpoint(self, message_id: str) -> None:
-        """Take a message of the last batch and all before it in its shard for processed, and wait until that is safe.
+    async def checkpoint(self, message_id: str) -> bool:
+        """Take a message that was fetched, and all before it in its shard, for processed, and wait until that is safe.
+
+        Returns:
+            True when that is stored; also for a message before an earlier checkpoint. False when the shard is not this
+            member's any more: messages behind the last checkpoint come again, here or elsewhere.
 
         Raises:
-            LeaseLostError: The shard is another's: the messages come again there.
-            ConfigError: It is no message of the last batch.
+            ConfigError: It is not the id of a message.
+            ClosedError: The consumer belongs to the parent of this forked process.
         """
-        source = await self._begun()
-        ids = [_id(record) for record in self._batch]
-        if message_id not in ids:
-            raise ConfigError(f"{message_id!r} is the id of no message of the last batch")
-        record = self._batch[ids.index(message_id)]
-        await source.commit({_name(record): record.offset + 1})
-        if message_id == ids[-1]:
+        name, offset = place_of(message_id, stream_name(self.stream))
+        if self._forked:
+            raise ClosedError(f"{self.owner}: the consumer {FORKED}")
+        if self._source is None or not await self._stored(self._source, name, offset + 1):
+            self._logger.warning("checkpoint refused: the shard is another's", id=message_id)
+            return False
+        self._logger.debug("checkpoint stored", id=message_id)
+        if self._batch and _name(self._batch[-1]) == name and self._batch[-1].offset <= offset:
             self._end_batch()
+        return True
 
     async def clean(self) -> None:
-        """Give all shards to others, with what is checkpointed, and disconnect; may be called again."""
-        if self._cleaned:
+        """Give all shards to others, with what is checkpointed, and disconnect; may be called again.
+
+        A batch that `run` is processing at that moment is finished before, for half a minute at most.
+        """
+        if self._forked:
             return
-        self._cleaned = True
-        self._end_batch()
-        if self._source is not None:
-            await self._source.leave(DRAIN_TIMEOUT_S)
+        if self._cleaning is None:
+            self._stopped = True
+            if self._work is None or asyncio.current_task() is self._work:
+                self._end_batch()
+            self._cleaning = asyncio.create_task(self._leave())
+        await asyncio.shield(self._cleaning)
 
     # Within
 
-    async def _begun(self) -> StreamConsumer:
-        if self._cleaned:
+    async def _leave(self) -> None:
+        try:
+            if self._source is not None:
+                await self._source.leave(LEAVE_TIMEOUT_S)
+                self._shard_log.look(self._source)
+            await self._ran.wait()  # or else its task would be left when the event loop ends
+        finally:
+            await self._given.close()
+
+    def _check_open(self) -> None:
+        if self._forked or self._cleaning is not None:
             state = FORKED if self._forked else "is closed"
             raise ClosedError(f"{self.owner}: the consumer {state}")
+
+    async def _begun(self) -> StreamConsumer:
         if self._source is None:
+            await self._given.open()
             self._source = self._streams.open_source(
-                self.group, delivery="at_most_once", drain_timeout_s=DRAIN_TIMEOUT_S
+                self.group,
+                delivery="at_most_once",
+                drain_timeout_s=DRAIN_TIMEOUT_S,
+                client_id="consumer",
             )
             await self._source.begin(self)
         return self._source
+
+    async def _stored(self, source: StreamConsumer, name: TopicPartition, position: int) -> bool:
+        """Store how far a shard is processed; return whether the shard is this member's."""
+        fetched = source.positions().get(name)
+        if fetched is None or position > fetched:
+            return (
+                False  # it was lost, and perhaps has come back since: then its messages come again
+            )
+        try:
+            await source.commit({name: position})
+        except LeaseLostError:
+            return False
+        return True
 
     def _end_batch(self) -> None:
         self._batch = []
@@ -211,17 +268,20 @@ class Consumer:
         try:
             await self._work
             await self.checkpoint(batch[-1].id)
-        except (LeaseLostError, asyncio.CancelledError) as error:
+        except asyncio.CancelledError:
             current = asyncio.current_task()
             if current is not None and current.cancelling():
                 self._work.cancel()
                 await asyncio.gather(self._work, return_exceptions=True)
                 raise
-            if isinstance(error, asyncio.CancelledError) and self._batch:
+            if self._batch:
                 raise  # the program's own
-            _log.warning("%s: %s was lost while it was processed", self.owner, batch[0].shard_id)
+            self._logger.warning(
+                "the shard was lost while a batch was processed", shard_id=batch[0].shard_id
+            )
         finally:
             self._work = None
+            self._end_batch()
 
     # What the source says
 
@@ -233,12 +293,11 @@ class Consumer:
                     self._done.clear()
                     await self._done.wait()
         except TimeoutError:
-            _log.warning(
-                "%s: %s goes to another member, and a batch of it is still processed after %g s: that member processes "
-                "the batch again. Make batches smaller",
-                self.owner,
-                self._batch[0].shard,
-                DRAIN_TIMEOUT_S,
+            self._logger.warning(
+                "the shard goes to another member, and a batch of it is still processed: that member processes the "
+                "batch again. Make batches smaller",
+                shard_id=self._batch[0].shard,
+                waited_s=DRAIN_TIMEOUT_S,
             )
 
     async def on_lost(self, partitions: list[TopicPartition]) -> None:
@@ -249,27 +308,11 @@ class Consumer:
                 self._work.cancel()
 
 
-def _settings(aws: AwsSettings | None, clients: dict[str, AwsClient | None]) -> AwsSettings:
-    given = {name: client for name, client in clients.items() if client is not None}
-    if aws is not None and given:
-        raise ConfigError("aws= opens clients: give either it, or kinesis= and dynamodb=")
-    return aws or AwsSettings(clients=given)
+def _at_least_one(batch_size: int) -> int:
+    if batch_size < 1:
+        raise ConfigError(f"batch_size={batch_size}: it is at least 1")
+    return batch_size
 
 
 def _name(record: StreamRecord) -> TopicPartition:
     return TopicPartition(record.topic, record.partition)
-
-
-def _id(record: StreamRecord) -> str:
-    return f"{record.shard}:{record.place}"
-
-
-def _message(record: StreamRecord) -> Message:
-    return Message(
-        _id(record),
-        record.value,
-        record.topic,
-        record.shard,
-        record.key.decode(),
-        record.timestamp_ms,
-    )

@@ -25,7 +25,7 @@ class StreamRecord(ConsumerRecord):
     @property
     def shard(self) -> str:
         """The shard's id."""
-        return f"shardId-{self.partition:012d}"
+        return shard_name(self.partition)
 
     @property
     def sequence_number(self) -> str:
@@ -48,6 +48,11 @@ class StreamRecord(ConsumerRecord):
 def offset_of(sequence_number: str, sub_sequence: int | None) -> int:
     """Return the offset of a record."""
     return int(sequence_number) << SUB_BITS | (0 if sub_sequence is None else sub_sequence + 1)
+
+
+def shard_name(partition: int) -> str:
+    """Return the id of the shard that has a number."""
+    return f"shardId-{partition:012d}"
 
 
 def partition_of(shard: str) -> int:

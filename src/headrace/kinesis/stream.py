@@ -11,6 +11,7 @@ from headrace.core.lease.checkpoint import TRIM_HORIZON, Checkpoint, at_timestam
 from headrace.core.lease.settings import LeaseSettings
 from headrace.errors import ConfigError
 from headrace.kinesis.client.settings import AwsClient, AwsSettings
+from headrace.kinesis.group.owners import check_owner, process_owner
 from headrace.kinesis.reading.settings import ReadSettings
 
 if TYPE_CHECKING:
@@ -40,12 +41,16 @@ class Streams:
     lease: LeaseSettings
     reading: ReadSettings = field(default_factory=ReadSettings)
     fan_out: bool | str = False
+    owner: str | None = None
+    """What leases show for this process; None is the program with host and process id."""
 
     def __post_init__(self) -> None:
         if not self.names or not all(self.names):
             raise ConfigError('kinesis() needs the name or the ARN of a stream: kinesis("orders")')
         if len(set(self.names)) < len(self.names):
             raise ConfigError(f"kinesis({', '.join(map(repr, self.names))}) names a stream twice")
+        if self.owner is not None:
+            check_owner(self.owner)
 
     def check(self, *, delivery: str, dead_letter: bool | str) -> None:
         """Refuse what streams do not have.
@@ -62,12 +67,20 @@ class Streams:
                 "with what you write, and take nothing of a lower one; dedupe= passes over what comes twice"
             )
 
-    def open_source(self, group: str, *, delivery: str, drain_timeout_s: float) -> StreamConsumer:
+    def open_source(
+        self, group: str, *, delivery: str, drain_timeout_s: float, client_id: str
+    ) -> StreamConsumer:
         """Return a new member of a group."""
         from headrace.kinesis.group.consumer import StreamConsumer  # noqa: PLC0415 - only where it runs
 
         durable = delivery == "at_most_once"
-        return StreamConsumer(self, group, durable=durable, drain_timeout_s=drain_timeout_s)
+        return StreamConsumer(
+            self,
+            group,
+            durable=durable,
+            drain_timeout_s=drain_timeout_s,
+            owner=self.owner or process_owner(client_id),
+        )
 
     def open_letters(self, place: str) -> StreamLetters:
         """Return what writes dead letters to another stream."""
@@ -85,6 +98,7 @@ def kinesis(
     lease_duration_ms: int = DEFAULT_LEASE_DURATION_MS,
     scan_ms: int | None = None,
     max_shards: int | None = None,
+    owner: str | None = None,
     fan_out: bool | str = False,
     aws: AwsSettings | None = None,
     clients: Mapping[str, AwsClient] | None = None,
@@ -107,6 +121,8 @@ def kinesis(
         scan_ms: How often it is looked for shards to take; None is three times in the duration of a lease.
         max_shards: How many shards a worker reads at most; None is as many as there are. What is too much for some is
             divided among the others.
+        owner: What leases and `headrace kinesis describe` call this process, 1 to 128 bytes; None is
+            `<client id of the app>@<host>:<process id>`. Two processes may give the same one: they stay two members.
         fan_out: Whether records are pushed by enhanced fan-out, with 2 MiB/s for this group alone; a name for its
             registration, or True for one of the group's name. AWS charges for it.
         aws: Keys, profile, timeouts: everything that `AwsSettings` knows.
@@ -131,6 +147,7 @@ def kinesis(
         lease=_lease_settings(lease_duration_ms, scan_ms, max_shards),
         reading=ReadSettings(**options),
         fan_out=fan_out,
+        owner=owner,
     )
 
 

@@ -76,7 +76,7 @@ class App:
         Args:
             target: HOST:PORT, several separated by commas, or a `Broker` of this process.
             group: The group of workers that name none.
-            client_id: The name by which brokers know the app.
+            client_id: The name by which brokers know the app, and leases of streams, with host and process id.
             drain_timeout_s: How long handlers may take to finish when the app stops or a partition goes to another
                 member; then they are cancelled, and their records come again.
             commit_interval_s: How often positions are committed.

@@ -50,13 +50,13 @@ class Source(Protocol):
     ) -> Sequence[ConsumerRecord]:
         """Return records, waiting for the first of them; in the order of each partition."""
 
-    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+    def pause(self, partitions: Iterable[TopicPartition]) -> object:
         """Return no records of these partitions until `resume`; they stay this member's."""
 
-    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+    def resume(self, partitions: Iterable[TopicPartition]) -> object:
         """Return records of these partitions again."""
 
-    def seek(self, topic_partition: TopicPartition, offset: int) -> None:
+    def seek(self, topic_partition: TopicPartition, offset: int) -> object:
         """Return records of a partition again, from an offset that was returned and is not committed."""
 
     def positions(self) -> Mapping[TopicPartition, int | None]:
@@ -113,8 +113,17 @@ class Elsewhere(Protocol):
             ConfigError: It cannot be read with this kind of delivery, or there is no such place for dead letters.
         """
 
-    def open_source(self, group: str, *, delivery: str, drain_timeout_s: float) -> Source:
-        """Return a new member of a group; called on the event loop that it is used on."""
+    def open_source(
+        self, group: str, *, delivery: str, drain_timeout_s: float, client_id: str
+    ) -> Source:
+        """Return a new member of a group; called on the event loop that it is used on.
+
+        Args:
+            group: The group.
+            delivery: "at_least_once" or "at_most_once".
+            drain_timeout_s: How long handlers may take to finish when their partition goes.
+            client_id: The name of the program.
+        """
 
     def open_letters(self, place: str) -> LetterStream:
         """Return what writes dead letters to a place that is no topic."""

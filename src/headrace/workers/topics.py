@@ -122,6 +122,9 @@ def open_source(settings: WorkerSettings, outlet: Outlet) -> Source:
     """Return what a worker reads from: a new member of its group."""
     if settings.elsewhere is not None:
         return settings.elsewhere.open_source(
-            settings.group, delivery=settings.delivery, drain_timeout_s=settings.drain_timeout_s
+            settings.group,
+            delivery=settings.delivery,
+            drain_timeout_s=settings.drain_timeout_s,
+            client_id=settings.consumer["client_id"],
         )
     return TopicSource(settings, outlet)

@@ -35,7 +35,7 @@ def test_a_child_is_refused_and_the_parent_works_on(
 
 ASYNC_SUBJECTS = [
     f"{place}-{kind}" for place in ("tcp", "memory") for kind in ("producer", "consumer", "admin")
-] + ["kinesis-producer", "kinesis-consumer", "kinesis-blocking", "sqlite-leases"]
+] + ["kinesis-producer", "kinesis-consumer", "kinesis-member", "kinesis-blocking", "sqlite-leases"]
 
 
 @pytest.mark.parametrize("subject", ASYNC_SUBJECTS)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from headrace.core.lease.checkpoint import SHARD_END, TRIM_HORIZON, Checkpoint
 from headrace.core.lease.lease import Lease, LeaseKey
-from headrace.errors import LeaseLostError
+from headrace.errors import ConfigError
 from headrace.kinesis import AwsSettings
 from headrace.kinesis.client.settings import open_client
 from headrace.kinesis.consumer import Consumer, Message
@@ -136,8 +137,16 @@ def test_a_checkpoint_may_be_repeated(aws: FakeAws) -> None:
             while not (batch := await consumer.fetch()):
                 pass
             for _ in range(3):
-                await consumer.checkpoint(batch[0].id)
-            await consumer.checkpoint(batch[-1].id)
+                assert await consumer.checkpoint(batch[0].id) is True
+            assert await consumer.checkpoint(batch[-1].id) is True
+            assert await consumer.checkpoint(batch[0].id) is True  # which is behind it
+            assert await consumer.checkpoint(batch[0].id[:-1]) is True  # no message, but before all
+            assert (
+                await consumer.checkpoint(batch[0].id + "0") is False
+            )  # nothing like it was fetched
+            for wrong in ("", "7", "orders:1", f"{FIRST}:", f"{FIRST}:1:x", f"{FIRST}:-1"):
+                with pytest.raises(ConfigError, match="is not the id of a message"):
+                    await consumer.checkpoint(wrong)
 
     asyncio.run(story())
 
@@ -153,8 +162,8 @@ def test_a_lost_lease_is_told_once_and_the_consumer_goes_on(aws: FakeAws) -> Non
                 pass
             [lease] = await stored(store)
             assert await store.take(lease, "somebody else") is not None
-            with pytest.raises(LeaseLostError):
-                await consumer.checkpoint(batch[-1].id)
+            assert await consumer.checkpoint(batch[-1].id) is False
+            assert await consumer.checkpoint(batch[-1].id) is False
             again: list[Message] = []
             async with asyncio.timeout(15):  # somebody else never renews
                 while not again:
@@ -390,7 +399,13 @@ def test_clients_that_were_given_are_used_and_not_closed(aws: FakeAws) -> None:
             open_client(settings, "dynamodb") as tables,
         ):
             consumer = Consumer(
-                "orders", "billing", kinesis=streams, dynamodb=tables, table="leases", poll_ms=200
+                "orders",
+                "billing",
+                initial_checkpoint="TRIM_HORIZON",
+                kinesis=streams,
+                dynamodb=tables,
+                table="leases",
+                poll_ms=200,
             )
             async with consumer:
                 while not (batch := await consumer.fetch()):
@@ -398,7 +413,13 @@ def test_clients_that_were_given_are_used_and_not_closed(aws: FakeAws) -> None:
                 await consumer.checkpoint(batch[-1].id)
             await streams.list_streams()
             await tables.list_tables()
-        assert batch[0][1:5] == (b"0", "orders", FIRST, "key-0")
-        assert batch[0].ts_server > 1_600_000_000_000
+        first = batch[0]
+        assert (first.payload, first.stream, first.shard_id, first.partition_key) == (
+            b"0",
+            "orders",
+            FIRST,
+            "key-0",
+        )
+        assert timedelta(0) <= datetime.now(UTC) - first.ts_server < timedelta(minutes=1)
 
     asyncio.run(story())

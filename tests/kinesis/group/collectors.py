@@ -15,7 +15,13 @@ class Collector(Consumer):
     """Keeps what it processes."""
 
     def __init__(self, aws: FakeAws, store: str | MemoryLeaseStore, **options: Any) -> None:
-        given = {"lock_duration": 1_500, "wait_time_acquire": 300, "poll_ms": 200, **options}
+        given = {
+            "initial_checkpoint": "TRIM_HORIZON",
+            "lock_duration": 1_500,
+            "wait_time_acquire": 300,
+            "poll_ms": 200,
+            **options,
+        }
         super().__init__("orders", "billing", aws=settings_of(aws), leases=store, **given)
         self.processed: list[str] = []
 

@@ -19,7 +19,7 @@ from headrace.core.lease.actions import (
 from headrace.core.lease.checkpoint import Checkpoint
 from headrace.core.lease.lease import Lease, LeaseKey
 from headrace.core.lease.machine import LeaseCore
-from headrace.core.lease.taking import most_of
+from headrace.core.lease.names import most_of
 from tests.simulation.leases.judge import ViolationError
 from tests.simulation.leases.stream import Shard
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from headrace.core.lease.actions import UNKNOWN, ListShards, Outcome, Request
 from headrace.core.lease.lease import LeaseKey
-from headrace.core.lease.taking import named
+from headrace.core.lease.names import named
 from tests.simulation.leases.judge import Judge, ViolationError
 from tests.simulation.leases.knobs import draw
 from tests.simulation.leases.process import Process
@@ -182,7 +182,7 @@ class Story:
     def _join(self) -> None:
         self._names += 1
         has_bound = self.knobs.has_bounds and not self.is_peaceful and self._names % 2 == 0
-        name = named(f"m{self._names}", self.chance.randint(1, 3) if has_bound else None)
+        name = named("", f"m{self._names}", self.chance.randint(1, 3) if has_bound else None)
         self.tell(f"{name} joins")
         self.processes.append(Process(self, name))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -30,6 +31,8 @@ SPECIAL = {
     "__next__": "__anext__",
 }
 """What the language calls otherwise in a class for asyncio."""
+READY = {"Done": "None", "ReadyDict": "dict", "ReadyList": "list", "ReadySet": "frozenset"}
+"""What is returned by methods of asyncio that wait for nothing, and what awaiting it gives."""
 
 
 def differences(blocking: type, asyncio_twin: type) -> Iterator[str]:
@@ -41,10 +44,17 @@ def differences(blocking: type, asyncio_twin: type) -> Iterator[str]:
         first, second = wanted[name], theirs[name]
         if isinstance(first, property) and isinstance(second, property):
             first, second = first.fget, second.fget
-        if inspect.signature(first) != inspect.signature(second):
+        if str(inspect.signature(first)) != awaited(str(inspect.signature(second))):
             yield f"{name}{inspect.signature(first)} and {name}{inspect.signature(second)}"
         if first.__doc__ != second.__doc__:
             yield f"{name} is documented as {first.__doc__!r} and as {second.__doc__!r}"
+
+
+def awaited(signature: str) -> str:
+    """Return a signature with what is there when an answer that is ready has been awaited."""
+    for ready, plain in READY.items():
+        signature = re.sub(rf"\b{ready}\b", plain, signature)
+    return signature
 
 
 def members(cls: type) -> dict[str, Any]:

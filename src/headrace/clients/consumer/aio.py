@@ -20,6 +20,7 @@ from headrace.clients.drivers.unclosed import closing_tasks, warn_unclosed
 from headrace.clients.engine import UNLIMITED_MS
 from headrace.clients.flows.list_offsets import EARLIEST, LATEST, ListedOffset
 from headrace.clients.flows.offsets import OffsetAndMetadata
+from headrace.clients.ready import DONE, Done, ReadyDict, ReadyList, ReadySet
 from headrace.errors import ClosedError
 from headrace.records.tags import TagFilter
 from headrace.serdes.serde import AnySerde, Serde
@@ -36,7 +37,8 @@ class Consumer(Generic[V]):
     Automatic commits cover what the program has finished: the records of a poll count as finished when it polls
     again, or closes without an exception. Heartbeats go on while the program works; one that does not poll for
     `max.poll.interval.ms` loses its partitions, is named in a warning, and joins again with its next poll.
-    One task polls; the other methods may be called from any task of the consumer's event loop.
+    One task polls; the other methods may be called from any task of the consumer's event loop. Every method may be
+    awaited but `owns`; those that are no coroutines act at once, and without `await` too.
     """
 
     def __init__(
@@ -191,10 +193,10 @@ class Consumer(Generic[V]):
         timeout_ms = milliseconds(timeout_s, self.config.request_timeout_ms)
         return await self._driver.run(self._core.assignment(timeout_ms), UNLIMITED_MS)
 
-    def subscription(self) -> frozenset[str]:
+    def subscription(self) -> ReadySet[str]:
         """Return the topics that are subscribed to, or that match at the moment."""
         with self._driver.enter():
-            return self._core.subscription()
+            return ReadySet(self._core.subscription())
 
     @property
     def joined(self) -> bool:
@@ -227,20 +229,22 @@ class Consumer(Generic[V]):
         with self._driver.enter():
             return self._core.take(max_records)
 
-    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+    def pause(self, partitions: Iterable[TopicPartition]) -> Done:
         """Return no records of these partitions until `resume`; they stay assigned."""
         with self._driver.enter():
             self._core.places.pause(partitions)
+        return DONE
 
-    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+    def resume(self, partitions: Iterable[TopicPartition]) -> Done:
         """Return records of these partitions again."""
         with self._driver.enter():
             self._core.places.resume(partitions)
+        return DONE
 
-    def paused(self) -> list[TopicPartition]:
+    def paused(self) -> ReadyList[TopicPartition]:
         """Return the partitions that are paused."""
         with self._driver.enter():
-            return self._core.places.paused()
+            return ReadyList(self._core.places.paused())
 
     # Commits
 
@@ -269,7 +273,7 @@ class Consumer(Generic[V]):
         self,
         offsets: Mapping[TopicPartition, OffsetNumber | OffsetAndMetadata] | None = None,
         callback: Callback | None = None,
-    ) -> None:
+    ) -> Done:
         """Commit offsets without waiting, and without another attempt if it fails.
 
         Args:
@@ -278,6 +282,7 @@ class Consumer(Generic[V]):
         """
         with self._driver.enter():
             self._core.commit_async(offsets, callback)
+        return DONE
 
     async def committed(
         self,
@@ -309,10 +314,11 @@ class Consumer(Generic[V]):
 
     # Places
 
-    def seek(self, topic_partition: TopicPartition, offset: OffsetNumber) -> None:
+    def seek(self, topic_partition: TopicPartition, offset: OffsetNumber) -> Done:
         """Go on from another offset of a partition that is read."""
         with self._driver.enter():
             self._core.places.seek(topic_partition, offset)
+        return DONE
 
     async def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Go to the first record of these partitions, or (None) of all that are read."""
@@ -361,10 +367,10 @@ class Consumer(Generic[V]):
         """
         return self._core.holds(topic_partition, self._driver.now_ms())
 
-    def positions(self) -> dict[TopicPartition, int | None]:
+    def positions(self) -> ReadyDict[TopicPartition, int | None]:
         """Return the position in every partition that is read now; None where it is not known yet."""
         with self._driver.enter():
-            return self._core.places.positions()
+            return ReadyDict(self._core.places.positions())
 
     async def lag(
         self, partitions: Iterable[TopicPartition] | None = None

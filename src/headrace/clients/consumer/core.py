@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from headrace.clients.config import ConsumerConfig
 from headrace.clients.consumer.assignors import Assignor, choose_assignors
@@ -62,6 +62,11 @@ class GroupMetadata:
     generation_id: int
     member_id: str
     group_instance_id: str | None
+
+    def __await__(self) -> Generator[Any, Any, GroupMetadata]:
+        """Return itself: in `headrace.aio` every method may be awaited."""
+        yield from ()
+        return self
 
 
 class ConsumerCore:

@@ -9,8 +9,9 @@ from headrace.core.lease.actions import Ask, Take, Write
 from headrace.core.lease.holding import Phase
 from headrace.core.lease.holdings import Holdings
 from headrace.core.lease.lease import Lease, LeaseKey
+from headrace.core.lease.names import most_of
 from headrace.core.lease.settings import LeaseSettings
-from headrace.core.lease.taking import Division, most_of
+from headrace.core.lease.taking import Division
 from headrace.core.lease.view import Seen, StreamView
 from headrace.ports import Chance
 

@@ -10,24 +10,12 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from headrace.core.lease.lease import Lease
+from headrace.core.lease.names import most_of
 
 IDLE_SHARE: Final = 0.1
 """A shard weighs this part of the mean load of a shard at least: also one without records has to be polled."""
 WORTH: Final = 0.1
 """What a move for the sake of load has to bring; see `Division.wishes`."""
-_AT_MOST: Final = "/"
-"""In the name of a member, before how many shards it has at most."""
-
-
-def named(name: str, max_shards: int | None) -> str:
-    """Return the name of a member that tells the others how many shards it has at most."""
-    return name if max_shards is None else f"{name}{_AT_MOST}{max_shards}"
-
-
-def most_of(member: str) -> int | None:
-    """Return how many shards a member has at most, by its name; None: as many as there are."""
-    most = member.rpartition(_AT_MOST)[2]
-    return int(most) if _AT_MOST in member and most.isdecimal() else None
 
 
 def level(readable: int, most: Iterable[int | None]) -> int:

@@ -186,7 +186,7 @@ class IntoStreamBridge:
                 offsets[place] = record.offset + 1
                 self.progress.records += 1
                 self.progress.bytes += len(record.value or b"")
-        _return_to(consumer, left)
+        await _return_to(consumer, left)
         try:
             await self._commit(consumer, offsets)
         finally:
@@ -222,7 +222,7 @@ class IntoStreamBridge:
             ) from error
 
 
-def _return_to(consumer: Consumer, left: Mapping[TopicPartition, int]) -> None:
+async def _return_to(consumer: Consumer, left: Mapping[TopicPartition, int]) -> None:
     """Read partitions again from the first record that was not copied.
 
     (1) The session of the bridge may have ended, so it copies nothing, (2) the acknowledgement of a heartbeat arrives
@@ -231,7 +231,7 @@ def _return_to(consumer: Consumer, left: Mapping[TopicPartition, int]) -> None:
     """
     for place, offset in left.items():
         with suppress(NotAssignedError):
-            consumer.seek(place, offset)
+            await consumer.seek(place, offset)
 
 
 def _named(record: ConsumerRecord, error: HeadraceError) -> HeadraceError:

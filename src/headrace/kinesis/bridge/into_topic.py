@@ -22,6 +22,7 @@ from headrace.kinesis.bridge.shard_copy import Destination, Progress, ShardCopy
 from headrace.kinesis.client.backoff import FIRST_CONTACT_MS
 from headrace.kinesis.client.settings import AwsClient, open_client
 from headrace.kinesis.group.member import Member
+from headrace.kinesis.group.owners import process_owner
 from headrace.kinesis.leases.opening import open_store
 from headrace.kinesis.reading.reader import Reader, ShardReader
 from headrace.kinesis.reading.settings import ReadSettings
@@ -133,7 +134,14 @@ class IntoTopicBridge:
                         )
                     )
             settings = replace(plan.lease_settings, start=start)
-            self._member = Member(store, plan.group, {stream.stream: shards}, self, settings)
+            self._member = Member(
+                store,
+                plan.group,
+                {stream.stream: shards},
+                self,
+                settings,
+                owner=process_owner("headrace-bridge"),
+            )
             stack.push_async_callback(self._end)
             await self._member.start()
             await self._wait(stopping, shards)

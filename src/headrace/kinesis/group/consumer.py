@@ -19,7 +19,14 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from headrace.core.lease.actions import Why
 from headrace.core.lease.lease import Lease, LeaseKey
-from headrace.errors import ConfigError, HeadraceError, LeaseLostError, StreamNotFoundError
+from headrace.errors import (
+    ClosedError,
+    ConfigError,
+    HeadraceError,
+    LeaseLostError,
+    StreamNotFoundError,
+)
+from headrace.forking import FORKED, disown_in_children, keep_for_ever
 from headrace.kinesis.client.backoff import FIRST_CONTACT_MS, Backoff, RealTiming
 from headrace.kinesis.client.settings import open_client
 from headrace.kinesis.group.beginnings import lease_settings, opened_store
@@ -62,7 +69,13 @@ class StreamConsumer:
     """A member of a group that reads the shards of streams."""
 
     def __init__(
-        self, streams: Streams, group: str, *, durable: bool, drain_timeout_s: float
+        self,
+        streams: Streams,
+        group: str,
+        *,
+        durable: bool,
+        drain_timeout_s: float,
+        owner: str,
     ) -> None:
         """Prepare a member; nothing is connected before `begin`.
 
@@ -71,7 +84,9 @@ class StreamConsumer:
             group: Whose shards they are.
             durable: Whether a commit is written when it returns; else it is within a second.
             drain_timeout_s: How long the listener takes at most to finish what runs.
+            owner: What leases call this process; two members may have one owner.
         """
+        self._owner = owner
         self._streams = streams
         self._group = group
         self._durable = durable
@@ -98,6 +113,8 @@ class StreamConsumer:
         self._client: Any = None
         self._readers: Readers | None = None
         self._listener: Listener | None = None
+        self._forked = False
+        disown_in_children(self)
 
     # What a worker needs of a source
 
@@ -144,9 +161,22 @@ class StreamConsumer:
         settings = await lease_settings(streams, client, self._store, self._group, self._listers)
         drain_ms = round(self._drain_timeout_s * 1000) + CANCELLED_MS
         settings = replace(settings, handover_timeout_ms=drain_ms, drain_timeout_ms=drain_ms)
-        self._member = Member(self._store, self._group, self._listers, self, settings)
+        self._member = Member(
+            self._store, self._group, self._listers, self, settings, owner=self._owner
+        )
         await self._member.start()
         self._telling = self._spawn(self._tell_of_waiting())
+
+    def disown(self) -> None:
+        """Become closed, in a forked child: leases, connections and the event loop are the parent's."""
+        self._forked = True
+        keep_for_ever(self._stack)  # whose connections would close at the child's end
+        if self._member is not None:
+            self._member.disown()
+
+    def _check_process(self) -> None:
+        if self._forked:
+            raise ClosedError(f"this member of the group {self._group} {FORKED}")
 
     async def poll(
         self, timeout_s: float = 1.0, max_records: int | None = None
@@ -155,7 +185,9 @@ class StreamConsumer:
 
         Raises:
             HeadraceError: Reading is pointless: access was taken away, or the stream was deleted.
+            ClosedError: This member belongs to the parent of this forked process.
         """
+        self._check_process()
         if not (records := self._take(max_records or MAX_POLL_RECORDS)) and self._failure is None:
             self._news.clear()
             with contextlib.suppress(TimeoutError):
@@ -239,7 +271,9 @@ class StreamConsumer:
 
         Raises:
             LeaseLostError: A shard is not this member's any more, and commits are to be durable.
+            ClosedError: This member belongs to the parent of this forked process.
         """
+        self._check_process()
         assert self._member is not None, "it has begun"
         for name, position in offsets.items():
             shard = self._shards.get(name)
@@ -323,6 +357,9 @@ class StreamConsumer:
 
     async def leave(self, timeout_s: float) -> None:
         """Give all shards up, with their checkpoints, and close."""
+        if self._forked:
+            return
+        self._news.set()  # whoever polls waits no longer
         try:
             if self._member is not None:
                 async with asyncio.timeout(timeout_s):

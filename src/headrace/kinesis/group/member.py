@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import secrets
 import time
-import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final, Protocol
@@ -36,8 +36,8 @@ from headrace.core.lease.actions import (
 from headrace.core.lease.checkpoint import Checkpoint
 from headrace.core.lease.lease import Lease, LeaseKey
 from headrace.core.lease.machine import LeaseCore
+from headrace.core.lease.names import named
 from headrace.core.lease.settings import LeaseSettings
-from headrace.core.lease.taking import named
 from headrace.errors import (
     ConfigError,
     HeadraceError,
@@ -110,6 +110,7 @@ class Member:
         listener: Listener,
         settings: LeaseSettings | None = None,
         *,
+        owner: str = "",
         clock: Callable[[], int] = monotonic_ms,
         wall_clock: Callable[[], int] = wall_ms,
         chance: Chance | None = None,
@@ -122,12 +123,13 @@ class Member:
             streams: By stream (`<name>@<creation time>`), who lists its shards.
             listener: Who is told of shards.
             settings: How long leases last, and where the group begins.
+            owner: What the program calls this process, for people who look at the leases.
             clock: Milliseconds that never go back.
             wall_clock: Milliseconds since 1970, for a group that begins at LATEST.
             chance: Where randomness comes from.
         """
         self._settings = settings or LeaseSettings()
-        self.owner = named(uuid.uuid4().hex, self._settings.max_shards)
+        self.owner = named(owner, secrets.token_hex(8), self._settings.max_shards)
         """The name of this member: no other has it, nor will this one when it is started again."""
         self._group = group
         self._store = store
@@ -230,6 +232,10 @@ class Member:
                 task.cancel()
             await asyncio.gather(*left, return_exceptions=True)
             self._tell_written()
+
+    def disown(self) -> None:
+        """Send nothing any more, in a forked child: the leases are the parent's."""
+        self._is_over = True
 
     # What the core decides is done
 

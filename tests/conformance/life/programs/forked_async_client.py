@@ -12,15 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import headrace
+from headrace import TopicPartition
 from headrace.errors import ClosedError, LeaseStoreError
 from headrace.kinesis import Producer
+from headrace.kinesis import kinesis as streams_of
 from headrace.kinesis.blocking import Producer as BlockingProducer
 from headrace.kinesis.client.settings import AwsSettings
 from headrace.kinesis.consumer import Consumer
 from headrace.kinesis.leases.sqlite import SqliteLeaseStore
 from headrace.testing.kinesis import FakeAws
 
-TOPIC = f"forked-{os.getpid()}"
+PARENT = os.getpid()
+TOPIC = f"forked-{PARENT}"
 Uses = dict[str, Callable[[], Awaitable[Any]]]
 
 
@@ -62,6 +65,35 @@ async def kinesis_consumer(aws: FakeAws) -> tuple[Any, Uses]:
     )
     consumer.close = consumer.clean  # type: ignore[attr-defined]  # as the other clients call it
     return consumer, {"fetch": consumer.fetch}
+
+
+class Listener:
+    async def on_revoked(self, partitions: list[TopicPartition]) -> None: ...
+    async def on_lost(self, partitions: list[TopicPartition]) -> None: ...
+
+
+async def kinesis_member(aws: FakeAws) -> tuple[Any, Uses]:
+    """What a worker reads from; in the parent the renewals of its leases go on, and it reads."""
+    streams = streams_of("orders", aws=AwsSettings(**settings_of(aws)), leases="memory://member")
+    source = streams.open_source(
+        "g", delivery="at_least_once", drain_timeout_s=5, client_id="forking"
+    )
+    await source.begin(Listener())
+    source.close = lambda: source.leave(5)  # type: ignore[attr-defined]  # as the other clients call it
+
+    async def poll() -> None:
+        aws_in_parent = os.getpid() == PARENT
+        if aws_in_parent:
+            aws.kinesis.put("orders", b"x", "k")
+        while not await source.poll(1) and aws_in_parent:
+            pass
+
+    async def commit() -> None:
+        await source.commit(
+            {name: position for name, position in source.positions().items() if position}
+        )
+
+    return source, {"poll": poll, "commit": commit}
 
 
 async def kinesis_blocking(aws: FakeAws) -> tuple[Any, Uses]:
@@ -151,7 +183,12 @@ async def main() -> None:
     elif place == "sqlite":
         await run(*await leases(directory))
     else:
-        makers = {"producer": kinesis, "blocking": kinesis_blocking, "consumer": kinesis_consumer}
+        makers = {
+            "producer": kinesis,
+            "blocking": kinesis_blocking,
+            "consumer": kinesis_consumer,
+            "member": kinesis_member,
+        }
         with FakeAws() as aws:
             aws.kinesis.create_stream("orders", 1)
             await run(*await makers[kind](aws))

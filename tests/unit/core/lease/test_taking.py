@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from headrace.core.lease.checkpoint import TRIM_HORIZON
 from headrace.core.lease.lease import Lease, LeaseKey
-from headrace.core.lease.taking import Division, level, most_of, named
+from headrace.core.lease.names import most_of, named
+from headrace.core.lease.taking import Division, level
 
 
 def lease(number: int, owner: str | None, rate: float = 0.0, asker: str | None = None) -> Lease:
@@ -35,8 +36,8 @@ def test_what_is_too_much_for_some_is_divided_among_the_others() -> None:
 
 
 def test_a_member_tells_by_its_name_how_many_shards_it_has_at_most() -> None:
-    assert named("me", None) == "me"
-    assert most_of(named("me", 12)) == 12
+    assert named("", "me", None) == "me"
+    assert most_of(named("", "me", 12)) == 12
     assert [most_of(name) for name in ("me", "12", "a/b", "")] == [None] * 4
 
 

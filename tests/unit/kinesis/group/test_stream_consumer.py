@@ -30,7 +30,7 @@ def test_a_look_at_a_shard_that_finds_nothing_wakes_nobody(
 ) -> None:
     async def run() -> None:
         streams = kinesis("orders", region="eu-central-1", leases="memory://looks")
-        consumer = StreamConsumer(streams, "g", durable=False, drain_timeout_s=1)
+        consumer = StreamConsumer(streams, "g", durable=False, drain_timeout_s=1, owner="me")
         polling = asyncio.create_task(consumer.poll(60))
         await asyncio.sleep(0)
         consumer._fetched(KEY, fetched)
@@ -73,7 +73,7 @@ async def unreadable_shard(
     monkeypatch.setattr(group_consumer, "UNREAD_MS", 1)
     world = Unreadable()
     streams = kinesis("orders", region="eu-central-1", leases="memory://unreadable")
-    consumer = StreamConsumer(streams, "g", durable=False, drain_timeout_s=1)
+    consumer = StreamConsumer(streams, "g", durable=False, drain_timeout_s=1, owner="me")
     readers: Any = world
     member: Any = SimpleNamespace(drained=world.drained.append, close=world.aclose)
     consumer._readers, consumer._member = readers, member

@@ -1,0 +1,87 @@
+"""What programs give to a consumer of batches: clients of aiobotocore, and a logger."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.errors import ConfigError
+from headrace.kinesis.client.settings import AwsSettings
+from headrace.kinesis.records import shard_name
+from headrace.types import TopicPartition
+
+if TYPE_CHECKING:
+    from headrace.kinesis.client.settings import AwsClient
+    from headrace.kinesis.group.consumer import StreamConsumer
+
+_OPERATIONS: Final = {"kinesis": "get_records", "dynamodb": "update_item"}
+"""What a client of a service has, and what `session.create_client(...)` returns has not."""
+
+
+class GivenClients:
+    """Clients that are open already, or are to be opened and closed here."""
+
+    def __init__(self, aws: AwsSettings | None, **given: Any) -> None:
+        """Take settings or clients.
+
+        Args:
+            aws: How clients are opened that are not given.
+            given: By service a client, or what `session.create_client(...)` returns; None is not given.
+
+        Raises:
+            ConfigError: There are both.
+        """
+        self._given = {name: client for name, client in given.items() if client is not None}
+        if aws is not None and self._given:
+            raise ConfigError("aws= opens clients: give either it, or kinesis= and dynamodb=")
+        self._open: dict[str, AwsClient] = {}
+        self._stack = AsyncExitStack()
+        self.settings = aws or AwsSettings(clients=self._open)
+        """They know the given clients from `open` on."""
+
+    async def open(self) -> None:
+        """Open the clients that are not open.
+
+        Raises:
+            ConfigError: What was given is no client.
+        """
+        for service, client in self._given.items():
+            if hasattr(client, _OPERATIONS[service]):
+                self._open[service] = client
+            elif hasattr(client, "__aenter__"):
+                self._open[service] = await self._stack.enter_async_context(client)
+            else:
+                raise ConfigError(
+                    f"{service}={client!r} is not a client of aiobotocore for {service}"
+                )
+
+    async def close(self) -> None:
+        """Close the clients that were opened here."""
+        await self._stack.aclose()
+
+
+class ShardLog:
+    """Logs which shards come and go, and which service does not answer."""
+
+    def __init__(self, logger: Any) -> None:
+        """Take a logger whose methods take fields by name."""
+        self._logger = logger
+        self._held: set[TopicPartition] = set()
+        self._trouble: str | None = None
+
+    def look(self, source: StreamConsumer) -> None:
+        """Log what is different from the last look."""
+        held = set(source.positions())
+        if held != self._held:
+            for name in sorted(held - self._held):
+                self._logger.info("shard acquired", shard_id=shard_name(name.partition))
+            for name in sorted(self._held - held):
+                self._logger.info("shard released", shard_id=shard_name(name.partition))
+            self._held = held
+        trouble = source.trouble()
+        if trouble != self._trouble:
+            if trouble is not None:
+                self._logger.warning("a service does not answer", trouble=trouble)
+            else:
+                self._logger.info("all services answer again")
+            self._trouble = trouble

@@ -1,0 +1,29 @@
+"""What members are called, and what people are shown of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.core.lease.names import most_of, named, owner_of, shown
+
+
+@pytest.mark.parametrize("owner", ["billing-7", "a#b", "a/3", "a/3#4/5", "me@host:7", "größe"])
+@pytest.mark.parametrize("most", [None, 4])
+def test_a_name_says_owner_and_bound(owner: str, most: int | None) -> None:
+    name = named(owner, "9f2c", most)
+    assert name.startswith(f"{owner}#9f2c")
+    assert (owner_of(name), most_of(name)) == (owner, most)
+
+
+def test_a_member_without_an_owner_is_shown_whole() -> None:
+    assert owner_of(named("", "9f2c", None)) == "9f2c"
+    assert owner_of(named("", "9f2c", 4)) == "9f2c/4"
+
+
+def test_owners_are_shown_and_whole_names_where_several_have_one_owner() -> None:
+    assert shown(["me#1", "me#2", "you#3", "you#3", "4"]) == {
+        "me#1": "me#1",
+        "me#2": "me#2",
+        "you#3": "you",
+        "4": "4",
+    }
