@@ -51,6 +51,7 @@ from headrace.broker.metadata.metadata_writer import MetadataWriter
 from headrace.broker.partition import Partition
 from headrace.broker.quotas.client_quotas import ClientQuotas
 from headrace.broker.quotas.throttling import Throttled, Throttling
+from headrace.broker.recompression import Recompressions
 from headrace.broker.replica_manager import ReplicaManager
 from headrace.broker.steps import OFFSET_COST, Steps, Work, finished, value_of
 from headrace.broker.topic import CheckConfig, Topic, accept_any
@@ -141,13 +142,13 @@ class Broker:
         """What counts at present; changed as a whole by `configure`."""
         self._writer = MetadataWriter(metadata, config.broker_id, entropy.uuid(), journal)
         self.settings = BrokerSettings(config, self._writer, journal)
-        self.journal = journal
-        self.audit = Audit(journal)
+        self.journal, self.audit = journal, Audit(journal)
         self.apis = APIS
         self.authorizer = Authorizer(config, self._writer, journal)
         self.purgatory, self.waiting_fetches = Purgatory(), WaitingFetches()
         self.quotas = ClientQuotas(self._writer, journal)
         self.steps = Steps(self.purgatory, self.quotas)
+        self.recompressions = Recompressions(self.steps, self.purgatory)
         self.credentials = ScramCredentials(self._writer, entropy, journal)
         self.authenticator = Authenticator(
             config,
@@ -164,8 +165,7 @@ class Broker:
         self.cluster_id = ""
         self._endpoints = Endpoints(config.advertised_listeners)
         self._files, self._further = files, further
-        self._metadata = metadata
-        self._entropy = entropy
+        self._metadata, self._entropy = metadata, entropy
         self._run_tasks = run_tasks
         self._storages, self._segment_files = storages, segment_files
 

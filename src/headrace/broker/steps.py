@@ -177,15 +177,15 @@ class Steps:
         except Exception as error:  # noqa: BLE001 - the shell reports it, as it does for other requests
             self._finish(waiting, error)
             return budget // 2
-        self._charge(waiting.session, step.done)
+        self.charge(waiting.session, step.done)
         if step.outcome is not None:
             self._finish(waiting, step.outcome[0])
             return max(step.done, budget // 2)
         self._postpone(waiting, step.awaited)
         return step.done
 
-    def _charge(self, session: Session, done: int) -> None:
-        """Note what a step took: the shell measures the first one only, in which the request came."""
+    def charge(self, session: Session, done: int) -> None:
+        """Note what a step, or work in a thread, took: the shell measures the first step only."""
         if self._quotas is not None and self._quotas.active:
             session.unpaid_us += done // _COST_OF_US
 

@@ -61,7 +61,10 @@ class BrokerConfig(SecurityConfig):
         type=_INT,
         minimum=0,
     )
+    compression_gzip_level: int = _default_of("compression.gzip.level")
+    compression_lz4_level: int = _default_of("compression.lz4.level")
     compression_type: str = _default_of("compression.type")
+    compression_zstd_level: int = _default_of("compression.zstd.level")
     connections_max_idle_ms: int = option(
         600_000,
         "How long a connection may be idle before the broker closes it.",

@@ -63,7 +63,7 @@ class Option:
     dynamic: bool = False
     """For a broker's option: whether it can be changed while the broker runs."""
     check: Callable[[str], object] | None = None
-    """For text: raises ConfigError, without the option's name, when it is not acceptable."""
+    """Raises ConfigError, without the option's name, when the text of a value is not acceptable."""
     sensitive: bool = False
     """Whether the value is a secret: shown to nobody, in no repr, no error and no answer."""
     text_limit: int = TEXT_LIMIT
@@ -99,7 +99,8 @@ def option(
         broker_name: The broker's option with the same meaning.
         stored_only: Why the value is kept and reported but not acted on yet.
         dynamic: Whether a broker's option can be changed while the broker runs.
-        check: For text that is not one of a few words: raises ConfigError when it is not acceptable.
+        check: For text that is not one of a few words, and for numbers that have more than two bounds: raises
+            ConfigError when the text is not acceptable.
         sensitive: Whether the value is a secret.
         text_limit: Longest value accepted, in characters.
     """
@@ -192,9 +193,13 @@ def _check_word(name: str, described: Option, word: str) -> None:
         raise ConfigError(f"{name}: {word!r} is not supported: {reason}")
     if described.choices and word not in described.choices:
         raise ConfigError(f"{name}: expected one of {', '.join(described.choices)}, got {word!r}")
+    _run_check(name, described, word)
+
+
+def _run_check(name: str, described: Option, text: str) -> None:
     if described.check is not None:
         try:
-            described.check(word)
+            described.check(text)
         except ConfigError as error:
             raise ConfigError(f"{name}: {error}") from None
 
@@ -212,6 +217,7 @@ def _parse_number(name: str, described: Option, text: str) -> int | float:
         raise ConfigError(f"{name}: must be at least {described.minimum}, got {number}")
     if described.maximum is not None and not number <= described.maximum:
         raise ConfigError(f"{name}: must be at most {described.maximum}, got {number}")
+    _run_check(name, described, str(number))
     return number
 
 

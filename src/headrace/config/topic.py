@@ -32,10 +32,9 @@ def _check_strategy(name: str) -> None:
         check_name(name)
 
 
-_RECOMPRESSION: Final = (
-    "batches are stored as the producer compressed them; leave it at 'producer' and set "
-    "compression.type on producers"
-)
+def _check_gzip_level(text: str) -> None:
+    if text.strip() == "0":
+        raise ConfigError("expected -1, or 1 to 9, got 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,14 +49,40 @@ class TopicConfig:
         choices=("delete", "compact"),
         broker_name="log.cleanup.policy",
     )
+    compression_gzip_level: int = option(
+        -1,
+        "The level at which the broker compresses batches of a topic with compression.type=gzip: 1 to 9, or -1 for the "
+        "default of gzip, 6.",
+        type=OptionType.INT,
+        minimum=-1,
+        maximum=9,
+        check=_check_gzip_level,
+        broker_name="compression.gzip.level",
+    )
+    compression_lz4_level: int = option(
+        9,
+        "The level at which the broker compresses batches of a topic with compression.type=lz4: 1 to 17. As in Kafka, "
+        "9 is the fast compressor; other levels compress better, and take four to ten times as long.",
+        type=OptionType.INT,
+        minimum=1,
+        maximum=17,
+        broker_name="compression.lz4.level",
+    )
     compression_type: str = option(
         "producer",
-        "How batches are compressed on disk: 'producer' keeps what the producer chose.",
-        choices=("producer",),
-        unsupported=dict.fromkeys(
-            ("uncompressed", "gzip", "snappy", "lz4", "zstd"), _RECOMPRESSION
-        ),
+        "How batches are compressed on disk: 'producer' keeps what the producer chose, 'uncompressed' and the names of "
+        "codecs have the broker compress each batch that comes with another codec. A change counts for later batches.",
+        choices=("uncompressed", "gzip", "snappy", "lz4", "zstd", "producer"),
         broker_name="compression.type",
+    )
+    compression_zstd_level: int = option(
+        3,
+        "The level at which the broker compresses batches of a topic with compression.type=zstd: -131072 to 22. Levels "
+        "above 19 take a second for a few megabytes, and hundreds of megabytes of memory.",
+        type=OptionType.INT,
+        minimum=-131_072,
+        maximum=22,
+        broker_name="compression.zstd.level",
     )
     delete_retention_ms: int = option(
         86_400_000,

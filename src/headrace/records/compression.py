@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from enum import IntEnum
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import cramjam
 
@@ -68,6 +68,29 @@ def compress(codec: Compression, data: Buffer, level: int | None = None) -> byte
     return _COMPRESSORS[codec](data, level)
 
 
+def compress_in_pieces(
+    codec: Compression, data: Buffer, level: int | None = None
+) -> Generator[int, None, bytes]:
+    """Compress a batch's records, and yield after each piece how many bytes of `data` it had.
+
+    A piece takes up to some 20 milliseconds, but for high levels of zstd, which have one piece: a frame that comes in
+    pieces takes as much memory as the largest one.
+    """
+    if codec is Compression.NONE or (codec is Compression.ZSTD and _is_one_piece(data, level)):
+        compressed = compress(codec, data, level)
+        yield len(data)
+        return compressed
+    stream, size = _STREAMS[codec](level)
+    parts: list[bytes] = []
+    view = memoryview(data)
+    for start in range(0, len(view), size):
+        piece = view[start : start + size]
+        parts.append(stream.compress(piece))
+        yield len(piece)
+    parts.append(stream.finish())
+    return b"".join(parts)
+
+
 def decompress(codec: Compression, data: Buffer, limit: int = MAX_DECOMPRESSED_SIZE) -> bytes:
     """Decompress a batch's records.
 
@@ -85,6 +108,20 @@ def decompress(codec: Compression, data: Buffer, limit: int = MAX_DECOMPRESSED_S
     return _DECOMPRESSORS[codec](data, output_bound(len(data), limit))
 
 
+def decompress_in_pieces(
+    codec: Compression, data: Buffer, limit: int = MAX_DECOMPRESSED_SIZE
+) -> Generator[int, None, bytes]:
+    """Decompress a batch's records as `decompress` does, and yield after each piece how many bytes it had.
+
+    A piece has some megabytes, but for lz4, snappy and zstd, which are fast and have one piece.
+    """
+    if codec is Compression.GZIP:
+        return (yield from _inflate(data, output_bound(len(data), limit), 4 * _LARGE_PIECE))
+    records = decompress(codec, data, limit)
+    yield len(records)
+    return records
+
+
 def _too_large(bound: int) -> OutputTooLargeError:
     return OutputTooLargeError(f"a compressed batch exceeds {bound} bytes when decompressed")
 
@@ -95,7 +132,11 @@ def _compress_gzip(data: Buffer, level: int | None) -> bytes:
 
 
 def _compress_snappy(data: Buffer, _level: int | None) -> bytes:
-    parts = [_XERIAL_HEADER]
+    return _XERIAL_HEADER + _snappy_blocks(data)
+
+
+def _snappy_blocks(data: Buffer) -> bytes:
+    parts: list[bytes] = []
     view = memoryview(data)
     for start in range(0, len(view), _XERIAL_BLOCK):
         block = bytes(cramjam.snappy.compress_raw(view[start : start + _XERIAL_BLOCK]))
@@ -103,37 +144,118 @@ def _compress_snappy(data: Buffer, _level: int | None) -> bytes:
     return b"".join(parts)
 
 
+def _is_one_piece(data: Buffer, level: int | None) -> bool:
+    return len(data) <= _LARGE_PIECE or (level is not None and level > _ZSTD_IN_PIECES)
+
+
 def _compress_lz4(data: Buffer, level: int | None) -> bytes:
-    frame = cramjam.lz4.Compressor(
-        level=1 if level is None else level, content_checksum=False, block_linked=False
-    )
-    frame.compress(bytes(data))  # it takes no other buffer
-    return bytes(frame.finish())
+    frame = _lz4_frame(level)
+    if len(data) <= _LZ4_BLOCK:
+        frame.compress(data)
+    else:
+        view = memoryview(data)
+        for start in range(0, len(view), _LZ4_BLOCK):  # cramjam holds the interpreter meanwhile
+            frame.compress(view[start : start + _LZ4_BLOCK])
+    return frame.finish()
 
 
 def _compress_zstd(data: Buffer, level: int | None) -> bytes:
     return bytes(cramjam.zstd.compress(data, 3 if level is None else level))
 
 
+class _Stream(Protocol):
+    """Compresses data that comes in pieces; what the pieces and the end return follows each other."""
+
+    def compress(self, piece: Buffer) -> bytes: ...
+
+    def finish(self) -> bytes: ...
+
+
+class _GzipStream:
+    def __init__(self, level: int | None) -> None:
+        deflate = zlib.compressobj(6 if level is None else level, zlib.DEFLATED, 31)
+        self.compress = deflate.compress
+        self.finish = deflate.flush
+
+
+class _SnappyStream:
+    def __init__(self) -> None:
+        self._begun = False
+
+    def compress(self, piece: Buffer) -> bytes:
+        head, self._begun = b"" if self._begun else _XERIAL_HEADER, True
+        return head + _snappy_blocks(piece)
+
+    def finish(self) -> bytes:
+        return b"" if self._begun else _XERIAL_HEADER
+
+
+class _FrameCompressor(Protocol):
+    def compress(self, data: bytes, /) -> int: ...
+
+    def finish(self) -> Any: ...
+
+
+class _FrameStream:
+    """A frame of lz4 or zstd, which is returned as a whole at the end."""
+
+    def __init__(self, frame: _FrameCompressor) -> None:
+        self._frame = frame
+
+    def compress(self, piece: Buffer) -> bytes:
+        self._frame.compress(bytes(piece))  # it takes no other buffer
+        return b""
+
+    def finish(self) -> bytes:
+        return bytes(self._frame.finish())
+
+
+def _lz4_frame(level: int | None) -> _FrameStream:
+    return _FrameStream(
+        cramjam.lz4.Compressor(
+            level=FAST if level is None else level, content_checksum=False, block_linked=False
+        )
+    )
+
+
+def _zstd_frame(level: int | None) -> _FrameStream:
+    return _FrameStream(cramjam.zstd.Compressor(3 if level is None else level))
+
+
 def _decompress_gzip(data: Buffer, bound: int) -> bytes:
+    inflating = _inflate(data, bound, bound)
+    while True:
+        try:
+            next(inflating)
+        except StopIteration as end:
+            inflated: bytes = end.value
+            return inflated
+
+
+def _inflate(data: Buffer, bound: int, most: int) -> Generator[int, None, bytes]:
+    """Decompress gzip data, and yield after every `most` bytes of output how many bytes there were."""
     view = memoryview(data)
     parts: list[bytes] = []
     position, size, remaining = 0, len(view), bound
     for _ in range(MAX_GZIP_MEMBERS):
         inflate = zlib.decompressobj(31)
+        more = False
         while not inflate.eof:
             chunk = view[position : position + _GZIP_CHUNK]
-            if not chunk:
+            if not chunk and not more:
                 raise CorruptRecordError("gzip data ends early")
             try:
-                part = inflate.decompress(chunk, remaining + 1)
+                part = inflate.decompress(chunk, min(most, remaining) + 1)
             except zlib.error as error:
                 raise CorruptRecordError(f"damaged gzip data: {error}") from None
             remaining -= len(part)
             if remaining < 0:
                 raise _too_large(bound)
             parts.append(part)
-            position += len(chunk) - len(inflate.unused_data)
+            position += len(chunk) - len(inflate.unused_data) - len(inflate.unconsumed_tail)
+            more = len(part) > most  # zlib may hold output for which there was no room
+            if more:
+                yield len(part)
         if position == size:
             return parts[0] if len(parts) == 1 else b"".join(parts)
     raise CorruptRecordError(f"gzip data of more than {MAX_GZIP_MEMBERS} members")
@@ -205,6 +327,18 @@ _COMPRESSORS: Final[dict[Compression, Callable[[Buffer, int | None], bytes]]] = 
     Compression.LZ4: _compress_lz4,
     Compression.ZSTD: _compress_zstd,
 }
+_LZ4_BLOCK: Final = 64 << 10
+_PIECE: Final = 256 << 10
+_LARGE_PIECE: Final = 1 << 20
+_ZSTD_IN_PIECES: Final = 9
+"""The highest level of zstd at which a frame may come in pieces."""
+_STREAMS: Final[dict[Compression, Callable[[int | None], tuple[_Stream, int]]]] = {
+    Compression.GZIP: lambda level: (_GzipStream(level), _PIECE),
+    Compression.SNAPPY: lambda _level: (_SnappyStream(), _LARGE_PIECE),
+    Compression.LZ4: lambda level: (_lz4_frame(level), _PIECE),
+    Compression.ZSTD: lambda level: (_zstd_frame(level), _LARGE_PIECE),
+}
+"""What compresses in pieces, and how large a piece is."""
 _DECOMPRESSORS: Final[dict[Compression, Callable[[Buffer, int], bytes]]] = {
     Compression.GZIP: _decompress_gzip,
     Compression.SNAPPY: _decompress_snappy,

@@ -103,7 +103,7 @@ def rebuilt(  # noqa: PLR0917 - what a batch is made of
     newest = wrap(header.base_timestamp + selection.newest_delta)
     if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
         newest = header.max_timestamp
-    return _sealed(
+    return sealed(
         header._replace(
             batch_length=HEADER_SIZE - LOG_OVERHEAD + len(body),
             attributes=attributes,
@@ -117,7 +117,7 @@ def rebuilt(  # noqa: PLR0917 - what a batch is made of
 
 def without_records(header: BatchHeader) -> bytearray:
     """Return a batch as a mere header."""
-    return _sealed(
+    return sealed(
         header._replace(
             batch_length=HEADER_SIZE - LOG_OVERHEAD,
             attributes=header.attributes & ~(COMPRESSION_MASK | DELETE_HORIZON_FLAG),
@@ -146,7 +146,7 @@ def placeholder(first_offset: int, end_offset: int, *, leader_epoch: int, now_ms
         records_count=1,
     )
     body = placeholder_record(last_offset_delta)
-    return _sealed(header._replace(batch_length=HEADER_SIZE - LOG_OVERHEAD + len(body)), body)
+    return sealed(header._replace(batch_length=HEADER_SIZE - LOG_OVERHEAD + len(body)), body)
 
 
 def placeholder_record(offset_delta: int) -> bytes:
@@ -156,7 +156,8 @@ def placeholder_record(offset_delta: int) -> bytes:
     return encode_varint(len(body)) + body
 
 
-def _sealed(header: BatchHeader, body: Buffer) -> bytearray:
+def sealed(header: BatchHeader, body: Buffer) -> bytearray:
+    """Return a batch of this header and these bytes behind it, with the CRC of both."""
     batch = bytearray(HEADER.pack(*header))
     batch += body
     _UINT32.pack_into(batch, CRC_POSITION, crc32c(memoryview(batch)[CRC_START:]))

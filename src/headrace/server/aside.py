@@ -1,4 +1,8 @@
-"""Work that takes milliseconds, passwords to check, in threads beside the loop, so that nobody else waits for it."""
+"""Work that takes milliseconds in threads beside the loop, so that nobody else waits for it.
+
+Passwords are checked so, and records decompressed and compressed, in other threads: nobody waits for a login because
+batches are large.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 _THREADS: Final = 2
-"""Hashing lets go of the interpreter; a flood of passwords must not take all cores."""
+"""The work lets go of the interpreter; a flood of it must not take all cores."""
 
 
 class Aside:
@@ -19,12 +23,13 @@ class Aside:
         loop: asyncio.AbstractEventLoop,
         before: Callable[[], object],
         after: Callable[[], object],
+        name: str = "headrace-aside",
     ) -> None:
-        """Use threads; `before` and `after` enclose everything that happens on the loop."""
+        """Use threads of this name; `before` and `after` enclose everything that happens on the loop."""
         self._loop = loop
         self._before = before
         self._after = after
-        self._threads = ThreadPoolExecutor(_THREADS, "headrace-aside")
+        self._threads = ThreadPoolExecutor(_THREADS, name)
 
     def run(self, work: Callable[[], Any], done: Callable[[Any], object]) -> Callable[[], object]:
         """Run `work` in a thread, and then `done` with what it returned on the loop.

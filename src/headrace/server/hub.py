@@ -208,6 +208,7 @@ class BrokerHub:
         self._timer = BrokerTimer(loop, clock.now_ms, self._next_deadline_ms, self._tick)
         self.syncer = Syncer(loop, broker, clock.now_ms, after=self.end, on_failure=on_failure)
         self.aside = Aside(loop, self.begin, self.end)
+        self.codecs = Aside(loop, self.begin, self.end, "headrace-codecs")
         self.compactor = Compactor(loop, broker, clock.now_ms, after=self.end)
         self.quotas = broker.quotas
         self.limits = limits
@@ -235,6 +236,7 @@ class BrokerHub:
             self._sweep.cancel()
         self._timer.cancel()
         self.aside.close()
+        self.codecs.close()
         self.compactor.close()
         self.syncer.close()
 

@@ -14,6 +14,7 @@ import signal
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -111,6 +112,18 @@ def server_limits(config: BrokerConfig, descriptors: int) -> ServerLimits:
     )
 
 
+def _recompress_aside(
+    hub: BrokerHub, broker: Broker, work: Callable[[], Any], done: Callable[[Any], object]
+) -> None:
+    """Run work on the records of a batch in a thread; the broker goes on with the outcome in a tick."""
+
+    def finish(outcome: Any) -> None:
+        done(outcome)
+        broker.tick(hub.now_ms)
+
+    hub.codecs.run(work, finish)
+
+
 class _Process:
     """One run of the server on its event loop."""
 
@@ -160,6 +173,7 @@ class _Process:
             on_failure=self._sync_failed,
         )
         broker.authenticator.run_aside = hub.aside.run
+        broker.recompressions.run_aside = partial(_recompress_aside, hub, broker)
         write_outs = self._write_out(loop, hub, broker)
         keys = KeyReader(loop, broker.authenticator, journal)
         for listener in self._listeners:

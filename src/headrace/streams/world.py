@@ -14,13 +14,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from headrace.broker.access.session import Session
 from headrace.broker.broker import Broker
 from headrace.broker.context import CloseConnection, RequestContext
 from headrace.clients.arguments import checked
 from headrace.clients.drivers.entry import report
 from headrace.clients.drivers.interrupts import GuardedCondition, uninterrupted
 from headrace.clients.drivers.local import LocalClient
-from headrace.clients.engine import Engine, Outcome
+from headrace.clients.engine import Engine
 from headrace.clients.flows.effects import Call
 from headrace.clients.versions import choose_version, our_range, version_table
 from headrace.clock import SteadyClock
@@ -34,6 +35,7 @@ from headrace.protocol.frame import RequestHeader
 from headrace.protocol.messages.fetch import FetchResponse
 from headrace.streams.clock import Clock, ManualClock
 from headrace.streams.given import TopicObjects
+from headrace.streams.lines import Held, Line, Lines, OnDone
 from headrace.types import FileRange
 
 if TYPE_CHECKING:
@@ -48,8 +50,6 @@ FAULT_PAUSE_S: Final = 0.1
 """How long the background does nothing after a fault that would have ended it."""
 JOIN_S: Final = 5.0
 """How long `close` waits for a callback that the background is inside of."""
-
-OnDone = Callable[[Outcome], object]
 
 
 class World:
@@ -83,6 +83,7 @@ class World:
         self._listening = threading.Lock()
         """Held while `listen` or `close` is at work on the listener, which needs the other lock."""
         self._clients: list[LocalClient] = []
+        self._lines: dict[LocalClient, Lines] = {}
         self._versions = version_table(
             (api.key, api.advertised.min, api.advertised.max) for api in broker.apis
         )
@@ -116,10 +117,12 @@ class World:
         """
         self._raise_if_closed()
         self._clients.append(client)
+        self._lines[client] = Lines(Line)
 
     def detach(self, client: LocalClient) -> None:
         """Forget a client."""
         self._clients.remove(client)
+        self._lines.pop(client, None)
 
     def start_background(self) -> None:
         """Let what is due happen also while no client is inside a call, if time passes by itself."""
@@ -143,6 +146,17 @@ class World:
         if self._closed:
             on_done(ClosedError(f"{_PEER} is closed"))
             return None
+        line = self._lines[client][call.channel]
+        if not (line.session.busy or line.held):
+            return self._handle(client, call, on_done)
+        held = Held(call, on_done)
+        line.held.append(held)
+        return held.give_up
+
+    def _handle(
+        self, client: LocalClient, call: Call, on_done: OnDone
+    ) -> Callable[[], object] | None:
+        """Have the broker answer a request; see `submit`."""
         self.stirred = True
         request = call.request
         try:
@@ -153,7 +167,9 @@ class World:
                 peer=_PEER,
             )
             header = RequestHeader(request.API_KEY, version, 0, client.client_id)
-            reply = self.broker.handle(self._context(header), request)
+            reply = self.broker.handle(
+                self._context(self._lines[client][call.channel].session, header), request
+            )
         except Exception as error:  # noqa: BLE001 - as a server would, and it says what went wrong
             on_done(_failure(request, error))
         else:
@@ -183,6 +199,7 @@ class World:
                 self._run_clients()
                 if not self._closed:
                     self._run_broker()
+                    self._let_on()
                 if not self.stirred:
                     break
             if self._listener is not None:
@@ -224,6 +241,7 @@ class World:
 
     def hand_over(self) -> None:
         """Wake the clients that have been answered; their threads go on with it."""
+        self._let_on()
         if self.stirred:
             for client in self._clients:
                 if client.inbox:
@@ -311,7 +329,17 @@ class World:
         if self._closed:
             raise ClosedError("the embedded broker is closed")
 
-    def _context(self, header: RequestHeader) -> RequestContext:
+    def _let_on(self) -> None:
+        """Hand over the requests that waited for the one before them."""
+        for client, lines in list(self._lines.items()):
+            for line in lines.values():
+                while line.held and not line.session.busy:
+                    self.stirred = True
+                    held = line.held.popleft()
+                    if not held.given_up:
+                        held.cancel = self._handle(client, held.call, held.on_done)
+
+    def _context(self, session: Session, header: RequestHeader) -> RequestContext:
         host, port = self._address
         return RequestContext(
             now_ms=self.now_ms(),
@@ -319,6 +347,7 @@ class World:
             client_address="embedded",
             listener_host=host,
             listener_port=port,
+            session=session,
         )
 
     def _answered(

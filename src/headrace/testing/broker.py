@@ -17,7 +17,7 @@ from headrace.config.options import Value
 from headrace.serdes.serde import Serde
 from headrace.streams.broker import Broker as EmbeddedBroker
 from headrace.streams.clock import Clock, ManualClock
-from headrace.streams.world import OnDone
+from headrace.streams.lines import OnDone
 from headrace.testing import views
 from headrace.testing.clock import LeapingClock
 from headrace.testing.faults import Faults
@@ -368,17 +368,17 @@ class Broker(EmbeddedBroker):
         """How many requests it was sent, and clients in this process it has: a change says that somebody uses it."""
         return self._core.requests + len(self._clients)
 
-    def submit(
+    # Within
+
+    def _handle(
         self, client: LocalClient, call: Call, on_done: OnDone
     ) -> Callable[[], object] | None:
-        """Hand a request of a client in this process to the broker, and note who asks."""
+        """Have the broker answer a request of a client in this process, and note who asks."""
         self._core.asker = client
         try:
-            return super().submit(client, call, on_done)
+            return super()._handle(client, call, on_done)
         finally:
             self._core.asker = None
-
-    # Within
 
     def apis_changed(self) -> None:
         """Take note of the versions that the broker speaks now; under the lock."""

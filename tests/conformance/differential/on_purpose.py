@@ -341,14 +341,13 @@ ADMIN: Final = (
     ),
     Difference(
         "DescribeConfigs",
-        "lists options of tiered storage, throttling, old formats and compression levels",
+        "lists options of tiered storage, throttling and old formats",
         "lists what it knows; options that are accepted and do nothing say so",
         "An option that is there should mean something.",
         (
             where(
                 "describe_topic_configs",
                 paths=(
-                    "*/configs/compression.*.level",
                     "*/configs/*.throttled.replicas",
                     "*/configs/local.*",
                     "*/configs/remote.*",
@@ -358,7 +357,6 @@ ADMIN: Final = (
             where(
                 "create_topics_with_configs",
                 paths=(
-                    "*/configs/compression.*.level",
                     "*/configs/*.throttled.replicas",
                     "*/configs/local.*",
                     "*/configs/remote.*",

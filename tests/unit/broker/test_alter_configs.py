@@ -138,7 +138,9 @@ def test_settings_are_durable_before_the_answer(harness, again):
         ([("retention.ms", "soon")], ErrorCode.INVALID_CONFIG),
         ([("retention.ms", "-2")], ErrorCode.INVALID_CONFIG),
         ([("cleanup.policy", "destroy", APPEND)], ErrorCode.INVALID_CONFIG),
-        ([("compression.type", "gzip")], ErrorCode.INVALID_CONFIG),
+        ([("compression.type", "brotli")], ErrorCode.INVALID_CONFIG),
+        ([("compression.gzip.level", "0")], ErrorCode.INVALID_CONFIG),
+        ([("compression.zstd.level", "23")], ErrorCode.INVALID_CONFIG),
         ([("retention.ms", "1", APPEND)], ErrorCode.INVALID_CONFIG),
         ([("retention.ms", "1", SUBTRACT)], ErrorCode.INVALID_CONFIG),
         ([("headrace.storage", "array")], ErrorCode.INVALID_CONFIG),  # chosen at the creation

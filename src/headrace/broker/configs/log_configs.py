@@ -8,15 +8,27 @@ from headrace.config.broker import BrokerConfig
 from headrace.config.topic import TopicConfig
 from headrace.core.log.config import LogConfig
 from headrace.records.batch import TimestampType
+from headrace.records.compression import Compression
+from headrace.records.recompression import Target
 
 SCHEDULE_SEGMENT_BYTES: Final = 64 << 20
+
+
+def target_of(config: TopicConfig) -> Target | None:
+    """Return how the batches of a topic are to be compressed; None if as their producers have done it."""
+    return Target.of(
+        config.compression_type,
+        gzip_level=config.compression_gzip_level,
+        lz4_level=config.compression_lz4_level,
+        zstd_level=config.compression_zstd_level,
+    )
 
 
 def log_config(config: TopicConfig, broker_config: BrokerConfig) -> LogConfig:
     """Translate a topic's configuration for its logs."""
     policy = config.cleanup_policy.split(",")
     deletes, compacts = "delete" in policy, config.compacts
-    segment_ms = config.segment_ms
+    segment_ms, target = config.segment_ms, target_of(config)
     if compacts:  # only what lies in a sealed segment is ever compacted
         segment_ms = min(segment_ms, config.max_compaction_lag_ms)
     return LogConfig(
@@ -39,6 +51,7 @@ def log_config(config: TopicConfig, broker_config: BrokerConfig) -> LogConfig:
         delete_retention_ms=config.delete_retention_ms,
         expires=config.headrace_ttl_enable and not compacts,
         filters=config.headrace_filter_enable,
+        codec=Compression.NONE if target is None else target.codec,
     )
 
 

@@ -6,7 +6,9 @@ answer; if anything fails the connection is closed, so that the client looks for
 first the answer is REQUEST_TIMED_OUT, never success. Retries of an idempotent producer are answered with the original
 offset, once that is durable. min.insync.replicas above 1 changes nothing: as in Kafka since 4.0 a topic does not need
 more replicas in sync than it has. On a compacted topic a batch with a record without a key is INVALID_RECORD;
-with headrace.ttl.enable one with a record whose headrace.ttl-ms is no time to live. With headrace.delay.enable records
+with headrace.ttl.enable one with a record whose headrace.ttl-ms is no time to live. On a topic whose compression.type
+is not 'producer' a batch with another codec is compressed again (`headrace.broker.recompression`): INVALID_RECORD if
+its records do not decode. With headrace.delay.enable records
 whose headers say when they are due wait in a schedule, which is durable before the answer (`headrace.broker.delay`).
 A transactional batch has to belong to the open transaction of its producer, which until v11 has to have added the
 partition before: else it is INVALID_TXN_STATE (from v11 on TRANSACTION_ABORTABLE), or INVALID_PRODUCER_EPOCH for a
@@ -23,7 +25,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from headrace.broker.access.authorizer import authorize
+from headrace.broker.access.authorizer import allows, authorize
+from headrace.broker.configs.log_configs import target_of
 from headrace.broker.context import CloseConnection, RequestContext, VersionRange
 from headrace.broker.coordinators.transactional_batches import TransactionalBatches
 from headrace.broker.delayed import DelayedProduce
@@ -89,12 +92,15 @@ def handle(
     appender = _Appender(broker, context, request)
     topics = request.topic_data
     is_one_batch = len(topics) == 1 and len(topics[0].partition_data) == 1
-    if not is_one_batch and (  # one batch cannot be divided into steps
-        _cost(topics) > _COST_AT_ONCE
-        or _looks_into_several(broker, topics)
-        or _begins_several(broker, topics)
+    if _recompresses(broker, topics) or (
+        not is_one_batch  # which cannot be divided into steps
+        and (
+            _cost(topics) > _COST_AT_ONCE
+            or _looks_into_several(broker, topics)
+            or _begins_several(broker, topics)
+        )
     ):
-        return _append_in_steps(broker, context, request, appender)
+        return _append_in_steps(broker, request, appender)
     response = ProduceResponse(
         responses=[
             TopicProduceResponse(
@@ -105,6 +111,15 @@ def handle(
         ]
     )
     return _answer(broker, context, request, appender, response)
+
+
+def _recompresses(broker: Broker, topics: Sequence[TopicProduceData]) -> bool:
+    """Whether batches may have to be compressed again."""
+    for topic in topics:  # in every request, hence not as an `any`
+        found = broker.topics.get(topic.name)
+        if found is not None and found.config.compression_type != "producer":
+            return True
+    return False
 
 
 def _cost(topics: Sequence[TopicProduceData]) -> int:
@@ -144,15 +159,18 @@ def _is_empty(broker: Broker, name: str, data: PartitionProduceData) -> bool:
     return partition is not None and partition.log.log_end_offset == 0
 
 
-def _append_in_steps(
-    broker: Broker, context: RequestContext, request: ProduceRequest, appender: _Appender
-) -> Work[Answer]:
+def _append_in_steps(broker: Broker, request: ProduceRequest, appender: _Appender) -> Work[Answer]:
     # The records stay where they are in the connection's buffer: it receives nothing while its session is busy.
     response = ProduceResponse()
     for topic in request.topic_data:
         answer = TopicProduceResponse(name=topic.name)
         response.responses.append(answer)
-        for data in topic.partition_data:
+        for sent in topic.partition_data:
+            try:
+                data = yield from appender.recompress(topic.name, sent)
+            except ApiError as error:
+                answer.partition_responses.append(_failed(sent.index, error))
+                continue
             one = TopicProduceData(name=topic.name, partition_data=[data])
             files = FIRST_BATCH_COST if _is_empty(broker, topic.name, data) else 0
             before = METER.decompressed
@@ -160,12 +178,11 @@ def _append_in_steps(
             looked_into = METER.decompressed - before
             records = _RECORD_COST * _count(data) if looked_into else 0
             yield _cost([one]) + files + looked_into + records
-    return (yield from _answer_in_steps(broker, context, request, appender, response))
+    return (yield from _answer_in_steps(broker, request, appender, response))
 
 
 def _answer_in_steps(
     broker: Broker,
-    context: RequestContext,
     request: ProduceRequest,
     appender: _Appender,
     response: ProduceResponse,
@@ -177,7 +194,8 @@ def _answer_in_steps(
     if request.acks == ACKS_NONE:
         _close_on_error(response)
         return None
-    return _when_durable(broker, context, request, response, appender.appended)
+    # The time of a client begins when its batches are appended, as in Kafka.
+    return _when_durable(broker, broker.now_ms, request, response, appender.appended)
 
 
 def _count(data: PartitionProduceData) -> int:
@@ -199,14 +217,14 @@ def _answer(
         _close_on_error(response)
         return None
     if not appender.waits:
-        return _when_durable(broker, context, request, response, appender.appended)
+        return _when_durable(broker, context.now_ms, request, response, appender.appended)
     if appender.waits_for_many:
-        return _answer_in_steps(broker, context, request, appender, response)
+        return _answer_in_steps(broker, request, appender, response)
     answer: Deferred[ProduceResponse] = Deferred()
 
     def entered(_: None) -> None:
         appender.drop_gone()
-        reply = _when_durable(broker, context, request, response, appender.appended)
+        reply = _when_durable(broker, context.now_ms, request, response, appender.appended)
         if isinstance(reply, Deferred):
             answer.follow(reply)
         else:
@@ -277,6 +295,31 @@ class _Appender:
                 _fail(part, ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
         self.appended = [each for each in self.appended if not each[0].gone]
 
+    def recompress(self, name: str, data: PartitionProduceData) -> Work[PartitionProduceData]:
+        """Return a batch with the codec of its topic, if that has one: otherwise the batch as it is.
+
+        Raises:
+            ApiError: The batch is refused.
+        """
+        broker, topic = self._broker, self._broker.topics.get(name)
+        target = None if topic is None or topic.is_internal else target_of(topic.config)
+        if topic is None or target is None or not self._may_write(name):
+            return data
+        records = _records(data, self._context.header.api_version)
+        config, session = topic.partition(data.index).log.config, self._context.session
+        compressed = yield from broker.recompressions.recompress(
+            records, target, config, session, broker.now_ms
+        )
+        if compressed is records:
+            return data
+        return PartitionProduceData(index=data.index, records=compressed)
+
+    def _may_write(self, name: str) -> bool:
+        """Whether the batches of a topic are worth any work; `append_all` says why not."""
+        return self._refusal is None and allows(
+            self._broker, self._context, Operation.WRITE, ResourceType.TOPIC, name, quietly=True
+        )
+
     def append_all(self, topic: TopicProduceData) -> list[PartitionProduceResponse]:
         """Append to the partitions of one topic, or say why not."""
         refusal = self._refusal
@@ -306,7 +349,7 @@ class _Appender:
             ):
                 self._append_later(partition, part, records)
             else:
-                self._append_now(partition, part, records, self._context.now_ms)
+                self._append_now(partition, part, records, self._broker.throttling.now_ms)
         except ApiError as error:
             _fail(part, error)
         return part
@@ -399,7 +442,7 @@ def _close_on_error(response: ProduceResponse) -> None:
 
 def _when_durable(
     broker: Broker,
-    context: RequestContext,
+    now_ms: int,
     request: ProduceRequest,
     response: ProduceResponse,
     appended: list[Appended],
@@ -411,5 +454,5 @@ def _when_durable(
             delayed.wait_for(partition, end_offset, part)
     if delayed is None:
         return response
-    broker.purgatory.add(delayed, context.now_ms + max(0, request.timeout_ms))
+    broker.purgatory.add(delayed, now_ms + max(0, request.timeout_ms))
     return delayed.deferred

@@ -25,13 +25,19 @@ from headrace.types import NO_PARTITION_LEADER_EPOCH
 _SMALL_COUNT: Final = len(SMALL_VARINTS)
 
 
-def build_release(released: Sequence[Waiting], last_offset: int, max_bytes: int) -> bytes:
+def build_release(
+    released: Sequence[Waiting],
+    last_offset: int,
+    max_bytes: int,
+    codec: Compression = Compression.NONE,
+) -> bytes:
     """Return the batch that releases records, in this order.
 
     Args:
         released: The records.
         last_offset: The schedule offset of the last one.
         max_bytes: A larger batch, of a record that its producer had compressed, is compressed.
+        codec: The codec of the batch, at its fastest level.
     """
     base_timestamp = released[0].due_ms
     body = b"".join(
@@ -40,9 +46,9 @@ def build_release(released: Sequence[Waiting], last_offset: int, max_bytes: int)
             for number, (due_ms, record) in enumerate(released)
         ]
     )
-    codec = Compression.NONE
-    if HEADER_SIZE + len(body) > max_bytes:
+    if codec is Compression.NONE and HEADER_SIZE + len(body) > max_bytes:
         codec = Compression.GZIP  # which every client knows
+    if codec is not Compression.NONE:
         body = compress(codec, body, FAST)
     header = BatchHeader(
         base_offset=0,

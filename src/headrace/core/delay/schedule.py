@@ -442,7 +442,8 @@ class Schedule:
 
     def _append_release(self, waiting: list[Waiting], entries: list[bytes], now_ms: int) -> None:
         due_ms, offset, *_ = ENTRY.unpack(entries[-1])
-        batch = build_release(waiting, offset, self._largest_release)
+        codec = self.target.config.codec
+        batch = build_release(waiting, offset, self._largest_release, codec)
         info = self._append_target(batch, now_ms)
         self._reached = Cursor(due_ms, offset)
         end_offset = info.last_offset + 1

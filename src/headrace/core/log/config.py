@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headrace.records.batch import TimestampType
+from headrace.records.compression import Compression
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,8 @@ class LogConfig:
         max_compaction_lag_ms: Age at which they are, whatever their share.
         delete_retention_ms: How long a tombstone stays after the first round that found it.
         expires: Whether records have a time to live (`headrace.ttl.enable`); never together with `compacts`.
+        codec: The codec of data batches that the broker builds, of delayed records say; produced batches, and what
+            cleaning leaves of them, have the codec with which they come.
         filters: Whether readers may ask for records with certain tags (`headrace.filter.enable`).
     """
 
@@ -50,3 +53,4 @@ class LogConfig:
     delete_retention_ms: int = 24 * 3600 * 1000
     expires: bool = False
     filters: bool = False
+    codec: Compression = Compression.NONE

@@ -1,0 +1,164 @@
+"""A produced batch with another codec: its records stay as they are, byte for byte, and only the compression changes.
+
+The header keeps the batch's producer id, epoch, sequence, base timestamp and flags, so a retry is recognised, and
+timestamps mean what they meant. The largest timestamp is that of the records, whatever the producer has said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from headrace.errors import ApiError, CorruptRecordError, ErrorCode, InvalidRecordError
+from headrace.records.batch import (
+    COMPRESSION_MASK,
+    DELETE_HORIZON_FLAG,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    BatchHeader,
+)
+from headrace.records.compression import (
+    FAST,
+    MAX_DECOMPRESSED_SIZE,
+    Compression,
+    output_bound,
+)
+from headrace.records.reader import BatchSlices, Record
+from headrace.records.rewriting import sealed
+from headrace.types import Buffer
+
+RECOMPRESSED_MAX: Final = 16 << 20
+"""Most bytes to which the records of a batch decompress that is compressed again, unless larger batches are allowed."""
+
+_FAST_LZ4: Final = 9
+"""The level of Kafka's that stands for the fast compressor, and is the default."""
+_LEAST_LZ4, _MOST_LZ4 = 3, 12
+"""The levels at which lz4 has another compressor than the fast one."""
+
+_GZIP_COST: Final = 8
+_ZSTD_COST: Final = 1.5
+_ZSTD_GROWTH: Final = 1.3
+"""By how much a level of zstd is slower than the one below."""
+_SLOW_LZ4_COST: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """How batches are to be compressed.
+
+    Attributes:
+        codec: The codec.
+        level: The level, on the scale of `headrace.records.compression`; None for the usual one.
+    """
+
+    codec: Compression
+    level: int | None = None
+
+    @classmethod
+    def of(cls, name: str, *, gzip_level: int, lz4_level: int, zstd_level: int) -> Target | None:
+        """Return what a topic's `compression.type` and levels, as Kafka counts them, ask for; None for 'producer'."""
+        if name == "producer":
+            return None
+        if name == "gzip":
+            return cls(Compression.GZIP, None if gzip_level < 0 else gzip_level)
+        if name == "lz4":
+            level = FAST
+            if lz4_level != _FAST_LZ4:
+                level = min(max(lz4_level, _LEAST_LZ4), _MOST_LZ4)
+            return cls(Compression.LZ4, level)
+        if name == "zstd":
+            return cls(Compression.ZSTD, zstd_level)
+        return cls(Compression.NONE if name == "uncompressed" else Compression.SNAPPY)
+
+    def cost(self, size: int) -> int:
+        """Return about what it costs to compress so many bytes, in bytes that are decompressed."""
+        if self.codec is Compression.GZIP:
+            return _GZIP_COST * size
+        if self.codec is Compression.ZSTD:
+            level = 3 if self.level is None else max(1, self.level)
+            return int(_ZSTD_COST * _ZSTD_GROWTH ** (level - 3) * size)
+        if self.codec is Compression.LZ4 and self.level != FAST:
+            return _SLOW_LZ4_COST * size
+        return size
+
+
+class Times(NamedTuple):
+    """The smallest and the largest timestamp of some records."""
+
+    oldest: int
+    newest: int
+
+
+def most_decompressed(max_message_bytes: int) -> int:
+    """Return to how many bytes the records of a batch may decompress that is compressed again."""
+    return min(MAX_DECOMPRESSED_SIZE, max(RECOMPRESSED_MAX, max_message_bytes))
+
+
+def check_records(header: BatchHeader, data: Buffer) -> Generator[int, None, Times]:
+    """Check each record of a batch; yield after each slice how many there were.
+
+    Args:
+        header: The batch's header.
+        data: The bytes of its records, decompressed.
+
+    Returns:
+        The timestamps of the records.
+
+    Raises:
+        InvalidRecordError: The records do not decode, or are not numbered from 0 on without gaps.
+    """
+    first = expected = header.base_offset
+    oldest, newest = 2**63 - 1, -(2**63)
+    try:
+        slices = BatchSlices(Record, header, b"", data=data)
+        while records := slices.next_slice():
+            for number, record in enumerate(records, expected):
+                if record[0] != number:
+                    raise _misnumbered(number - first, record[0] - first)
+            expected += len(records)
+            timestamps = [record[1] for record in records]
+            oldest = min(oldest, *timestamps)
+            newest = max(newest, *timestamps)
+            yield len(records)
+    except CorruptRecordError as error:
+        raise InvalidRecordError(str(error)) from error
+    return Times(oldest, newest)
+
+
+def _misnumbered(number: int, offset_delta: int) -> InvalidRecordError:
+    return InvalidRecordError(
+        f"record {number} of the batch has offset delta {offset_delta}; it has to be {number}"
+    )
+
+
+def with_codec(
+    header: BatchHeader, data: Buffer, body: Buffer, codec: Compression, max_timestamp: int
+) -> bytearray:
+    """Return a batch whose records are compressed otherwise.
+
+    Args:
+        header: The header that it had.
+        data: The bytes of its records, decompressed.
+        body: The same bytes, compressed.
+        codec: The codec of these.
+        max_timestamp: The largest timestamp of the records.
+
+    Raises:
+        ApiError: MESSAGE_TOO_LARGE; consumers could not tell the records from a decompression bomb.
+    """
+    if codec is not Compression.NONE and len(data) > output_bound(len(body)):
+        raise ApiError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"{len(data)} bytes of records become {len(body)} with {codec.name.lower()}, which consumers would refuse "
+            "to decompress; send smaller batches",
+        )
+    attributes = header.attributes & ~(COMPRESSION_MASK | DELETE_HORIZON_FLAG) | codec
+    return sealed(
+        header._replace(
+            batch_length=HEADER_SIZE - LOG_OVERHEAD + len(body),
+            attributes=attributes,
+            max_timestamp=max_timestamp,
+        ),
+        body,
+    )
