@@ -151,6 +151,23 @@ OWN_FIELDS = {
         "        earliest_due_ms: int64 6+ =-1\n"
     ),
     "ApiVersionsResponse": "  headrace_extensions: []string 3+ #26738\n",
+    "HeartbeatResponse": "  headrace_stop: bool 4+ #26738\n",
+    "ConsumerGroupHeartbeatResponse": "  headrace_stop: bool 0+ #26738\n",
+    "LeaveGroupRequest": (
+        "  headrace_stop: HeadraceStop 4+ #26738\n"
+        "    member_id: string 4+\n"
+        "    group_instance_id: string 4+ ?4+ =null\n"
+        "    timeout_ms: int32 4+ =-1\n"
+        "    again: bool 4+\n"
+    ),
+    "LeaveGroupResponse": (
+        "  headrace_stop: HeadraceStopped 4+ #26738\n"
+        "    state: int8 4+\n"
+        "    error_code: int16 4+\n"
+        "    member_id: string 4+\n"
+        "    told: bool 4+\n"
+        "    remaining_ms: int32 4+ =-1\n"
+    ),
 }
 """What Headrace's clients and brokers say to each other besides; all others skip a tag that they do not know."""
 

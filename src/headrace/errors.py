@@ -273,6 +273,10 @@ class NoSubscriptionError(ConsumerError):
     """There is nothing to read: neither `subscribe` nor `assign` was called."""
 
 
+class MemberStoppedError(ConsumerError):
+    """An administrator has stopped this member of its group: it has left, and there is nothing to read."""
+
+
 class ConflictingSubscriptionError(ConsumerError):
     """Topics, a pattern, the group's attachments and partitions by hand exclude each other."""
 

@@ -18,7 +18,8 @@ from headrace.protocol.frame import (
     response_class,
 )
 from headrace.protocol.messages import consumer_group_heartbeat as beat
-from headrace.protocol.messages import metadata
+from headrace.protocol.messages import heartbeat, metadata
+from headrace.protocol.messages import leave_group as leave
 from headrace.protocol.messages import offset_commit as commit
 from headrace.protocol.messages import offset_fetch as fetch
 from tests.docs.page_layouts import NUMBERS, Field, Walk, parse_layout
@@ -39,6 +40,14 @@ OWNED = beat.ConsumerGroupHeartbeatRequestTopicPartitions(topic_id=TOPIC_ID, par
 GIVEN = beat.ConsumerGroupHeartbeatResponseTopicPartitions(topic_id=TOPIC_ID, partitions=[0, 1, 2])
 
 MESSAGES = {
+    "Heartbeat request in version 4": heartbeat.HeartbeatRequest(
+        group_id="billing", generation_id=5, member_id="billing-1-7f3a"
+    ),
+    "Heartbeat response that stops the member": heartbeat.HeartbeatResponse(headrace_stop=True),
+    "LeaveGroup request that stops a member": leave.LeaveGroupRequest(
+        group_id="billing",
+        headrace_stop=leave.HeadraceStop(member_id="billing-1-7f3a", timeout_ms=60_000),
+    ),
     "ConsumerGroupHeartbeat request that joins": beat.ConsumerGroupHeartbeatRequest(
         group_id="billing",
         member_id=MEMBER,
@@ -94,6 +103,13 @@ MESSAGES = {
 }
 
 
+STOP = {
+    kind == "bool": LAYOUTS[f"Tag 26738 of {where}"]
+    for where, kind in (("a heartbeat's answer", "bool"), ("LeaveGroup", "struct"))
+}
+"""What is in the tag of section 13: that a member has to stop, or which one."""
+
+
 class FlexibleWalk(Walk):
     """Reads the types of flexible versions besides."""
 
@@ -111,14 +127,29 @@ class FlexibleWalk(Walk):
             yield from self._lines(start, depth, each.name, "there" if there else "null")
             if there:
                 yield from self.fields(each.children, depth + 1)
+        elif each.type == "tags":
+            count = self._unsigned()
+            yield from self._lines(start, depth, each.name, str(count))
+            for _ in range(count):
+                yield from self._tag(depth + 1)
         else:
             yield from self._lines(start, depth, each.name, self._value(each.type))
+
+    def _tag(self, depth: int) -> Iterator[str]:
+        """A tag as the section on stopping shows it: those of Headrace, one by one."""
+        start = self.position
+        tag = self._unsigned()
+        yield from self._lines(start, depth, "tag", str(tag))
+        start = self.position
+        size = self._unsigned()
+        yield from self._lines(start, depth, "length", str(size))
+        end = self.position + size
+        yield from self.fields(STOP[size == 1], depth + 1)
+        assert self.position == end, "the tag has another length"
 
     def _value(self, kind: str) -> str:
         if kind in NUMBERS or kind == "string?":
             return super()._value(kind)
-        if kind == "tags":
-            return str(self._unsigned())
         if kind == "uuid":
             return self._take(16).hex()
         length = self._unsigned() - 1
@@ -198,5 +229,27 @@ def test_layout_is_the_schema(title: str) -> None:
     [schema] = [each for each in schemas if each.kind == kind]
     assert schema.api_key == key
     assert version >= schema.first_flexible
-    fields = [described(each, version) for each in schema.fields if version in each.versions]
+    fields = [
+        described(each, version)
+        for each in schema.fields
+        if version in each.versions and each.tag is None
+    ]
     assert LAYOUTS[title] == [*fields, Field("tags", "tags")]
+
+
+@pytest.mark.parametrize(
+    ("api", "kind", "layout"),
+    [
+        ("heartbeat", "response", STOP[True]),
+        ("consumer_group_heartbeat", "response", STOP[True]),
+        ("leave_group", "request", STOP[False]),
+    ],
+)
+def test_what_is_in_the_tag_is_the_schema(api: str, kind: str, layout: list[Field]) -> None:
+    schemas = parse_schema(ROOT / "tools" / "schemas" / f"{api}.txt")
+    [schema] = [each for each in schemas if each.kind == kind]
+    [field] = [each for each in schema.fields if each.tag == 26738]
+    if field.struct is None:
+        assert layout == [Field("stop", described(field, 5).type)]
+    else:
+        assert described(field, 5).children == layout

@@ -68,7 +68,8 @@ class Peer:
             self.member.member_id if member_id is None else member_id,
             self.member.generation_id if generation is None else generation,
         )
-        return self.driver.run(membership.heartbeat(self.state, self.settings, who))
+        response = self.driver.run(membership.heartbeat(self.state, self.settings, who))
+        return ErrorCode(response.error_code)
 
     def commit(self, topic: str, generation: int) -> None:
         who = Committer(generation, self.member.member_id)

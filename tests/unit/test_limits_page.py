@@ -83,6 +83,7 @@ CONSTANTS: Final = {
     "core/coordinator/group/memory.py:GROUPS_LIMIT": "what the members of a group say",
     "core/coordinator/group/memory.py:OFFSETS_LIMIT": "committed offsets of all groups",
     "core/coordinator/group/memory.py:PENDING_LIMIT": "offsets that one transaction commits",
+    "core/coordinator/group/stops.py:ENDS_LIMIT": "members that an administrator has stopped",
     "core/coordinator/consumer/requests.py:REGEXES_LIMIT": "regular expressions of a group's",
     "core/coordinator/consumer/requests.py:_MAX_STORED_BYTES": "bytes of a group's name",
     "core/coordinator/partitioning.py:MAX_STORED_BYTES": "bytes of a group's name",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headrace.cli import group_attach, group_changes, group_config, group_offsets
+from headrace.cli import group_attach, group_changes, group_config, group_offsets, group_stop
 from headrace.cli._groups import CommandGroup
 from headrace.cli._internal import is_own_group, tell_of_hidden
 from headrace.cli._options import client_options, open_client
@@ -27,6 +27,7 @@ for command in (
     *group_offsets.COMMANDS,
     *group_config.COMMANDS,
     *group_changes.COMMANDS,
+    *group_stop.COMMANDS,
 ):
     group.add_command(command)
 
@@ -173,6 +174,25 @@ def _end_offsets(
     return {where: listed.offset for where, listed in found.items()}
 
 
+def _print_members(members: list[dict[str, Any]]) -> None:
+    if not members:
+        return
+    click.echo()
+    print_table(
+        ("MEMBER", "INSTANCE", "CLIENT", "HOST", "PARTITIONS"),
+        [
+            (
+                member["member_id"],
+                member["group_instance_id"],
+                member["client_id"],
+                member["host"],
+                len(member["partitions"]),
+            )
+            for member in members
+        ],
+    )
+
+
 def _print_document(document: dict[str, Any]) -> None:
     facts = {
         "group": document["group"],
@@ -186,6 +206,7 @@ def _print_document(document: dict[str, Any]) -> None:
         attached = document["attached"]
         facts["attached to"] = attached["pattern"] or ", ".join(attached["topics"]) or "nothing"
     print_facts(facts, 13)
+    _print_members(document["members"])
     if not document["partitions"]:
         return
     click.echo()

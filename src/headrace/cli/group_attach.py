@@ -162,7 +162,7 @@ def remove_member(
 ) -> None:
     """Take members out of a group, by their ids or their static names; the others take over what they read.
 
-    A member that is alive joins again: stop it first. Prints one row per member; exit code 1 if one is not there.
+    A member that is alive joins again: see `stop-member`. Prints one row per member; exit code 1 if one is not there.
     """
     from headrace.clients.flows.groups import remove_member as flow  # noqa: PLC0415 - not for `--help`
     from headrace.errors import ApiError  # noqa: PLC0415 - as above

@@ -9,6 +9,8 @@ from headrace.clients.admin.core import AdminCore
 from headrace.clients.admin.offsets import Place, Reset
 from headrace.clients.arguments import checks_arguments, unchecked
 from headrace.clients.config import ClientConfig
+from headrace.clients.consumer.settings import milliseconds
+from headrace.clients.flows.stopping import DEFAULT_TIMEOUT_S, StopOutcome
 from headrace.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -32,7 +34,8 @@ class Group:
     def __init__(self, name: str, driver: Driver) -> None:
         self.name = name
         self._driver = driver
-        self._core = AdminCore(driver.engine.state, ClientConfig())
+        self._config = ClientConfig()
+        self._core = AdminCore(driver.engine.state, self._config)
 
     def __repr__(self) -> str:
         return f"Group({self.name!r})"
@@ -70,8 +73,26 @@ class Group:
         return self._run(self._core.members(self.name))
 
     def remove_member(self, member_id: str = "", *, group_instance_id: str | None = None) -> None:
-        """Take a member out, by its id or its static name; one that is alive joins again, so stop it first."""
+        """Take a member out, by its id or its static name; one that is alive joins again (see `stop_member`)."""
         self._run(self._core.remove_member(self.name, member_id, group_instance_id))
+
+    def stop_member(
+        self,
+        member_id: str = "",
+        *,
+        group_instance_id: str | None = None,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+    ) -> StopOutcome:
+        """Stop one member gracefully: it finishes, commits, leaves, and does not join again.
+
+        The call waits for that, for `timeout_s` seconds at most; then the member is removed by force. Arguments and
+        what is returned are those of `Admin.stop_member`.
+        """
+        timeout_ms = milliseconds(timeout_s, 0)
+        flow = self._core.stop_member(
+            self.name, member_id, group_instance_id, timeout_ms, self._driver.now_ms
+        )
+        return self._driver.run(flow, timeout_ms + self._config.request_timeout_ms)
 
     # How far it is
 

@@ -81,7 +81,7 @@ class Service:
             if on_ready is not None:
                 on_ready()
             try:
-                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                await self._first_failed(tasks)
             finally:
                 # Whatever ends one worker, the others end in order; who cancels twice does not wait for it.
                 self._stop_workers()
@@ -103,6 +103,15 @@ class Service:
             for worker in self.workers:
                 await worker.give_up()
             raise
+
+    async def _first_failed(self, tasks: Sequence[asyncio.Task[None]]) -> None:
+        """Wait until a worker has failed, the app is told to end, or no worker is left."""
+        pending: set[asyncio.Task[None]] = set(tasks)
+        while pending:
+            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            if self._stop_wanted or any(task.cancelled() or task.exception() for task in done):
+                return
+        _log.info("no worker is left: the app ends")
 
     def stop(self) -> None:
         """Have `run` end; any thread may call it."""

@@ -36,6 +36,10 @@ class Source(Protocol):
         """For how long a last commit is tried again."""
 
     @property
+    def stopped(self) -> bool:
+        """Whether an administrator has stopped this member: it has given everything up and has left its group."""
+
+    @property
     def commits_at_rest(self) -> bool:
         """Whether a commit costs no request of its own: then it is made whenever all of a partition is finished."""
 

@@ -236,6 +236,14 @@ class Worker:
                 if records and self._source.begins_late:
                     await self._commit_beginnings()
                 self._start()
+            if self._source.stopped:
+                _log.info(
+                    "%s: an administrator has stopped this member of group %s, and it has left",
+                    self.settings.name,
+                    self.settings.group,
+                )
+                self.stop()
+                return
             if records:
                 await asyncio.sleep(0)
 
@@ -500,6 +508,8 @@ class Worker:
 
     async def idle(self) -> bool:
         """Whether every record that is there now is finished; then positions are committed too."""
+        if self._source.stopped:
+            return True
         if self._pauses.held or not self._at_rest:
             return False
         if self._outlet.now_ms() < self._slots.away_until_ms:

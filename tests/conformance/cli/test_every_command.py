@@ -44,6 +44,7 @@ CLIENT_COMMANDS = {
     "group detach": ["attached-{n}", "t"],
     "group config": ["g"],
     "group remove-member": ["member-{n}", "-i", "static", "--yes"],
+    "group stop-member": ["stop-{n}", "-i", "static", "--timeout", "0s"],
     "group delete-offsets": ["offsets-{n}", "-t", "t", "--yes"],
     "group delete": ["deleted", "--yes"],
     "dlq list": [],

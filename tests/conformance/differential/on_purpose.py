@@ -632,6 +632,15 @@ GROUPS: Final = (
         "Nothing changes for the members.",
         (where("leave_before_joining"),),
     ),
+    Difference(
+        "LeaveGroup, Heartbeat, ConsumerGroupHeartbeat",
+        "cannot ask a member to stop; skips the tagged field 26738 of LeaveGroup",
+        "has a member stop whom an administrator names in the tagged field 26738 of LeaveGroup: the answers to the "
+        "member's heartbeats have a field of the same tag until it has left, or is removed by force at the deadline",
+        "An administrator stops one member of a running system without the loss of what it works on "
+        "(client-protocol.md, section 13).",
+        (),
+    ),
 )
 
 REQUESTS: Final = (

@@ -39,6 +39,8 @@ def run(*arguments: str):
         (("group", "detach", "g"), "either TOPICs or --all"),
         (("group", "remove-member", "g"), "name a MEMBER"),
         (("group", "remove-member", "g", "m"), "needs --yes"),
+        (("group", "stop-member", "g"), "name a MEMBER"),
+        (("group", "stop-member", "g", "m", "--timeout", "soon"), "soon"),
         (("group", "reset", "g", "--to", "5"), "--yes or --dry-run"),
         (("group", "reset", "g", "-y"), "either --to or --from-file"),
         (("group", "reset", "g", "--to", "+-5", "-y"), "--to wants earliest"),

@@ -35,6 +35,7 @@ ARGUMENTS = {
     "group lag": [f"g{EVIL}"],
     "group reset": [f"g{EVIL}", "--to", "earliest", "--dry-run"],
     "group remove-member": [f"g{EVIL}", "-i", f"m{EVIL}", "--yes"],
+    "group stop-member": [f"g{EVIL}", "-i", f"m{EVIL}"],
     "group delete": [f"g{EVIL}", "--yes"],
     "group config": [f"g{EVIL}"],
     "consume -f": ["t", "-e", "-f", "%t %k %v %h{%k=%v }\n"],

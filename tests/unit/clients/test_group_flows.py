@@ -199,9 +199,8 @@ def test_a_heartbeat_returns_the_verdict() -> None:
     driver = ScriptedDriver(
         coordinated(lambda _call: HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
     )
-    assert (
-        driver.run(heartbeat(known_state({}), SETTINGS, member)) == ErrorCode.REBALANCE_IN_PROGRESS
-    )
+    response = driver.run(heartbeat(known_state({}), SETTINGS, member))
+    assert response.error_code == ErrorCode.REBALANCE_IN_PROGRESS
 
 
 def test_leaving_is_tried_once() -> None:

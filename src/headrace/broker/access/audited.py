@@ -127,6 +127,13 @@ def _delete_groups(_request: Any, response: Any) -> Done:
         yield "group_deleted", {"group": result.group_id}
 
 
+def _leave_group(request: Any, response: Any) -> Done:
+    stop, stopped = request.headrace_stop, response.headrace_stop
+    if stop is None or stop.again or stopped is None or stopped.error_code:
+        return  # members that leave or are removed, and questions how far a stop is
+    yield "member_stopped", {"group": request.group_id, "member": stopped.member_id}
+
+
 def _offset_commit(request: Any, response: Any) -> Done:
     if request.member_id or request.generation_id_or_member_epoch >= 0:
         return  # a member's own
@@ -230,6 +237,7 @@ RULES: Final[Mapping[int, Rule]] = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _alter_configs,
     ApiKey.ALTER_CLIENT_QUOTAS: _alter_client_quotas,
     ApiKey.DELETE_GROUPS: _delete_groups,
+    ApiKey.LEAVE_GROUP: _leave_group,
     ApiKey.OFFSET_COMMIT: _offset_commit,
     ApiKey.OFFSET_DELETE: _offset_delete,
     ApiKey.DELETE_RECORDS: _delete_records,

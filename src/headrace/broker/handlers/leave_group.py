@@ -1,7 +1,9 @@
 """LeaveGroup (API key 13), versions 0-5.
 
 Behaviour: removes one member (up to v2) or several (from v3 on), each with an error code of its own; one rebalance for
-all of them. A static member may be named by its instance id alone.
+all of them. A static member may be named by its instance id alone. A request whose tagged field 26738 names a member
+removes nobody: the answers to that member's heartbeats tell it to stop, and the tagged field 26738 of the answer says
+how far that is (docs/client-protocol.md). The client asks again until the member has stopped.
 Versions: v3 member list (KIP-345); v4 flexible; v5 reason (ignored).
 """
 
@@ -36,6 +38,8 @@ def handle(
     """Take members out of a group."""
     if not allows(broker, context, Operation.READ, ResourceType.GROUP, request.group_id):
         return LeaveGroupResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    if request.headrace_stop is not None:
+        return broker.groups.stop_member(request.group_id, request.headrace_stop, context.now_ms)
     if context.header.api_version >= _MEMBER_LIST_VERSION:
         return broker.groups.leave_group(request.group_id, request.members, context.now_ms)
     leaving = [MemberIdentity(member_id=request.member_id)]

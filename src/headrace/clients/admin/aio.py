@@ -10,6 +10,7 @@ from typing import Any, Self
 from headrace.clients.admin.core import AdminCore, admin_config
 from headrace.clients.admin.offsets import Place, Reset
 from headrace.clients.arguments import Count, Int16, Int32, checks_arguments
+from headrace.clients.consumer.settings import milliseconds
 from headrace.clients.drivers import Target, open_aio_driver
 from headrace.clients.drivers.unclosed import closing_tasks, warn_unclosed
 from headrace.clients.flows.admin import ClusterDescription, ConfigEntry
@@ -18,6 +19,7 @@ from headrace.clients.flows.cluster import TopicMetadata
 from headrace.clients.flows.groups import GroupDescription, GroupListing, MemberDescription
 from headrace.clients.flows.offsets import OffsetAndMetadata
 from headrace.clients.flows.scram import DEFAULT_ITERATIONS, MECHANISMS, UserDescription
+from headrace.clients.flows.stopping import DEFAULT_TIMEOUT_S, StopOutcome
 from headrace.clients.strategies import PartitionerChoice, StorageChoice, Strategies
 from headrace.config.options import Value
 from headrace.security.acls import AclBinding, AclFilter
@@ -234,7 +236,7 @@ class Admin:
     ) -> None:
         """Take a member out of its group; the others take over what it read.
 
-        A member that is alive joins again with its next heartbeat: stop it first.
+        A member that is alive joins again with its next heartbeat: see `stop_member`.
 
         Args:
             group: The group.
@@ -245,6 +247,40 @@ class Admin:
             ApiError: UNKNOWN_MEMBER_ID.
         """
         await self._driver.run(self._core.remove_member(group, member_id, group_instance_id))
+
+    async def stop_member(
+        self,
+        group: str,
+        member_id: str = "",
+        *,
+        group_instance_id: str | None = None,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+    ) -> StopOutcome:
+        """Stop one member gracefully: it finishes what it works on, commits, leaves, and does not join again.
+
+        It hears of that with its next heartbeat. The others take over what it read. The call waits until it has left.
+        A member that has not left in time is removed by force, also one of another client that does not know the
+        message; such a member may join again. Calling it again is harmless.
+
+        Args:
+            group: The group.
+            member_id: The member, as `members` tells.
+            group_instance_id: The name of a static member, instead. Its place is not kept.
+            timeout_s: Seconds that the member has.
+
+        Returns:
+            "stopped" if the member has left by itself, "removed" if it was removed by force, and "gone" if it is no
+            member any more and the broker does not know why: its session has ended, or the broker was restarted.
+
+        Raises:
+            ApiError: UNKNOWN_MEMBER_ID, GROUP_AUTHORIZATION_FAILED; UNSUPPORTED_VERSION where the broker is not
+                Headrace, and then nothing has changed.
+        """
+        timeout_ms = milliseconds(timeout_s, 0)
+        flow = self._core.stop_member(
+            group, member_id, group_instance_id, timeout_ms, self._driver.now_ms
+        )
+        return await self._driver.run(flow, timeout_ms + self.config.request_timeout_ms)
 
     async def delete_group(self, group: str) -> None:
         """Delete a group without members, and what it has committed.

@@ -8,7 +8,17 @@ from typing import Any, Final
 from headrace.clients.admin.offsets import Reset, lag, reset_offsets, topic_partitions
 from headrace.clients.arguments import shown
 from headrace.clients.config import ClientConfig, parse_config
-from headrace.clients.flows import acls, admin, alter, attachments, groups, metadata, offsets, scram
+from headrace.clients.flows import (
+    acls,
+    admin,
+    alter,
+    attachments,
+    groups,
+    metadata,
+    offsets,
+    scram,
+    stopping,
+)
 from headrace.clients.flows.admin import ClusterDescription, ConfigEntry, NewTopic, ResourceType
 from headrace.clients.flows.alter import ConfigChange, ConfigOperation
 from headrace.clients.flows.attachments import Attachments
@@ -17,6 +27,7 @@ from headrace.clients.flows.effects import ClientState, Flow
 from headrace.clients.flows.groups import GroupDescription, GroupListing, MemberDescription
 from headrace.clients.flows.offsets import OffsetAndMetadata
 from headrace.clients.flows.scram import UserDescription
+from headrace.clients.flows.stopping import StopOutcome
 from headrace.clients.strategies import Strategies, configs_of
 from headrace.config.options import Value, render_value
 from headrace.config.units import plain_number
@@ -156,6 +167,24 @@ class AdminCore:
     ) -> Flow[None]:
         """Take a member out of its group."""
         return groups.remove_member(self._state, group, member_id, group_instance_id)
+
+    def stop_member(
+        self,
+        group: str,
+        member_id: str,
+        group_instance_id: str | None,
+        timeout_ms: int,
+        now_ms: Callable[[], int],
+    ) -> Flow[StopOutcome]:
+        """Have a member finish, commit and leave."""
+        return stopping.stop_member(
+            self._state,
+            group,
+            member_id=member_id,
+            group_instance_id=group_instance_id,
+            timeout_ms=timeout_ms,
+            now_ms=now_ms,
+        )
 
     def delete_group(self, group: str) -> Flow[None]:
         """Delete a group that has no members."""

@@ -115,6 +115,11 @@ class Belonging:
     # What follows for the consumer
 
     @property
+    def stopping(self) -> bool:
+        """Whether an administrator stops this member."""
+        return self.member is not None and self.member.stopping
+
+    @property
     def belongs(self) -> bool:
         """Whether the consumer is a member, or about to be one."""
         return self.member is not None or self._asking.running
@@ -193,7 +198,7 @@ class Belonging:
             return False
         if self._rebalancing is not None and self._rebalancing.untold is not None:
             return False
-        if member.doubtful:
+        if member.doubtful or member.stopping:
             return False
         member.polls.began()
         member.polls.ended()

@@ -132,6 +132,8 @@ class Consumer(Generic[V]):
                 raise
             if record is not None:
                 return record
+            if self._core.stopped:
+                raise StopIteration
             self._driver.run(self._core.poll(ITERATION_POLL_MS), UNLIMITED_MS)
 
     # What is read
@@ -210,6 +212,16 @@ class Consumer(Generic[V]):
         """Whether the consumer has its place in its group, with or without partitions."""
         return self._core.joined
 
+    @property
+    def stopped(self) -> bool:
+        """Whether an administrator has stopped this member of its group (`Admin.stop_member`).
+
+        It has committed what was finished (with `enable.auto.commit`), has left, and does not join again unless the
+        program calls `subscribe`. Iteration ends. The poll in which that happens returns no records, and the next one
+        raises MemberStoppedError.
+        """
+        return self._core.stopped
+
     # Records
 
     @unchecked
@@ -224,6 +236,7 @@ class Consumer(Generic[V]):
 
         Raises:
             NoSubscriptionError: Nothing is read.
+            MemberStoppedError: An administrator has stopped this member, and the poll before has returned.
             NoOffsetError: There is nowhere to begin, and `auto.offset.reset` is none.
             SerializationError: A record does not decode; the position stays at it, `seek` skips it.
             CorruptRecordError: A batch is damaged; the position stays before it.

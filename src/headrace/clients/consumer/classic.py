@@ -18,6 +18,7 @@ from headrace.clients.flows.effects import Flow
 from headrace.clients.flows.membership import GroupSettings
 from headrace.clients.flows.offsets import Committer
 from headrace.errors import ApiError, ErrorCode, HeadraceError, ProtocolError, TransportError
+from headrace.protocol.messages.heartbeat import HeartbeatResponse
 from headrace.protocol.messages.join_group import JoinGroupResponse
 from headrace.protocol.messages.sync_group import SyncGroupRequestAssignment
 from headrace.types import TopicPartition
@@ -120,8 +121,9 @@ class ClassicMember(Member):
         return self._tell_to_leave(place)
 
     def _tell_to_leave(self, place: membership.Membership) -> Flow[None]:
-        """Leave; a static member says nothing, and keeps its place until its session ends."""
-        if place.member_id and self._config.group_instance_id is None:
+        """Leave; a static member says nothing and keeps its place until its session ends, unless it was stopped."""
+        static = self._config.group_instance_id is not None
+        if place.member_id and (self.stopping or not static):
             yield from membership.leave(self._engine.state, self._settings, place)
 
     def stop(self) -> None:
@@ -163,24 +165,30 @@ class ClassicMember(Member):
         place = membership.Membership(self.member_id, generation)
         flow = membership.heartbeat(self._engine.state, self._settings, place)
 
-        def beaten(outcome: ErrorCode | HeadraceError) -> None:
-            if isinstance(outcome, ErrorCode):
-                if outcome in _CONFIRMING and generation == self.generation:
-                    self._failures = 0
-                    self.session.confirm(began_ms)
-                elif outcome not in _UNDERSTOOD:  # such as that the group is closed to us
-                    self._refused(outcome)
-                self.answered(outcome, generation)
+        def beaten(outcome: HeartbeatResponse | HeadraceError) -> None:
+            if isinstance(outcome, HeartbeatResponse):
+                self._verdict(outcome, generation, began_ms)
             elif not _passes(outcome):
                 self._reports.failed(outcome)
             if self.generation >= 0:
                 due_ms = max(began_ms + self._beat_every_ms, self._engine.now_ms + 1)
-                if not isinstance(outcome, ErrorCode) and _passes(outcome):
+                if isinstance(outcome, HeadraceError) and _passes(outcome):
                     # The coordinator moves or is away. The next heartbeat looks for it again.
                     due_ms = self._engine.now_ms + min(self._beat_every_ms, self._pause_ms())
                 self._beat_at(due_ms)
 
         self._beating.start(flow, beaten, self._config.session_timeout_ms)
+
+    def _verdict(self, response: HeartbeatResponse, generation: int, began_ms: int) -> None:
+        code = ErrorCode(response.error_code)
+        if code in _CONFIRMING and generation == self.generation:
+            self._failures = 0
+            self.session.confirm(began_ms)
+        elif code not in _UNDERSTOOD:  # such as that the group is closed to us
+            self._refused(code)
+        if response.headrace_stop:
+            self.has_to_stop()
+        self.answered(code, generation)
 
     def _refused(self, code: ErrorCode) -> None:
         text = f"heartbeat to group {self._settings.group_id!r}: {code.description}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from headrace.clients.config import ConsumerConfig
 from headrace.clients.consumer.assignors import Assignor, choose_assignors
@@ -45,6 +45,7 @@ from headrace.errors import (
     ConfigError,
     ErrorCode,
     HeadraceError,
+    MemberStoppedError,
     NoSubscriptionError,
     TransportError,
 )
@@ -52,6 +53,9 @@ from headrace.types import TopicPartition
 
 AtClose = Literal["handed out", "finished", "nothing"]
 """What `close` commits by itself: all that polls returned, what the program came back from, or nothing."""
+
+STOP_TIMEOUT_MS: Final = 10_000
+"""How long the last commit and the farewell of a member that is stopped may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +74,12 @@ class GroupMetadata:
 
 
 class ConsumerCore:
-    """One consumer."""
+    """One consumer.
+
+    Attributes:
+        cursors: The partitions that are read.
+        stopped: Whether an administrator has stopped this member: it has left its group, and does not join again.
+    """
 
     def __init__(
         self,
@@ -130,7 +139,7 @@ class ConsumerCore:
         self._leaving = Background(engine)
         self._failures: list[HeadraceError] = []
         self._fatal: HeadraceError | None = None
-        self._polling = self._closing = self._closed = False
+        self._polling = self._closing = self._closed = self.stopped = False
 
     # What the parts report, and ask
 
@@ -221,6 +230,7 @@ class ConsumerCore:
             if assignors is None and named is not None:
                 assignors = choose_assignors(named)
         self._subscription = wanted
+        self.stopped = False
         self._topics.follow(wanted)
         self._group.begin(assignors, self._commits, listener)
         self._watch.watch()
@@ -244,6 +254,7 @@ class ConsumerCore:
         places = {name: at for name, at in wanted.items() if at is not None and at < 0}
         found = yield from self.places.listed(places)
         self._subscription = Subscription("partitions" if wanted else "none")
+        self.stopped = False
         self._topics.follow(self._subscription)
         for name in [name for name in self.cursors if name not in wanted]:
             del self.cursors[name]
@@ -348,6 +359,8 @@ class ConsumerCore:
         while True:
             self._check_subscribed()
             yield from self._attend()
+            if self.stopped:
+                return
             if not self._ready():
                 self._fetch()  # looking has found perhaps that what was left of an answer holds no records
             if self._engine.now_ms >= until_ms or self._ready():
@@ -359,6 +372,9 @@ class ConsumerCore:
     def _attend(self) -> Flow[None]:
         """Do the foreground's part, and start what is to be done in the background."""
         yield from self._call_back()
+        if self._group.stopping:
+            yield from self._stop_as_asked()
+            return
         yield from self._group.keep()
         self._raise_failure()
         self._decoders.look_up({name.topic for name in self.cursors})
@@ -490,6 +506,17 @@ class ConsumerCore:
         if failure is not None:
             raise failure
 
+    def _stop_as_asked(self) -> Flow[None]:
+        """Commit what is finished, and leave for good: an administrator stops this member."""
+        self.warn(
+            f"an administrator stops this member of group {self._config.group_id!r}: it commits what is finished, "
+            "leaves, and does not join again"
+        )
+        try:
+            yield from self._depart("finished", self._engine.now_ms + STOP_TIMEOUT_MS)
+        finally:
+            self.stopped = True
+
     def _leave(self, until_ms: int) -> None:
         """Be no member any more; the group is told in the background, even if nobody waits for that."""
         self._leaving.stop()
@@ -524,6 +551,11 @@ class ConsumerCore:
         self._check_subscribed()
 
     def _check_subscribed(self) -> None:
+        if self.stopped:
+            raise MemberStoppedError(
+                "an administrator has stopped this member of its group, and it has left: end the program's loop when "
+                "`consumer.stopped` is true, or call subscribe to join again"
+            )
         if self._subscription.kind == "none":
             raise NoSubscriptionError("the consumer reads nothing: call subscribe or assign first")
 

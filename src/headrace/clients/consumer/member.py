@@ -68,6 +68,8 @@ class Member(ABC):
         """Why the partitions are another's by now; the foreground has to give them up."""
         self.arrived: Arrival | None = None
         """What the foreground has to take over."""
+        self.stopping = False
+        """An administrator stops this member: the foreground has to finish, commit and leave, and not to join again."""
         self.reason = "subscribed"
         """Why it joined last, or is about to."""
         self._failures = 0
@@ -208,6 +210,12 @@ class Member(ABC):
         self.rejoin = False
         self.arrived = None
         self.lost = None
+
+    def has_to_stop(self) -> None:
+        """An answer of the coordinator says that an administrator stops this member."""
+        if not self.stopping:
+            self.stopping = True
+            self._engine.notify()
 
     # Losing one's place
 

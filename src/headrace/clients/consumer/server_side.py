@@ -209,7 +209,7 @@ class ServerSideMember(Member):
 
     def _farewell(self) -> Flow[None]:
         if self.generation >= 0 or self._joining:
-            return consumer_group.leave(self._engine.state, self._settings)
+            return consumer_group.leave(self._engine.state, self._settings, for_good=self.stopping)
         return _nothing()
 
     def _forget_assignment(self) -> None:
@@ -290,6 +290,8 @@ class ServerSideMember(Member):
         self.generation = response.member_epoch
         self.session.confirm(self._sent_ms)
         self._length.look()
+        if response.headrace_stop:
+            self.has_to_stop()
         given = consumer_group.assigned(response)
         if given is not None:
             self._given = given

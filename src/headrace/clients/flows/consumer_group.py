@@ -98,9 +98,15 @@ def heartbeat(
     return (yield from _ask(state, settings, request, timeout_ms))
 
 
-def leave(state: ClientState, settings: MemberSettings) -> Flow[None]:
-    """Leave the group at once; one attempt, for the end of the session does the same a little later."""
-    static = settings.group_instance_id is not None
+def leave(state: ClientState, settings: MemberSettings, *, for_good: bool = False) -> Flow[None]:
+    """Leave the group at once; one attempt, for the end of the session does the same a little later.
+
+    Args:
+        state: The client's state.
+        settings: The group and the member.
+        for_good: Whether a static member does not come back, so that its partitions go to others at once.
+    """
+    static = settings.group_instance_id is not None and not for_good
     request = ConsumerGroupHeartbeatRequest(
         group_id=settings.group_id,
         member_id=settings.member_id,

@@ -12,7 +12,7 @@ from typing import Final
 
 from headrace.clients.flows.coordinator import ask_coordinator
 from headrace.clients.flows.effects import ClientState, Flow
-from headrace.errors import ErrorCode, ProtocolError
+from headrace.errors import ProtocolError
 from headrace.protocol.messages.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
@@ -151,7 +151,9 @@ def sync_group(
     )
 
 
-def heartbeat(state: ClientState, settings: GroupSettings, member: Membership) -> Flow[ErrorCode]:
+def heartbeat(
+    state: ClientState, settings: GroupSettings, member: Membership
+) -> Flow[HeartbeatResponse]:
     """Tell the coordinator that the member lives; return its verdict.
 
     NONE is a good one; REBALANCE_IN_PROGRESS asks to join again; UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION and
@@ -163,16 +165,17 @@ def heartbeat(state: ClientState, settings: GroupSettings, member: Membership) -
         member_id=member.member_id,
         group_instance_id=settings.group_instance_id,
     )
-    response = yield from ask_coordinator(
-        state,
-        settings.group_id,
-        request,
-        HeartbeatResponse,
-        lambda answer: answer.error_code,
-        timeout_ms=max(1, settings.session_timeout_ms // ATTEMPTS_A_SESSION),
-        attempts=1,
+    return (
+        yield from ask_coordinator(
+            state,
+            settings.group_id,
+            request,
+            HeartbeatResponse,
+            lambda answer: answer.error_code,
+            timeout_ms=max(1, settings.session_timeout_ms // ATTEMPTS_A_SESSION),
+            attempts=1,
+        )
     )
-    return ErrorCode(response.error_code)
 
 
 def leave(state: ClientState, settings: GroupSettings, member: Membership) -> Flow[None]:

@@ -119,6 +119,7 @@ class StreamConsumer:
     # What a worker needs of a source
 
     begins_late = False
+    stopped = False
     commit_timeout_s = 0.0
     commits_at_rest = True
 

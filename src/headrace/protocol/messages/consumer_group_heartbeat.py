@@ -14,12 +14,16 @@ from headrace.protocol.codec import (
     Structure,
     UNSET,
     ZERO_UUID,
+    check_tag,
     compact_int32_array,
+    count_tags,
     fail_count,
     length_tail,
     read_int32s,
+    read_tag,
     skip_tags,
     varint_tail,
+    write_tag,
     write_varint,
 )
 from headrace.types import (
@@ -35,10 +39,12 @@ __all__ = [
 ]
 
 _pack_16s = Struct(">16s").pack
+_pack_o = Struct(">?").pack
 _pack_i = Struct(">i").pack
 _pack_ih = Struct(">ih").pack
 _pack_ii = Struct(">ii").pack
 _unpack_16sB = Struct(">16sB").unpack_from
+_unpack_o = Struct(">?").unpack_from
 _unpack_iB = Struct(">iB").unpack_from
 _unpack_ihB = Struct(">ihB").unpack_from
 _unpack_iib = Struct(">iib").unpack_from
@@ -371,6 +377,7 @@ class ConsumerGroupHeartbeatResponse(Message):
         "member_epoch",
         "heartbeat_interval_ms",
         "assignment",
+        "headrace_stop",
     )
 
     API_KEY = 68
@@ -385,6 +392,7 @@ class ConsumerGroupHeartbeatResponse(Message):
     member_epoch: int
     heartbeat_interval_ms: int
     assignment: Assignment | None
+    headrace_stop: bool
 
     def __init__(
         self,
@@ -396,6 +404,7 @@ class ConsumerGroupHeartbeatResponse(Message):
         member_epoch: int = 0,
         heartbeat_interval_ms: int = 0,
         assignment: Assignment | None = None,
+        headrace_stop: bool = False,
     ) -> None:
         self.throttle_time_ms = throttle_time_ms
         self.error_code = error_code
@@ -404,6 +413,7 @@ class ConsumerGroupHeartbeatResponse(Message):
         self.member_epoch = member_epoch
         self.heartbeat_interval_ms = heartbeat_interval_ms
         self.assignment = assignment
+        self.headrace_stop = headrace_stop
 
     def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         out += _pack_ih(self.throttle_time_ms, self.error_code)
@@ -445,7 +455,15 @@ class ConsumerGroupHeartbeatResponse(Message):
             out.append(0)
         else:
             out.append(255)
-        out.append(0)
+        tags = 0
+        if self.headrace_stop:
+            tags += 1
+        out.append(tags)
+        if tags:
+            if self.headrace_stop:
+                tagged = bytearray()
+                tagged += _pack_o(self.headrace_stop)
+                write_tag(out, 26738, tagged)
         return out
 
     @classmethod
@@ -515,6 +533,15 @@ class ConsumerGroupHeartbeatResponse(Message):
             message.assignment = assignment
         n = view[position]
         position += 1
+        message.headrace_stop = False
         if n:
-            position, room = skip_tags(view, position, n, room)
+            n, position, room = count_tags(view, position, n, room)
+            for _ in range(n):
+                tag, position, tag_end = read_tag(view, position)
+                if tag == 26738:
+                    (message.headrace_stop,) = _unpack_o(view, position)
+                    position += 1
+                else:
+                    position = tag_end
+                check_tag(position, tag_end, tag)
         return message, position

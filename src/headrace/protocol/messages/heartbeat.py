@@ -12,10 +12,14 @@ from headrace.protocol.codec import (
     Message,
     NULL_INT16,
     REQUEST_ELEMENTS,
+    check_tag,
+    count_tags,
     fail_null,
     length_tail,
+    read_tag,
     skip_tags,
     varint_tail,
+    write_tag,
     write_varint,
 )
 from headrace.types import (
@@ -27,10 +31,11 @@ __all__ = [
     "HeartbeatResponse",
 ]
 
+_pack_o = Struct(">?").pack
 _pack_h = Struct(">h").pack
 _pack_i = Struct(">i").pack
 _pack_ih = Struct(">ih").pack
-_pack_ihx = Struct(">ihx").pack
+_unpack_o = Struct(">?").unpack_from
 _unpack_h = Struct(">h").unpack_from
 _unpack_iB = Struct(">iB").unpack_from
 _unpack_ih = Struct(">ih").unpack_from
@@ -182,7 +187,7 @@ class HeartbeatRequest(Message):
 class HeartbeatResponse(Message):
     """Response HeartbeatResponse, versions 0 to 4."""
 
-    __slots__ = ("throttle_time_ms", "error_code")
+    __slots__ = ("throttle_time_ms", "error_code", "headrace_stop")
 
     API_KEY = 12
     MIN_VERSION = 0
@@ -191,13 +196,30 @@ class HeartbeatResponse(Message):
 
     throttle_time_ms: int
     error_code: int
+    headrace_stop: bool
 
-    def __init__(self, *, throttle_time_ms: int = 0, error_code: int = 0) -> None:
+    def __init__(
+        self,
+        *,
+        throttle_time_ms: int = 0,
+        error_code: int = 0,
+        headrace_stop: bool = False,
+    ) -> None:
         self.throttle_time_ms = throttle_time_ms
         self.error_code = error_code
+        self.headrace_stop = headrace_stop
 
     def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
-        out += _pack_ihx(self.throttle_time_ms, self.error_code)
+        out += _pack_ih(self.throttle_time_ms, self.error_code)
+        tags = 0
+        if self.headrace_stop:
+            tags += 1
+        out.append(tags)
+        if tags:
+            if self.headrace_stop:
+                tagged = bytearray()
+                tagged += _pack_o(self.headrace_stop)
+                write_tag(out, 26738, tagged)
         return out
 
     def _encode_plain(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
@@ -212,13 +234,23 @@ class HeartbeatResponse(Message):
         message = cls.__new__(cls)
         message.throttle_time_ms, message.error_code, n = _unpack_ihB(view, position)
         position += 7
+        message.headrace_stop = False
         if n:
-            position, room = skip_tags(view, position, n, room)
+            n, position, room = count_tags(view, position, n, room)
+            for _ in range(n):
+                tag, position, tag_end = read_tag(view, position)
+                if tag == 26738:
+                    (message.headrace_stop,) = _unpack_o(view, position)
+                    position += 1
+                else:
+                    position = tag_end
+                check_tag(position, tag_end, tag)
         return message, position
 
     @classmethod
     def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         message = cls.__new__(cls)
+        message.headrace_stop = False
         if version >= 1:
             message.throttle_time_ms, message.error_code = _unpack_ih(view, position)
             position += 6

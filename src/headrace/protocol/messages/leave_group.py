@@ -14,11 +14,15 @@ from headrace.protocol.codec import (
     REQUEST_ELEMENTS,
     Structure,
     UNSET,
+    check_tag,
+    count_tags,
     fail_count,
     fail_null,
     length_tail,
+    read_tag,
     skip_tags,
     varint_tail,
+    write_tag,
     write_varint,
 )
 from headrace.types import (
@@ -26,19 +30,27 @@ from headrace.types import (
 )
 
 __all__ = [
+    "HeadraceStop",
+    "HeadraceStopped",
     "LeaveGroupRequest",
     "LeaveGroupResponse",
     "MemberIdentity",
     "MemberResponse",
 ]
 
+_pack_oix = Struct(">?ix").pack
+_pack_bh = Struct(">bh").pack
 _pack_h = Struct(">h").pack
 _pack_hx = Struct(">hx").pack
 _pack_i = Struct(">i").pack
+_pack_iox = Struct(">i?x").pack
 _pack_ih = Struct(">ih").pack
+_unpack_oiB = Struct(">?iB").unpack_from
+_unpack_bhB = Struct(">bhB").unpack_from
 _unpack_h = Struct(">h").unpack_from
 _unpack_hB = Struct(">hB").unpack_from
 _unpack_i = Struct(">i").unpack_from
+_unpack_ioB = Struct(">i?B").unpack_from
 _unpack_ih = Struct(">ih").unpack_from
 _unpack_ihB = Struct(">ihB").unpack_from
 
@@ -64,10 +76,34 @@ class MemberIdentity(Structure):
         self.reason = reason
 
 
+class HeadraceStop(Structure):
+    """Part of LeaveGroupRequest."""
+
+    __slots__ = ("member_id", "group_instance_id", "timeout_ms", "again")
+
+    member_id: str
+    group_instance_id: str | None
+    timeout_ms: int
+    again: bool
+
+    def __init__(
+        self,
+        *,
+        member_id: str = "",
+        group_instance_id: str | None = None,
+        timeout_ms: int = -1,
+        again: bool = False,
+    ) -> None:
+        self.member_id = member_id
+        self.group_instance_id = group_instance_id
+        self.timeout_ms = timeout_ms
+        self.again = again
+
+
 class LeaveGroupRequest(Message):
     """Request LeaveGroupRequest, versions 0 to 5."""
 
-    __slots__ = ("group_id", "member_id", "members")
+    __slots__ = ("group_id", "member_id", "members", "headrace_stop")
 
     API_KEY = 13
     MIN_VERSION = 0
@@ -78,6 +114,7 @@ class LeaveGroupRequest(Message):
     group_id: str
     member_id: str
     members: list[MemberIdentity]
+    headrace_stop: HeadraceStop | None
 
     def __init__(
         self,
@@ -85,10 +122,12 @@ class LeaveGroupRequest(Message):
         group_id: str = "",
         member_id: str = "",
         members: list[MemberIdentity] = UNSET,
+        headrace_stop: HeadraceStop | None = None,
     ) -> None:
         self.group_id = group_id
         self.member_id = member_id
         self.members = [] if members is UNSET else members
+        self.headrace_stop = headrace_stop
 
     def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         group_id_bytes = self.group_id.encode()
@@ -135,7 +174,34 @@ class LeaveGroupRequest(Message):
                 else:
                     out.append(0)
             out.append(0)
-        out.append(0)
+        tags = 0
+        if self.headrace_stop is not None:
+            tags += 1
+        out.append(tags)
+        if tags:
+            if self.headrace_stop is not None:
+                tagged = bytearray()
+                headrace_stop = self.headrace_stop
+                member_id_bytes_2 = headrace_stop.member_id.encode()
+                n = len(member_id_bytes_2) + 1
+                if n < 128:
+                    tagged.append(n)
+                else:
+                    write_varint(tagged, n)
+                tagged += member_id_bytes_2
+                group_instance_id_2 = headrace_stop.group_instance_id
+                if group_instance_id_2 is not None:
+                    group_instance_id_bytes_2 = group_instance_id_2.encode()
+                    n = len(group_instance_id_bytes_2) + 1
+                    if n < 128:
+                        tagged.append(n)
+                    else:
+                        write_varint(tagged, n)
+                    tagged += group_instance_id_bytes_2
+                else:
+                    tagged.append(0)
+                tagged += _pack_iox(headrace_stop.timeout_ms, headrace_stop.again)
+                write_tag(out, 26738, tagged)
         return out
 
     def _encode_plain(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
@@ -222,14 +288,45 @@ class LeaveGroupRequest(Message):
         message.members = members_items
         n = view[position]
         position += 1
+        message.headrace_stop = None
         if n:
-            position, room = skip_tags(view, position, n, room)
+            n, position, room = count_tags(view, position, n, room)
+            for _ in range(n):
+                tag, position, tag_end = read_tag(view, position)
+                if tag == 26738:
+                    headrace_stop = HeadraceStop.__new__(HeadraceStop)
+                    n = view[position]
+                    position += 1
+                    if not 0 < n < 128:
+                        n, position = length_tail(view, position, n, "member_id")
+                    stop = position + n - 1
+                    headrace_stop.member_id = str(view[position:stop], "utf-8")
+                    position = stop
+                    n = view[position]
+                    position += 1
+                    if n > 127:
+                        n, position = varint_tail(view, position, n)
+                    if n:
+                        stop = position + n - 1
+                        headrace_stop.group_instance_id = str(view[position:stop], "utf-8")
+                        position = stop
+                    else:
+                        headrace_stop.group_instance_id = None
+                    headrace_stop.timeout_ms, headrace_stop.again, n = _unpack_ioB(view, position)
+                    position += 6
+                    if n:
+                        position, room = skip_tags(view, position, n, room)
+                    message.headrace_stop = headrace_stop
+                else:
+                    position = tag_end
+                check_tag(position, tag_end, tag)
         return message, position
 
     @classmethod
     def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
+        message.headrace_stop = None
         (n,) = _unpack_h(view, position)
         position += 2
         if n < 0:
@@ -302,10 +399,37 @@ class MemberResponse(Structure):
         self.error_code = error_code
 
 
+class HeadraceStopped(Structure):
+    """Part of LeaveGroupResponse."""
+
+    __slots__ = ("state", "error_code", "member_id", "told", "remaining_ms")
+
+    state: int
+    error_code: int
+    member_id: str
+    told: bool
+    remaining_ms: int
+
+    def __init__(
+        self,
+        *,
+        state: int = 0,
+        error_code: int = 0,
+        member_id: str = "",
+        told: bool = False,
+        remaining_ms: int = -1,
+    ) -> None:
+        self.state = state
+        self.error_code = error_code
+        self.member_id = member_id
+        self.told = told
+        self.remaining_ms = remaining_ms
+
+
 class LeaveGroupResponse(Message):
     """Response LeaveGroupResponse, versions 0 to 5."""
 
-    __slots__ = ("throttle_time_ms", "error_code", "members")
+    __slots__ = ("throttle_time_ms", "error_code", "members", "headrace_stop")
 
     API_KEY = 13
     MIN_VERSION = 0
@@ -315,6 +439,7 @@ class LeaveGroupResponse(Message):
     throttle_time_ms: int
     error_code: int
     members: list[MemberResponse]
+    headrace_stop: HeadraceStopped | None
 
     def __init__(
         self,
@@ -322,10 +447,12 @@ class LeaveGroupResponse(Message):
         throttle_time_ms: int = 0,
         error_code: int = 0,
         members: list[MemberResponse] = UNSET,
+        headrace_stop: HeadraceStopped | None = None,
     ) -> None:
         self.throttle_time_ms = throttle_time_ms
         self.error_code = error_code
         self.members = [] if members is UNSET else members
+        self.headrace_stop = headrace_stop
 
     def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         out += _pack_ih(self.throttle_time_ms, self.error_code)
@@ -354,7 +481,24 @@ class LeaveGroupResponse(Message):
             else:
                 out.append(0)
             out += _pack_hx(member_response.error_code)
-        out.append(0)
+        tags = 0
+        if self.headrace_stop is not None:
+            tags += 1
+        out.append(tags)
+        if tags:
+            if self.headrace_stop is not None:
+                tagged = bytearray()
+                headrace_stopped = self.headrace_stop
+                member_id_bytes_2 = headrace_stopped.member_id.encode()
+                tagged += _pack_bh(headrace_stopped.state, headrace_stopped.error_code)
+                n = len(member_id_bytes_2) + 1
+                if n < 128:
+                    tagged.append(n)
+                else:
+                    write_varint(tagged, n)
+                tagged += member_id_bytes_2
+                tagged += _pack_oix(headrace_stopped.told, headrace_stopped.remaining_ms)
+                write_tag(out, 26738, tagged)
         return out
 
     def _encode_plain(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
@@ -418,14 +562,43 @@ class LeaveGroupResponse(Message):
         message.members = members_items
         n = view[position]
         position += 1
+        message.headrace_stop = None
         if n:
-            position, room = skip_tags(view, position, n, room)
+            n, position, room = count_tags(view, position, n, room)
+            for _ in range(n):
+                tag, position, tag_end = read_tag(view, position)
+                if tag == 26738:
+                    headrace_stopped = HeadraceStopped.__new__(HeadraceStopped)
+                    (
+                        headrace_stopped.state,
+                        headrace_stopped.error_code,
+                        n,
+                    ) = _unpack_bhB(view, position)
+                    position += 4
+                    if not 0 < n < 128:
+                        n, position = length_tail(view, position, n, "member_id")
+                    stop = position + n - 1
+                    headrace_stopped.member_id = str(view[position:stop], "utf-8")
+                    position = stop
+                    (
+                        headrace_stopped.told,
+                        headrace_stopped.remaining_ms,
+                        n,
+                    ) = _unpack_oiB(view, position)
+                    position += 6
+                    if n:
+                        position, room = skip_tags(view, position, n, room)
+                    message.headrace_stop = headrace_stopped
+                else:
+                    position = tag_end
+                check_tag(position, tag_end, tag)
         return message, position
 
     @classmethod
     def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
+        message.headrace_stop = None
         if version >= 1:
             message.throttle_time_ms, message.error_code = _unpack_ih(view, position)
             position += 6

@@ -53,6 +53,7 @@ from headrace.protocol.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
+from headrace.protocol.messages.leave_group import HeadraceStop, LeaveGroupRequest
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from headrace.protocol.messages.offset_commit import (
     OffsetCommitRequest,
@@ -67,6 +68,7 @@ from headrace.protocol.messages.offset_delete import (
 from headrace.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from headrace.security.principal import Principal
 from tests.fixtures.broker_harness import BrokerHarness
+from tests.simulation.groups import requests
 
 ADMIN = Session(
     listener="INTERNAL", client_host="10.0.0.7", principal=Principal("admin"), is_local=True
@@ -74,7 +76,7 @@ ADMIN = Session(
 
 CHANGES_NOTHING = {
     ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.LIST_OFFSETS, ApiKey.METADATA, ApiKey.OFFSET_FETCH, ApiKey.FIND_COORDINATOR,
-    ApiKey.JOIN_GROUP, ApiKey.HEARTBEAT, ApiKey.LEAVE_GROUP, ApiKey.SYNC_GROUP, ApiKey.DESCRIBE_GROUPS,
+    ApiKey.JOIN_GROUP, ApiKey.HEARTBEAT, ApiKey.SYNC_GROUP, ApiKey.DESCRIBE_GROUPS,
     ApiKey.LIST_GROUPS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE, ApiKey.API_VERSIONS, ApiKey.INIT_PRODUCER_ID,
     ApiKey.OFFSET_FOR_LEADER_EPOCH, ApiKey.DESCRIBE_CONFIGS, ApiKey.DESCRIBE_LOG_DIRS, ApiKey.DESCRIBE_CLUSTER,
     ApiKey.DESCRIBE_CLIENT_QUOTAS, ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, ApiKey.DESCRIBE_ACLS,
@@ -260,6 +262,20 @@ def test_offsets_and_groups(harness: BrokerHarness) -> None:
         ("offsets_deleted", {"group": "readers", "partitions": ["orders-0"]}),
         ("group_deleted", {"group": "readers"}),
     ]
+
+
+def test_members_that_are_stopped(harness: BrokerHarness) -> None:
+    harness.broker.ensure_offsets_topic(harness.now_ms)
+    times = {"session_timeout_ms": 10_000, "rebalance_timeout_ms": 10_000}
+    joined = send(harness, requests.join("readers", "", "static", topics=["orders"], **times))
+    harness.journal.lines.clear()
+    wanted = HeadraceStop(group_instance_id="static", timeout_ms=1_000)
+    again = HeadraceStop(member_id=joined.member_id, timeout_ms=1_000, again=True)
+    stranger = HeadraceStop(member_id="stranger", timeout_ms=1_000)
+    for stop in (wanted, again, stranger, None):
+        send(harness, LeaveGroupRequest(group_id="readers", headrace_stop=stop))
+    found = {"group": "readers", "member": joined.member_id}
+    assert changes(harness) == [("member_stopped", found)]
 
 
 def test_records(harness: BrokerHarness) -> None:

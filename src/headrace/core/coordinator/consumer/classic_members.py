@@ -38,6 +38,7 @@ from headrace.core.coordinator.group.join import (
 )
 from headrace.core.coordinator.group.records import GroupMetadata, GroupRecord
 from headrace.core.coordinator.group.shard import CONSUMER_SYNC, GroupShard
+from headrace.core.coordinator.group.stops import StopState
 from headrace.core.coordinator.group.subscription import (
     NamedPartitions,
     Protocol,
@@ -269,6 +270,7 @@ def heartbeat(
     if current.epoch != request.generation_id:
         raise ApiError(ErrorCode.ILLEGAL_GENERATION)
     shard.begin_consumer_session(group, member_id, now_ms)
+    stop = shard.stops.tell(group.group_id, member_id)
     records = _changed_topics(shard, group)
     if (
         not records
@@ -276,9 +278,10 @@ def heartbeat(
         and current.state is not MemberState.UNREVOKED
         and not (current.state is MemberState.UNRELEASED and _is_released(group, member_id))
     ):
-        return Result(HeartbeatResponse())
+        return Result(HeartbeatResponse(headrace_stop=stop))
     shard.await_join(group, member_id, now_ms)
-    again = HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS)
+    rebalancing = ErrorCode.REBALANCE_IN_PROGRESS
+    again = HeartbeatResponse(error_code=rebalancing, headrace_stop=stop)
     changes = shard.topics.changes
 
     def after(error: ErrorCode) -> None:
@@ -321,6 +324,7 @@ def leave(
                 raise unknown_member(group, member_id)
             _check_member(group, member_id, instance_id)
             removed[member_id] = None
+            shard.stops.ends(group_id, member_id, StopState.STOPPED)
         except ApiError as error:
             code = error.code
         responses.append(

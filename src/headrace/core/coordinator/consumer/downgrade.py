@@ -137,6 +137,8 @@ def begin_classic(
     """Begin the sessions of the classic group, once its generation is replayed."""
     for member_id in former:
         shard.cancel_consumer_timers(consumers, member_id)
+        if member_id not in members:
+            shard.member_gone(consumers.group_id, member_id)
     group = shard.groups[consumers.group_id]
     for member in group.members.values():
         # The generation has kept one of its protocols; the next rebalance has to know all.

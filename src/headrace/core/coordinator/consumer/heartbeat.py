@@ -67,6 +67,7 @@ def _stay(
         # It is looked at then, and need not wait for its next heartbeat.
         interval_ms = min(interval_ms, turn.wait_ms)
     response = _response(request, turn, current, interval_ms)
+    response.headrace_stop = shard.stops.tell(group.group_id, turn.member_id)
     return Result(response, [*upgraded.records, *turn.records], after)
 
 

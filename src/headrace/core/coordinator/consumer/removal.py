@@ -24,6 +24,7 @@ from headrace.core.coordinator.group.shard import (
     CONSUMER_REBALANCE,
     GroupShard,
 )
+from headrace.core.coordinator.group.stops import StopState
 from headrace.core.coordinator.runtime import NOTHING, Result
 from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.messages.consumer_group_heartbeat import (
@@ -53,6 +54,7 @@ def leave(
     )
     if request.member_epoch == LEFT_STATIC_EPOCH:
         return _leave_for_a_while(shard, group, member_id).with_response(response)
+    shard.stops.ends(group.group_id, member_id, StopState.STOPPED)
     return remove(shard, group, [member_id], now_ms).with_response(response)
 
 
@@ -91,6 +93,7 @@ def remove(
         if error is ErrorCode.NONE:
             for member_id in leaving:
                 shard.cancel_consumer_timers(group, member_id)
+                shard.member_gone(group.group_id, member_id)
 
     return Result(None, records, removed)
 
@@ -107,7 +110,7 @@ def session_expired(
     shard: GroupShard, group: ConsumerGroup, member_id: str, now_ms: int
 ) -> Result[None]:
     """Remove a member that was not heard of for its session."""
-    return _expired(shard, group, member_id, "session", now_ms)
+    return expired(shard, group, member_id, "session", now_ms)
 
 
 def rebalance_expired(
@@ -116,26 +119,27 @@ def rebalance_expired(
     """Remove a member that did not give up its partitions in its rebalance timeout."""
     if group.holding(member_id).state is not MemberState.UNREVOKED:
         return NOTHING
-    return _expired(shard, group, member_id, "rebalance", now_ms)
+    return expired(shard, group, member_id, "rebalance", now_ms)
 
 
 def join_expired(
     shard: GroupShard, group: ConsumerGroup, member_id: str, now_ms: int
 ) -> Result[None]:
     """Remove a classic member that was told to join again, and did not in its rebalance timeout."""
-    return _expired(shard, group, member_id, "join", now_ms)
+    return expired(shard, group, member_id, "join", now_ms)
 
 
 def sync_expired(
     shard: GroupShard, group: ConsumerGroup, member_id: str, now_ms: int
 ) -> Result[None]:
     """Remove a classic member that has joined, and did not fetch its assignment in its rebalance timeout."""
-    return _expired(shard, group, member_id, "sync", now_ms)
+    return expired(shard, group, member_id, "sync", now_ms)
 
 
-def _expired(
+def expired(
     shard: GroupShard, group: ConsumerGroup, member_id: str, what: str, now_ms: int
 ) -> Result[None]:
+    """Remove a member whose time is up; `what` says which time, for the journal."""
     if member_id not in group.members:
         return NOTHING
     result = remove(shard, group, [member_id], now_ms)

@@ -113,6 +113,7 @@ class Turn:
             group.resolved[self._member.regex] = shard.topics.changes
         if self._identity.replaces is not None:
             shard.cancel_consumer_timers(group, self._identity.replaces)
+            shard.member_gone(group.group_id, self._identity.replaces)
         shard.begin_consumer_session(group, self.member_id, self._now_ms)
         deadline_ms = self._now_ms + self._member.rebalance_timeout_ms
         timer = shard.consumer_timer(CONSUMER_REBALANCE, group, self.member_id)

@@ -18,6 +18,7 @@ from headrace.core.coordinator.group import (
     describe,
     offsets,
     rebalance,
+    stopping,
     transactional,
 )
 from headrace.core.coordinator.group.classic import Group, Origin
@@ -47,7 +48,11 @@ from headrace.protocol.messages.delete_groups import DeletableGroupResult
 from headrace.protocol.messages.describe_groups import DescribedGroup
 from headrace.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from headrace.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
-from headrace.protocol.messages.leave_group import LeaveGroupResponse, MemberIdentity
+from headrace.protocol.messages.leave_group import (
+    HeadraceStop,
+    LeaveGroupResponse,
+    MemberIdentity,
+)
 from headrace.protocol.messages.list_groups import ListedGroup
 from headrace.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from headrace.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
@@ -232,6 +237,17 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
             group_id,
             lambda shard: kind_of(shard, group_id).leave(shard, group_id, leaving, now_ms),
             failed,
+            now_ms,
+        )
+
+    def stop_member(
+        self, group_id: str, wanted: HeadraceStop, now_ms: int
+    ) -> Reply[LeaveGroupResponse]:
+        """Handle LeaveGroup with the tagged field by which an administrator stops a member."""
+        return self._run(
+            group_id,
+            lambda shard: stopping.stop_member(shard, group_id, wanted, now_ms),
+            lambda error: LeaveGroupResponse(error_code=error),
             now_ms,
         )
 

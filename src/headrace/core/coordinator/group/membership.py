@@ -7,6 +7,7 @@ from headrace.core.coordinator.group.coverage import has_new_partitions
 from headrace.core.coordinator.group.rebalance import complete_if_all_joined, prepare
 from headrace.core.coordinator.group.shard import GroupShard
 from headrace.core.coordinator.group.states import GroupState
+from headrace.core.coordinator.group.stops import StopState
 from headrace.core.coordinator.runtime import NOTHING, Result
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -40,9 +41,12 @@ def heartbeat(
         member = group.members[request.member_id]
         if not member.is_new:
             shard.reset_session(group, member, now_ms)
+        stop = shard.stops.tell(group.group_id, member.member_id)
+        response = HeartbeatResponse(error_code=error, headrace_stop=stop)
         if error is ErrorCode.NONE and has_new_partitions(shard, group):
-            again = HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS)
-            return prepare(shard, group, NEW_PARTITIONS, now_ms).with_response(again)
+            response.error_code = ErrorCode.REBALANCE_IN_PROGRESS
+            return prepare(shard, group, NEW_PARTITIONS, now_ms).with_response(response)
+        return Result(response)
     return Result(HeartbeatResponse(error_code=error))
 
 
@@ -96,6 +100,7 @@ def _leave(shard: GroupShard, group: Group, identity: MemberIdentity) -> ErrorCo
         error = validate_member(group, member_id, identity.group_instance_id)
         if error is not ErrorCode.NONE:
             return error
+    shard.stops.ends(group.group_id, member_id, StopState.STOPPED)
     shard.remove_member(group, member_id)
     return ErrorCode.NONE
 

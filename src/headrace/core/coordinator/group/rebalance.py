@@ -125,6 +125,7 @@ def complete(shard: GroupShard, group: Group, now_ms: int) -> Result[None]:
         shard.timers.cancel(shard.timer(JOIN, group))
         for member_id in missing:
             shard.timers.cancel(shard.timer(SESSION, group, member_id))
+            shard.member_gone(group.group_id, member_id)
         shard.journal.info(
             "group_generation_began",
             group=group.group_id,

@@ -21,6 +21,7 @@ from headrace.core.coordinator.group.records import (
     encode_records,
 )
 from headrace.core.coordinator.group.states import GroupState
+from headrace.core.coordinator.group.stops import Stops
 from headrace.core.coordinator.runtime import CoordinatorLog, Result, Shard, Timer, Timers
 from headrace.core.deferred import Deferred
 from headrace.core.log.control_batch import Marker
@@ -37,6 +38,7 @@ CONSUMER_SESSION = "consumer-session"
 CONSUMER_REBALANCE = "consumer-rebalance"
 CONSUMER_JOIN = "consumer-join"
 CONSUMER_SYNC = "consumer-sync"
+STOP = "stop"
 CONSUMER_TIMERS = (CONSUMER_SESSION, CONSUMER_REBALANCE, CONSUMER_JOIN, CONSUMER_SYNC)
 
 
@@ -50,6 +52,7 @@ class GroupShard:
         offsets: Committed offsets; durable.
         times: The times of a consumer group, by its id.
         memory: What the groups hold.
+        stops: The members that an administrator stops.
     """
 
     def __init__(
@@ -78,6 +81,7 @@ class GroupShard:
         self.consumers: dict[str, ConsumerGroup] = {}
         self.memory = GroupMemory() if memory is None else memory
         self.offsets = OffsetStore(self.memory)
+        self.stops = Stops()
         self.after_load: Callable[[Group, int], Callable[[], Result[None]] | None] = _nothing
         """Set by the coordinator: the operation that a freshly loaded group needs, if any."""
         self.runtime: Shard[GroupRecord] = Shard(
@@ -154,6 +158,9 @@ class GroupShard:
         groups, self.groups = self.groups, {}
         consumers, self.consumers = self.consumers, {}
         self.offsets.clear()
+        for group_id, member_id in self.stops.pending:
+            self.timers.cancel(Timer(STOP, self.partition, group_id, member_id))
+        self.stops.clear()
         for consumer_group in consumers.values():
             self.memory.forget(consumer_group)
             for member_id in consumer_group.members:
@@ -250,6 +257,12 @@ class GroupShard:
         for kind in CONSUMER_TIMERS:
             self.timers.cancel(self.consumer_timer(kind, group, member_id))
 
+    def member_gone(self, group_id: str, member_id: str) -> None:
+        """Take note that a member of either kind of group is out of it: nobody has to stop it any more."""
+        if self.stops.find(group_id, member_id) is not None:
+            self.timers.cancel(Timer(STOP, self.partition, group_id, member_id))
+            self.stops.gone(group_id, member_id)
+
     def _begin_consumer_timers(self, group: ConsumerGroup, now_ms: int) -> None:
         for member_id, member in group.members.items():
             self.begin_consumer_session(group, member_id, now_ms)
@@ -297,6 +310,7 @@ class GroupShard:
     def remove_member(self, group: Group, member_id: str) -> None:
         """Take a member or a handed-out id out of the working membership, answering what it has parked."""
         self.timers.cancel(self.timer(SESSION, group, member_id))
+        self.member_gone(group.group_id, member_id)
         member = group.remove(member_id)
         self.memory.count(group)
         if member is not None:
@@ -308,6 +322,7 @@ class GroupShard:
     def fence(self, group: Group, member: Member) -> None:
         """Tell a static member whose place was taken, if it waits, that it is not the one any more."""
         self.timers.cancel(self.timer(SESSION, group, member.member_id))
+        self.member_gone(group.group_id, member.member_id)
         error = ErrorCode.FENCED_INSTANCE_ID
         self.answer_join(member, JoinGroupResponse(error_code=error, member_id=member.member_id))
         self.answer_sync(member, SyncGroupResponse(error_code=error))

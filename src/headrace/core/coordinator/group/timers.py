@@ -8,7 +8,7 @@ from typing import Final
 
 from headrace.core.coordinator.consumer import removal
 from headrace.core.coordinator.consumer.group import ConsumerGroup
-from headrace.core.coordinator.group import membership, rebalance
+from headrace.core.coordinator.group import membership, rebalance, stopping
 from headrace.core.coordinator.group.classic import Group
 from headrace.core.coordinator.group.shard import (
     CONSUMER_JOIN,
@@ -17,6 +17,7 @@ from headrace.core.coordinator.group.shard import (
     CONSUMER_SYNC,
     JOIN,
     SESSION,
+    STOP,
     SYNC,
     GroupShard,
 )
@@ -25,6 +26,8 @@ from headrace.core.coordinator.runtime import Result, Timer
 
 def operation_of(shard: GroupShard, timer: Timer, now_ms: int) -> Callable[[], Result[None]] | None:
     """Return the operation that a timer of a group stands for, or None if the group is gone."""
+    if timer.kind == STOP:
+        return partial(stopping.time_is_up, shard, timer, now_ms)
     expired = _OF_CONSUMER_GROUPS.get(timer.kind)
     if expired is not None:
         consumers = shard.consumers.get(timer.group_id)

@@ -1,0 +1,113 @@
+"""Stopping one member: an administrator asks, the member's next heartbeat is told, the member finishes and leaves.
+
+1. The administrator's client asks (LeaveGroup with the tagged field 26738), again and again until it hears the end.
+   The first question begins the stop and its deadline.
+2. The answers to the member's heartbeats carry the tagged field 26738 until the member leaves.
+3. The member finishes, commits and leaves like any other, and does not join again: STOPPED.
+4. A member that has not left at the deadline is removed by force, as a client would be that does not know the field:
+   REMOVED. Such a member may join again.
+
+All of it is soft state (`stops`). A coordinator that was loaded again knows nothing of it, and the next question of the
+administrator's client begins the stop again with the time that is left.
+"""
+
+from __future__ import annotations
+
+from headrace.core.coordinator.consumer import removal
+from headrace.core.coordinator.consumer.group import ConsumerGroup
+from headrace.core.coordinator.group.classic import Group
+from headrace.core.coordinator.group.membership import after_removal, validate_member
+from headrace.core.coordinator.group.shard import STOP, GroupShard
+from headrace.core.coordinator.group.stops import StopState
+from headrace.core.coordinator.runtime import NOTHING, Result, Timer
+from headrace.errors import ApiError, ErrorCode
+from headrace.protocol.messages.leave_group import (
+    HeadraceStop,
+    HeadraceStopped,
+    LeaveGroupResponse,
+)
+
+
+def stop_member(
+    shard: GroupShard, group_id: str, wanted: HeadraceStop, now_ms: int
+) -> Result[LeaveGroupResponse]:
+    """Begin to stop a member, or tell how far that is."""
+    return Result(LeaveGroupResponse(headrace_stop=_stop(shard, group_id, wanted, now_ms)))
+
+
+def _stop(shard: GroupShard, group_id: str, wanted: HeadraceStop, now_ms: int) -> HeadraceStopped:
+    member_id, error = _identify(shard, group_id, wanted)
+    if error is ErrorCode.UNKNOWN_MEMBER_ID or wanted.again:
+        # (1) A member is removed, (2) it joins again under its id, (3) the client asks how (1) ended.
+        end = shard.stops.end_of(group_id, member_id)
+        if end is not None:
+            return HeadraceStopped(state=end, member_id=member_id, remaining_ms=0)
+    if error is not ErrorCode.NONE:
+        return HeadraceStopped(error_code=error, member_id=member_id)
+    stop = shard.stops.begin(group_id, member_id, now_ms + max(wanted.timeout_ms, 0))
+    shard.timers.set(Timer(STOP, shard.partition, group_id, member_id), stop.deadline_ms)
+    return HeadraceStopped(
+        state=StopState.STOPPING,
+        member_id=member_id,
+        told=stop.told,
+        remaining_ms=max(stop.deadline_ms - now_ms, 0),
+    )
+
+
+def _identify(shard: GroupShard, group_id: str, wanted: HeadraceStop) -> tuple[str, ErrorCode]:
+    """Return the id of the member, which may be named by its instance id alone, and why it cannot be stopped."""
+    member_id, instance_id = wanted.member_id, wanted.group_instance_id
+    consumers = shard.consumers.get(group_id)
+    if consumers is not None:
+        member_id = member_id or consumers.instances.get(instance_id or "", "")
+        return member_id, _consumer_error(consumers, member_id, instance_id)
+    group = shard.groups.get(group_id)
+    if group is None:
+        return member_id, ErrorCode.UNKNOWN_MEMBER_ID
+    member_id = member_id or group.static_members.get(instance_id or "", "")
+    return member_id, validate_member(group, member_id, instance_id)
+
+
+def _consumer_error(group: ConsumerGroup, member_id: str, instance_id: str | None) -> ErrorCode:
+    try:
+        if instance_id is not None:
+            removal.check_instance(group, instance_id, member_id)
+    except ApiError as error:
+        return error.code
+    return ErrorCode.NONE if member_id in group.members else ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def time_is_up(shard: GroupShard, timer: Timer, now_ms: int) -> Result[None]:
+    """Remove a member by force that has not left in time."""
+    group_id, member_id = timer.group_id, timer.member_id
+    stop = shard.stops.find(group_id, member_id)
+    if stop is None:
+        return NOTHING
+    shard.stops.ends(group_id, member_id, StopState.REMOVED)
+    shard.journal.info(
+        "group_member_removed_by_force", group=group_id, member=member_id, told=stop.told
+    )
+    consumers = shard.consumers.get(group_id)
+    if consumers is not None:
+        return _remove_from_consumers(shard, consumers, member_id, now_ms)
+    group = shard.groups.get(group_id)
+    if group is None or member_id not in group.members:
+        shard.stops.gone(group_id, member_id)
+        return NOTHING
+    return _remove_from_classic(shard, group, member_id, now_ms)
+
+
+def _remove_from_classic(
+    shard: GroupShard, group: Group, member_id: str, now_ms: int
+) -> Result[None]:
+    shard.remove_member(group, member_id)
+    return after_removal(shard, group, f"{member_id} did not stop in time", now_ms)
+
+
+def _remove_from_consumers(
+    shard: GroupShard, group: ConsumerGroup, member_id: str, now_ms: int
+) -> Result[None]:
+    if member_id not in group.members:
+        shard.stops.gone(group.group_id, member_id)
+        return NOTHING
+    return removal.expired(shard, group, member_id, "stop", now_ms)

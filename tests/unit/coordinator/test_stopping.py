@@ -1,0 +1,270 @@
+"""An administrator stops one member: it is told by its heartbeats, and leaves, or is removed at the deadline."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from headrace.core.coordinator.group import stops
+from headrace.core.coordinator.group.stops import Stops, StopState
+from headrace.errors import ErrorCode
+from tests.fixtures.classic_consumers import ClassicConsumer
+from tests.fixtures.consumer_protocol_world import Consumer, ConsumerWorld
+from tests.fixtures.group_world import SESSION_MS, GroupWorld, now
+
+TIMEOUT_MS = 5_000
+
+
+def told(world: GroupWorld, member: str, generation: int, **options: Any) -> bool:
+    response = now(world.heartbeat_reply(member, generation, **options))
+    return bool(response.headrace_stop)
+
+
+# --- classic groups ---
+
+
+def test_the_member_is_told_with_each_heartbeat_until_it_has_left():
+    world = GroupWorld()
+    first, second = world.stable(2)
+    answer = world.stop(second, timeout_ms=TIMEOUT_MS)
+    assert (answer.state, answer.told, answer.error_code) == (StopState.STOPPING, False, 0)
+    assert (answer.member_id, answer.remaining_ms) == (second, TIMEOUT_MS)
+    assert not told(world, first, 2)
+    assert told(world, second, 2)
+    assert told(world, second, 2)
+    assert world.stop(second, again=True).told
+    assert now(world.leave((second, None))).error_code == 0
+    for again in (True, False):
+        answer = world.stop(second, again=again)
+        assert (answer.state, answer.error_code) == (StopState.STOPPED, 0)
+
+
+def test_it_is_told_while_the_group_rebalances_too():
+    world = GroupWorld()
+    first, second = world.stable(2)
+    world.stop(second)
+    world.join(first)
+    response = now(world.heartbeat_reply(second, 2))
+    assert response.error_code == ErrorCode.REBALANCE_IN_PROGRESS
+    assert response.headrace_stop
+
+
+def test_a_member_that_has_not_left_in_time_is_removed_by_force():
+    world = GroupWorld()
+    first, second = world.stable(2)
+    world.stop(second, timeout_ms=TIMEOUT_MS)
+    world.advance(TIMEOUT_MS - 1)
+    assert told(world, second, 2)
+    world.advance(1)
+    assert world.heartbeat(second, 2) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert world.heartbeat(first, 2) == ErrorCode.REBALANCE_IN_PROGRESS
+    assert world.stop(second, again=True).state == StopState.REMOVED
+
+
+def test_a_member_that_waits_in_a_join_is_removed_by_force_too():
+    world = GroupWorld()
+    first, second = world.stable(2)
+    world.stop(first, timeout_ms=TIMEOUT_MS)
+    waiting = world.join(first)
+    world.heartbeat(second, 2)
+    world.advance(TIMEOUT_MS)
+    assert now(waiting).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert world.stop(first, again=True).state == StopState.REMOVED
+
+
+def test_of_several_deadlines_the_earliest_holds():
+    world = GroupWorld()
+    (only,) = world.stable()
+    world.stop(only, timeout_ms=TIMEOUT_MS)
+    assert world.stop(only, timeout_ms=9_000).remaining_ms == TIMEOUT_MS
+    assert world.stop(only, timeout_ms=2_000).remaining_ms == 2_000
+    world.advance(2_000)
+    assert world.stop(only, again=True).state == StopState.REMOVED
+
+
+def test_a_member_that_dies_meanwhile_is_gone():
+    world = GroupWorld()
+    first, second = world.stable(2)
+    world.stop(second, timeout_ms=10 * SESSION_MS)
+    for _ in range(3):
+        world.advance(SESSION_MS // 2)
+        world.heartbeat(first, 2)
+    answer = world.stop(second, again=True)
+    assert (answer.state, answer.error_code) == (0, ErrorCode.UNKNOWN_MEMBER_ID)
+    assert len(world.coordinator._timers) == len(GroupWorld().coordinator._timers) + 2
+
+
+def test_who_does_not_exist_cannot_be_stopped():
+    world = GroupWorld()
+    world.stable()
+    assert world.stop("stranger").error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert world.stop("").error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert world.stop("x", group="other").error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert world.stop(instance="i").error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert now(world.join()).error_code == ErrorCode.MEMBER_ID_REQUIRED
+    pending = next(iter(world.group().pending))
+    assert world.stop(pending).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_static_member_is_named_by_its_instance_id():
+    world = GroupWorld()
+    joined = now(world.join(instance="one"))
+    member = joined.member_id
+    world.sync_group(member, 1, {member: b""}, instance="one")
+    assert world.stop("wrong", instance="one").error_code == ErrorCode.FENCED_INSTANCE_ID
+    assert world.stop(instance="one").member_id == member
+    assert told(world, member, 1, instance="one")
+    now(world.leave((member, "one")))
+    assert world.stop(member, again=True).state == StopState.STOPPED
+
+
+def test_who_takes_over_the_place_of_a_static_member_does_not_have_to_stop():
+    world = GroupWorld()
+    member = now(world.join(instance="one")).member_id
+    world.sync_group(member, 1, {member: b""}, instance="one")
+    world.stop(member)
+    successor = now(world.join(instance="one"))
+    assert not told(world, successor.member_id, successor.generation_id, instance="one")
+    assert world.stop(member, again=True).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_after_a_restart_the_next_question_begins_the_stop_again():
+    world = GroupWorld()
+    first, _second = world.stable(2)
+    world.stop(first, timeout_ms=TIMEOUT_MS)
+    world.restart()
+    assert not told(world, first, 2)
+    assert world.stop(first, timeout_ms=3_000, again=True).remaining_ms == 3_000
+    assert told(world, first, 2)
+
+
+def test_a_deadline_of_before_a_restart_removes_nobody():
+    world = GroupWorld()
+    first, second = world.stable(2)
+    world.stop(first, timeout_ms=TIMEOUT_MS)
+    world.coordinator.unload(0)
+    world.coordinator.load(0, world.now_ms)
+    world.advance(TIMEOUT_MS)
+    assert {world.heartbeat(member, 2) for member in (first, second)} == {ErrorCode.NONE}
+
+
+# --- groups of the server-side protocol, and of both kinds ---
+
+
+@pytest.fixture
+def consumers() -> ConsumerWorld:
+    world = ConsumerWorld()
+    world.topics.create("t", 6)
+    return world
+
+
+def settle(*members: Consumer | ClassicConsumer) -> None:
+    for _ in range(12):
+        for member in members:
+            member.beat()
+
+
+def test_a_member_of_a_consumer_group_is_told_and_leaves(consumers):
+    one, two = Consumer(consumers, "one", "t"), Consumer(consumers, "two", "t")
+    settle(one, two)
+    consumers.stop("two", timeout_ms=TIMEOUT_MS)
+    assert not one.beat().headrace_stop
+    assert two.beat().headrace_stop
+    two.leave()
+    assert consumers.stop("two", again=True).state == StopState.STOPPED
+    settle(one)
+    assert len(one.owned) == 6
+
+
+def test_a_member_of_a_consumer_group_is_removed_by_force(consumers):
+    one, two = Consumer(consumers, "one", "t"), Consumer(consumers, "two", "t")
+    settle(one, two)
+    consumers.stop("two", timeout_ms=TIMEOUT_MS)
+    consumers.advance(TIMEOUT_MS)
+    assert two.beat().error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    two.beat()  # under the same id
+    assert consumers.group().members.keys() == {"one", "two"}
+    assert consumers.stop("two", again=True).state == StopState.REMOVED
+    # Whoever asks anew means the member that there is now.
+    assert consumers.stop("two").state == StopState.STOPPING
+
+
+def test_a_removal_that_cannot_be_written_is_tried_again(consumers):
+    settle(Consumer(consumers, "one", "t"))
+    consumers.stop("one", timeout_ms=TIMEOUT_MS)
+    consumers.refuse_appends()
+    consumers.advance(TIMEOUT_MS)
+    assert consumers.stop("one", again=True).state == StopState.STOPPING
+    consumers.accept_appends()
+    consumers.advance(0)
+    assert consumers.stop("one", again=True).state == StopState.REMOVED
+
+
+def test_a_classic_member_of_a_consumer_group_is_told(consumers):
+    modern, classic = Consumer(consumers, "one", "t"), ClassicConsumer(consumers, "t")
+    settle(modern, classic)
+    consumers.stop(classic.member)
+    assert told(consumers, classic.member, classic.generation)
+    assert not modern.beat().headrace_stop
+    member = classic.member
+    classic.leave()
+    assert consumers.stop(member, again=True).state == StopState.STOPPED
+
+
+def test_the_stop_of_the_last_consumer_ends_when_the_group_becomes_a_classic_one(consumers):
+    modern, classic = Consumer(consumers, "one", "t"), ClassicConsumer(consumers, "t")
+    settle(modern, classic)
+    consumers.stop("one")
+    modern.leave()
+    assert consumers.stop("one", again=True).state == StopState.STOPPED
+
+
+@pytest.mark.parametrize("to", ["classic", "consumer"])
+def test_a_stop_outlives_the_change_of_the_protocol(consumers, to):
+    classic, other = ClassicConsumer(consumers, "t"), ClassicConsumer(consumers, "t")
+    modern = Consumer(consumers, "one", "t")
+    settle(classic, other, *([modern] if to == "classic" else []))
+    consumers.stop(classic.member, timeout_ms=TIMEOUT_MS)
+    if to == "classic":
+        modern.leave()
+    else:
+        modern.beat()
+    assert told(consumers, classic.member, classic.generation)
+    consumers.advance(TIMEOUT_MS)
+    assert consumers.stop(classic.member, again=True).state == StopState.REMOVED
+
+
+def test_a_static_member_of_a_consumer_group_that_comes_back_has_not_stopped(consumers):
+    member = Consumer(consumers, "one", "t", instance="i")
+    settle(member)
+    consumers.stop(instance="i")
+    member.leave(-2)  # for a while, as a program does that does not know that it has to stop
+    assert consumers.stop("one", again=True).state == StopState.STOPPING
+    successor = Consumer(consumers, "two", "t", instance="i")
+    assert not successor.beat().headrace_stop
+    assert consumers.stop("one", again=True).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+# --- what is kept ---
+
+
+def test_what_a_partition_remembers_of_stops_is_bounded(monkeypatch):
+    monkeypatch.setattr(stops, "ENDS_LIMIT", 3)
+    kept = Stops()
+    for number in range(5):
+        kept.begin("g", f"m{number}", 1)
+        kept.ends("g", f"m{number}", StopState.STOPPED)
+        kept.gone("g", f"m{number}")
+    found = [kept.end_of("g", f"m{number}") for number in range(5)]
+    assert found == [None, None, StopState.STOPPED, StopState.STOPPED, StopState.STOPPED]
+    assert not kept.pending
+
+
+def test_groups_and_members_are_told_apart():
+    kept = Stops()
+    kept.begin("ab", "c", 1)
+    kept.ends("ab", "c", StopState.STOPPED)
+    kept.gone("ab", "c")
+    assert kept.end_of("a", "bc") is None
+    assert kept.end_of("ab", "c") is StopState.STOPPED
