@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.cli.properties import read_properties, resolved
+from headrace.cli.properties import broker_settings
 from headrace.config.broker import BrokerConfig, parse_broker_config
 from headrace.config.listeners import Listener
 from headrace.errors import ConfigError
@@ -53,8 +53,7 @@ def examine(
     noted: list[Finding] = []
     journal = _Warnings("settings", noted)
     try:
-        from_file = read_properties(config_file, journal) if config_file else {}
-        values = resolved({**from_file, **given}, journal)
+        values = broker_settings(config_file, given, journal)
         log_dirs = values.pop("log.dirs", values.pop("log.dir", ""))
         directories = data or [Path(each.strip()) for each in log_dirs.split(",") if each.strip()]
         config = parse_broker_config(values)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
+import os
 from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Final
 
 from headrace.config.properties_file import parse_properties
 from headrace.config.secrets import (
@@ -18,21 +17,6 @@ from headrace.config.secrets import (
 from headrace.config.units import plain_numbers
 from headrace.errors import ConfigError
 from headrace.ports import Journal
-
-_NOT_OURS: Final = re.compile(
-    r"""
-    num\.(network|io|replica\.fetchers|recovery\.threads.*) (\..*)? | background\.threads
-    | socket\.(send|receive)\.buffer\.bytes | queued\.max\.requests
-    | (zookeeper|controller|kafka|metadata|metrics?|process|share|remote|transaction|quota|principal)\..*
-    | ssl\.(protocol|provider|engine|endpoint|secure|keymanager|trustmanager|allow)\..* | ssl\.(protocol|provider)
-    | sasl\.(kerberos|login|mechanism)\..* | security\.(inter\.broker\.protocol|providers)
-    | config\.providers(\..*)? | inter\.broker\..* | log\.(cleaner|flush)\..* | replica\..*
-    | offsets\.topic\.replication\.factor | transaction\.state\.log\..*
-    | group\.(consumer|share|streams|coordinator)\..*
-    """,
-    re.VERBOSE,
-)
-"""Settings of Apache Kafka that mean nothing here; a server.properties may carry them, and gets one warning."""
 
 
 def split_assignments(assignments: Iterable[str]) -> dict[str, str]:
@@ -50,20 +34,68 @@ def split_assignments(assignments: Iterable[str]) -> dict[str, str]:
     return settings
 
 
+def broker_settings(
+    config_file: Path | None,
+    given: Mapping[str, str],
+    journal: Journal,
+    environment: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    """Return the settings of a broker: those given win over the environment, and the environment over the file.
+
+    Args:
+        config_file: A file of settings; None for none.
+        given: Settings of the command line.
+        journal: Where warnings go.
+        environment: The variables of the environment; None for the process's.
+
+    Raises:
+        ConfigError: The file cannot be read, a reference to a secret leads nowhere, or an option of Kafka is refused.
+    """
+    from_file = read_properties(config_file, journal) if config_file else {}
+    variables = os.environ if environment is None else environment
+    settled = {**from_file, **read_environment(variables, journal), **given}
+    return without_foreign(resolved(settled, journal), journal)
+
+
 def read_properties(path: Path, journal: Journal) -> dict[str, str]:
     """Read a file of a broker's settings, references to secrets as they are.
 
     Raises:
         ConfigError: It cannot be read or understood.
     """
-    from headrace.config.broker import BROKER_OPTIONS  # noqa: PLC0415 - not for `--help`
-
     settings = read_settings(path)
     warn_of_secrets(path, settings, partial(_exposed, journal))
-    ignored = [key for key in settings if key not in BROKER_OPTIONS and _NOT_OURS.fullmatch(key)]
+    return settings
+
+
+def read_environment(environment: Mapping[str, str], journal: Journal) -> dict[str, str]:
+    """Return the settings that `KAFKA_...` variables of the environment give; see `headrace.config.environment`."""
+    from headrace.config.environment import from_environment  # noqa: PLC0415 - not for `--help`
+
+    found = from_environment(environment)
+    for variable, remedy in found.doubtful.items():
+        journal.warning("environment_variable_ignored", variable=variable, remedy=remedy)
+    if found.settings:
+        journal.info("config_from_environment", keys=",".join(found.settings))
+    return found.settings
+
+
+def without_foreign(settings: Mapping[str, str], journal: Journal) -> dict[str, str]:
+    """Return settings without the options of Kafka that do nothing here, which are named in one warning.
+
+    Raises:
+        ConfigError: An option of Kafka is refused.
+    """
+    from headrace.config.foreign import part_foreign  # noqa: PLC0415 - not for `--help`
+
+    ours, ignored = part_foreign(settings)
     if ignored:
-        journal.warning("config_ignored", file=str(path), keys=",".join(sorted(ignored)))
-    return {key: value for key, value in settings.items() if key not in ignored}
+        journal.warning(
+            "config_ignored",
+            keys=",".join(sorted(ignored)),
+            meaning="these options of Apache Kafka do nothing here; docs/broker-options.md says why",
+        )
+    return ours
 
 
 def warn_of_visible_secrets(given: Mapping[str, str], journal: Journal) -> None:

@@ -12,8 +12,7 @@ import click
 
 from headrace.cli._output import say
 from headrace.cli.properties import (
-    read_properties,
-    resolved,
+    broker_settings,
     split_assignments,
     warn_of_visible_secrets,
 )
@@ -141,10 +140,9 @@ def run_server(
     configure_logging(log_level, log_format)
     try:
         journal = LoggingJournal()
-        from_file = read_properties(config_file, journal) if config_file else {}
         given = split_assignments(assignments)
         warn_of_visible_secrets(given, journal)
-        values = resolved({**from_file, **given}, journal)
+        values = broker_settings(config_file, given, journal)
         log_dirs = values.pop("log.dirs", values.pop("log.dir", None))
         if not data and default_data is not None:
             data = (default_data,) if log_dirs is None else _directories(log_dirs)

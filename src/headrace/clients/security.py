@@ -6,11 +6,11 @@ message.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from headrace.config.jaas import PLAIN_LOGIN_MODULE, SCRAM_LOGIN_MODULE, parse_jaas_entry
 from headrace.config.listeners import SecurityProtocol
 from headrace.errors import ConfigError
 
@@ -39,12 +39,10 @@ KEY_STORE_HINT: Final = (
 )
 
 _LOGIN_MODULES: Final = {
-    "org.apache.kafka.common.security.plain.PlainLoginModule": ("PLAIN",),
-    "org.apache.kafka.common.security.scram.ScramLoginModule": ("SCRAM-SHA-256", "SCRAM-SHA-512"),
+    PLAIN_LOGIN_MODULE: ("PLAIN",),
+    SCRAM_LOGIN_MODULE: ("SCRAM-SHA-256", "SCRAM-SHA-512"),
 }
 _MECHANISM_NAMES: Final = ("sasl.mechanism", "sasl.mechanisms")
-_JAAS_ENTRY: Final = re.compile(r"([\w.$]+)\s+(\w+)\s*(.*?)\s*;?", re.DOTALL)
-_JAAS_OPTION: Final = re.compile(r"""(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)')\s*""")
 
 OAuthCallback = Callable[[str], Any]
 """librdkafka's `oauth_cb`: takes `sasl.oauthbearer.config`; returns (token, seconds since 1970 at which it expires[,
@@ -162,50 +160,23 @@ def _log_in_by(found: dict[str, Any], jaas: str, mechanism: str | None) -> None:
 def parse_jaas(text: str) -> tuple[str, str, str]:
     """Return login module, user name and password of a `sasl.jaas.config`.
 
-    It is read as data. Java would load the class that it names, which has been a way to run anything there is.
+    Further options, such as the users in a broker's entry, do not concern a client.
 
     Raises:
         ConfigError: It is no such entry, or names a module other than Kafka's for PLAIN and SCRAM.
     """
-    entry = _JAAS_ENTRY.fullmatch(text.strip())
-    if entry is None:
-        raise ConfigError(
-            "sasl.jaas.config is not of the form: org.apache.kafka.common.security.plain.PlainLoginModule required "
-            'username="..." password="...";'
-        )
-    module, control, rest = entry.groups()
+    module, options = parse_jaas_entry(text)
     if module not in _LOGIN_MODULES:
         raise ConfigError(
             f"sasl.jaas.config names the module {module!r}; only PlainLoginModule and ScramLoginModule of Kafka are "
             "known, and none is ever loaded; for OAUTHBEARER give oauth_cb or sasl_oauthbearer_token"
         )
-    if control.lower() not in {"required", "requisite", "sufficient", "optional"}:
-        raise ConfigError("sasl.jaas.config lacks the word 'required' behind the module")
-    options = _jaas_options(rest)
-    unknown = options.keys() - {"username", "password"}
-    if unknown:
-        raise ConfigError(f"sasl.jaas.config has the unknown option {min(unknown)!r}")
+    if options.get("tokenauth", "").lower() == "true":
+        raise ConfigError("sasl.jaas.config asks for a delegation token, which is not supported")
     missing = {"username", "password"} - options.keys()
     if missing:
         raise ConfigError(f"sasl.jaas.config lacks {' and '.join(sorted(missing))}")
     return module, options["username"], options["password"]
-
-
-def _jaas_options(text: str) -> dict[str, str]:
-    options: dict[str, str] = {}
-    position = 0
-    while position < len(text):
-        match = _JAAS_OPTION.match(text, position)
-        if match is None:  # what stands there may be a secret: it is not shown
-            raise ConfigError(
-                'sasl.jaas.config: options are name="value", and a semicolon ends them'
-            )
-        name, double, single = match.groups()
-        if name in options:
-            raise ConfigError(f"sasl.jaas.config has the option {name!r} twice")
-        options[name] = re.sub(r"\\(.)", r"\1", single if double is None else double)
-        position = match.end()
-    return options
 
 
 def check_security(config: SecurityConfig) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from headrace.config.durability import sync_interval_ms
+from headrace.config.foreign import accepted_reason, refusal, refused_option
 from headrace.config.listeners import parse_advertised, parse_protocol_map
 from headrace.config.options import (
     Option,
@@ -367,10 +368,11 @@ class BrokerConfig(SecurityConfig):
 
 BROKER_OPTIONS: Final[Mapping[str, Option]] = options_of(BrokerConfig)
 
-_ALIASES: Final[Mapping[str, tuple[str, int]]] = {
+BROKER_ALIASES: Final[Mapping[str, tuple[str, int]]] = {
     "log.retention.hours": ("log.retention.ms", 3_600_000),
     "log.retention.minutes": ("log.retention.ms", 60_000),
     "log.roll.hours": ("log.roll.ms", 3_600_000),
+    "log.roll.jitter.hours": ("log.roll.jitter.ms", 3_600_000),
     "node.id": ("broker.id", 1),
 }
 """Other names of an option that Kafka has, and the unit of their number in the unit of the option."""
@@ -380,15 +382,17 @@ def parse_broker_config(values: Mapping[str, str | None]) -> BrokerConfig:
     """Build a broker's configuration from text under Kafka's names.
 
     Raises:
-        ConfigError: A key is unknown, a value not acceptable, or two names of one option are given.
+        ConfigError: A key is unknown, a value not acceptable, or two names of one option are given that differ. Of
+            hours, minutes and milliseconds the finest unit counts, as in Kafka.
     """
     plain: dict[str, str | None] = {}
     ours, overrides = split_overrides(values)
-    for name, text in ours.items():
-        target, unit = _ALIASES.get(name, (name, 1))
+    by_unit = sorted(ours.items(), key=lambda item: -BROKER_ALIASES.get(item[0], ("", 1))[1])
+    for name, text in by_unit:
+        target, unit = BROKER_ALIASES.get(name, (name, 1))
         if target not in BROKER_OPTIONS:
-            raise unknown_key(name, [*BROKER_OPTIONS, *_ALIASES])
-        if target in plain:
+            raise _not_ours(name)
+        if unit == 1 and target == "broker.id" and plain.get(target, text) != text:
             raise ConfigError(f"{name}: {target} is given under two names")
         plain[target] = text if text is None or unit == 1 else _scaled(target, text, unit)
     config = replace(parse(BrokerConfig, plain), listener_overrides=overrides)
@@ -404,9 +408,9 @@ def dynamic_option(name: str) -> Option:
         ConfigError: There is no such option.
         InvalidRequestError: It is fixed at the broker's start.
     """
-    target, _ = _ALIASES.get(name, (name, 1))
+    target, _ = BROKER_ALIASES.get(name, (name, 1))
     if target not in BROKER_OPTIONS:
-        raise unknown_key(name, [*BROKER_OPTIONS, *_ALIASES])
+        raise _not_ours(name)
     described = BROKER_OPTIONS[target]
     if not described.dynamic:
         raise InvalidRequestError(f"{name} cannot be changed while the broker runs")
@@ -415,6 +419,16 @@ def dynamic_option(name: str) -> Option:
             f"{name} cannot be changed while the broker runs; {target} can, and means the same"
         )
     return described
+
+
+def _not_ours(name: str) -> ConfigError:
+    """Return the error for a name that no option has: Kafka may have it."""
+    refused, reason = refused_option(name), accepted_reason(name)
+    if refused is not None:
+        return refusal(name, refused)
+    if reason is not None:
+        return ConfigError(f"{name} does nothing here: {reason}; leave it out")
+    return unknown_key(name, [*BROKER_OPTIONS, *BROKER_ALIASES])
 
 
 def with_dynamic_settings(config: BrokerConfig, settings: Mapping[str, str]) -> BrokerConfig:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
 from headrace.config.authorization import AUTHORIZERS, parse_super_users
+from headrace.config.jaas import plain_users
 from headrace.config.options import (
     TEXT_LIMIT,
     Option,
@@ -88,6 +89,14 @@ class SecurityConfig:
         "",
         "The security protocol of each listener, as NAME:PROTOCOL with commas between: PLAINTEXT, SSL, SASL_PLAINTEXT "
         "or SASL_SSL. A listener with one of these names has that protocol.",
+    )
+    plain_sasl_jaas_config: str = option(
+        "",
+        "Users of PLAIN with their passwords, as Kafka has them: an entry of JAAS with the options "
+        'user_<name>="<password>", for one listener: listener.name.<name>.plain.sasl.jaas.config. Other names are '
+        "looked up among the users of the cluster. The entry is read as data, and no class is loaded.",
+        sensitive=True,
+        check=plain_users,
     )
     sasl_enabled_mechanisms: str = option(
         "SCRAM-SHA-256,SCRAM-SHA-512",

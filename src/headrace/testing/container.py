@@ -11,13 +11,11 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any, Final, Self
 
-from headrace.config.broker import BROKER_OPTIONS
+from headrace.config.broker import BROKER_ALIASES, BROKER_OPTIONS
+from headrace.config.environment import PREFIX, option_name
 from headrace.testing.broker import Broker
 
-_PREFIX: Final = "KAFKA_"
-_ESCAPES: Final = (("___", "-"), ("__", "_"), ("_", "."))
-
-
+_OPTIONS: Final = {*BROKER_OPTIONS, *BROKER_ALIASES}
 _PLACES: Final = frozenset(
     {"listeners", "advertised.listeners", "listener.security.protocol.map", "log.dirs"}
 )
@@ -41,11 +39,8 @@ class HeadraceContainer:
 
     def with_env(self, key: str, value: str) -> Self:
         """Set a variable of the environment as Kafka's images take it."""
-        name = key.removeprefix(_PREFIX)
-        for escape, character in _ESCAPES:
-            name = name.replace(escape, character)
-        name = name.lower()
-        if key.startswith(_PREFIX) and name in BROKER_OPTIONS and name not in _PLACES:
+        name = option_name(key)
+        if key.startswith(PREFIX) and name in _OPTIONS and name not in _PLACES:
             self._configs[name] = str(value)
         return self
 

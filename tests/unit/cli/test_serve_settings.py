@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from headrace.cli import COMMANDS, main
-from headrace.cli.properties import read_properties, split_assignments
+from headrace.cli.properties import broker_settings, read_properties, split_assignments
 from headrace.config.broker import parse_broker_config
 from headrace.errors import ConfigError
 from headrace.server import process
@@ -52,8 +52,9 @@ def test_a_properties_file(tmp_path: Path) -> None:
         "num.partitions": "3",
         "log.retention.ms": "-1",
         "advertised.listeners": "PLAINTEXT://example.org:9092",
+        "num.io.threads": "8",
     }
-    assert journal.lines == [("config_ignored", {"file": str(path), "keys": "num.io.threads"})]
+    assert not journal.lines
 
 
 @pytest.mark.parametrize("name", ["server.properties", "server.toml"])
@@ -71,7 +72,8 @@ def test_a_file_as_kafka_ships_it(tmp_path: Path) -> None:
     path.write_text(
         "process.roles=broker,controller\nnode.id=1\ncontroller.quorum.bootstrap.servers=localhost:9093\n"
         "listeners=PLAINTEXT://:9092,CONTROLLER://:9093\ninter.broker.listener.name=PLAINTEXT\n"
-        "advertised.listeners=PLAINTEXT://localhost:9092\ncontroller.listener.names=CONTROLLER\n"
+        "advertised.listeners=PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093\n"
+        "controller.listener.names=CONTROLLER\n"
         "listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT\n"
         "num.network.threads=3\nnum.io.threads=8\nsocket.send.buffer.bytes=102400\n"
         "socket.receive.buffer.bytes=102400\nsocket.request.max.bytes=104857600\n"
@@ -80,12 +82,54 @@ def test_a_file_as_kafka_ships_it(tmp_path: Path) -> None:
         "transaction.state.log.replication.factor=1\ntransaction.state.log.min.isr=1\n"
         "log.retention.hours=168\nlog.segment.bytes=1073741824\nlog.retention.check.interval.ms=300000\n"
     )
-    settings = read_properties(path, Journal())
+    journal = Journal()
+    settings = broker_settings(path, {}, journal, {})
+    (line,) = journal.lines
+    assert line[0] == "config_ignored"
+    assert "num.io.threads" in str(line[1]["keys"])
     assert settings.pop("log.dirs") == "/tmp/kafka-logs"
     config = parse_broker_config(settings)
     assert config.log_retention_ms == 168 * 3_600_000
     (listener,) = chosen_listeners([], config, insecure=True)
     assert str(listener) == "PLAINTEXT://0.0.0.0:9092"
+
+
+def test_the_environment_wins_over_the_file_and_loses_to_the_command_line(tmp_path: Path) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text("num.partitions=3\nfetch.max.bytes=2048\nmessage.max.bytes=3000\n")
+    journal = Journal()
+    environment = {
+        "KAFKA_NUM_PARTITIONS": "4",
+        "KAFKA_FETCH_MAX_BYTES": "4096",
+        "KAFKA_OPTS": "-Xmx1g",
+        "NUM_PARTITIONS": "9",
+        "KAFKA_LOG_DIRS": "",
+    }
+    assert broker_settings(path, {"fetch.max.bytes": "8192"}, journal, environment) == {
+        "num.partitions": "4",
+        "fetch.max.bytes": "8192",
+        "message.max.bytes": "3000",
+    }
+    assert journal.lines == [
+        ("config_from_environment", {"keys": "fetch.max.bytes,num.partitions"})
+    ]
+
+
+def test_a_variable_that_is_nearly_a_setting_is_named() -> None:
+    journal = Journal()
+    environment = {"KAFKA_NUM_PARTITONS": "4", "KAFKA_SSL_KEYSTORE_FILENAME": "kafka.jks"}
+    assert broker_settings(None, {}, journal, environment) == {}
+    assert [(event, fields["variable"]) for event, fields in journal.lines] == [
+        ("environment_variable_ignored", "KAFKA_NUM_PARTITONS"),
+        ("environment_variable_ignored", "KAFKA_SSL_KEYSTORE_FILENAME"),
+    ]
+    assert journal.lines[0][1]["remedy"] == "did you mean KAFKA_NUM_PARTITIONS?"
+
+
+def test_an_option_of_kafka_that_would_be_missed_is_refused() -> None:
+    given = {"create.topic.policy.class.name": "com.example.Policy"}
+    with pytest.raises(ConfigError, match=r"create\.topic\.policy.*names a class of Java"):
+        broker_settings(None, given, Journal(), {})
 
 
 def test_listeners_come_from_flags_or_from_a_setting(

@@ -172,14 +172,17 @@ def test_a_jaas_entry_for_scram_leaves_the_mechanism_to_be_said() -> None:
             "give oauth_cb",
         ),
         (f'{PLAIN_MODULE} required username="u";', "lacks password"),
-        (f'{PLAIN_MODULE} required username="u" password={SECRET};', 'options are name="value"'),
+        (f'{PLAIN_MODULE} required username="u" password=!{SECRET};', 'options are name="value"'),
         (f'{PLAIN_MODULE} required username="u" password="{SECRET}', 'options are name="value"'),
         (
             f'{PLAIN_MODULE} required username="u" password="{SECRET}"; {SCRAM_MODULE} required;',
             'options are name="value"',
         ),
         (f'{PLAIN_MODULE} required username="u" username="v" password="p";', "twice"),
-        (f'{PLAIN_MODULE} required username="u" password="p" serviceName="k";', "unknown option"),
+        (
+            f'{SCRAM_MODULE} required username="u" password="{SECRET}" tokenauth="true";',
+            "delegation token",
+        ),
         (f'{PLAIN_MODULE} username="u" password="{SECRET}";', "not of the form|lacks the word"),
         ("", "not of the form"),
     ],
@@ -188,6 +191,18 @@ def test_a_jaas_entry_is_data_and_nothing_else(entry: str, text: str) -> None:
     with pytest.raises(ConfigError, match=text) as caught:
         parse_jaas(entry)
     assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        f'{PLAIN_MODULE} required username="u" password="p" user_u="p" user_alice="{SECRET}";',
+        f'{PLAIN_MODULE} required username=u password=p serviceName="k" useKeyTab=true;',
+        f'{PLAIN_MODULE} required\n  username="u"\n  password="p"\n  user_o.hara="x" ;',
+    ],
+)
+def test_further_options_of_a_jaas_entry_do_not_concern_a_client(entry: str) -> None:
+    assert parse_jaas(entry) == (PLAIN_MODULE, "u", "p")
 
 
 def test_no_secret_is_in_a_repr() -> None:

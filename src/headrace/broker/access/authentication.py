@@ -13,12 +13,15 @@ from __future__ import annotations
 import base64
 import ipaddress
 from collections.abc import Callable, Mapping
+from functools import partial
+from hmac import compare_digest
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from headrace.broker.access.credentials import ScramCredentials
 from headrace.broker.access.session import NEVER_MS, Session
 from headrace.broker.context import CloseConnection, RequestContext
 from headrace.config.broker import BrokerConfig
+from headrace.config.jaas import plain_users
 from headrace.config.security import SecurityConfig
 from headrace.core.deferred import Deferred
 from headrace.errors import ConfigError, ErrorCode
@@ -318,12 +321,19 @@ class Authenticator:
     def _server(self, mechanism: str, config: SecurityConfig, now_ms: int) -> SaslServer:
         if mechanism == PLAIN:
             self._credentials.secret()  # here, not in the thread that checks the password
-            return PlainServer(self._credentials.is_password)
+            users = plain_users(config.plain_sasl_jaas_config)
+            return PlainServer(partial(self._is_password, users))
         if mechanism == OAUTHBEARER:
             return OAuthBearerServer(lambda token: self._verify(token, config, now_ms))
         scram = ScramMechanism.named(mechanism)
         nonce = base64.b64encode(self._entropy.uuid() + self._entropy.uuid()).decode()
         return ScramServer(scram, lambda user: self._credentials.find(user, scram), nonce)
+
+    def _is_password(self, users: Mapping[str, str], user: str, password: str) -> bool:
+        """Check a password of PLAIN; it takes the same time for users of the configuration, of the cluster and others."""
+        fits = self._credentials.is_password(user, password)
+        named = users.get(user)
+        return fits if named is None else compare_digest(named.encode(), password.encode())
 
     def _verify(self, token: str, config: SecurityConfig, now_ms: int) -> Identity:
         url = config.sasl_oauthbearer_jwks_endpoint_url
