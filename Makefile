@@ -21,6 +21,7 @@ check:  ## lint, types, import contracts, generated files, unit and property tes
 	$(BIN)/lint-imports
 	$(BIN)/python tools/generate_messages.py --check
 	$(BIN)/python tools/generate_protocol_support.py --check
+	$(BIN)/python tools/generate_broker_options.py --check
 	@$(MAKE) --no-print-directory -j 2 types quick
 
 types:
@@ -111,6 +112,7 @@ generate:  ## write the generated files again
 	@$(PYTHON) tools/prepare.py test
 	$(BIN)/python tools/generate_messages.py
 	$(BIN)/python tools/generate_protocol_support.py
+	$(BIN)/python tools/generate_broker_options.py
 
 format:  ## format the code
 	$(BIN)/ruff format .

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from headrace.config.foreign import kafka_options
 from headrace.protocol.messages.create_topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
@@ -312,3 +313,14 @@ def describe_all_broker_configs(peer: Peer) -> None:
             entry.name,
             {"type": entry.config_type, "read_only": entry.read_only, "default": default[:1]},
         )
+
+
+def test_no_broker_option_of_kafka_is_unknown(pair: Pair) -> None:
+    peer = Peer(pair.kafka.name, pair.kafka.address, pair.versions)
+    try:
+        answer = peer.quiet(description((BROKER, "1", None)), 4)
+    finally:
+        peer.close()
+    names = {entry.name for entry in answer.results[0].configs}
+    assert len(names) > 300
+    assert names - kafka_options() == set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource
@@ -91,10 +92,10 @@ def test_users_of_plain_in_jaas_log_in(tmp_path: Path) -> None:
     )
     with server:
         address = f"127.0.0.1:{server.port}"
-        common = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN"}
+        common: dict[str, Any] = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN"}
         with Admin(address, sasl_username="alice", sasl_password="alice-secret", **common) as admin:
             assert admin.topics() == []
-        java = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.jaas.config": LOGIN}  # fmt: skip
+        java: dict[str, Any] = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.jaas.config": LOGIN}  # fmt: skip
         with Admin(address, **java) as admin:
             assert admin.topics() == []
         for user, password in (("alice", "b"), ("bob", "b"), ("alice", "alice-secret ")):
