@@ -1,7 +1,7 @@
 """Broker settings in variables of the environment, as the official image of Apache Kafka takes them (KIP-975).
 
-`KAFKA_NUM_PARTITIONS` is `num.partitions`: a `_` stands for a dot, `__` for `_`, and `___` for a hyphen. Other variables
-that begin with `KAFKA_`, such as `KAFKA_OPTS`, are no settings of a broker and are left alone.
+`KAFKA_NUM_PARTITIONS` is `num.partitions`: a `_` stands for a dot, `__` for `_`, and `___` for a hyphen. Other
+variables that begin with `KAFKA_`, such as `KAFKA_OPTS`, are no settings of a broker and are left alone.
 """
 
 from __future__ import annotations

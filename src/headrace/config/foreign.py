@@ -46,12 +46,14 @@ def _table(rows: Mapping[str, str]) -> dict[str, str]:
 ACCEPTED: Final[Mapping[str, str]] = _table(
     {
         _OWN_CONTROLLER: (
-            "broker.heartbeat.interval.ms broker.session.timeout.ms controlled.shutdown.enable controller.listener.names "
+            "broker.heartbeat.interval.ms broker.session.timeout.ms controlled.shutdown.enable "
+            "controller.listener.names "
             "controller.performance.always.log.threshold.ms controller.performance.sample.period.ms "
             "controller.quorum.append.linger.ms controller.quorum.auto.join.enable controller.quorum.bootstrap.servers "
             "controller.quorum.election.backoff.max.ms controller.quorum.election.timeout.ms "
             "controller.quorum.fetch.max.bytes controller.quorum.fetch.snapshot.max.bytes "
-            "controller.quorum.fetch.timeout.ms controller.quorum.request.timeout.ms controller.quorum.retry.backoff.ms "
+            "controller.quorum.fetch.timeout.ms controller.quorum.request.timeout.ms "
+            "controller.quorum.retry.backoff.ms "
             "controller.quorum.voters controller.quota.window.num controller.quota.window.size.seconds "
             "controller.socket.timeout.ms early.start.listeners initial.broker.registration.timeout.ms "
             "internal.metadata.delete.delay.millis internal.metadata.log.segment.bytes "
@@ -63,13 +65,15 @@ ACCEPTED: Final[Mapping[str, str]] = _table(
         ),
         "one broker has no replicas to copy from, to elect or to move": (
             "alter.log.dirs.replication.quota.window.num alter.log.dirs.replication.quota.window.size.seconds "
-            "auto.leader.rebalance.enable broker.rack inter.broker.listener.name leader.imbalance.check.interval.seconds "
+            "auto.leader.rebalance.enable broker.rack inter.broker.listener.name "
+            "leader.imbalance.check.interval.seconds "
             "num.replica.alter.log.dirs.threads num.replica.fetchers offsets.topic.replication.factor "
             "replica.fetch.backoff.ms replica.fetch.max.bytes replica.fetch.min.bytes replica.fetch.response.max.bytes "
             "replica.fetch.wait.max.ms replica.high.watermark.checkpoint.interval.ms replica.lag.time.max.ms "
             "replica.selector.class replica.socket.receive.buffer.bytes replica.socket.timeout.ms "
             "replication.quota.window.num replication.quota.window.size.seconds request.timeout.ms "
-            "sasl.mechanism.inter.broker.protocol security.inter.broker.protocol socket.connection.setup.timeout.max.ms "
+            "sasl.mechanism.inter.broker.protocol security.inter.broker.protocol "
+            "socket.connection.setup.timeout.max.ms "
             "socket.connection.setup.timeout.ms transaction.state.log.replication.factor "
             "unclean.leader.election.interval.ms"
         ),
@@ -173,7 +177,8 @@ ACCEPTED: Final[Mapping[str, str]] = _table(
         ),
         "no rule of Headrace looks at the scope of a token": "sasl.oauthbearer.scope.claim.name",
         "there are no delegation tokens": (
-            "delegation.token.expiry.check.interval.ms delegation.token.expiry.time.ms delegation.token.max.lifetime.ms "
+            "delegation.token.expiry.check.interval.ms delegation.token.expiry.time.ms "
+            "delegation.token.max.lifetime.ms "
             "delegation.token.secret.key"
         ),
         "OpenSSL does the work of TLS, with stores in PEM": (

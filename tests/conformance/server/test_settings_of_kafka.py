@@ -1,4 +1,4 @@
-"""`serve` and `dev` with the settings of a Kafka broker: a `server.properties`, variables of the image, users in JAAS."""
+"""`serve` and `dev` with settings of Kafka: a `server.properties`, variables of the image, users in JAAS."""
 
 from __future__ import annotations
 
@@ -95,7 +95,11 @@ def test_users_of_plain_in_jaas_log_in(tmp_path: Path) -> None:
         common: dict[str, Any] = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN"}
         with Admin(address, sasl_username="alice", sasl_password="alice-secret", **common) as admin:
             assert admin.topics() == []
-        java: dict[str, Any] = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.jaas.config": LOGIN}  # fmt: skip
+        java: dict[str, Any] = {
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.jaas.config": LOGIN,
+        }
         with Admin(address, **java) as admin:
             assert admin.topics() == []
         for user, password in (("alice", "b"), ("bob", "b"), ("alice", "alice-secret ")):

@@ -330,7 +330,7 @@ class Authenticator:
         return ScramServer(scram, lambda user: self._credentials.find(user, scram), nonce)
 
     def _is_password(self, users: Mapping[str, str], user: str, password: str) -> bool:
-        """Check a password of PLAIN; it takes the same time for users of the configuration, of the cluster and others."""
+        """Check a password of PLAIN; it takes the same time for all users, also for those that do not exist."""
         fits = self._credentials.is_password(user, password)
         named = users.get(user)
         return fits if named is None else compare_digest(named.encode(), password.encode())
