@@ -186,9 +186,6 @@ ACCEPTED: Final[Mapping[str, str]] = _table(
             "ssl.keystore.password ssl.protocol ssl.provider ssl.secure.random.implementation "
             "ssl.trustmanager.algorithm ssl.truststore.password"
         ),
-        "batches are stored as producers compress them": (
-            "compression.gzip.level compression.lz4.level compression.zstd.level"
-        ),
         "records of offsets are not compressed": "offsets.topic.compression.codec",
         "both group protocols are served": "group.coordinator.rebalance.protocols",
         "only APIs and features that are stable are served": (
