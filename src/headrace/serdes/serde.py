@@ -11,7 +11,7 @@ from headrace.registers import Named, Register
 from headrace.serdes.plain import BytesSerde, JsonSerde, StringSerde
 from headrace.serdes.shape import is_type
 from headrace.serdes.typed import serde_of_type
-from headrace.types import V_co
+from headrace.types import V, V_co
 
 
 @runtime_checkable
@@ -30,6 +30,8 @@ class Serde(Protocol[V_co]):
 
 AnySerde = type[Any] | Serde | UnionType | str
 """What `serde=` takes: a type that is read from JSON and written as JSON, a serde or its class, or a name."""
+SerdeOf = type[Serde[V]] | type[V] | Serde[V] | UnionType | str
+"""The same where type checkers are to know the type of what is read: `Order` is a `SerdeOf[Order]`."""
 
 SERDES: Final[Register[Serde]] = Register(
     "serde",

@@ -35,7 +35,7 @@ from headrace.config.options import Value, render_value
 from headrace.config.units import plain_number
 from headrace.errors import ConfigError
 from headrace.records.directives import directives
-from headrace.serdes.serde import AnySerde, Serde, resolve_serde
+from headrace.serdes.serde import AnySerde, SerdeOf, resolve_serde
 from headrace.server.descriptors import descriptor_limit, segment_files
 from headrace.server.entropy import OsEntropy
 from headrace.server.log import LoggingJournal, RateLimited
@@ -43,7 +43,7 @@ from headrace.server.stores import open_stores, warn_of_exposed
 from headrace.streams.clock import Clock
 from headrace.streams.given import TopicObjects
 from headrace.streams.world import World
-from headrace.types import TopicPartition
+from headrace.types import TopicPartition, V
 
 CLIENT_ID: Final = "headrace-embedded"
 EMBEDDED: Final = {
@@ -353,10 +353,10 @@ class Broker(World):
         offset: OffsetNumber,
         limit: Count = 100,
         *,
-        serde: str | Serde | None = None,
-        key_serde: str | Serde | None = None,
+        serde: SerdeOf[V] | None = None,
+        key_serde: AnySerde | None = None,
         isolation_level: str = "read_committed",
-    ) -> list[ConsumerRecord]:
+    ) -> list[ConsumerRecord[V]]:
         """Return records of one partition, without a group and without a consumer.
 
         Args:

@@ -76,6 +76,8 @@ def test_the_type_of_values_is_that_of_a_serde_or_what_the_program_says_it_is() 
             assert_type(consumer, headrace.Consumer[Order])
         with headrace.Consumer(broker, serde=serde) as consumer:
             assert_type(consumer, headrace.Consumer[Order])
+        with headrace.Consumer(broker, serde=OrderSerde) as by_class:
+            assert_type(by_class, headrace.Consumer[Any])
         with headrace.Consumer(broker, serde=list[Order]) as of_lists:
             assert_type(of_lists, headrace.Consumer[list[Order]])
         with headrace.Consumer[Order | None](broker, serde=Order) as with_deletions:
@@ -83,6 +85,13 @@ def test_the_type_of_values_is_that_of_a_serde_or_what_the_program_says_it_is() 
         with headrace.Consumer[Order](broker) as by_topic:
             assert_type(by_topic, headrace.Consumer[Order])
             assert isinstance(by_topic, headrace.Consumer)
+
+
+def test_records_of_a_broker_are_typed_too(broker: headrace.Broker) -> None:
+    found = broker.read("orders", 0, 0, serde=Order)
+    assert_type(found, list[headrace.ConsumerRecord[Order]])
+    assert [record.value.id for record in found] == [7]
+    assert_type(broker.read("orders", 0, 0), list[headrace.ConsumerRecord[Any]])
 
 
 def test_without_a_type_values_are_any() -> None:

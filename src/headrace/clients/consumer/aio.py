@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
-from types import TracebackType, UnionType
+from types import TracebackType
 from typing import Any, Final, Generic, Self
 
 from headrace.clients.arguments import OffsetNumber, checks_arguments, unchecked, whole_number
@@ -23,7 +23,7 @@ from headrace.clients.flows.offsets import OffsetAndMetadata
 from headrace.clients.ready import DONE, Done, ReadyDict, ReadyList, ReadySet
 from headrace.errors import ClosedError
 from headrace.records.tags import TagFilter
-from headrace.serdes.serde import AnySerde, Serde
+from headrace.serdes.serde import AnySerde, SerdeOf
 from headrace.types import TopicPartition, V
 
 CLOSE_TIMEOUT_MS: Final = 10_000
@@ -49,7 +49,7 @@ class Consumer(Generic[V]):
         auto_offset_reset: str | None = None,
         enable_auto_commit: bool | None = None,
         assignor: AssignorChoice | Sequence[AssignorChoice] | None = None,
-        serde: type[V] | Serde[V] | UnionType | str | None = None,
+        serde: SerdeOf[V] | None = None,
         key_serde: AnySerde | None = None,
         tags: Iterable[str] | TagFilter | None = None,
         group_instance_id: str | None = None,

@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from types import TracebackType, UnionType
+from types import TracebackType
 from typing import Any, Final, Generic, Self
 
 from headrace.clients.arguments import OffsetNumber, checks_arguments, unchecked, whole_number
@@ -24,7 +24,7 @@ from headrace.clients.flows.list_offsets import EARLIEST, LATEST, ListedOffset
 from headrace.clients.flows.offsets import OffsetAndMetadata
 from headrace.errors import ClosedError, HeadraceError
 from headrace.records.tags import TagFilter
-from headrace.serdes.serde import AnySerde, Serde
+from headrace.serdes.serde import AnySerde, SerdeOf
 from headrace.types import TopicPartition, V
 
 CLOSE_TIMEOUT_MS: Final = 10_000
@@ -49,7 +49,7 @@ class Consumer(Generic[V]):
         auto_offset_reset: str | None = None,
         enable_auto_commit: bool | None = None,
         assignor: AssignorChoice | Sequence[AssignorChoice] | None = None,
-        serde: type[V] | Serde[V] | UnionType | str | None = None,
+        serde: SerdeOf[V] | None = None,
         key_serde: AnySerde | None = None,
         tags: Iterable[str] | TagFilter | None = None,
         group_instance_id: str | None = None,
