@@ -137,6 +137,8 @@ def describe_cluster(peer: Peer) -> None:
         peer.ask("plain", DescribeClusterRequest(), version)
         operations = DescribeClusterRequest(include_cluster_authorized_operations=True)
         peer.ask("authorized operations", operations, version)
+        fenced = DescribeClusterRequest(include_fenced_brokers=True)
+        peer.ask("fenced brokers", fenced, version)
         for kind in (0, 1, 2, 3, -1):
             peer.ask(f"endpoint type {kind}", DescribeClusterRequest(endpoint_type=kind), version)
 

@@ -21,7 +21,7 @@ def ask(harness: BrokerHarness, *names: str, version: int = 12, create: bool = T
     return harness.call(request, version)
 
 
-@pytest.mark.parametrize("version", range(13))
+@pytest.mark.parametrize("version", range(14))
 def test_the_cluster_is_one_broker_that_is_the_controller(version: int):
     harness = BrokerHarness(broker_id=7)
     harness.create_topic("flights", partitions=2)

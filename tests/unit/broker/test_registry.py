@@ -20,7 +20,7 @@ from headrace.protocol.frame import (
 )
 from headrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from headrace.protocol.messages.fetch import FetchRequest
-from headrace.protocol.messages.metadata import MetadataRequest
+from headrace.protocol.messages.list_offsets import ListOffsetsRequest
 from tests.fixtures.broker_harness import BrokerHarness
 
 # The minimums that Kafka 4 settled on, and the first milestone's maximums.
@@ -28,7 +28,7 @@ ADVERTISED = {
     ApiKey.PRODUCE: (0, 12),
     ApiKey.FETCH: (4, 12),
     ApiKey.LIST_OFFSETS: (1, 9),
-    ApiKey.METADATA: (0, 12),
+    ApiKey.METADATA: (0, 13),
     ApiKey.OFFSET_COMMIT: (2, 9),
     ApiKey.OFFSET_FETCH: (1, 9),
     ApiKey.FIND_COORDINATOR: (0, 6),
@@ -48,7 +48,7 @@ ADVERTISED = {
     ApiKey.CREATE_ACLS: (1, 3),
     ApiKey.DELETE_ACLS: (1, 3),
     ApiKey.DESCRIBE_CONFIGS: (1, 4),
-    ApiKey.DESCRIBE_CLUSTER: (0, 1),
+    ApiKey.DESCRIBE_CLUSTER: (0, 2),
     ApiKey.DELETE_RECORDS: (0, 2),
     ApiKey.ALTER_CONFIGS: (0, 2),
     ApiKey.DESCRIBE_LOG_DIRS: (1, 5),
@@ -152,7 +152,7 @@ def test_api_versions_of_unknown_version_is_answered_in_version_0_with_our_range
 
 @pytest.mark.parametrize(
     ("request_", "version"),
-    [(FetchRequest(max_wait_ms=0), 13), (MetadataRequest(), 13), (FetchRequest(), 18)],
+    [(FetchRequest(max_wait_ms=0), 13), (ListOffsetsRequest(), 10), (FetchRequest(), 18)],
 )
 def test_a_version_that_the_codec_knows_but_we_do_not_serve_closes_the_connection(
     request_, version

@@ -1,9 +1,9 @@
-"""DescribeCluster (API key 60), versions 0-1.
+"""DescribeCluster (API key 60), versions 0-2.
 
 Behaviour: one broker, which is the controller, at the address that Metadata tells too.
 Authorized operations, where asked for, are those of the client, none if it may not describe the cluster.
 Not implemented: controller endpoints.
-Versions: v1 endpoint type (KIP-919).
+Versions: v1 endpoint type (KIP-919); v2 fenced brokers, of which there are none.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 API_KEY: Final = ApiKey.DESCRIBE_CLUSTER
-VERSIONS: Final = VersionRange(0, 1)
+VERSIONS: Final = VersionRange(0, 2)
 
 BROKERS: Final = 1
 CONTROLLERS: Final = 2

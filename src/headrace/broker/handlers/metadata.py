@@ -1,4 +1,4 @@
-"""Metadata (API key 3), versions 0-12.
+"""Metadata (API key 3), versions 0-13.
 
 Behaviour: one broker, which is the controller and leads every partition. The address is the configured one, or the
 one that the client connected to. No topics asked (null) means all; an empty list means none, in version 0 all. A
@@ -11,7 +11,7 @@ Topics that the client may not describe are left out of all, and TOPIC_AUTHORIZA
 whether or not they exist. Authorized operations, where asked for, are those of the client.
 Not implemented: racks, topics by id before version 12 (INVALID_REQUEST).
 Versions: v1 controller, internal flag; v2 cluster id; v4 allow_auto_topic_creation; v7 leader epochs; v9 flexible;
-v10 topic ids in answers; v12 topics by id.
+v10 topic ids in answers; v12 topics by id; v13 error code of the whole, which is always 0: no client has to begin anew.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 API_KEY: Final = ApiKey.METADATA
-VERSIONS: Final = VersionRange(0, 12)
+VERSIONS: Final = VersionRange(0, 13)
 
 TOPIC_IDS_VERSION: Final = 12
 _PARTITION_COST: Final = ENTRY_COST // 10
