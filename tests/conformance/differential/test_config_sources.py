@@ -32,7 +32,10 @@ Resource = tuple[int, str]
 
 VALUES = {
     "cleanup.policy": ["compact", "delete,compact", "delete"],
-    "compression.type": ["producer"],
+    "compression.gzip.level": ["1", "9", "-1"],
+    "compression.lz4.level": ["1", "17", "9"],
+    "compression.type": ["uncompressed", "gzip", "snappy", "lz4", "zstd", "producer"],
+    "compression.zstd.level": ["-131072", "22", "3"],
     "delete.retention.ms": ["7", "86400000"],
     "file.delete.delay.ms": ["7", "60000"],
     "flush.messages": ["7"],
