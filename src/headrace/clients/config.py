@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import operator
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final, TypeVar
 
@@ -63,6 +63,13 @@ DECIDED_BY_THE_COORDINATOR: Final = {
 AUTO_IS_CLASSIC: Final = (*DECIDED_BY_THE_COORDINATOR, "group_instance_id")
 """What settles the protocol `auto`. A static member among them: one that was killed goes on at once when it is started
 again, where under the protocol `consumer` it has to wait for the end of its former session."""
+
+_OF_OTHER_CLIENTS: Final = {
+    f"{what}.{which}": f"give {name}=, a name such as 'json', a type or a serde, which both writes and reads"
+    for what, name in (("value", "serde"), ("key", "key_serde"))
+    for which in ("serializer", "deserializer")
+}
+"""What other clients have in place of a named parameter, and what to give here."""
 
 OFFSET_RESETS: Final = {
     "earliest": "earliest",
@@ -193,8 +200,24 @@ def parse_config(config_class: type[C], properties: Mapping[str, Any], **default
     return config
 
 
+def check_names(config_class: type[ClientConfig], names: Iterable[str]) -> None:
+    """Make sure that properties are known, where their values are parsed later.
+
+    Raises:
+        ConfigError: One is unknown.
+    """
+    attributes = {field.name for field in fields(config_class)}
+    for name in names:
+        dotted = name.replace("_", ".")
+        known = ALIASES.get(dotted, dotted).replace(".", "_") in attributes or dotted in JAVA_ONLY
+        if not known:
+            raise ConfigError(_unknown(name, config_class))
+
+
 def _unknown(name: str, config_class: type[ClientConfig]) -> str:
     dotted = name.replace("_", ".")
+    if dotted in _OF_OTHER_CLIENTS:
+        return f"unknown property {dotted!r}: {_OF_OTHER_CLIENTS[dotted]}"
     attribute = ALIASES.get(dotted, dotted).replace(".", "_")
     for other, role in ((ProducerConfig, "producer"), (ConsumerConfig, "consumer")):
         if any(attribute == field.name for field in fields(other)):

@@ -70,7 +70,14 @@ class Streams:
     def open_source(
         self, group: str, *, delivery: str, drain_timeout_s: float, client_id: str
     ) -> StreamConsumer:
-        """Return a new member of a group."""
+        """Return a new member of a group.
+
+        Args:
+            group: The group's name.
+            delivery: How records are delivered: "at_least_once" or "at_most_once".
+            drain_timeout_s: How long the worker takes at most to finish what runs in a shard that goes.
+            client_id: The name of the app, by which others know the member.
+        """
         from headrace.kinesis.group.consumer import StreamConsumer  # noqa: PLC0415 - only where it runs
 
         durable = delivery == "at_most_once"

@@ -443,7 +443,13 @@ class Broker(World):
 
     @unchecked
     def share_partitioner(self, topic: str, named: Named, new: Partitioner) -> Partitioner:
-        """Return the partitioner that all producers of this process use for a topic, if it has a state; else `new`."""
+        """Return the partitioner that all producers of this process use for a topic, if it has a state; else `new`.
+
+        Args:
+            topic: The topic's name.
+            named: The partitioner that the topic's metadata name.
+            new: One that a producer has just made of it.
+        """
         from headrace.streams.partitioners import TopicPartitioners  # noqa: PLC0415 - not every broker is written to
 
         if self._partitioners is None:

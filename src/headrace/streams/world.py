@@ -140,6 +140,11 @@ class World:
     ) -> Callable[[], object] | None:
         """Hand a request to the broker; `on_done` is told the outcome at once or by `pump`.
 
+        Args:
+            client: Who asks.
+            call: The request.
+            on_done: Called with the answer, or with why there is none.
+
         Returns:
             What gives the answer up; None if it has been given.
         """

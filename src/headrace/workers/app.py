@@ -9,8 +9,9 @@ import signal
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack
 
+from headrace.clients.config import ConsumerConfig, check_names
 from headrace.clients.drivers import Target
 from headrace.errors import ConfigError
 from headrace.forking import disown_in_children, handled_by_event_loop
@@ -40,7 +41,26 @@ from headrace.workers.source import Elsewhere
 from headrace.workers.status import WorkerStatus
 from headrace.workers.trial import Trial
 
+if TYPE_CHECKING:
+    from headrace.clients.properties import AppProperties, WorkerProperties
+
 F = TypeVar("F")
+
+_AS_GIVEN: Final = (
+    "attached",
+    "ordering",
+    "concurrency",
+    "dead_letter",
+    "on_failure",
+    "dedupe",
+    "seen",
+    "delivery",
+    "transaction_ms",
+    "transaction_records",
+    "transaction_timeout_ms",
+    "transactional_id",
+)
+"""Arguments of `App.worker` that are its settings as they are."""
 
 
 class App:
@@ -69,7 +89,7 @@ class App:
         commit_interval_s: float = 1.0,
         max_buffered: int = 1000,
         producer: Mapping[str, Any] | None = None,
-        **properties: Any,
+        **properties: Unpack[AppProperties],
     ) -> None:
         """Prepare an app; nothing is connected before it runs.
 
@@ -131,44 +151,61 @@ class App:
         transaction_records: int = DEFAULT_TRANSACTION_RECORDS,
         transaction_timeout_ms: int = DEFAULT_TRANSACTION_TIMEOUT_MS,
         transactional_id: str | None = None,
-        **properties: Any,
+        **properties: Unpack[WorkerProperties],
     ) -> Callable[[F], F]:
-        """Have a function handle the records of topics; what the arguments mean is said at `WorkerSettings`.
+        """Have a function handle the records of topics, or of streams.
 
-        In place of topics it takes streams of Kinesis: `@app.worker(kinesis("orders"), group="billing")`.
+        The function is a coroutine function, a plain one, which runs in threads, or an object with `handle(batch)`. Its
+        first parameter is the value; the annotation says what bytes become: bytes, str, dict, a msgspec.Struct, a
+        dataclass, a pydantic model; `list[T]` asks for batches. A parameter named `context` gets the `Context`.
 
-        The function is a coroutine function, or a plain one, which runs in threads, or an object with `handle(batch)`.
-        Its first parameter is the value; the annotation says what bytes become: bytes, str, dict, a msgspec.Struct, a
-        dataclass, a pydantic model; `list[T]` asks for batches. Without annotation the topic's metadata say it
-        (`headrace.serde`), or else values are bytes. A parameter named `context` gets the `Context`.
+        Args:
+            topics: The topics, one or several; or streams of Kinesis, `kinesis("orders")`.
+            pattern: In place of topics, a regular expression that the whole name of a topic must match.
+            attached: In place of both, read whatever the group is attached to. Only Headrace's brokers know that.
+            group: The consumer group; None is the app's.
+            name: What counters and messages call the worker; None is the function's name.
+            ordering: What is handled one after another: a "partition", records with the same "key", or "none".
+            concurrency: How many calls of the handler may run at once.
+            batch: The most records of a call, for handlers of batches; None is 100.
+            retry: The number of attempts, or a `Retry`; None is five attempts, or one where delivery is at most once.
+            dead_letter: Whether failed records go to `dlq.<topic>`; or a topic, or for streams `kinesis://STREAM`.
+            on_failure: Without dead letters: "stop" ends the worker before anything is lost, "skip" drops the record.
+            dedupe: Returns a value's key; a record with a key that was handled is skipped.
+            seen: Keeps handled keys: `SeenTopic`, `SeenFile`, or an object of the program's. None keeps them in memory.
+            serde: How bytes become values; None is what the annotation says, or else the topic's metadata, or bytes.
+            delivery: "at_least_once"; "at_most_once"; or "exactly_once": results and positions in one transaction.
+            transaction_ms: How often results and positions are committed, for exactly once.
+            transaction_records: So many results are committed at once, for exactly once.
+            transaction_timeout_ms: After how long the broker aborts the transaction of a worker that is gone.
+            transactional_id: The name of its transactions; None makes one that no other worker has.
+            properties: Properties of the consumer, `max_poll_records=100`.
 
         Raises:
             ConfigError: The function cannot be a handler, or the arguments do not go together.
         """
-        _check_keys(dedupe, seen)
+        return self._declare({**locals()}, properties)
+
+    def _declare(self, given: Mapping[str, Any], properties: Mapping[str, Any]) -> Callable[[F], F]:
+        """Return the decorator that the arguments of `worker` make."""
+        _check_keys(given["dedupe"], given["seen"])
+        topics, pattern = given["topics"], given["pattern"]
+        if not isinstance(topics, Elsewhere):
+            _check_properties(properties)
         settings = partial(
             WorkerSettings,
             topics=as_topics(topics),
             elsewhere=as_elsewhere(topics, properties),
             pattern=re.compile(pattern) if isinstance(pattern, str) else pattern,
-            attached=attached,
-            ordering=ordering,
-            concurrency=concurrency,
-            retry=as_retry(retry, delivery),
-            dead_letter=dead_letter,
-            on_failure=on_failure,
-            dedupe=dedupe,
-            seen=seen,
-            delivery=delivery,
-            transaction_ms=transaction_ms,
-            transaction_records=transaction_records,
-            transaction_timeout_ms=transaction_timeout_ms,
-            transactional_id=transactional_id,
+            retry=as_retry(given["retry"], given["delivery"]),
             consumer={"client_id": self._client_id, **self._properties, **properties},
+            **{name: given[name] for name in _AS_GIVEN},
             **self._pace,
         )
-        group = group or self._group
-        return partial(self._register, settings, name, group, batch=batch, serde=_serde(serde))
+        group, serde = given["group"] or self._group, _serde(given["serde"])
+        return partial(
+            self._register, settings, given["name"], group, batch=given["batch"], serde=serde
+        )
 
     def _register(
         self,
@@ -230,7 +267,11 @@ class App:
         return register
 
     def hook(self, function: Hook) -> Hook:
-        """Have a plain function told of every `Event`, on the event loop; also as a decorator."""
+        """Have a plain function told of every `Event`; also as a decorator.
+
+        Args:
+            function: Called with each `Event`, on the event loop. What it raises is logged and changes nothing.
+        """
         refuse_coroutines("a hook", function)
         self._hooks.append(function)
         return function
@@ -359,6 +400,24 @@ def _serde(given: str | Serde | type[Any] | None) -> Serde | None:
     serde = resolve_serde(given)
     refuse_coroutines("a serde", serde.serialize, serde.deserialize)
     return serde
+
+
+_NO_PROPERTIES: Final = {
+    "retries": "@app.worker(..., retry=3) says how often a record is handled; retries= is a property of producers",
+    "key_serde": "handlers get keys as bytes, as context.key",
+    "value_serializer": "@app.publishes(..., serde=) says how results are written",
+    "value_deserializer": "@app.worker(..., serde=), or the annotation of the handler, says how values are read",
+}
+"""What programs write that know other clients, and what to write here."""
+
+
+def _check_properties(properties: Mapping[str, object]) -> None:
+    """Refuse what is no property of a consumer, where it is written."""
+    for name in properties:
+        hint = _NO_PROPERTIES.get(name.replace(".", "_"))
+        if hint is not None:
+            raise ConfigError(f"unknown property {name!r} of a worker: {hint}")
+    check_names(ConsumerConfig, properties.keys() - {"assignor"})
 
 
 def _check_keys(dedupe: object, seen: object) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Self, Unpack
 
 from headrace.clients.admin.core import AdminCore, admin_config
 from headrace.clients.admin.offsets import Place, Reset
@@ -26,6 +26,9 @@ from headrace.security.acls import AclBinding, AclFilter
 from headrace.serdes.serde import AnySerde
 from headrace.types import TopicPartition
 
+if TYPE_CHECKING:
+    from headrace.clients.properties import AdminProperties
+
 
 @checks_arguments
 class Admin:
@@ -41,7 +44,7 @@ class Admin:
         *,
         request_timeout_ms: Count | None = None,
         client_id: str = "headrace",
-        **properties: Any,
+        **properties: Unpack[AdminProperties],
     ) -> None:
         """Prepare a client; nothing is connected before the first call.
 

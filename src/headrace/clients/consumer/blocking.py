@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Generic, Self
+from typing import TYPE_CHECKING, Final, Generic, Self, Unpack
 
 from headrace.clients.arguments import OffsetNumber, checks_arguments, unchecked, whole_number
 from headrace.clients.config import ConsumerConfig
@@ -26,6 +26,9 @@ from headrace.errors import ClosedError, HeadraceError
 from headrace.records.tags import TagFilter
 from headrace.serdes.serde import AnySerde, SerdeOf
 from headrace.types import TopicPartition, V
+
+if TYPE_CHECKING:
+    from headrace.clients.properties import ConsumerProperties
 
 CLOSE_TIMEOUT_MS: Final = 10_000
 ITERATION_POLL_MS: Final = 1_000
@@ -55,7 +58,7 @@ class Consumer(Generic[V]):
         group_instance_id: str | None = None,
         group_protocol: str | None = None,
         client_id: str = "headrace",
-        **properties: Any,
+        **properties: Unpack[ConsumerProperties],
     ) -> None:
         """Prepare a consumer; nothing is connected before the first call.
 

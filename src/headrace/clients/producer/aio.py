@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Collection, Generator, Iterable
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from headrace.clients.arguments import checks_arguments, unchecked
 from headrace.clients.config import ProducerConfig
@@ -33,6 +33,9 @@ from headrace.errors import HeadraceError
 from headrace.records.builder import Headers
 from headrace.records.directives import directives
 from headrace.serdes.serde import AnySerde
+
+if TYPE_CHECKING:
+    from headrace.clients.properties import ProducerProperties
 
 
 class DeliveryFuture(Delivery):
@@ -98,7 +101,7 @@ class Producer:
         serde: AnySerde | None = None,
         key_serde: AnySerde | None = None,
         client_id: str = "headrace",
-        **properties: Any,
+        **properties: Unpack[ProducerProperties],
     ) -> None:
         """Prepare a producer; nothing is connected before the first record.
 

@@ -167,4 +167,4 @@ def test_the_asyncio_twin_does_the_same(world) -> None:
 
 def test_unknown_properties_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"retry\.backof"):
-        Admin("127.0.0.1:1", retry_backof_ms=1)
+        Admin("127.0.0.1:1", retry_backof_ms=1)  # type: ignore[call-arg]  # it is mistyped on purpose
