@@ -1,7 +1,7 @@
 """Editors show what the parameters of public classes mean: docstrings say it, in Google's style.
 
-Each parameter of a constructor, and of a method with more than two parameters, is in the section Args. One or two may be
-said in the sentence; where there is a section, it has them all.
+Each parameter of a constructor, and of a method with more than two parameters, is in the section Args. The sentence
+may say what one or two are; where there is a section, it has them all.
 """
 
 from __future__ import annotations
