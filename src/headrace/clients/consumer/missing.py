@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -14,7 +13,6 @@ from headrace.errors import ErrorCode
 PATIENCE_MS: Final = 2_000
 """How long a topic may be missing before that is reported: it may be in the making."""
 LOOK_TIMEOUT_MS: Final = 10_000
-SUGGESTIONS: Final = 3
 
 
 class Topics(Protocol):
@@ -107,17 +105,10 @@ class MissingTopics:
 
     def _report(self) -> None:
         self._since_ms = None
-        there = [
-            name
-            for name, topic in self._engine.state.metadata.topics.items()
-            if not topic.error and not topic.is_internal
-        ]
         wanted = {_of_name(name): name for name in self._topics.relevant()}
         for what in sorted(self._missing() - self._told.keys()):
-            text = f"there is no {what}; it is waited for"
-            close = difflib.get_close_matches(wanted.get(what, ""), there, SUGGESTIONS)
-            if close:
-                text += f". Did you mean {' or '.join(map(repr, close))}?"
+            question = metadata.did_you_mean(self._engine.state, wanted.get(what, ""))
+            text = f"there is no {what}; it is waited for{question}"
             self._told[what] = text
             self._warn(text)
         self._engine.notify()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Collection, Iterable
 
 from headrace.clients.flows.cluster import (
@@ -27,6 +28,8 @@ UNKNOWN_TOPIC_ATTEMPTS = 4
 """A topic that was just created may be unknown to some brokers for a moment; one that is still unknown after so
 many answers does not exist."""
 
+SUGGESTIONS = 3
+"""Most topics with a similar name that an error names."""
 TRANSIENT_TOPIC_ERRORS = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -175,6 +178,35 @@ def ensure(state: ClientState, topics: Iterable[str], *, auto_create: bool = Fal
         if hopeless:
             raise error
         yield backoff.after(error)
+
+
+def ensure_named(state: ClientState, topic: str, *, auto_create: bool = False) -> Flow[None]:
+    """Make sure that a topic which a program has named is known.
+
+    Raises:
+        ApiError: As `ensure`; where there is no such topic, its text names topics with a similar name.
+    """
+    try:
+        yield from ensure(state, [topic], auto_create=auto_create)
+    except ApiError as error:
+        if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            raise
+        yield from refresh(state, None)
+        question = did_you_mean(state, topic)
+        if not question:
+            raise
+        raise ApiError.for_code(error.code, f"{error.message}{question}") from error
+
+
+def did_you_mean(state: ClientState, name: str) -> str:
+    """Return the end of an error about a topic that does not exist: known topics with a similar name, if there are."""
+    there = [
+        topic
+        for topic, known in state.metadata.topics.items()
+        if not known.error and not known.is_internal
+    ]
+    close = difflib.get_close_matches(name, there, SUGGESTIONS)
+    return f". Did you mean {' or '.join(map(repr, close))}?" if close else ""
 
 
 def _topic_error(state: ClientState, names: Iterable[str]) -> ApiError | None:

@@ -417,7 +417,7 @@ class ProducerCore(Generic[D]):
             self._check_sending()
 
     def _learn(self, topic: str) -> Flow[None]:
-        yield from metadata.ensure(self._engine.state, [topic], auto_create=True)
+        yield from metadata.ensure_named(self._engine.state, topic, auto_create=True)
         settings = yield from topic_settings(self._engine.state, topic)
         self._warn_if_hidden(topic, settings)
         named = settings.partitioner or DEFAULT_PARTITIONER

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import time
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import headrace
 from headrace.clients.flows.metadata import refresh
 from headrace.clients.producer.blocking import DeliveryFuture, Producer
-from headrace.errors import ApiError, ClosedError, ErrorCode, TransportError
+from headrace.errors import (
+    ApiError,
+    ClosedError,
+    ErrorCode,
+    TransportError,
+    UnknownTopicOrPartitionError,
+)
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
 from headrace.protocol.messages.produce import ProduceRequest
@@ -270,6 +279,27 @@ def test_unknown_topics_and_partitions_are_refused() -> None:
             sender.send("missing", b"x")
         with pytest.raises(ApiError, match="none numbered 3"):
             sender.send("t", b"x", partition=3)
+
+
+@pytest.mark.parametrize("is_listening", [False, True])
+def test_a_topic_that_may_have_been_meant_is_named(*, is_listening: bool) -> None:
+    async def send(target: Any) -> None:
+        async with headrace.aio.Producer(target, retry_backoff_ms=1) as sender:
+            await (await sender.send("ordrs", b"x"))
+
+    wanted = r"no topic 'ordrs'\. Did you mean 'orders'\?$"
+    with headrace.Broker(configs={"auto.create.topics.enable": "false"}) as broker:
+        for topic in ("orders", "payments"):
+            broker.create_topic(topic)
+        target = broker.listen() if is_listening else broker
+        with headrace.Producer(target, retry_backoff_ms=1) as sender:
+            with pytest.raises(UnknownTopicOrPartitionError, match=wanted):
+                sender.send("ordrs", b"x")
+            with pytest.raises(UnknownTopicOrPartitionError, match=r"no topic 'x'$"):
+                sender.send("x", b"x")
+            sender.send("orders", b"x").result(10)
+        with pytest.raises(UnknownTopicOrPartitionError, match=wanted):
+            asyncio.run(send(target))
 
 
 def test_the_buffer_is_bounded() -> None:
