@@ -51,6 +51,8 @@ MODULE_NAMES = {
             "read_numbers",
             "read_tag",
             "skip_tags",
+            "string_length_tail",
+            "string_tail",
             "varint_tail",
             "write_tag",
         ),

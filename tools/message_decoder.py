@@ -144,18 +144,26 @@ class DecoderGenerator(BodyGenerator):
             return
         if self.flexible:
             with self.lines.block("if not 0 < n < 128:"):
-                self.lines.add(f'n, position = length_tail(view, position, n, "{f.name}")')
+                tail = "string_length_tail" if self._is_string(f) else "length_tail"
+                self.lines.add(f'n, position = {tail}(view, position, n, "{f.name}")')
         elif not f.is_array:
             with self.lines.block("if n < 0:"):
                 self.lines.add(f'fail_null("{f.name}")')
         read(f, store, body)
+
+    @staticmethod
+    def _is_string(f: FieldSchema) -> bool:
+        return f.type == "string" and not f.is_array
 
     def _nullable(self, f: FieldSchema, store: Store, body: Versions, read: Reader) -> None:
         nullable = f.nullable & body
         test = condition(nullable, body)
         if self.flexible:
             with self.lines.block("if n > 127:"):
-                self.lines.add("n, position = varint_tail(view, position, n)")
+                if self._is_string(f):
+                    self.lines.add(f'n, position = string_tail(view, position, n, "{f.name}")')
+                else:
+                    self.lines.add("n, position = varint_tail(view, position, n)")
         with self.lines.block("if n:" if self.flexible else "if n >= 0:"):
             read(f, store, body)
         tests = ([] if self.flexible else ["n == -1"]) + ([test] if test else [])

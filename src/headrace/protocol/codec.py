@@ -24,6 +24,8 @@ from headrace.errors import ProtocolError
 from headrace.types import Payload
 
 NEVER_FLEXIBLE: Final = 32767
+STRING_LIMIT: Final = 32_767
+"""Longest string of a message, in bytes; the length was a 16-bit number before the flexible versions."""
 ZERO_UUID: Final = bytes(16)
 UNSET: Final[Any] = object()
 NULL_INT16: Final = b"\xff\xff"
@@ -204,6 +206,23 @@ def length_tail(view: memoryview, position: int, value: int, field: str) -> tupl
     """Like `varint_tail`, for the length of a field that must not be null: 0 (null) is refused."""
     if value:
         value, position = varint_tail(view, position, value)
+    if value == 0:
+        fail_null(field)
+    return value, position
+
+
+def string_tail(view: memoryview, position: int, value: int, field: str) -> tuple[int, int]:
+    """Like `varint_tail`, for the length of a string, which is at most 32,767 bytes long, as in Kafka."""
+    value, position = varint_tail(view, position, value)
+    if value > STRING_LIMIT + 1:
+        raise ProtocolError(f"{field} is a string of {value - 1} bytes; {STRING_LIMIT} are allowed")
+    return value, position
+
+
+def string_length_tail(view: memoryview, position: int, value: int, field: str) -> tuple[int, int]:
+    """Like `string_tail`, for a string that must not be null: 0 (null) is refused."""
+    if value:
+        value, position = string_tail(view, position, value, field)
     if value == 0:
         fail_null(field)
     return value, position

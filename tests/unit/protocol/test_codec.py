@@ -100,6 +100,22 @@ def test_negative_lengths_of_strings(length: bytes) -> None:
         HeartbeatRequest.decode(memoryview(length + bytes(20)), 0, 0)
 
 
+@pytest.mark.parametrize("nullable", [False, True])
+def test_strings_have_the_length_limit_of_kafka_in_flexible_versions_too(*, nullable: bool) -> None:
+    def decoded(length: int) -> object:
+        text = "x" * length
+        message = (
+            HeartbeatRequest(group_instance_id=text)
+            if nullable
+            else HeartbeatRequest(group_id=text)
+        )
+        return HeartbeatRequest.decode(memoryview(joined(message.encode(4))), 0, 4)
+
+    decoded(codec.STRING_LIMIT)
+    with pytest.raises(ProtocolError, match="is a string of 32768 bytes"):
+        decoded(codec.STRING_LIMIT + 1)
+
+
 def test_strings_must_be_utf8() -> None:
     with pytest.raises(ProtocolError, match="not UTF-8"):
         HeartbeatRequest.decode(memoryview(b"\0\2\xc3\x28" + bytes(20)), 0, 0)

@@ -12,8 +12,8 @@ from headrace.protocol.codec import (
     Message,
     REQUEST_ELEMENTS,
     fail_null,
-    length_tail,
     skip_tags,
+    string_length_tail,
     write_varint,
 )
 from headrace.types import (
@@ -100,14 +100,14 @@ class AddOffsetsToTxnRequest(Message):
         n = view[position]
         position += 1
         if not 0 < n < 128:
-            n, position = length_tail(view, position, n, "transactional_id")
+            n, position = string_length_tail(view, position, n, "transactional_id")
         stop = position + n - 1
         message.transactional_id = str(view[position:stop], "utf-8")
         position = stop
         message.producer_id, message.producer_epoch, n = _unpack_qhB(view, position)
         position += 11
         if not 0 < n < 128:
-            n, position = length_tail(view, position, n, "group_id")
+            n, position = string_length_tail(view, position, n, "group_id")
         stop = position + n - 1
         message.group_id = str(view[position:stop], "utf-8")
         position = stop

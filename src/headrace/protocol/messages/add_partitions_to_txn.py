@@ -20,6 +20,7 @@ from headrace.protocol.codec import (
     length_tail,
     read_int32s,
     skip_tags,
+    string_length_tail,
     write_varint,
 )
 from headrace.types import (
@@ -234,7 +235,7 @@ class AddPartitionsToTxnRequest(Message):
                 n = view[position]
                 position += 1
                 if not 0 < n < 128:
-                    n, position = length_tail(view, position, n, "transactional_id")
+                    n, position = string_length_tail(view, position, n, "transactional_id")
                 stop = position + n - 1
                 add_partitions_to_txn_transaction.transactional_id = str(view[position:stop], "utf-8")
                 position = stop
@@ -257,7 +258,7 @@ class AddPartitionsToTxnRequest(Message):
                     n = view[position]
                     position += 1
                     if not 0 < n < 128:
-                        n, position = length_tail(view, position, n, "name")
+                        n, position = string_length_tail(view, position, n, "name")
                     stop = position + n - 1
                     add_partitions_to_txn_topic.name = str(view[position:stop], "utf-8")
                     position = stop
@@ -289,7 +290,7 @@ class AddPartitionsToTxnRequest(Message):
             n = view[position]
             position += 1
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "v3_and_below_transactional_id")
+                n, position = string_length_tail(view, position, n, "v3_and_below_transactional_id")
             stop = position + n - 1
             message.v3_and_below_transactional_id = str(view[position:stop], "utf-8")
             position = stop
@@ -319,7 +320,7 @@ class AddPartitionsToTxnRequest(Message):
                 n = view[position]
                 position += 1
                 if not 0 < n < 128:
-                    n, position = length_tail(view, position, n, "name")
+                    n, position = string_length_tail(view, position, n, "name")
                 stop = position + n - 1
                 add_partitions_to_txn_topic_2.name = str(view[position:stop], "utf-8")
                 position = stop
@@ -584,7 +585,7 @@ class AddPartitionsToTxnResponse(Message):
                 n = view[position]
                 position += 1
                 if not 0 < n < 128:
-                    n, position = length_tail(view, position, n, "transactional_id")
+                    n, position = string_length_tail(view, position, n, "transactional_id")
                 stop = position + n - 1
                 add_partitions_to_txn_result.transactional_id = str(view[position:stop], "utf-8")
                 position = stop
@@ -602,7 +603,7 @@ class AddPartitionsToTxnResponse(Message):
                     n = view[position]
                     position += 1
                     if not 0 < n < 128:
-                        n, position = length_tail(view, position, n, "name")
+                        n, position = string_length_tail(view, position, n, "name")
                     stop = position + n - 1
                     add_partitions_to_txn_topic_result.name = str(view[position:stop], "utf-8")
                     position = stop
@@ -656,7 +657,7 @@ class AddPartitionsToTxnResponse(Message):
                 n = view[position]
                 position += 1
                 if not 0 < n < 128:
-                    n, position = length_tail(view, position, n, "name")
+                    n, position = string_length_tail(view, position, n, "name")
                 stop = position + n - 1
                 add_partitions_to_txn_topic_result_2.name = str(view[position:stop], "utf-8")
                 position = stop

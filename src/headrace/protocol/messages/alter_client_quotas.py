@@ -18,7 +18,8 @@ from headrace.protocol.codec import (
     fail_null,
     length_tail,
     skip_tags,
-    varint_tail,
+    string_length_tail,
+    string_tail,
     write_varint,
 )
 from headrace.types import (
@@ -226,14 +227,14 @@ class AlterClientQuotasRequest(Message):
                 n = view[position]
                 position += 1
                 if not 0 < n < 128:
-                    n, position = length_tail(view, position, n, "entity_type")
+                    n, position = string_length_tail(view, position, n, "entity_type")
                 stop = position + n - 1
                 alter_client_quotas_request_entity_data.entity_type = str(view[position:stop], "utf-8")
                 position = stop
                 n = view[position]
                 position += 1
                 if n > 127:
-                    n, position = varint_tail(view, position, n)
+                    n, position = string_tail(view, position, n, "entity_name")
                 if n:
                     stop = position + n - 1
                     alter_client_quotas_request_entity_data.entity_name = str(view[position:stop], "utf-8")
@@ -260,7 +261,7 @@ class AlterClientQuotasRequest(Message):
                 n = view[position]
                 position += 1
                 if not 0 < n < 128:
-                    n, position = length_tail(view, position, n, "key")
+                    n, position = string_length_tail(view, position, n, "key")
                 stop = position + n - 1
                 op_data.key = str(view[position:stop], "utf-8")
                 position = stop
@@ -495,7 +496,7 @@ class AlterClientQuotasResponse(Message):
             alter_client_quotas_response_entry_data.error_code, n = _unpack_hB(view, position)
             position += 3
             if n > 127:
-                n, position = varint_tail(view, position, n)
+                n, position = string_tail(view, position, n, "error_message")
             if n:
                 stop = position + n - 1
                 alter_client_quotas_response_entry_data.error_message = str(view[position:stop], "utf-8")
@@ -516,14 +517,14 @@ class AlterClientQuotasResponse(Message):
                 n = view[position]
                 position += 1
                 if not 0 < n < 128:
-                    n, position = length_tail(view, position, n, "entity_type")
+                    n, position = string_length_tail(view, position, n, "entity_type")
                 stop = position + n - 1
                 alter_client_quotas_response_entity_data.entity_type = str(view[position:stop], "utf-8")
                 position = stop
                 n = view[position]
                 position += 1
                 if n > 127:
-                    n, position = varint_tail(view, position, n)
+                    n, position = string_tail(view, position, n, "entity_name")
                 if n:
                     stop = position + n - 1
                     alter_client_quotas_response_entity_data.entity_name = str(view[position:stop], "utf-8")

@@ -18,7 +18,8 @@ from headrace.protocol.codec import (
     fail_null,
     length_tail,
     skip_tags,
-    varint_tail,
+    string_length_tail,
+    string_tail,
     write_varint,
 )
 from headrace.types import (
@@ -192,7 +193,7 @@ class AlterConfigsRequest(Message):
             alter_configs_resource.resource_type, n = _unpack_bB(view, position)
             position += 2
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "resource_name")
+                n, position = string_length_tail(view, position, n, "resource_name")
             stop = position + n - 1
             alter_configs_resource.resource_name = str(view[position:stop], "utf-8")
             position = stop
@@ -210,14 +211,14 @@ class AlterConfigsRequest(Message):
                 n = view[position]
                 position += 1
                 if not 0 < n < 128:
-                    n, position = length_tail(view, position, n, "name")
+                    n, position = string_length_tail(view, position, n, "name")
                 stop = position + n - 1
                 alterable_config.name = str(view[position:stop], "utf-8")
                 position = stop
                 n = view[position]
                 position += 1
                 if n > 127:
-                    n, position = varint_tail(view, position, n)
+                    n, position = string_tail(view, position, n, "value")
                 if n:
                     stop = position + n - 1
                     alterable_config.value = str(view[position:stop], "utf-8")
@@ -407,7 +408,7 @@ class AlterConfigsResponse(Message):
             alter_configs_resource_response.error_code, n = _unpack_hB(view, position)
             position += 3
             if n > 127:
-                n, position = varint_tail(view, position, n)
+                n, position = string_tail(view, position, n, "error_message")
             if n:
                 stop = position + n - 1
                 alter_configs_resource_response.error_message = str(view[position:stop], "utf-8")
@@ -417,7 +418,7 @@ class AlterConfigsResponse(Message):
             alter_configs_resource_response.resource_type, n = _unpack_bB(view, position)
             position += 2
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "resource_name")
+                n, position = string_length_tail(view, position, n, "resource_name")
             stop = position + n - 1
             alter_configs_resource_response.resource_name = str(view[position:stop], "utf-8")
             position = stop

@@ -18,6 +18,8 @@ from headrace.protocol.codec import (
     length_tail,
     read_int32s,
     skip_tags,
+    string_length_tail,
+    string_tail,
     varint_tail,
     write_varint,
 )
@@ -158,7 +160,7 @@ class AlterPartitionReassignmentsRequest(Message):
             n = view[position]
             position += 1
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "name")
+                n, position = string_length_tail(view, position, n, "name")
             stop = position + n - 1
             reassignable_topic.name = str(view[position:stop], "utf-8")
             position = stop
@@ -357,7 +359,7 @@ class AlterPartitionReassignmentsResponse(Message):
             message.throttle_time_ms, message.error_code, n = _unpack_ihB(view, position)
             position += 7
         if n > 127:
-            n, position = varint_tail(view, position, n)
+            n, position = string_tail(view, position, n, "error_message")
         if n:
             stop = position + n - 1
             message.error_message = str(view[position:stop], "utf-8")
@@ -378,7 +380,7 @@ class AlterPartitionReassignmentsResponse(Message):
             n = view[position]
             position += 1
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "name")
+                n, position = string_length_tail(view, position, n, "name")
             stop = position + n - 1
             reassignable_topic_response.name = str(view[position:stop], "utf-8")
             position = stop
@@ -400,7 +402,7 @@ class AlterPartitionReassignmentsResponse(Message):
                 ) = _unpack_ihB(view, position)
                 position += 7
                 if n > 127:
-                    n, position = varint_tail(view, position, n)
+                    n, position = string_tail(view, position, n, "error_message")
                 if n:
                     stop = position + n - 1
                     reassignable_partition_response.error_message = str(view[position:stop], "utf-8")

@@ -20,6 +20,7 @@ from headrace.protocol.codec import (
     length_tail,
     read_int32s,
     skip_tags,
+    string_length_tail,
     write_varint,
 )
 from headrace.types import (
@@ -155,7 +156,7 @@ class AlterReplicaLogDirsRequest(Message):
             n = view[position]
             position += 1
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "path")
+                n, position = string_length_tail(view, position, n, "path")
             stop = position + n - 1
             alter_replica_log_dir.path = str(view[position:stop], "utf-8")
             position = stop
@@ -173,7 +174,7 @@ class AlterReplicaLogDirsRequest(Message):
                 n = view[position]
                 position += 1
                 if not 0 < n < 128:
-                    n, position = length_tail(view, position, n, "name")
+                    n, position = string_length_tail(view, position, n, "name")
                 stop = position + n - 1
                 alter_replica_log_dir_topic.name = str(view[position:stop], "utf-8")
                 position = stop
@@ -367,7 +368,7 @@ class AlterReplicaLogDirsResponse(Message):
             n = view[position]
             position += 1
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "topic_name")
+                n, position = string_length_tail(view, position, n, "topic_name")
             stop = position + n - 1
             alter_replica_log_dir_topic_result.topic_name = str(view[position:stop], "utf-8")
             position = stop

@@ -16,7 +16,8 @@ from headrace.protocol.codec import (
     fail_count,
     length_tail,
     skip_tags,
-    varint_tail,
+    string_length_tail,
+    string_tail,
     write_varint,
 )
 from headrace.types import (
@@ -171,7 +172,7 @@ class AlterUserScramCredentialsRequest(Message):
             n = view[position]
             position += 1
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "name")
+                n, position = string_length_tail(view, position, n, "name")
             stop = position + n - 1
             scram_credential_deletion.name = str(view[position:stop], "utf-8")
             position = stop
@@ -195,7 +196,7 @@ class AlterUserScramCredentialsRequest(Message):
             n = view[position]
             position += 1
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "name")
+                n, position = string_length_tail(view, position, n, "name")
             stop = position + n - 1
             scram_credential_upsertion.name = str(view[position:stop], "utf-8")
             position = stop
@@ -322,14 +323,14 @@ class AlterUserScramCredentialsResponse(Message):
             n = view[position]
             position += 1
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "user")
+                n, position = string_length_tail(view, position, n, "user")
             stop = position + n - 1
             alter_user_scram_credentials_result.user = str(view[position:stop], "utf-8")
             position = stop
             alter_user_scram_credentials_result.error_code, n = _unpack_hB(view, position)
             position += 3
             if n > 127:
-                n, position = varint_tail(view, position, n)
+                n, position = string_tail(view, position, n, "error_message")
             if n:
                 stop = position + n - 1
                 alter_user_scram_credentials_result.error_message = str(view[position:stop], "utf-8")

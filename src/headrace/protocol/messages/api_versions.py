@@ -19,6 +19,7 @@ from headrace.protocol.codec import (
     length_tail,
     read_tag,
     skip_tags,
+    string_length_tail,
     write_tag,
     write_varint,
 )
@@ -103,14 +104,14 @@ class ApiVersionsRequest(Message):
         n = view[position]
         position += 1
         if not 0 < n < 128:
-            n, position = length_tail(view, position, n, "client_software_name")
+            n, position = string_length_tail(view, position, n, "client_software_name")
         stop = position + n - 1
         message.client_software_name = str(view[position:stop], "utf-8")
         position = stop
         n = view[position]
         position += 1
         if not 0 < n < 128:
-            n, position = length_tail(view, position, n, "client_software_version")
+            n, position = string_length_tail(view, position, n, "client_software_version")
         stop = position + n - 1
         message.client_software_version = str(view[position:stop], "utf-8")
         position = stop
@@ -377,7 +378,7 @@ class ApiVersionsResponse(Message):
                         n = view[position]
                         position += 1
                         if not 0 < n < 128:
-                            n, position = length_tail(view, position, n, "name")
+                            n, position = string_length_tail(view, position, n, "name")
                         stop = position + n - 1
                         supported_feature_key.name = str(view[position:stop], "utf-8")
                         position = stop
@@ -409,7 +410,7 @@ class ApiVersionsResponse(Message):
                         n = view[position]
                         position += 1
                         if not 0 < n < 128:
-                            n, position = length_tail(view, position, n, "name")
+                            n, position = string_length_tail(view, position, n, "name")
                         stop = position + n - 1
                         finalized_feature_key.name = str(view[position:stop], "utf-8")
                         position = stop
@@ -440,7 +441,7 @@ class ApiVersionsResponse(Message):
                         n = view[position]
                         position += 1
                         if not 0 < n < 128:
-                            n, position = length_tail(view, position, n, "headrace_extensions")
+                            n, position = string_length_tail(view, position, n, "headrace_extensions")
                         stop = position + n - 1
                         headrace_extensions_items.append(str(view[position:stop], "utf-8"))
                         position = stop

@@ -19,7 +19,8 @@ from headrace.protocol.codec import (
     length_tail,
     read_int32s,
     skip_tags,
-    varint_tail,
+    string_length_tail,
+    string_tail,
     write_varint,
 )
 from headrace.types import (
@@ -107,7 +108,7 @@ class ConsumerGroupDescribeRequest(Message):
             n = view[position]
             position += 1
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "group_ids")
+                n, position = string_length_tail(view, position, n, "group_ids")
             stop = position + n - 1
             group_ids_items.append(str(view[position:stop], "utf-8"))
             position = stop
@@ -452,7 +453,7 @@ class ConsumerGroupDescribeResponse(Message):
             described_group.error_code, n = _unpack_hB(view, position)
             position += 3
             if n > 127:
-                n, position = varint_tail(view, position, n)
+                n, position = string_tail(view, position, n, "error_message")
             if n:
                 stop = position + n - 1
                 described_group.error_message = str(view[position:stop], "utf-8")
@@ -462,14 +463,14 @@ class ConsumerGroupDescribeResponse(Message):
             n = view[position]
             position += 1
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "group_id")
+                n, position = string_length_tail(view, position, n, "group_id")
             stop = position + n - 1
             described_group.group_id = str(view[position:stop], "utf-8")
             position = stop
             n = view[position]
             position += 1
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "group_state")
+                n, position = string_length_tail(view, position, n, "group_state")
             stop = position + n - 1
             described_group.group_state = str(view[position:stop], "utf-8")
             position = stop
@@ -480,7 +481,7 @@ class ConsumerGroupDescribeResponse(Message):
             ) = _unpack_iiB(view, position)
             position += 9
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "assignor_name")
+                n, position = string_length_tail(view, position, n, "assignor_name")
             stop = position + n - 1
             described_group.assignor_name = str(view[position:stop], "utf-8")
             position = stop
@@ -498,14 +499,14 @@ class ConsumerGroupDescribeResponse(Message):
                 n = view[position]
                 position += 1
                 if not 0 < n < 128:
-                    n, position = length_tail(view, position, n, "member_id")
+                    n, position = string_length_tail(view, position, n, "member_id")
                 stop = position + n - 1
                 member.member_id = str(view[position:stop], "utf-8")
                 position = stop
                 n = view[position]
                 position += 1
                 if n > 127:
-                    n, position = varint_tail(view, position, n)
+                    n, position = string_tail(view, position, n, "instance_id")
                 if n:
                     stop = position + n - 1
                     member.instance_id = str(view[position:stop], "utf-8")
@@ -515,7 +516,7 @@ class ConsumerGroupDescribeResponse(Message):
                 n = view[position]
                 position += 1
                 if n > 127:
-                    n, position = varint_tail(view, position, n)
+                    n, position = string_tail(view, position, n, "rack_id")
                 if n:
                     stop = position + n - 1
                     member.rack_id = str(view[position:stop], "utf-8")
@@ -525,14 +526,14 @@ class ConsumerGroupDescribeResponse(Message):
                 member.member_epoch, n = _unpack_iB(view, position)
                 position += 5
                 if not 0 < n < 128:
-                    n, position = length_tail(view, position, n, "client_id")
+                    n, position = string_length_tail(view, position, n, "client_id")
                 stop = position + n - 1
                 member.client_id = str(view[position:stop], "utf-8")
                 position = stop
                 n = view[position]
                 position += 1
                 if not 0 < n < 128:
-                    n, position = length_tail(view, position, n, "client_host")
+                    n, position = string_length_tail(view, position, n, "client_host")
                 stop = position + n - 1
                 member.client_host = str(view[position:stop], "utf-8")
                 position = stop
@@ -549,7 +550,7 @@ class ConsumerGroupDescribeResponse(Message):
                     n = view[position]
                     position += 1
                     if not 0 < n < 128:
-                        n, position = length_tail(view, position, n, "subscribed_topic_names")
+                        n, position = string_length_tail(view, position, n, "subscribed_topic_names")
                     stop = position + n - 1
                     subscribed_topic_names_items.append(str(view[position:stop], "utf-8"))
                     position = stop
@@ -557,7 +558,7 @@ class ConsumerGroupDescribeResponse(Message):
                 n = view[position]
                 position += 1
                 if n > 127:
-                    n, position = varint_tail(view, position, n)
+                    n, position = string_tail(view, position, n, "subscribed_topic_regex")
                 if n:
                     stop = position + n - 1
                     member.subscribed_topic_regex = str(view[position:stop], "utf-8")
@@ -579,7 +580,7 @@ class ConsumerGroupDescribeResponse(Message):
                     topic_partitions.topic_id, n = _unpack_16sB(view, position)
                     position += 17
                     if not 0 < n < 128:
-                        n, position = length_tail(view, position, n, "topic_name")
+                        n, position = string_length_tail(view, position, n, "topic_name")
                     stop = position + n - 1
                     topic_partitions.topic_name = str(view[position:stop], "utf-8")
                     position = stop
@@ -619,7 +620,7 @@ class ConsumerGroupDescribeResponse(Message):
                     topic_partitions_2.topic_id, n = _unpack_16sB(view, position)
                     position += 17
                     if not 0 < n < 128:
-                        n, position = length_tail(view, position, n, "topic_name")
+                        n, position = string_length_tail(view, position, n, "topic_name")
                     stop = position + n - 1
                     topic_partitions_2.topic_name = str(view[position:stop], "utf-8")
                     position = stop

@@ -22,6 +22,8 @@ from headrace.protocol.codec import (
     read_int32s,
     read_tag,
     skip_tags,
+    string_length_tail,
+    string_tail,
     varint_tail,
     write_tag,
     write_varint,
@@ -223,21 +225,21 @@ class ConsumerGroupHeartbeatRequest(Message):
         n = view[position]
         position += 1
         if not 0 < n < 128:
-            n, position = length_tail(view, position, n, "group_id")
+            n, position = string_length_tail(view, position, n, "group_id")
         stop = position + n - 1
         message.group_id = str(view[position:stop], "utf-8")
         position = stop
         n = view[position]
         position += 1
         if not 0 < n < 128:
-            n, position = length_tail(view, position, n, "member_id")
+            n, position = string_length_tail(view, position, n, "member_id")
         stop = position + n - 1
         message.member_id = str(view[position:stop], "utf-8")
         position = stop
         message.member_epoch, n = _unpack_iB(view, position)
         position += 5
         if n > 127:
-            n, position = varint_tail(view, position, n)
+            n, position = string_tail(view, position, n, "instance_id")
         if n:
             stop = position + n - 1
             message.instance_id = str(view[position:stop], "utf-8")
@@ -247,7 +249,7 @@ class ConsumerGroupHeartbeatRequest(Message):
         n = view[position]
         position += 1
         if n > 127:
-            n, position = varint_tail(view, position, n)
+            n, position = string_tail(view, position, n, "rack_id")
         if n:
             stop = position + n - 1
             message.rack_id = str(view[position:stop], "utf-8")
@@ -268,7 +270,7 @@ class ConsumerGroupHeartbeatRequest(Message):
                 n = view[position]
                 position += 1
                 if not 0 < n < 128:
-                    n, position = length_tail(view, position, n, "subscribed_topic_names")
+                    n, position = string_length_tail(view, position, n, "subscribed_topic_names")
                 stop = position + n - 1
                 subscribed_topic_names_items.append(str(view[position:stop], "utf-8"))
                 position = stop
@@ -279,7 +281,7 @@ class ConsumerGroupHeartbeatRequest(Message):
             n = view[position]
             position += 1
             if n > 127:
-                n, position = varint_tail(view, position, n)
+                n, position = string_tail(view, position, n, "subscribed_topic_regex")
             if n:
                 stop = position + n - 1
                 message.subscribed_topic_regex = str(view[position:stop], "utf-8")
@@ -291,7 +293,7 @@ class ConsumerGroupHeartbeatRequest(Message):
         n = view[position]
         position += 1
         if n > 127:
-            n, position = varint_tail(view, position, n)
+            n, position = string_tail(view, position, n, "server_assignor")
         if n:
             stop = position + n - 1
             message.server_assignor = str(view[position:stop], "utf-8")
@@ -473,7 +475,7 @@ class ConsumerGroupHeartbeatResponse(Message):
         message.throttle_time_ms, message.error_code, n = _unpack_ihB(view, position)
         position += 7
         if n > 127:
-            n, position = varint_tail(view, position, n)
+            n, position = string_tail(view, position, n, "error_message")
         if n:
             stop = position + n - 1
             message.error_message = str(view[position:stop], "utf-8")
@@ -483,7 +485,7 @@ class ConsumerGroupHeartbeatResponse(Message):
         n = view[position]
         position += 1
         if n > 127:
-            n, position = varint_tail(view, position, n)
+            n, position = string_tail(view, position, n, "member_id")
         if n:
             stop = position + n - 1
             message.member_id = str(view[position:stop], "utf-8")

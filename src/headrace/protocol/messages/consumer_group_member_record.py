@@ -20,7 +20,8 @@ from headrace.protocol.codec import (
     length_tail,
     read_tag,
     skip_tags,
-    varint_tail,
+    string_length_tail,
+    string_tail,
     write_tag,
     write_varint,
 )
@@ -290,7 +291,7 @@ class ConsumerGroupMemberMetadataValue(Message):
         n = view[position]
         position += 1
         if n > 127:
-            n, position = varint_tail(view, position, n)
+            n, position = string_tail(view, position, n, "instance_id")
         if n:
             stop = position + n - 1
             message.instance_id = str(view[position:stop], "utf-8")
@@ -300,7 +301,7 @@ class ConsumerGroupMemberMetadataValue(Message):
         n = view[position]
         position += 1
         if n > 127:
-            n, position = varint_tail(view, position, n)
+            n, position = string_tail(view, position, n, "rack_id")
         if n:
             stop = position + n - 1
             message.rack_id = str(view[position:stop], "utf-8")
@@ -310,14 +311,14 @@ class ConsumerGroupMemberMetadataValue(Message):
         n = view[position]
         position += 1
         if not 0 < n < 128:
-            n, position = length_tail(view, position, n, "client_id")
+            n, position = string_length_tail(view, position, n, "client_id")
         stop = position + n - 1
         message.client_id = str(view[position:stop], "utf-8")
         position = stop
         n = view[position]
         position += 1
         if not 0 < n < 128:
-            n, position = length_tail(view, position, n, "client_host")
+            n, position = string_length_tail(view, position, n, "client_host")
         stop = position + n - 1
         message.client_host = str(view[position:stop], "utf-8")
         position = stop
@@ -334,7 +335,7 @@ class ConsumerGroupMemberMetadataValue(Message):
             n = view[position]
             position += 1
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "subscribed_topic_names")
+                n, position = string_length_tail(view, position, n, "subscribed_topic_names")
             stop = position + n - 1
             subscribed_topic_names_items.append(str(view[position:stop], "utf-8"))
             position = stop
@@ -342,7 +343,7 @@ class ConsumerGroupMemberMetadataValue(Message):
         n = view[position]
         position += 1
         if n > 127:
-            n, position = varint_tail(view, position, n)
+            n, position = string_tail(view, position, n, "subscribed_topic_regex")
         if n:
             stop = position + n - 1
             message.subscribed_topic_regex = str(view[position:stop], "utf-8")
@@ -352,7 +353,7 @@ class ConsumerGroupMemberMetadataValue(Message):
         message.rebalance_timeout_ms, n = _unpack_iB(view, position)
         position += 5
         if n > 127:
-            n, position = varint_tail(view, position, n)
+            n, position = string_tail(view, position, n, "server_assignor")
         if n:
             stop = position + n - 1
             message.server_assignor = str(view[position:stop], "utf-8")
@@ -387,7 +388,7 @@ class ConsumerGroupMemberMetadataValue(Message):
                             n = view[position]
                             position += 1
                             if not 0 < n < 128:
-                                n, position = length_tail(view, position, n, "name")
+                                n, position = string_length_tail(view, position, n, "name")
                             stop = position + n - 1
                             classic_protocol.name = str(view[position:stop], "utf-8")
                             position = stop

@@ -16,6 +16,7 @@ from headrace.protocol.codec import (
     fail_null,
     length_tail,
     skip_tags,
+    string_length_tail,
     write_varint,
 )
 from headrace.types import (
@@ -132,7 +133,7 @@ class ConsumerGroupRegularExpressionValue(Message):
             n = view[position]
             position += 1
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "topics")
+                n, position = string_length_tail(view, position, n, "topics")
             stop = position + n - 1
             topics_items.append(str(view[position:stop], "utf-8"))
             position = stop

@@ -18,7 +18,8 @@ from headrace.protocol.codec import (
     fail_null,
     length_tail,
     skip_tags,
-    varint_tail,
+    string_length_tail,
+    string_tail,
     write_varint,
 )
 from headrace.types import (
@@ -175,21 +176,21 @@ class CreateAclsRequest(Message):
             acl_creation.resource_type, n = _unpack_bB(view, position)
             position += 2
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "resource_name")
+                n, position = string_length_tail(view, position, n, "resource_name")
             stop = position + n - 1
             acl_creation.resource_name = str(view[position:stop], "utf-8")
             position = stop
             acl_creation.resource_pattern_type, n = _unpack_bB(view, position)
             position += 2
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "principal")
+                n, position = string_length_tail(view, position, n, "principal")
             stop = position + n - 1
             acl_creation.principal = str(view[position:stop], "utf-8")
             position = stop
             n = view[position]
             position += 1
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "host")
+                n, position = string_length_tail(view, position, n, "host")
             stop = position + n - 1
             acl_creation.host = str(view[position:stop], "utf-8")
             position = stop
@@ -335,7 +336,7 @@ class CreateAclsResponse(Message):
             acl_creation_result.error_code, n = _unpack_hB(view, position)
             position += 3
             if n > 127:
-                n, position = varint_tail(view, position, n)
+                n, position = string_tail(view, position, n, "error_message")
             if n:
                 stop = position + n - 1
                 acl_creation_result.error_message = str(view[position:stop], "utf-8")

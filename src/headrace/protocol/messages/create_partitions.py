@@ -22,6 +22,8 @@ from headrace.protocol.codec import (
     length_tail,
     read_int32s,
     skip_tags,
+    string_length_tail,
+    string_tail,
     varint_tail,
     write_varint,
 )
@@ -176,7 +178,7 @@ class CreatePartitionsRequest(Message):
             n = view[position]
             position += 1
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "name")
+                n, position = string_length_tail(view, position, n, "name")
             stop = position + n - 1
             create_partitions_topic.name = str(view[position:stop], "utf-8")
             position = stop
@@ -378,14 +380,14 @@ class CreatePartitionsResponse(Message):
             n = view[position]
             position += 1
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "name")
+                n, position = string_length_tail(view, position, n, "name")
             stop = position + n - 1
             create_partitions_topic_result.name = str(view[position:stop], "utf-8")
             position = stop
             create_partitions_topic_result.error_code, n = _unpack_hB(view, position)
             position += 3
             if n > 127:
-                n, position = varint_tail(view, position, n)
+                n, position = string_tail(view, position, n, "error_message")
             if n:
                 stop = position + n - 1
                 create_partitions_topic_result.error_message = str(view[position:stop], "utf-8")

@@ -25,6 +25,8 @@ from headrace.protocol.codec import (
     read_int32s,
     read_tag,
     skip_tags,
+    string_length_tail,
+    string_tail,
     varint_tail,
     write_tag,
     write_varint,
@@ -245,7 +247,7 @@ class CreateTopicsRequest(Message):
             n = view[position]
             position += 1
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "name")
+                n, position = string_length_tail(view, position, n, "name")
             stop = position + n - 1
             creatable_topic.name = str(view[position:stop], "utf-8")
             position = stop
@@ -294,14 +296,14 @@ class CreateTopicsRequest(Message):
                 n = view[position]
                 position += 1
                 if not 0 < n < 128:
-                    n, position = length_tail(view, position, n, "name")
+                    n, position = string_length_tail(view, position, n, "name")
                 stop = position + n - 1
                 creatable_topic_config.name = str(view[position:stop], "utf-8")
                 position = stop
                 n = view[position]
                 position += 1
                 if n > 127:
-                    n, position = varint_tail(view, position, n)
+                    n, position = string_tail(view, position, n, "value")
                 if n:
                     stop = position + n - 1
                     creatable_topic_config.value = str(view[position:stop], "utf-8")
@@ -610,7 +612,7 @@ class CreateTopicsResponse(Message):
             n = view[position]
             position += 1
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "name")
+                n, position = string_length_tail(view, position, n, "name")
             stop = position + n - 1
             creatable_topic_result.name = str(view[position:stop], "utf-8")
             position = stop
@@ -626,7 +628,7 @@ class CreateTopicsResponse(Message):
                 creatable_topic_result.error_code, n = _unpack_hB(view, position)
                 position += 3
             if n > 127:
-                n, position = varint_tail(view, position, n)
+                n, position = string_tail(view, position, n, "error_message")
             if n:
                 stop = position + n - 1
                 creatable_topic_result.error_message = str(view[position:stop], "utf-8")
@@ -652,14 +654,14 @@ class CreateTopicsResponse(Message):
                     n = view[position]
                     position += 1
                     if not 0 < n < 128:
-                        n, position = length_tail(view, position, n, "name")
+                        n, position = string_length_tail(view, position, n, "name")
                     stop = position + n - 1
                     creatable_topic_configs.name = str(view[position:stop], "utf-8")
                     position = stop
                     n = view[position]
                     position += 1
                     if n > 127:
-                        n, position = varint_tail(view, position, n)
+                        n, position = string_tail(view, position, n, "value")
                     if n:
                         stop = position + n - 1
                         creatable_topic_configs.value = str(view[position:stop], "utf-8")

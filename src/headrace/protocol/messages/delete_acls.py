@@ -18,7 +18,8 @@ from headrace.protocol.codec import (
     fail_null,
     length_tail,
     skip_tags,
-    varint_tail,
+    string_length_tail,
+    string_tail,
     write_varint,
 )
 from headrace.types import (
@@ -202,7 +203,7 @@ class DeleteAclsRequest(Message):
             delete_acls_filter.resource_type_filter, n = _unpack_bB(view, position)
             position += 2
             if n > 127:
-                n, position = varint_tail(view, position, n)
+                n, position = string_tail(view, position, n, "resource_name_filter")
             if n:
                 stop = position + n - 1
                 delete_acls_filter.resource_name_filter = str(view[position:stop], "utf-8")
@@ -212,7 +213,7 @@ class DeleteAclsRequest(Message):
             delete_acls_filter.pattern_type_filter, n = _unpack_bB(view, position)
             position += 2
             if n > 127:
-                n, position = varint_tail(view, position, n)
+                n, position = string_tail(view, position, n, "principal_filter")
             if n:
                 stop = position + n - 1
                 delete_acls_filter.principal_filter = str(view[position:stop], "utf-8")
@@ -222,7 +223,7 @@ class DeleteAclsRequest(Message):
             n = view[position]
             position += 1
             if n > 127:
-                n, position = varint_tail(view, position, n)
+                n, position = string_tail(view, position, n, "host_filter")
             if n:
                 stop = position + n - 1
                 delete_acls_filter.host_filter = str(view[position:stop], "utf-8")
@@ -512,7 +513,7 @@ class DeleteAclsResponse(Message):
             delete_acls_filter_result.error_code, n = _unpack_hB(view, position)
             position += 3
             if n > 127:
-                n, position = varint_tail(view, position, n)
+                n, position = string_tail(view, position, n, "error_message")
             if n:
                 stop = position + n - 1
                 delete_acls_filter_result.error_message = str(view[position:stop], "utf-8")
@@ -533,7 +534,7 @@ class DeleteAclsResponse(Message):
                 delete_acls_matching_acl.error_code, n = _unpack_hB(view, position)
                 position += 3
                 if n > 127:
-                    n, position = varint_tail(view, position, n)
+                    n, position = string_tail(view, position, n, "error_message")
                 if n:
                     stop = position + n - 1
                     delete_acls_matching_acl.error_message = str(view[position:stop], "utf-8")
@@ -543,21 +544,21 @@ class DeleteAclsResponse(Message):
                 delete_acls_matching_acl.resource_type, n = _unpack_bB(view, position)
                 position += 2
                 if not 0 < n < 128:
-                    n, position = length_tail(view, position, n, "resource_name")
+                    n, position = string_length_tail(view, position, n, "resource_name")
                 stop = position + n - 1
                 delete_acls_matching_acl.resource_name = str(view[position:stop], "utf-8")
                 position = stop
                 delete_acls_matching_acl.pattern_type, n = _unpack_bB(view, position)
                 position += 2
                 if not 0 < n < 128:
-                    n, position = length_tail(view, position, n, "principal")
+                    n, position = string_length_tail(view, position, n, "principal")
                 stop = position + n - 1
                 delete_acls_matching_acl.principal = str(view[position:stop], "utf-8")
                 position = stop
                 n = view[position]
                 position += 1
                 if not 0 < n < 128:
-                    n, position = length_tail(view, position, n, "host")
+                    n, position = string_length_tail(view, position, n, "host")
                 stop = position + n - 1
                 delete_acls_matching_acl.host = str(view[position:stop], "utf-8")
                 position = stop

@@ -17,6 +17,7 @@ from headrace.protocol.codec import (
     fail_null,
     length_tail,
     skip_tags,
+    string_length_tail,
     write_varint,
 )
 from headrace.types import (
@@ -98,7 +99,7 @@ class DeleteGroupsRequest(Message):
             n = view[position]
             position += 1
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "groups_names")
+                n, position = string_length_tail(view, position, n, "groups_names")
             stop = position + n - 1
             groups_names_items.append(str(view[position:stop], "utf-8"))
             position = stop
@@ -212,7 +213,7 @@ class DeleteGroupsResponse(Message):
             n = view[position]
             position += 1
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "group_id")
+                n, position = string_length_tail(view, position, n, "group_id")
             stop = position + n - 1
             deletable_group_result.group_id = str(view[position:stop], "utf-8")
             position = stop

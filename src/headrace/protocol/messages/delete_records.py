@@ -17,6 +17,7 @@ from headrace.protocol.codec import (
     fail_null,
     length_tail,
     skip_tags,
+    string_length_tail,
     write_varint,
 )
 from headrace.types import (
@@ -155,7 +156,7 @@ class DeleteRecordsRequest(Message):
             n = view[position]
             position += 1
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "name")
+                n, position = string_length_tail(view, position, n, "name")
             stop = position + n - 1
             delete_records_topic.name = str(view[position:stop], "utf-8")
             position = stop
@@ -357,7 +358,7 @@ class DeleteRecordsResponse(Message):
             n = view[position]
             position += 1
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "name")
+                n, position = string_length_tail(view, position, n, "name")
             stop = position + n - 1
             delete_records_topic_result.name = str(view[position:stop], "utf-8")
             position = stop

@@ -18,7 +18,8 @@ from headrace.protocol.codec import (
     fail_null,
     length_tail,
     skip_tags,
-    varint_tail,
+    string_length_tail,
+    string_tail,
     write_varint,
 )
 from headrace.types import (
@@ -150,7 +151,7 @@ class DeleteTopicsRequest(Message):
                 n = view[position]
                 position += 1
                 if n > 127:
-                    n, position = varint_tail(view, position, n)
+                    n, position = string_tail(view, position, n, "name")
                 if n:
                     stop = position + n - 1
                     delete_topic_state.name = str(view[position:stop], "utf-8")
@@ -179,7 +180,7 @@ class DeleteTopicsRequest(Message):
                 n = view[position]
                 position += 1
                 if not 0 < n < 128:
-                    n, position = length_tail(view, position, n, "topic_names")
+                    n, position = string_length_tail(view, position, n, "topic_names")
                 stop = position + n - 1
                 topic_names_items.append(str(view[position:stop], "utf-8"))
                 position = stop
@@ -338,7 +339,7 @@ class DeleteTopicsResponse(Message):
             n = view[position]
             position += 1
             if n > 127:
-                n, position = varint_tail(view, position, n)
+                n, position = string_tail(view, position, n, "name")
             if n:
                 stop = position + n - 1
                 deletable_topic_result.name = str(view[position:stop], "utf-8")
@@ -361,7 +362,7 @@ class DeleteTopicsResponse(Message):
                 n = view[position]
                 position += 1
                 if n > 127:
-                    n, position = varint_tail(view, position, n)
+                    n, position = string_tail(view, position, n, "error_message")
                 if n:
                     stop = position + n - 1
                     deletable_topic_result.error_message = str(view[position:stop], "utf-8")

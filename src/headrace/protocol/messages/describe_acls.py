@@ -18,7 +18,8 @@ from headrace.protocol.codec import (
     fail_null,
     length_tail,
     skip_tags,
-    varint_tail,
+    string_length_tail,
+    string_tail,
     write_varint,
 )
 from headrace.types import (
@@ -169,7 +170,7 @@ class DescribeAclsRequest(Message):
         message.resource_type_filter, n = _unpack_bB(view, position)
         position += 2
         if n > 127:
-            n, position = varint_tail(view, position, n)
+            n, position = string_tail(view, position, n, "resource_name_filter")
         if n:
             stop = position + n - 1
             message.resource_name_filter = str(view[position:stop], "utf-8")
@@ -179,7 +180,7 @@ class DescribeAclsRequest(Message):
         message.pattern_type_filter, n = _unpack_bB(view, position)
         position += 2
         if n > 127:
-            n, position = varint_tail(view, position, n)
+            n, position = string_tail(view, position, n, "principal_filter")
         if n:
             stop = position + n - 1
             message.principal_filter = str(view[position:stop], "utf-8")
@@ -189,7 +190,7 @@ class DescribeAclsRequest(Message):
         n = view[position]
         position += 1
         if n > 127:
-            n, position = varint_tail(view, position, n)
+            n, position = string_tail(view, position, n, "host_filter")
         if n:
             stop = position + n - 1
             message.host_filter = str(view[position:stop], "utf-8")
@@ -401,7 +402,7 @@ class DescribeAclsResponse(Message):
         message.throttle_time_ms, message.error_code, n = _unpack_ihB(view, position)
         position += 7
         if n > 127:
-            n, position = varint_tail(view, position, n)
+            n, position = string_tail(view, position, n, "error_message")
         if n:
             stop = position + n - 1
             message.error_message = str(view[position:stop], "utf-8")
@@ -422,7 +423,7 @@ class DescribeAclsResponse(Message):
             describe_acls_resource.resource_type, n = _unpack_bB(view, position)
             position += 2
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "resource_name")
+                n, position = string_length_tail(view, position, n, "resource_name")
             stop = position + n - 1
             describe_acls_resource.resource_name = str(view[position:stop], "utf-8")
             position = stop
@@ -440,14 +441,14 @@ class DescribeAclsResponse(Message):
                 n = view[position]
                 position += 1
                 if not 0 < n < 128:
-                    n, position = length_tail(view, position, n, "principal")
+                    n, position = string_length_tail(view, position, n, "principal")
                 stop = position + n - 1
                 acl_description.principal = str(view[position:stop], "utf-8")
                 position = stop
                 n = view[position]
                 position += 1
                 if not 0 < n < 128:
-                    n, position = length_tail(view, position, n, "host")
+                    n, position = string_length_tail(view, position, n, "host")
                 stop = position + n - 1
                 acl_description.host = str(view[position:stop], "utf-8")
                 position = stop

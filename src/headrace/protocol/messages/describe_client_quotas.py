@@ -19,6 +19,8 @@ from headrace.protocol.codec import (
     fail_null,
     length_tail,
     skip_tags,
+    string_length_tail,
+    string_tail,
     varint_tail,
     write_varint,
 )
@@ -159,14 +161,14 @@ class DescribeClientQuotasRequest(Message):
             n = view[position]
             position += 1
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "entity_type")
+                n, position = string_length_tail(view, position, n, "entity_type")
             stop = position + n - 1
             component_data.entity_type = str(view[position:stop], "utf-8")
             position = stop
             component_data.match_type, n = _unpack_bB(view, position)
             position += 2
             if n > 127:
-                n, position = varint_tail(view, position, n)
+                n, position = string_tail(view, position, n, "match")
             if n:
                 stop = position + n - 1
                 component_data.match = str(view[position:stop], "utf-8")
@@ -401,7 +403,7 @@ class DescribeClientQuotasResponse(Message):
         message.throttle_time_ms, message.error_code, n = _unpack_ihB(view, position)
         position += 7
         if n > 127:
-            n, position = varint_tail(view, position, n)
+            n, position = string_tail(view, position, n, "error_message")
         if n:
             stop = position + n - 1
             message.error_message = str(view[position:stop], "utf-8")
@@ -434,14 +436,14 @@ class DescribeClientQuotasResponse(Message):
                     n = view[position]
                     position += 1
                     if not 0 < n < 128:
-                        n, position = length_tail(view, position, n, "entity_type")
+                        n, position = string_length_tail(view, position, n, "entity_type")
                     stop = position + n - 1
                     entity_data.entity_type = str(view[position:stop], "utf-8")
                     position = stop
                     n = view[position]
                     position += 1
                     if n > 127:
-                        n, position = varint_tail(view, position, n)
+                        n, position = string_tail(view, position, n, "entity_name")
                     if n:
                         stop = position + n - 1
                         entity_data.entity_name = str(view[position:stop], "utf-8")
@@ -468,7 +470,7 @@ class DescribeClientQuotasResponse(Message):
                     n = view[position]
                     position += 1
                     if not 0 < n < 128:
-                        n, position = length_tail(view, position, n, "key")
+                        n, position = string_length_tail(view, position, n, "key")
                     stop = position + n - 1
                     value_data.key = str(view[position:stop], "utf-8")
                     position = stop

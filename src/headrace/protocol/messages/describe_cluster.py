@@ -16,7 +16,8 @@ from headrace.protocol.codec import (
     fail_count,
     length_tail,
     skip_tags,
-    varint_tail,
+    string_length_tail,
+    string_tail,
     write_varint,
 )
 from headrace.types import (
@@ -251,7 +252,7 @@ class DescribeClusterResponse(Message):
         message.throttle_time_ms, message.error_code, n = _unpack_ihB(view, position)
         position += 7
         if n > 127:
-            n, position = varint_tail(view, position, n)
+            n, position = string_tail(view, position, n, "error_message")
         if n:
             stop = position + n - 1
             message.error_message = str(view[position:stop], "utf-8")
@@ -266,7 +267,7 @@ class DescribeClusterResponse(Message):
             n = view[position]
             position += 1
         if not 0 < n < 128:
-            n, position = length_tail(view, position, n, "cluster_id")
+            n, position = string_length_tail(view, position, n, "cluster_id")
         stop = position + n - 1
         message.cluster_id = str(view[position:stop], "utf-8")
         position = stop
@@ -284,14 +285,14 @@ class DescribeClusterResponse(Message):
             describe_cluster_broker.broker_id, n = _unpack_iB(view, position)
             position += 5
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "host")
+                n, position = string_length_tail(view, position, n, "host")
             stop = position + n - 1
             describe_cluster_broker.host = str(view[position:stop], "utf-8")
             position = stop
             describe_cluster_broker.port, n = _unpack_iB(view, position)
             position += 5
             if n > 127:
-                n, position = varint_tail(view, position, n)
+                n, position = string_tail(view, position, n, "rack")
             if n:
                 stop = position + n - 1
                 describe_cluster_broker.rack = str(view[position:stop], "utf-8")

@@ -19,6 +19,8 @@ from headrace.protocol.codec import (
     fail_null,
     length_tail,
     skip_tags,
+    string_length_tail,
+    string_tail,
     varint_tail,
     write_varint,
 )
@@ -184,7 +186,7 @@ class DescribeConfigsRequest(Message):
             describe_configs_resource.resource_type, n = _unpack_bB(view, position)
             position += 2
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "resource_name")
+                n, position = string_length_tail(view, position, n, "resource_name")
             stop = position + n - 1
             describe_configs_resource.resource_name = str(view[position:stop], "utf-8")
             position = stop
@@ -202,7 +204,7 @@ class DescribeConfigsRequest(Message):
                     n = view[position]
                     position += 1
                     if not 0 < n < 128:
-                        n, position = length_tail(view, position, n, "configuration_keys")
+                        n, position = string_length_tail(view, position, n, "configuration_keys")
                     stop = position + n - 1
                     configuration_keys_items.append(str(view[position:stop], "utf-8"))
                     position = stop
@@ -554,7 +556,7 @@ class DescribeConfigsResponse(Message):
             describe_configs_result.error_code, n = _unpack_hB(view, position)
             position += 3
             if n > 127:
-                n, position = varint_tail(view, position, n)
+                n, position = string_tail(view, position, n, "error_message")
             if n:
                 stop = position + n - 1
                 describe_configs_result.error_message = str(view[position:stop], "utf-8")
@@ -564,7 +566,7 @@ class DescribeConfigsResponse(Message):
             describe_configs_result.resource_type, n = _unpack_bB(view, position)
             position += 2
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "resource_name")
+                n, position = string_length_tail(view, position, n, "resource_name")
             stop = position + n - 1
             describe_configs_result.resource_name = str(view[position:stop], "utf-8")
             position = stop
@@ -582,14 +584,14 @@ class DescribeConfigsResponse(Message):
                 n = view[position]
                 position += 1
                 if not 0 < n < 128:
-                    n, position = length_tail(view, position, n, "name")
+                    n, position = string_length_tail(view, position, n, "name")
                 stop = position + n - 1
                 describe_configs_resource_result.name = str(view[position:stop], "utf-8")
                 position = stop
                 n = view[position]
                 position += 1
                 if n > 127:
-                    n, position = varint_tail(view, position, n)
+                    n, position = string_tail(view, position, n, "value")
                 if n:
                     stop = position + n - 1
                     describe_configs_resource_result.value = str(view[position:stop], "utf-8")
@@ -615,14 +617,14 @@ class DescribeConfigsResponse(Message):
                     n = view[position]
                     position += 1
                     if not 0 < n < 128:
-                        n, position = length_tail(view, position, n, "name")
+                        n, position = string_length_tail(view, position, n, "name")
                     stop = position + n - 1
                     describe_configs_synonym.name = str(view[position:stop], "utf-8")
                     position = stop
                     n = view[position]
                     position += 1
                     if n > 127:
-                        n, position = varint_tail(view, position, n)
+                        n, position = string_tail(view, position, n, "value")
                     if n:
                         stop = position + n - 1
                         describe_configs_synonym.value = str(view[position:stop], "utf-8")
@@ -638,7 +640,7 @@ class DescribeConfigsResponse(Message):
                 describe_configs_resource_result.config_type, n = _unpack_bB(view, position)
                 position += 2
                 if n > 127:
-                    n, position = varint_tail(view, position, n)
+                    n, position = string_tail(view, position, n, "documentation")
                 if n:
                     stop = position + n - 1
                     describe_configs_resource_result.documentation = str(view[position:stop], "utf-8")

@@ -18,7 +18,8 @@ from headrace.protocol.codec import (
     fail_null,
     length_tail,
     skip_tags,
-    varint_tail,
+    string_length_tail,
+    string_tail,
     write_varint,
 )
 from headrace.types import (
@@ -116,7 +117,7 @@ class DescribeGroupsRequest(Message):
             n = view[position]
             position += 1
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "groups")
+                n, position = string_length_tail(view, position, n, "groups")
             stop = position + n - 1
             groups_items.append(str(view[position:stop], "utf-8"))
             position = stop
@@ -423,7 +424,7 @@ class DescribeGroupsResponse(Message):
                 n = view[position]
                 position += 1
                 if n > 127:
-                    n, position = varint_tail(view, position, n)
+                    n, position = string_tail(view, position, n, "error_message")
                 if n:
                     stop = position + n - 1
                     described_group.error_message = str(view[position:stop], "utf-8")
@@ -435,28 +436,28 @@ class DescribeGroupsResponse(Message):
             n = view[position]
             position += 1
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "group_id")
+                n, position = string_length_tail(view, position, n, "group_id")
             stop = position + n - 1
             described_group.group_id = str(view[position:stop], "utf-8")
             position = stop
             n = view[position]
             position += 1
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "group_state")
+                n, position = string_length_tail(view, position, n, "group_state")
             stop = position + n - 1
             described_group.group_state = str(view[position:stop], "utf-8")
             position = stop
             n = view[position]
             position += 1
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "protocol_type")
+                n, position = string_length_tail(view, position, n, "protocol_type")
             stop = position + n - 1
             described_group.protocol_type = str(view[position:stop], "utf-8")
             position = stop
             n = view[position]
             position += 1
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "protocol_data")
+                n, position = string_length_tail(view, position, n, "protocol_data")
             stop = position + n - 1
             described_group.protocol_data = str(view[position:stop], "utf-8")
             position = stop
@@ -474,14 +475,14 @@ class DescribeGroupsResponse(Message):
                 n = view[position]
                 position += 1
                 if not 0 < n < 128:
-                    n, position = length_tail(view, position, n, "member_id")
+                    n, position = string_length_tail(view, position, n, "member_id")
                 stop = position + n - 1
                 described_group_member.member_id = str(view[position:stop], "utf-8")
                 position = stop
                 n = view[position]
                 position += 1
                 if n > 127:
-                    n, position = varint_tail(view, position, n)
+                    n, position = string_tail(view, position, n, "group_instance_id")
                 if n:
                     stop = position + n - 1
                     described_group_member.group_instance_id = str(view[position:stop], "utf-8")
@@ -491,14 +492,14 @@ class DescribeGroupsResponse(Message):
                 n = view[position]
                 position += 1
                 if not 0 < n < 128:
-                    n, position = length_tail(view, position, n, "client_id")
+                    n, position = string_length_tail(view, position, n, "client_id")
                 stop = position + n - 1
                 described_group_member.client_id = str(view[position:stop], "utf-8")
                 position = stop
                 n = view[position]
                 position += 1
                 if not 0 < n < 128:
-                    n, position = length_tail(view, position, n, "client_host")
+                    n, position = string_length_tail(view, position, n, "client_host")
                 stop = position + n - 1
                 described_group_member.client_host = str(view[position:stop], "utf-8")
                 position = stop

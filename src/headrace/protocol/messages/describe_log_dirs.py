@@ -21,6 +21,7 @@ from headrace.protocol.codec import (
     length_tail,
     read_int32s,
     skip_tags,
+    string_length_tail,
     varint_tail,
     write_varint,
 )
@@ -143,7 +144,7 @@ class DescribeLogDirsRequest(Message):
                 n = view[position]
                 position += 1
                 if not 0 < n < 128:
-                    n, position = length_tail(view, position, n, "topic")
+                    n, position = string_length_tail(view, position, n, "topic")
                 stop = position + n - 1
                 describable_log_dir_topic.topic = str(view[position:stop], "utf-8")
                 position = stop
@@ -409,7 +410,7 @@ class DescribeLogDirsResponse(Message):
             describe_log_dirs_result.error_code, n = _unpack_hB(view, position)
             position += 3
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "log_dir")
+                n, position = string_length_tail(view, position, n, "log_dir")
             stop = position + n - 1
             describe_log_dirs_result.log_dir = str(view[position:stop], "utf-8")
             position = stop
@@ -427,7 +428,7 @@ class DescribeLogDirsResponse(Message):
                 n = view[position]
                 position += 1
                 if not 0 < n < 128:
-                    n, position = length_tail(view, position, n, "name")
+                    n, position = string_length_tail(view, position, n, "name")
                 stop = position + n - 1
                 describe_log_dirs_topic.name = str(view[position:stop], "utf-8")
                 position = stop

@@ -18,7 +18,8 @@ from headrace.protocol.codec import (
     length_tail,
     read_int32s,
     skip_tags,
-    varint_tail,
+    string_length_tail,
+    string_tail,
     write_varint,
 )
 from headrace.types import (
@@ -108,7 +109,7 @@ class DescribeProducersRequest(Message):
             n = view[position]
             position += 1
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "name")
+                n, position = string_length_tail(view, position, n, "name")
             stop = position + n - 1
             topic_request.name = str(view[position:stop], "utf-8")
             position = stop
@@ -296,7 +297,7 @@ class DescribeProducersResponse(Message):
             n = view[position]
             position += 1
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "name")
+                n, position = string_length_tail(view, position, n, "name")
             stop = position + n - 1
             topic_response.name = str(view[position:stop], "utf-8")
             position = stop
@@ -318,7 +319,7 @@ class DescribeProducersResponse(Message):
                 ) = _unpack_ihB(view, position)
                 position += 7
                 if n > 127:
-                    n, position = varint_tail(view, position, n)
+                    n, position = string_tail(view, position, n, "error_message")
                 if n:
                     stop = position + n - 1
                     partition_response.error_message = str(view[position:stop], "utf-8")

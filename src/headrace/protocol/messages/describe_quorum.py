@@ -17,7 +17,8 @@ from headrace.protocol.codec import (
     fail_count,
     length_tail,
     skip_tags,
-    varint_tail,
+    string_length_tail,
+    string_tail,
     write_varint,
 )
 from headrace.types import (
@@ -143,7 +144,7 @@ class DescribeQuorumRequest(Message):
             n = view[position]
             position += 1
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "topic_name")
+                n, position = string_length_tail(view, position, n, "topic_name")
             stop = position + n - 1
             describe_quorum_request_topic_data.topic_name = str(view[position:stop], "utf-8")
             position = stop
@@ -477,7 +478,7 @@ class DescribeQuorumResponse(Message):
             n = view[position]
             position += 1
             if n > 127:
-                n, position = varint_tail(view, position, n)
+                n, position = string_tail(view, position, n, "error_message")
             if n:
                 stop = position + n - 1
                 message.error_message = str(view[position:stop], "utf-8")
@@ -500,7 +501,7 @@ class DescribeQuorumResponse(Message):
             n = view[position]
             position += 1
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "topic_name")
+                n, position = string_length_tail(view, position, n, "topic_name")
             stop = position + n - 1
             describe_quorum_response_topic_data.topic_name = str(view[position:stop], "utf-8")
             position = stop
@@ -524,7 +525,7 @@ class DescribeQuorumResponse(Message):
                     n = view[position]
                     position += 1
                     if n > 127:
-                        n, position = varint_tail(view, position, n)
+                        n, position = string_tail(view, position, n, "error_message")
                     if n:
                         stop = position + n - 1
                         describe_quorum_response_partition_data.error_message = str(view[position:stop], "utf-8")
@@ -666,14 +667,14 @@ class DescribeQuorumResponse(Message):
                     n = view[position]
                     position += 1
                     if not 0 < n < 128:
-                        n, position = length_tail(view, position, n, "name")
+                        n, position = string_length_tail(view, position, n, "name")
                     stop = position + n - 1
                     listener.name = str(view[position:stop], "utf-8")
                     position = stop
                     n = view[position]
                     position += 1
                     if not 0 < n < 128:
-                        n, position = length_tail(view, position, n, "host")
+                        n, position = string_length_tail(view, position, n, "host")
                     stop = position + n - 1
                     listener.host = str(view[position:stop], "utf-8")
                     position = stop

@@ -19,6 +19,8 @@ from headrace.protocol.codec import (
     length_tail,
     read_int32s,
     skip_tags,
+    string_length_tail,
+    string_tail,
     varint_tail,
     write_varint,
 )
@@ -149,7 +151,7 @@ class DescribeTopicPartitionsRequest(Message):
             n = view[position]
             position += 1
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "name")
+                n, position = string_length_tail(view, position, n, "name")
             stop = position + n - 1
             topic_request.name = str(view[position:stop], "utf-8")
             position = stop
@@ -168,7 +170,7 @@ class DescribeTopicPartitionsRequest(Message):
             n = view[position]
             position += 1
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "topic_name")
+                n, position = string_length_tail(view, position, n, "topic_name")
             stop = position + n - 1
             describe_topic_partitions_request_cursor.topic_name = str(view[position:stop], "utf-8")
             position = stop
@@ -393,7 +395,7 @@ class DescribeTopicPartitionsResponse(Message):
             describe_topic_partitions_response_topic.error_code, n = _unpack_hB(view, position)
             position += 3
             if n > 127:
-                n, position = varint_tail(view, position, n)
+                n, position = string_tail(view, position, n, "name")
             if n:
                 stop = position + n - 1
                 describe_topic_partitions_response_topic.name = str(view[position:stop], "utf-8")
@@ -501,7 +503,7 @@ class DescribeTopicPartitionsResponse(Message):
             n = view[position]
             position += 1
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "topic_name")
+                n, position = string_length_tail(view, position, n, "topic_name")
             stop = position + n - 1
             describe_topic_partitions_response_cursor.topic_name = str(view[position:stop], "utf-8")
             position = stop

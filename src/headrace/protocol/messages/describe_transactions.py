@@ -18,6 +18,7 @@ from headrace.protocol.codec import (
     length_tail,
     read_int32s,
     skip_tags,
+    string_length_tail,
     write_varint,
 )
 from headrace.types import (
@@ -89,7 +90,7 @@ class DescribeTransactionsRequest(Message):
             n = view[position]
             position += 1
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "transactional_ids")
+                n, position = string_length_tail(view, position, n, "transactional_ids")
             stop = position + n - 1
             transactional_ids_items.append(str(view[position:stop], "utf-8"))
             position = stop
@@ -247,14 +248,14 @@ class DescribeTransactionsResponse(Message):
             transaction_state.error_code, n = _unpack_hB(view, position)
             position += 3
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "transactional_id")
+                n, position = string_length_tail(view, position, n, "transactional_id")
             stop = position + n - 1
             transaction_state.transactional_id = str(view[position:stop], "utf-8")
             position = stop
             n = view[position]
             position += 1
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "transaction_state")
+                n, position = string_length_tail(view, position, n, "transaction_state")
             stop = position + n - 1
             transaction_state.transaction_state = str(view[position:stop], "utf-8")
             position = stop
@@ -278,7 +279,7 @@ class DescribeTransactionsResponse(Message):
                 n = view[position]
                 position += 1
                 if not 0 < n < 128:
-                    n, position = length_tail(view, position, n, "topic")
+                    n, position = string_length_tail(view, position, n, "topic")
                 stop = position + n - 1
                 topic_data.topic = str(view[position:stop], "utf-8")
                 position = stop

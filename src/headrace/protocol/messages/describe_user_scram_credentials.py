@@ -16,6 +16,8 @@ from headrace.protocol.codec import (
     fail_count,
     length_tail,
     skip_tags,
+    string_length_tail,
+    string_tail,
     varint_tail,
     write_varint,
 )
@@ -107,7 +109,7 @@ class DescribeUserScramCredentialsRequest(Message):
                 n = view[position]
                 position += 1
                 if not 0 < n < 128:
-                    n, position = length_tail(view, position, n, "name")
+                    n, position = string_length_tail(view, position, n, "name")
                 stop = position + n - 1
                 user_name.name = str(view[position:stop], "utf-8")
                 position = stop
@@ -247,7 +249,7 @@ class DescribeUserScramCredentialsResponse(Message):
         message.throttle_time_ms, message.error_code, n = _unpack_ihB(view, position)
         position += 7
         if n > 127:
-            n, position = varint_tail(view, position, n)
+            n, position = string_tail(view, position, n, "error_message")
         if n:
             stop = position + n - 1
             message.error_message = str(view[position:stop], "utf-8")
@@ -268,14 +270,14 @@ class DescribeUserScramCredentialsResponse(Message):
             n = view[position]
             position += 1
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "user")
+                n, position = string_length_tail(view, position, n, "user")
             stop = position + n - 1
             describe_user_scram_credentials_result.user = str(view[position:stop], "utf-8")
             position = stop
             describe_user_scram_credentials_result.error_code, n = _unpack_hB(view, position)
             position += 3
             if n > 127:
-                n, position = varint_tail(view, position, n)
+                n, position = string_tail(view, position, n, "error_message")
             if n:
                 stop = position + n - 1
                 describe_user_scram_credentials_result.error_message = str(view[position:stop], "utf-8")

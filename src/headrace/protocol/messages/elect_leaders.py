@@ -22,6 +22,8 @@ from headrace.protocol.codec import (
     length_tail,
     read_int32s,
     skip_tags,
+    string_length_tail,
+    string_tail,
     varint_tail,
     write_varint,
 )
@@ -153,7 +155,7 @@ class ElectLeadersRequest(Message):
                 n = view[position]
                 position += 1
                 if not 0 < n < 128:
-                    n, position = length_tail(view, position, n, "topic")
+                    n, position = string_length_tail(view, position, n, "topic")
                 stop = position + n - 1
                 topic_partitions.topic = str(view[position:stop], "utf-8")
                 position = stop
@@ -364,7 +366,7 @@ class ElectLeadersResponse(Message):
             n = view[position]
             position += 1
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "topic")
+                n, position = string_length_tail(view, position, n, "topic")
             stop = position + n - 1
             replica_election_result.topic = str(view[position:stop], "utf-8")
             position = stop
@@ -386,7 +388,7 @@ class ElectLeadersResponse(Message):
                 ) = _unpack_ihB(view, position)
                 position += 7
                 if n > 127:
-                    n, position = varint_tail(view, position, n)
+                    n, position = string_tail(view, position, n, "error_message")
                 if n:
                     stop = position + n - 1
                     partition_result.error_message = str(view[position:stop], "utf-8")

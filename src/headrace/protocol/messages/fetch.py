@@ -25,6 +25,8 @@ from headrace.protocol.codec import (
     read_int32s,
     read_tag,
     skip_tags,
+    string_length_tail,
+    string_tail,
     varint_tail,
     write_tag,
     write_varint,
@@ -497,7 +499,7 @@ class FetchRequest(Message):
                 n = view[position]
                 position += 1
                 if not 0 < n < 128:
-                    n, position = length_tail(view, position, n, "topic")
+                    n, position = string_length_tail(view, position, n, "topic")
                 stop = position + n - 1
                 fetch_topic.topic = str(view[position:stop], "utf-8")
                 position = stop
@@ -567,7 +569,7 @@ class FetchRequest(Message):
                 n = view[position]
                 position += 1
                 if not 0 < n < 128:
-                    n, position = length_tail(view, position, n, "topic")
+                    n, position = string_length_tail(view, position, n, "topic")
                 stop = position + n - 1
                 forgotten_topic.topic = str(view[position:stop], "utf-8")
                 position = stop
@@ -597,7 +599,7 @@ class FetchRequest(Message):
         n = view[position]
         position += 1
         if not 0 < n < 128:
-            n, position = length_tail(view, position, n, "rack_id")
+            n, position = string_length_tail(view, position, n, "rack_id")
         stop = position + n - 1
         message.rack_id = str(view[position:stop], "utf-8")
         position = stop
@@ -614,7 +616,7 @@ class FetchRequest(Message):
                     n = view[position]
                     position += 1
                     if n > 127:
-                        n, position = varint_tail(view, position, n)
+                        n, position = string_tail(view, position, n, "cluster_id")
                     if n:
                         stop = position + n - 1
                         message.cluster_id = str(view[position:stop], "utf-8")
@@ -1160,7 +1162,7 @@ class FetchResponse(Message):
                 n = view[position]
                 position += 1
                 if not 0 < n < 128:
-                    n, position = length_tail(view, position, n, "topic")
+                    n, position = string_length_tail(view, position, n, "topic")
                 stop = position + n - 1
                 fetchable_topic_response.topic = str(view[position:stop], "utf-8")
                 position = stop
@@ -1298,14 +1300,14 @@ class FetchResponse(Message):
                         node_endpoint.node_id, n = _unpack_iB(view, position)
                         position += 5
                         if not 0 < n < 128:
-                            n, position = length_tail(view, position, n, "host")
+                            n, position = string_length_tail(view, position, n, "host")
                         stop = position + n - 1
                         node_endpoint.host = str(view[position:stop], "utf-8")
                         position = stop
                         node_endpoint.port, n = _unpack_iB(view, position)
                         position += 5
                         if n > 127:
-                            n, position = varint_tail(view, position, n)
+                            n, position = string_tail(view, position, n, "rack")
                         if n:
                             stop = position + n - 1
                             node_endpoint.rack = str(view[position:stop], "utf-8")

@@ -18,7 +18,8 @@ from headrace.protocol.codec import (
     fail_null,
     length_tail,
     skip_tags,
-    varint_tail,
+    string_length_tail,
+    string_tail,
     write_varint,
 )
 from headrace.types import (
@@ -112,7 +113,7 @@ class FindCoordinatorRequest(Message):
             n = view[position]
             position += 1
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "key")
+                n, position = string_length_tail(view, position, n, "key")
             stop = position + n - 1
             message.key = str(view[position:stop], "utf-8")
             position = stop
@@ -134,7 +135,7 @@ class FindCoordinatorRequest(Message):
                 n = view[position]
                 position += 1
                 if not 0 < n < 128:
-                    n, position = length_tail(view, position, n, "coordinator_keys")
+                    n, position = string_length_tail(view, position, n, "coordinator_keys")
                 stop = position + n - 1
                 coordinator_keys_items.append(str(view[position:stop], "utf-8"))
                 position = stop
@@ -346,7 +347,7 @@ class FindCoordinatorResponse(Message):
             n = view[position]
             position += 1
             if n > 127:
-                n, position = varint_tail(view, position, n)
+                n, position = string_tail(view, position, n, "error_message")
             if n:
                 stop = position + n - 1
                 message.error_message = str(view[position:stop], "utf-8")
@@ -364,7 +365,7 @@ class FindCoordinatorResponse(Message):
             n = view[position]
             position += 1
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "host")
+                n, position = string_length_tail(view, position, n, "host")
             stop = position + n - 1
             message.host = str(view[position:stop], "utf-8")
             position = stop
@@ -390,21 +391,21 @@ class FindCoordinatorResponse(Message):
                 n = view[position]
                 position += 1
                 if not 0 < n < 128:
-                    n, position = length_tail(view, position, n, "key")
+                    n, position = string_length_tail(view, position, n, "key")
                 stop = position + n - 1
                 coordinator.key = str(view[position:stop], "utf-8")
                 position = stop
                 coordinator.node_id, n = _unpack_iB(view, position)
                 position += 5
                 if not 0 < n < 128:
-                    n, position = length_tail(view, position, n, "host")
+                    n, position = string_length_tail(view, position, n, "host")
                 stop = position + n - 1
                 coordinator.host = str(view[position:stop], "utf-8")
                 position = stop
                 coordinator.port, coordinator.error_code, n = _unpack_ihB(view, position)
                 position += 7
                 if n > 127:
-                    n, position = varint_tail(view, position, n)
+                    n, position = string_tail(view, position, n, "error_message")
                 if n:
                     stop = position + n - 1
                     coordinator.error_message = str(view[position:stop], "utf-8")

@@ -18,7 +18,8 @@ from headrace.protocol.codec import (
     fail_null,
     length_tail,
     skip_tags,
-    varint_tail,
+    string_length_tail,
+    string_tail,
     write_varint,
 )
 from headrace.types import (
@@ -317,14 +318,14 @@ class GroupMetadataValue(Message):
         n = view[position]
         position += 1
         if not 0 < n < 128:
-            n, position = length_tail(view, position, n, "protocol_type")
+            n, position = string_length_tail(view, position, n, "protocol_type")
         stop = position + n - 1
         message.protocol_type = str(view[position:stop], "utf-8")
         position = stop
         message.generation, n = _unpack_iB(view, position)
         position += 5
         if n > 127:
-            n, position = varint_tail(view, position, n)
+            n, position = string_tail(view, position, n, "protocol")
         if n:
             stop = position + n - 1
             message.protocol = str(view[position:stop], "utf-8")
@@ -334,7 +335,7 @@ class GroupMetadataValue(Message):
         n = view[position]
         position += 1
         if n > 127:
-            n, position = varint_tail(view, position, n)
+            n, position = string_tail(view, position, n, "leader")
         if n:
             stop = position + n - 1
             message.leader = str(view[position:stop], "utf-8")
@@ -355,14 +356,14 @@ class GroupMetadataValue(Message):
             n = view[position]
             position += 1
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "member_id")
+                n, position = string_length_tail(view, position, n, "member_id")
             stop = position + n - 1
             member_metadata.member_id = str(view[position:stop], "utf-8")
             position = stop
             n = view[position]
             position += 1
             if n > 127:
-                n, position = varint_tail(view, position, n)
+                n, position = string_tail(view, position, n, "group_instance_id")
             if n:
                 stop = position + n - 1
                 member_metadata.group_instance_id = str(view[position:stop], "utf-8")
@@ -372,14 +373,14 @@ class GroupMetadataValue(Message):
             n = view[position]
             position += 1
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "client_id")
+                n, position = string_length_tail(view, position, n, "client_id")
             stop = position + n - 1
             member_metadata.client_id = str(view[position:stop], "utf-8")
             position = stop
             n = view[position]
             position += 1
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "client_host")
+                n, position = string_length_tail(view, position, n, "client_host")
             stop = position + n - 1
             member_metadata.client_host = str(view[position:stop], "utf-8")
             position = stop

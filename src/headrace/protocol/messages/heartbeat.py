@@ -15,10 +15,10 @@ from headrace.protocol.codec import (
     check_tag,
     count_tags,
     fail_null,
-    length_tail,
     read_tag,
     skip_tags,
-    varint_tail,
+    string_length_tail,
+    string_tail,
     write_tag,
     write_varint,
 )
@@ -124,21 +124,21 @@ class HeartbeatRequest(Message):
         n = view[position]
         position += 1
         if not 0 < n < 128:
-            n, position = length_tail(view, position, n, "group_id")
+            n, position = string_length_tail(view, position, n, "group_id")
         stop = position + n - 1
         message.group_id = str(view[position:stop], "utf-8")
         position = stop
         message.generation_id, n = _unpack_iB(view, position)
         position += 5
         if not 0 < n < 128:
-            n, position = length_tail(view, position, n, "member_id")
+            n, position = string_length_tail(view, position, n, "member_id")
         stop = position + n - 1
         message.member_id = str(view[position:stop], "utf-8")
         position = stop
         n = view[position]
         position += 1
         if n > 127:
-            n, position = varint_tail(view, position, n)
+            n, position = string_tail(view, position, n, "group_instance_id")
         if n:
             stop = position + n - 1
             message.group_instance_id = str(view[position:stop], "utf-8")

@@ -14,7 +14,7 @@ from headrace.protocol.codec import (
     REQUEST_ELEMENTS,
     fail_null,
     skip_tags,
-    varint_tail,
+    string_tail,
     write_varint,
 )
 from headrace.types import (
@@ -129,7 +129,7 @@ class InitProducerIdRequest(Message):
         n = view[position]
         position += 1
         if n > 127:
-            n, position = varint_tail(view, position, n)
+            n, position = string_tail(view, position, n, "transactional_id")
         if n:
             stop = position + n - 1
             message.transactional_id = str(view[position:stop], "utf-8")

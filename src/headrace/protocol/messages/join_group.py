@@ -18,7 +18,8 @@ from headrace.protocol.codec import (
     fail_null,
     length_tail,
     skip_tags,
-    varint_tail,
+    string_length_tail,
+    string_tail,
     write_varint,
 )
 from headrace.types import (
@@ -225,21 +226,21 @@ class JoinGroupRequest(Message):
         n = view[position]
         position += 1
         if not 0 < n < 128:
-            n, position = length_tail(view, position, n, "group_id")
+            n, position = string_length_tail(view, position, n, "group_id")
         stop = position + n - 1
         message.group_id = str(view[position:stop], "utf-8")
         position = stop
         message.session_timeout_ms, message.rebalance_timeout_ms, n = _unpack_iiB(view, position)
         position += 9
         if not 0 < n < 128:
-            n, position = length_tail(view, position, n, "member_id")
+            n, position = string_length_tail(view, position, n, "member_id")
         stop = position + n - 1
         message.member_id = str(view[position:stop], "utf-8")
         position = stop
         n = view[position]
         position += 1
         if n > 127:
-            n, position = varint_tail(view, position, n)
+            n, position = string_tail(view, position, n, "group_instance_id")
         if n:
             stop = position + n - 1
             message.group_instance_id = str(view[position:stop], "utf-8")
@@ -249,7 +250,7 @@ class JoinGroupRequest(Message):
         n = view[position]
         position += 1
         if not 0 < n < 128:
-            n, position = length_tail(view, position, n, "protocol_type")
+            n, position = string_length_tail(view, position, n, "protocol_type")
         stop = position + n - 1
         message.protocol_type = str(view[position:stop], "utf-8")
         position = stop
@@ -267,7 +268,7 @@ class JoinGroupRequest(Message):
             n = view[position]
             position += 1
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "name")
+                n, position = string_length_tail(view, position, n, "name")
             stop = position + n - 1
             join_group_request_protocol.name = str(view[position:stop], "utf-8")
             position = stop
@@ -288,7 +289,7 @@ class JoinGroupRequest(Message):
             n = view[position]
             position += 1
             if n > 127:
-                n, position = varint_tail(view, position, n)
+                n, position = string_tail(view, position, n, "reason")
             if n:
                 stop = position + n - 1
                 message.reason = str(view[position:stop], "utf-8")
@@ -578,7 +579,7 @@ class JoinGroupResponse(Message):
             n = view[position]
             position += 1
             if n > 127:
-                n, position = varint_tail(view, position, n)
+                n, position = string_tail(view, position, n, "protocol_type")
             if n:
                 stop = position + n - 1
                 message.protocol_type = str(view[position:stop], "utf-8")
@@ -590,7 +591,7 @@ class JoinGroupResponse(Message):
         n = view[position]
         position += 1
         if n > 127:
-            n, position = varint_tail(view, position, n)
+            n, position = string_tail(view, position, n, "protocol_name")
         if n:
             stop = position + n - 1
             message.protocol_name = str(view[position:stop], "utf-8")
@@ -602,7 +603,7 @@ class JoinGroupResponse(Message):
         n = view[position]
         position += 1
         if not 0 < n < 128:
-            n, position = length_tail(view, position, n, "leader")
+            n, position = string_length_tail(view, position, n, "leader")
         stop = position + n - 1
         message.leader = str(view[position:stop], "utf-8")
         position = stop
@@ -614,7 +615,7 @@ class JoinGroupResponse(Message):
             n = view[position]
             position += 1
         if not 0 < n < 128:
-            n, position = length_tail(view, position, n, "member_id")
+            n, position = string_length_tail(view, position, n, "member_id")
         stop = position + n - 1
         message.member_id = str(view[position:stop], "utf-8")
         position = stop
@@ -632,14 +633,14 @@ class JoinGroupResponse(Message):
             n = view[position]
             position += 1
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "member_id")
+                n, position = string_length_tail(view, position, n, "member_id")
             stop = position + n - 1
             join_group_response_member.member_id = str(view[position:stop], "utf-8")
             position = stop
             n = view[position]
             position += 1
             if n > 127:
-                n, position = varint_tail(view, position, n)
+                n, position = string_tail(view, position, n, "group_instance_id")
             if n:
                 stop = position + n - 1
                 join_group_response_member.group_instance_id = str(view[position:stop], "utf-8")

@@ -21,7 +21,8 @@ from headrace.protocol.codec import (
     length_tail,
     read_tag,
     skip_tags,
-    varint_tail,
+    string_length_tail,
+    string_tail,
     write_tag,
     write_varint,
 )
@@ -235,7 +236,7 @@ class LeaveGroupRequest(Message):
         n = view[position]
         position += 1
         if not 0 < n < 128:
-            n, position = length_tail(view, position, n, "group_id")
+            n, position = string_length_tail(view, position, n, "group_id")
         stop = position + n - 1
         message.group_id = str(view[position:stop], "utf-8")
         position = stop
@@ -253,14 +254,14 @@ class LeaveGroupRequest(Message):
             n = view[position]
             position += 1
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "member_id")
+                n, position = string_length_tail(view, position, n, "member_id")
             stop = position + n - 1
             member_identity.member_id = str(view[position:stop], "utf-8")
             position = stop
             n = view[position]
             position += 1
             if n > 127:
-                n, position = varint_tail(view, position, n)
+                n, position = string_tail(view, position, n, "group_instance_id")
             if n:
                 stop = position + n - 1
                 member_identity.group_instance_id = str(view[position:stop], "utf-8")
@@ -271,7 +272,7 @@ class LeaveGroupRequest(Message):
                 n = view[position]
                 position += 1
                 if n > 127:
-                    n, position = varint_tail(view, position, n)
+                    n, position = string_tail(view, position, n, "reason")
                 if n:
                     stop = position + n - 1
                     member_identity.reason = str(view[position:stop], "utf-8")
@@ -298,14 +299,14 @@ class LeaveGroupRequest(Message):
                     n = view[position]
                     position += 1
                     if not 0 < n < 128:
-                        n, position = length_tail(view, position, n, "member_id")
+                        n, position = string_length_tail(view, position, n, "member_id")
                     stop = position + n - 1
                     headrace_stop.member_id = str(view[position:stop], "utf-8")
                     position = stop
                     n = view[position]
                     position += 1
                     if n > 127:
-                        n, position = varint_tail(view, position, n)
+                        n, position = string_tail(view, position, n, "group_instance_id")
                     if n:
                         stop = position + n - 1
                         headrace_stop.group_instance_id = str(view[position:stop], "utf-8")
@@ -540,14 +541,14 @@ class LeaveGroupResponse(Message):
             n = view[position]
             position += 1
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "member_id")
+                n, position = string_length_tail(view, position, n, "member_id")
             stop = position + n - 1
             member_response.member_id = str(view[position:stop], "utf-8")
             position = stop
             n = view[position]
             position += 1
             if n > 127:
-                n, position = varint_tail(view, position, n)
+                n, position = string_tail(view, position, n, "group_instance_id")
             if n:
                 stop = position + n - 1
                 member_response.group_instance_id = str(view[position:stop], "utf-8")
@@ -576,7 +577,7 @@ class LeaveGroupResponse(Message):
                     ) = _unpack_bhB(view, position)
                     position += 4
                     if not 0 < n < 128:
-                        n, position = length_tail(view, position, n, "member_id")
+                        n, position = string_length_tail(view, position, n, "member_id")
                     stop = position + n - 1
                     headrace_stopped.member_id = str(view[position:stop], "utf-8")
                     position = stop

@@ -18,6 +18,7 @@ from headrace.protocol.codec import (
     length_tail,
     read_numbers,
     skip_tags,
+    string_length_tail,
     write_varint,
 )
 from headrace.types import (
@@ -160,7 +161,7 @@ class ListConfigResourcesResponse(Message):
             n = view[position]
             position += 1
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "resource_name")
+                n, position = string_length_tail(view, position, n, "resource_name")
             stop = position + n - 1
             config_resource.resource_name = str(view[position:stop], "utf-8")
             position = stop

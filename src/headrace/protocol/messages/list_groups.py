@@ -17,6 +17,7 @@ from headrace.protocol.codec import (
     fail_null,
     length_tail,
     skip_tags,
+    string_length_tail,
     write_varint,
 )
 from headrace.types import (
@@ -115,7 +116,7 @@ class ListGroupsRequest(Message):
                 n = view[position]
                 position += 1
                 if not 0 < n < 128:
-                    n, position = length_tail(view, position, n, "states_filter")
+                    n, position = string_length_tail(view, position, n, "states_filter")
                 stop = position + n - 1
                 states_filter_items.append(str(view[position:stop], "utf-8"))
                 position = stop
@@ -136,7 +137,7 @@ class ListGroupsRequest(Message):
                 n = view[position]
                 position += 1
                 if not 0 < n < 128:
-                    n, position = length_tail(view, position, n, "types_filter")
+                    n, position = string_length_tail(view, position, n, "types_filter")
                 stop = position + n - 1
                 types_filter_items.append(str(view[position:stop], "utf-8"))
                 position = stop
@@ -280,14 +281,14 @@ class ListGroupsResponse(Message):
             n = view[position]
             position += 1
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "group_id")
+                n, position = string_length_tail(view, position, n, "group_id")
             stop = position + n - 1
             listed_group.group_id = str(view[position:stop], "utf-8")
             position = stop
             n = view[position]
             position += 1
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "protocol_type")
+                n, position = string_length_tail(view, position, n, "protocol_type")
             stop = position + n - 1
             listed_group.protocol_type = str(view[position:stop], "utf-8")
             position = stop
@@ -295,7 +296,7 @@ class ListGroupsResponse(Message):
                 n = view[position]
                 position += 1
                 if not 0 < n < 128:
-                    n, position = length_tail(view, position, n, "group_state")
+                    n, position = string_length_tail(view, position, n, "group_state")
                 stop = position + n - 1
                 listed_group.group_state = str(view[position:stop], "utf-8")
                 position = stop
@@ -305,7 +306,7 @@ class ListGroupsResponse(Message):
                 n = view[position]
                 position += 1
                 if not 0 < n < 128:
-                    n, position = length_tail(view, position, n, "group_type")
+                    n, position = string_length_tail(view, position, n, "group_type")
                 stop = position + n - 1
                 listed_group.group_type = str(view[position:stop], "utf-8")
                 position = stop

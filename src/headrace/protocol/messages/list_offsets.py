@@ -20,6 +20,7 @@ from headrace.protocol.codec import (
     length_tail,
     read_tag,
     skip_tags,
+    string_length_tail,
     write_tag,
     write_varint,
 )
@@ -213,7 +214,7 @@ class ListOffsetsRequest(Message):
             n = view[position]
             position += 1
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "name")
+                n, position = string_length_tail(view, position, n, "name")
             stop = position + n - 1
             list_offsets_topic.name = str(view[position:stop], "utf-8")
             position = stop
@@ -501,7 +502,7 @@ class ListOffsetsResponse(Message):
             n = view[position]
             position += 1
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "name")
+                n, position = string_length_tail(view, position, n, "name")
             stop = position + n - 1
             list_offsets_topic_response.name = str(view[position:stop], "utf-8")
             position = stop

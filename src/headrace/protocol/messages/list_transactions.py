@@ -18,7 +18,8 @@ from headrace.protocol.codec import (
     length_tail,
     read_numbers,
     skip_tags,
-    varint_tail,
+    string_length_tail,
+    string_tail,
     write_varint,
 )
 from headrace.types import (
@@ -121,7 +122,7 @@ class ListTransactionsRequest(Message):
             n = view[position]
             position += 1
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "state_filters")
+                n, position = string_length_tail(view, position, n, "state_filters")
             stop = position + n - 1
             state_filters_items.append(str(view[position:stop], "utf-8"))
             position = stop
@@ -145,7 +146,7 @@ class ListTransactionsRequest(Message):
             n = view[position]
             position += 1
             if n > 127:
-                n, position = varint_tail(view, position, n)
+                n, position = string_tail(view, position, n, "transactional_id_pattern")
             if n:
                 stop = position + n - 1
                 message.transactional_id_pattern = str(view[position:stop], "utf-8")
@@ -267,7 +268,7 @@ class ListTransactionsResponse(Message):
             n = view[position]
             position += 1
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "unknown_state_filters")
+                n, position = string_length_tail(view, position, n, "unknown_state_filters")
             stop = position + n - 1
             unknown_state_filters_items.append(str(view[position:stop], "utf-8"))
             position = stop
@@ -286,14 +287,14 @@ class ListTransactionsResponse(Message):
             n = view[position]
             position += 1
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "transactional_id")
+                n, position = string_length_tail(view, position, n, "transactional_id")
             stop = position + n - 1
             transaction_state.transactional_id = str(view[position:stop], "utf-8")
             position = stop
             transaction_state.producer_id, n = _unpack_qB(view, position)
             position += 9
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "transaction_state")
+                n, position = string_length_tail(view, position, n, "transaction_state")
             stop = position + n - 1
             transaction_state.transaction_state = str(view[position:stop], "utf-8")
             position = stop

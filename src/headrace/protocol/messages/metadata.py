@@ -23,6 +23,8 @@ from headrace.protocol.codec import (
     length_tail,
     read_int32s,
     skip_tags,
+    string_length_tail,
+    string_tail,
     varint_tail,
     write_varint,
 )
@@ -211,7 +213,7 @@ class MetadataRequest(Message):
                     n = view[position]
                     position += 1
                 if n > 127:
-                    n, position = varint_tail(view, position, n)
+                    n, position = string_tail(view, position, n, "name")
                 if n:
                     stop = position + n - 1
                     metadata_request_topic.name = str(view[position:stop], "utf-8")
@@ -622,14 +624,14 @@ class MetadataResponse(Message):
             metadata_response_broker.node_id, n = _unpack_iB(view, position)
             position += 5
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "host")
+                n, position = string_length_tail(view, position, n, "host")
             stop = position + n - 1
             metadata_response_broker.host = str(view[position:stop], "utf-8")
             position = stop
             metadata_response_broker.port, n = _unpack_iB(view, position)
             position += 5
             if n > 127:
-                n, position = varint_tail(view, position, n)
+                n, position = string_tail(view, position, n, "rack")
             if n:
                 stop = position + n - 1
                 metadata_response_broker.rack = str(view[position:stop], "utf-8")
@@ -645,7 +647,7 @@ class MetadataResponse(Message):
         n = view[position]
         position += 1
         if n > 127:
-            n, position = varint_tail(view, position, n)
+            n, position = string_tail(view, position, n, "cluster_id")
         if n:
             stop = position + n - 1
             message.cluster_id = str(view[position:stop], "utf-8")
@@ -666,7 +668,7 @@ class MetadataResponse(Message):
             metadata_response_topic.error_code, n = _unpack_hB(view, position)
             position += 3
             if n > 127:
-                n, position = varint_tail(view, position, n)
+                n, position = string_tail(view, position, n, "name")
             if n:
                 stop = position + n - 1
                 metadata_response_topic.name = str(view[position:stop], "utf-8")

@@ -19,7 +19,8 @@ from headrace.protocol.codec import (
     fail_null,
     length_tail,
     skip_tags,
-    varint_tail,
+    string_length_tail,
+    string_tail,
     write_varint,
 )
 from headrace.types import (
@@ -272,21 +273,21 @@ class OffsetCommitRequest(Message):
         n = view[position]
         position += 1
         if not 0 < n < 128:
-            n, position = length_tail(view, position, n, "group_id")
+            n, position = string_length_tail(view, position, n, "group_id")
         stop = position + n - 1
         message.group_id = str(view[position:stop], "utf-8")
         position = stop
         message.generation_id_or_member_epoch, n = _unpack_iB(view, position)
         position += 5
         if not 0 < n < 128:
-            n, position = length_tail(view, position, n, "member_id")
+            n, position = string_length_tail(view, position, n, "member_id")
         stop = position + n - 1
         message.member_id = str(view[position:stop], "utf-8")
         position = stop
         n = view[position]
         position += 1
         if n > 127:
-            n, position = varint_tail(view, position, n)
+            n, position = string_tail(view, position, n, "group_instance_id")
         if n:
             stop = position + n - 1
             message.group_instance_id = str(view[position:stop], "utf-8")
@@ -308,7 +309,7 @@ class OffsetCommitRequest(Message):
                 n = view[position]
                 position += 1
                 if not 0 < n < 128:
-                    n, position = length_tail(view, position, n, "name")
+                    n, position = string_length_tail(view, position, n, "name")
                 stop = position + n - 1
                 offset_commit_request_topic.name = str(view[position:stop], "utf-8")
                 position = stop
@@ -338,7 +339,7 @@ class OffsetCommitRequest(Message):
                 ) = _unpack_iqiB(view, position)
                 position += 17
                 if n > 127:
-                    n, position = varint_tail(view, position, n)
+                    n, position = string_tail(view, position, n, "committed_metadata")
                 if n:
                     stop = position + n - 1
                     offset_commit_request_partition.committed_metadata = str(view[position:stop], "utf-8")
@@ -578,7 +579,7 @@ class OffsetCommitResponse(Message):
                 n = view[position]
                 position += 1
                 if not 0 < n < 128:
-                    n, position = length_tail(view, position, n, "name")
+                    n, position = string_length_tail(view, position, n, "name")
                 stop = position + n - 1
                 offset_commit_response_topic.name = str(view[position:stop], "utf-8")
                 position = stop

@@ -15,8 +15,8 @@ from headrace.protocol.codec import (
     check_tag,
     count_tags,
     fail_null,
-    length_tail,
     read_tag,
+    string_length_tail,
     write_tag,
     write_varint,
 )
@@ -183,7 +183,7 @@ class OffsetCommitValue(Message):
         message.offset, message.leader_epoch, n = _unpack_qiB(view, position)
         position += 13
         if not 0 < n < 128:
-            n, position = length_tail(view, position, n, "metadata")
+            n, position = string_length_tail(view, position, n, "metadata")
         stop = position + n - 1
         message.metadata = str(view[position:stop], "utf-8")
         position = stop

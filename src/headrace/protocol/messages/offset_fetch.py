@@ -23,6 +23,8 @@ from headrace.protocol.codec import (
     length_tail,
     read_int32s,
     skip_tags,
+    string_length_tail,
+    string_tail,
     varint_tail,
     write_varint,
 )
@@ -262,7 +264,7 @@ class OffsetFetchRequest(Message):
             n = view[position]
             position += 1
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "group_id")
+                n, position = string_length_tail(view, position, n, "group_id")
             stop = position + n - 1
             message.group_id = str(view[position:stop], "utf-8")
             position = stop
@@ -284,7 +286,7 @@ class OffsetFetchRequest(Message):
                     n = view[position]
                     position += 1
                     if not 0 < n < 128:
-                        n, position = length_tail(view, position, n, "name")
+                        n, position = string_length_tail(view, position, n, "name")
                     stop = position + n - 1
                     offset_fetch_request_topic.name = str(view[position:stop], "utf-8")
                     position = stop
@@ -323,7 +325,7 @@ class OffsetFetchRequest(Message):
                 n = view[position]
                 position += 1
                 if not 0 < n < 128:
-                    n, position = length_tail(view, position, n, "group_id")
+                    n, position = string_length_tail(view, position, n, "group_id")
                 stop = position + n - 1
                 offset_fetch_request_group.group_id = str(view[position:stop], "utf-8")
                 position = stop
@@ -331,7 +333,7 @@ class OffsetFetchRequest(Message):
                     n = view[position]
                     position += 1
                     if n > 127:
-                        n, position = varint_tail(view, position, n)
+                        n, position = string_tail(view, position, n, "member_id")
                     if n:
                         stop = position + n - 1
                         offset_fetch_request_group.member_id = str(view[position:stop], "utf-8")
@@ -361,7 +363,7 @@ class OffsetFetchRequest(Message):
                             n = view[position]
                             position += 1
                             if not 0 < n < 128:
-                                n, position = length_tail(view, position, n, "name")
+                                n, position = string_length_tail(view, position, n, "name")
                             stop = position + n - 1
                             offset_fetch_request_topics.name = str(view[position:stop], "utf-8")
                             position = stop
@@ -765,7 +767,7 @@ class OffsetFetchResponse(Message):
                 n = view[position]
                 position += 1
                 if not 0 < n < 128:
-                    n, position = length_tail(view, position, n, "name")
+                    n, position = string_length_tail(view, position, n, "name")
                 stop = position + n - 1
                 offset_fetch_response_topic.name = str(view[position:stop], "utf-8")
                 position = stop
@@ -788,7 +790,7 @@ class OffsetFetchResponse(Message):
                     ) = _unpack_iqiB(view, position)
                     position += 17
                     if n > 127:
-                        n, position = varint_tail(view, position, n)
+                        n, position = string_tail(view, position, n, "metadata")
                     if n:
                         stop = position + n - 1
                         offset_fetch_response_partition.metadata = str(view[position:stop], "utf-8")
@@ -829,7 +831,7 @@ class OffsetFetchResponse(Message):
                 n = view[position]
                 position += 1
                 if not 0 < n < 128:
-                    n, position = length_tail(view, position, n, "group_id")
+                    n, position = string_length_tail(view, position, n, "group_id")
                 stop = position + n - 1
                 offset_fetch_response_group.group_id = str(view[position:stop], "utf-8")
                 position = stop
@@ -848,7 +850,7 @@ class OffsetFetchResponse(Message):
                         n = view[position]
                         position += 1
                         if not 0 < n < 128:
-                            n, position = length_tail(view, position, n, "name")
+                            n, position = string_length_tail(view, position, n, "name")
                         stop = position + n - 1
                         offset_fetch_response_topics.name = str(view[position:stop], "utf-8")
                         position = stop
@@ -878,7 +880,7 @@ class OffsetFetchResponse(Message):
                         ) = _unpack_iqiB(view, position)
                         position += 17
                         if n > 127:
-                            n, position = varint_tail(view, position, n)
+                            n, position = string_tail(view, position, n, "metadata")
                         if n:
                             stop = position + n - 1
                             offset_fetch_response_partitions.metadata = str(view[position:stop], "utf-8")

@@ -17,6 +17,7 @@ from headrace.protocol.codec import (
     fail_null,
     length_tail,
     skip_tags,
+    string_length_tail,
     write_varint,
 )
 from headrace.types import (
@@ -172,7 +173,7 @@ class OffsetForLeaderEpochRequest(Message):
             n = view[position]
             position += 1
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "topic")
+                n, position = string_length_tail(view, position, n, "topic")
             stop = position + n - 1
             offset_for_leader_topic.topic = str(view[position:stop], "utf-8")
             position = stop
@@ -379,7 +380,7 @@ class OffsetForLeaderEpochResponse(Message):
             n = view[position]
             position += 1
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "topic")
+                n, position = string_length_tail(view, position, n, "topic")
             stop = position + n - 1
             offset_for_leader_topic_result.topic = str(view[position:stop], "utf-8")
             position = stop

@@ -23,6 +23,8 @@ from headrace.protocol.codec import (
     length_tail,
     read_tag,
     skip_tags,
+    string_length_tail,
+    string_tail,
     varint_tail,
     write_tag,
     write_varint,
@@ -216,7 +218,7 @@ class ProduceRequest(Message):
         n = view[position]
         position += 1
         if n > 127:
-            n, position = varint_tail(view, position, n)
+            n, position = string_tail(view, position, n, "transactional_id")
         if n:
             stop = position + n - 1
             message.transactional_id = str(view[position:stop], "utf-8")
@@ -238,7 +240,7 @@ class ProduceRequest(Message):
                 n = view[position]
                 position += 1
                 if not 0 < n < 128:
-                    n, position = length_tail(view, position, n, "name")
+                    n, position = string_length_tail(view, position, n, "name")
                 stop = position + n - 1
                 topic_produce_data.name = str(view[position:stop], "utf-8")
                 position = stop
@@ -665,7 +667,7 @@ class ProduceResponse(Message):
                 n = view[position]
                 position += 1
                 if not 0 < n < 128:
-                    n, position = length_tail(view, position, n, "name")
+                    n, position = string_length_tail(view, position, n, "name")
                 stop = position + n - 1
                 topic_produce_response.name = str(view[position:stop], "utf-8")
                 position = stop
@@ -708,7 +710,7 @@ class ProduceResponse(Message):
                     batch_index_and_error_message.batch_index, n = _unpack_iB(view, position)
                     position += 5
                     if n > 127:
-                        n, position = varint_tail(view, position, n)
+                        n, position = string_tail(view, position, n, "batch_index_error_message")
                     if n:
                         stop = position + n - 1
                         batch_index_and_error_message.batch_index_error_message = str(view[position:stop], "utf-8")
@@ -724,7 +726,7 @@ class ProduceResponse(Message):
                 n = view[position]
                 position += 1
                 if n > 127:
-                    n, position = varint_tail(view, position, n)
+                    n, position = string_tail(view, position, n, "error_message")
                 if n:
                     stop = position + n - 1
                     partition_produce_response.error_message = str(view[position:stop], "utf-8")
@@ -782,14 +784,14 @@ class ProduceResponse(Message):
                         node_endpoint.node_id, n = _unpack_iB(view, position)
                         position += 5
                         if not 0 < n < 128:
-                            n, position = length_tail(view, position, n, "host")
+                            n, position = string_length_tail(view, position, n, "host")
                         stop = position + n - 1
                         node_endpoint.host = str(view[position:stop], "utf-8")
                         position = stop
                         node_endpoint.port, n = _unpack_iB(view, position)
                         position += 5
                         if n > 127:
-                            n, position = varint_tail(view, position, n)
+                            n, position = string_tail(view, position, n, "rack")
                         if n:
                             stop = position + n - 1
                             node_endpoint.rack = str(view[position:stop], "utf-8")

@@ -15,7 +15,7 @@ from headrace.protocol.codec import (
     fail_null,
     length_tail,
     skip_tags,
-    varint_tail,
+    string_tail,
     write_varint,
 )
 from headrace.types import (
@@ -170,7 +170,7 @@ class SaslAuthenticateResponse(Message):
         message.error_code, n = _unpack_hB(view, position)
         position += 3
         if n > 127:
-            n, position = varint_tail(view, position, n)
+            n, position = string_tail(view, position, n, "error_message")
         if n:
             stop = position + n - 1
             message.error_message = str(view[position:stop], "utf-8")

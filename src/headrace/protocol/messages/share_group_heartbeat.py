@@ -19,6 +19,8 @@ from headrace.protocol.codec import (
     length_tail,
     read_int32s,
     skip_tags,
+    string_length_tail,
+    string_tail,
     varint_tail,
     write_varint,
 )
@@ -129,21 +131,21 @@ class ShareGroupHeartbeatRequest(Message):
         n = view[position]
         position += 1
         if not 0 < n < 128:
-            n, position = length_tail(view, position, n, "group_id")
+            n, position = string_length_tail(view, position, n, "group_id")
         stop = position + n - 1
         message.group_id = str(view[position:stop], "utf-8")
         position = stop
         n = view[position]
         position += 1
         if not 0 < n < 128:
-            n, position = length_tail(view, position, n, "member_id")
+            n, position = string_length_tail(view, position, n, "member_id")
         stop = position + n - 1
         message.member_id = str(view[position:stop], "utf-8")
         position = stop
         message.member_epoch, n = _unpack_iB(view, position)
         position += 5
         if n > 127:
-            n, position = varint_tail(view, position, n)
+            n, position = string_tail(view, position, n, "rack_id")
         if n:
             stop = position + n - 1
             message.rack_id = str(view[position:stop], "utf-8")
@@ -164,7 +166,7 @@ class ShareGroupHeartbeatRequest(Message):
                 n = view[position]
                 position += 1
                 if not 0 < n < 128:
-                    n, position = length_tail(view, position, n, "subscribed_topic_names")
+                    n, position = string_length_tail(view, position, n, "subscribed_topic_names")
                 stop = position + n - 1
                 subscribed_topic_names_items.append(str(view[position:stop], "utf-8"))
                 position = stop
@@ -297,7 +299,7 @@ class ShareGroupHeartbeatResponse(Message):
         message.throttle_time_ms, message.error_code, n = _unpack_ihB(view, position)
         position += 7
         if n > 127:
-            n, position = varint_tail(view, position, n)
+            n, position = string_tail(view, position, n, "error_message")
         if n:
             stop = position + n - 1
             message.error_message = str(view[position:stop], "utf-8")
@@ -307,7 +309,7 @@ class ShareGroupHeartbeatResponse(Message):
         n = view[position]
         position += 1
         if n > 127:
-            n, position = varint_tail(view, position, n)
+            n, position = string_tail(view, position, n, "member_id")
         if n:
             stop = position + n - 1
             message.member_id = str(view[position:stop], "utf-8")

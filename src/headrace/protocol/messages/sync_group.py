@@ -18,7 +18,8 @@ from headrace.protocol.codec import (
     fail_null,
     length_tail,
     skip_tags,
-    varint_tail,
+    string_length_tail,
+    string_tail,
     write_varint,
 )
 from headrace.types import (
@@ -209,21 +210,21 @@ class SyncGroupRequest(Message):
         n = view[position]
         position += 1
         if not 0 < n < 128:
-            n, position = length_tail(view, position, n, "group_id")
+            n, position = string_length_tail(view, position, n, "group_id")
         stop = position + n - 1
         message.group_id = str(view[position:stop], "utf-8")
         position = stop
         message.generation_id, n = _unpack_iB(view, position)
         position += 5
         if not 0 < n < 128:
-            n, position = length_tail(view, position, n, "member_id")
+            n, position = string_length_tail(view, position, n, "member_id")
         stop = position + n - 1
         message.member_id = str(view[position:stop], "utf-8")
         position = stop
         n = view[position]
         position += 1
         if n > 127:
-            n, position = varint_tail(view, position, n)
+            n, position = string_tail(view, position, n, "group_instance_id")
         if n:
             stop = position + n - 1
             message.group_instance_id = str(view[position:stop], "utf-8")
@@ -234,7 +235,7 @@ class SyncGroupRequest(Message):
             n = view[position]
             position += 1
             if n > 127:
-                n, position = varint_tail(view, position, n)
+                n, position = string_tail(view, position, n, "protocol_type")
             if n:
                 stop = position + n - 1
                 message.protocol_type = str(view[position:stop], "utf-8")
@@ -247,7 +248,7 @@ class SyncGroupRequest(Message):
             n = view[position]
             position += 1
             if n > 127:
-                n, position = varint_tail(view, position, n)
+                n, position = string_tail(view, position, n, "protocol_name")
             if n:
                 stop = position + n - 1
                 message.protocol_name = str(view[position:stop], "utf-8")
@@ -270,7 +271,7 @@ class SyncGroupRequest(Message):
             n = view[position]
             position += 1
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "member_id")
+                n, position = string_length_tail(view, position, n, "member_id")
             stop = position + n - 1
             sync_group_request_assignment.member_id = str(view[position:stop], "utf-8")
             position = stop
@@ -436,7 +437,7 @@ class SyncGroupResponse(Message):
             n = view[position]
             position += 1
             if n > 127:
-                n, position = varint_tail(view, position, n)
+                n, position = string_tail(view, position, n, "protocol_type")
             if n:
                 stop = position + n - 1
                 message.protocol_type = str(view[position:stop], "utf-8")
@@ -449,7 +450,7 @@ class SyncGroupResponse(Message):
             n = view[position]
             position += 1
             if n > 127:
-                n, position = varint_tail(view, position, n)
+                n, position = string_tail(view, position, n, "protocol_name")
             if n:
                 stop = position + n - 1
                 message.protocol_name = str(view[position:stop], "utf-8")

@@ -24,6 +24,7 @@ from headrace.protocol.codec import (
     read_int32s,
     read_tag,
     skip_tags,
+    string_length_tail,
     varint_tail,
     write_tag,
     write_varint,
@@ -267,7 +268,7 @@ class TransactionLogValue(Message):
                 n = view[position]
                 position += 1
                 if not 0 < n < 128:
-                    n, position = length_tail(view, position, n, "topic")
+                    n, position = string_length_tail(view, position, n, "topic")
                 stop = position + n - 1
                 partitions_schema.topic = str(view[position:stop], "utf-8")
                 position = stop

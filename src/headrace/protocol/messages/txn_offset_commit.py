@@ -18,7 +18,8 @@ from headrace.protocol.codec import (
     fail_null,
     length_tail,
     skip_tags,
-    varint_tail,
+    string_length_tail,
+    string_tail,
     write_varint,
 )
 from headrace.types import (
@@ -267,14 +268,14 @@ class TxnOffsetCommitRequest(Message):
         n = view[position]
         position += 1
         if not 0 < n < 128:
-            n, position = length_tail(view, position, n, "transactional_id")
+            n, position = string_length_tail(view, position, n, "transactional_id")
         stop = position + n - 1
         message.transactional_id = str(view[position:stop], "utf-8")
         position = stop
         n = view[position]
         position += 1
         if not 0 < n < 128:
-            n, position = length_tail(view, position, n, "group_id")
+            n, position = string_length_tail(view, position, n, "group_id")
         stop = position + n - 1
         message.group_id = str(view[position:stop], "utf-8")
         position = stop
@@ -286,14 +287,14 @@ class TxnOffsetCommitRequest(Message):
         ) = _unpack_qhiB(view, position)
         position += 15
         if not 0 < n < 128:
-            n, position = length_tail(view, position, n, "member_id")
+            n, position = string_length_tail(view, position, n, "member_id")
         stop = position + n - 1
         message.member_id = str(view[position:stop], "utf-8")
         position = stop
         n = view[position]
         position += 1
         if n > 127:
-            n, position = varint_tail(view, position, n)
+            n, position = string_tail(view, position, n, "group_instance_id")
         if n:
             stop = position + n - 1
             message.group_instance_id = str(view[position:stop], "utf-8")
@@ -314,7 +315,7 @@ class TxnOffsetCommitRequest(Message):
             n = view[position]
             position += 1
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "name")
+                n, position = string_length_tail(view, position, n, "name")
             stop = position + n - 1
             txn_offset_commit_request_topic.name = str(view[position:stop], "utf-8")
             position = stop
@@ -337,7 +338,7 @@ class TxnOffsetCommitRequest(Message):
                 ) = _unpack_iqiB(view, position)
                 position += 17
                 if n > 127:
-                    n, position = varint_tail(view, position, n)
+                    n, position = string_tail(view, position, n, "committed_metadata")
                 if n:
                     stop = position + n - 1
                     txn_offset_commit_request_partition.committed_metadata = str(view[position:stop], "utf-8")
@@ -551,7 +552,7 @@ class TxnOffsetCommitResponse(Message):
             n = view[position]
             position += 1
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "name")
+                n, position = string_length_tail(view, position, n, "name")
             stop = position + n - 1
             txn_offset_commit_response_topic.name = str(view[position:stop], "utf-8")
             position = stop

@@ -12,7 +12,7 @@ from headrace.protocol.codec import (
     Message,
     REQUEST_ELEMENTS,
     skip_tags,
-    varint_tail,
+    string_tail,
     write_varint,
 )
 from headrace.types import (
@@ -107,7 +107,7 @@ class UnregisterBrokerResponse(Message):
         message.throttle_time_ms, message.error_code, n = _unpack_ihB(view, position)
         position += 7
         if n > 127:
-            n, position = varint_tail(view, position, n)
+            n, position = string_tail(view, position, n, "error_message")
         if n:
             stop = position + n - 1
             message.error_message = str(view[position:stop], "utf-8")

@@ -16,7 +16,8 @@ from headrace.protocol.codec import (
     fail_count,
     length_tail,
     skip_tags,
-    varint_tail,
+    string_length_tail,
+    string_tail,
     write_varint,
 )
 from headrace.types import (
@@ -143,7 +144,7 @@ class UpdateFeaturesRequest(Message):
             n = view[position]
             position += 1
             if not 0 < n < 128:
-                n, position = length_tail(view, position, n, "feature")
+                n, position = string_length_tail(view, position, n, "feature")
             stop = position + n - 1
             feature_update_key.feature = str(view[position:stop], "utf-8")
             position = stop
@@ -278,7 +279,7 @@ class UpdateFeaturesResponse(Message):
         message.throttle_time_ms, message.error_code, n = _unpack_ihB(view, position)
         position += 7
         if n > 127:
-            n, position = varint_tail(view, position, n)
+            n, position = string_tail(view, position, n, "error_message")
         if n:
             stop = position + n - 1
             message.error_message = str(view[position:stop], "utf-8")
@@ -300,14 +301,14 @@ class UpdateFeaturesResponse(Message):
                 n = view[position]
                 position += 1
                 if not 0 < n < 128:
-                    n, position = length_tail(view, position, n, "feature")
+                    n, position = string_length_tail(view, position, n, "feature")
                 stop = position + n - 1
                 updatable_feature_result.feature = str(view[position:stop], "utf-8")
                 position = stop
                 updatable_feature_result.error_code, n = _unpack_hB(view, position)
                 position += 3
                 if n > 127:
-                    n, position = varint_tail(view, position, n)
+                    n, position = string_tail(view, position, n, "error_message")
                 if n:
                     stop = position + n - 1
                     updatable_feature_result.error_message = str(view[position:stop], "utf-8")

@@ -18,6 +18,7 @@ from headrace.protocol.codec import (
     length_tail,
     read_int32s,
     skip_tags,
+    string_length_tail,
     write_varint,
 )
 from headrace.types import (
@@ -183,7 +184,7 @@ class WriteTxnMarkersRequest(Message):
                 n = view[position]
                 position += 1
                 if not 0 < n < 128:
-                    n, position = length_tail(view, position, n, "name")
+                    n, position = string_length_tail(view, position, n, "name")
                 stop = position + n - 1
                 writable_txn_marker_topic.name = str(view[position:stop], "utf-8")
                 position = stop
@@ -354,7 +355,7 @@ class WriteTxnMarkersResponse(Message):
                 n = view[position]
                 position += 1
                 if not 0 < n < 128:
-                    n, position = length_tail(view, position, n, "name")
+                    n, position = string_length_tail(view, position, n, "name")
                 stop = position + n - 1
                 writable_txn_marker_topic_result.name = str(view[position:stop], "utf-8")
                 position = stop
