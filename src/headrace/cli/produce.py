@@ -15,6 +15,7 @@ from click.core import ParameterSource
 
 from headrace.cli._options import check_reachable, client_options, preformatted
 from headrace.cli._output import fail, say
+from headrace.cli._partitioner import chosen_partitioner
 
 if TYPE_CHECKING:
     from headrace.cli._scan import ScannedRecord
@@ -87,8 +88,14 @@ Examples:   echo '{"id":1}' | headrace produce orders -k alice
 )
 @click.option(
     "--partitioner",
-    metavar="NAME",
-    help="key_hash, round_robin, sticky or random, instead of the topic's own (headrace.partitioner).",
+    metavar="NAME|MODULE:CLASS",
+    help="key_hash, round_robin, sticky, random, one of an installed package or a class of yours, instead of the "
+    "topic's own (headrace.partitioner).",
+)
+@click.option(
+    "--partitioner-parameters",
+    metavar="JSON",
+    help="What that partitioner is made with, e.g. '{\"modulus\": 3}'.",
 )
 @click.option(
     "-z",
@@ -118,6 +125,7 @@ def produce(
 
     read = _reader(topic, options)
     headers = [*_headers(options["headers"]), *_directives(options)]
+    partitioner = chosen_partitioner(options["partitioner"], options["partitioner_parameters"])
     defaults = _Defaults(topic, options["key"], headers, options["partition"])
     check_reachable(bootstrap, properties)
     from headrace.clients.producer.blocking import Producer  # noqa: PLC0415 - not for `--help`
@@ -127,7 +135,7 @@ def produce(
     properties |= {name: value for name, value in named.items() if value is not None}
     producer = Producer(
         properties.pop("bootstrap.servers", bootstrap),
-        partitioner=options["partitioner"],
+        partitioner=partitioner,
         serde="bytes",
         key_serde="bytes",
         **properties,

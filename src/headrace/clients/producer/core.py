@@ -124,7 +124,7 @@ class ProducerCore(Generic[D]):
         self._delivery = delivery
         self._choose = choose
         self._partitioner = None if partitioner is None else partitioner_factory(partitioner)
-        self._has_begun = not (partitioner is None or isinstance(partitioner, str | type))
+        self._has_begun = not (partitioner is None or isinstance(partitioner, str | type | Named))
         """Whether the program gave an object, which serves all topics and begins as it is."""
         self._share = share
         self._warn = warn
