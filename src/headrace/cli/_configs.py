@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from headrace.cli._output import print_table
+from headrace.cli._output import print_table, say
 
 if TYPE_CHECKING:
     from headrace.clients.blocking import ConfigEntry
+
+
+def look_at_strategies(configs: Mapping[str, str]) -> None:
+    """Warn of names of serdes and partitioners that may be mistyped, and check parameters of those that are known.
+
+    Raises:
+        ConfigError: Parameters do not fit.
+    """
+    if not any(name.startswith("headrace.") for name in configs):
+        return
+    from headrace.clients.strategies import check_configs, doubtful_names  # noqa: PLC0415 - not for `--help`
+
+    check_configs(configs)
+    for text in doubtful_names(configs):
+        say(f"Warning: {text}")
 
 
 def config_document(config: ConfigEntry) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.cli import topic_changes
-from headrace.cli._configs import config_document, print_configs
+from headrace.cli._configs import config_document, look_at_strategies, print_configs
 from headrace.cli._groups import CommandGroup
 from headrace.cli._internal import is_internal_topic, tell_of_hidden
 from headrace.cli._options import assignments, client_options, open_client
@@ -62,6 +62,7 @@ def create(bootstrap: str, properties: dict[str, str], *, as_json: bool, **optio
     configs = plain_numbers(assignments(options["configs"], "--config"))
     if options["storage"] is not None:
         configs = {**configs, "headrace.storage": options["storage"]}
+    look_at_strategies(configs)
     topics = [
         NewTopic(name, options["partitions"] or -1, options["replicas"] or -1, configs)
         for name in options["names"]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from headrace.cli._configs import look_at_strategies
 from headrace.cli._options import assignments, client_options, open_client
 from headrace.cli._outcomes import print_outcomes
 from headrace.cli._output import confirm, fail, print_json, print_table
@@ -45,6 +46,7 @@ def alter(bootstrap: str, properties: dict[str, str], *, as_json: bool, **option
     Prints one row per topic; exit code 1 if one could not be changed.
     """
     changes = _changes(options)
+    look_at_strategies({each.name: each.value for each in changes if each.value is not None})
     if not changes and options["partitions"] is None:
         raise click.UsageError("nothing to change: --partitions, --config or --unset")
     names: tuple[str, ...] = options["names"]

@@ -136,6 +136,24 @@ def check_topic_config(topic: TopicConfig) -> None:
             raise ConfigError(f"{config}{PARAMETERS}: {error}") from error
 
 
+def check_configs(configs: Mapping[str, str]) -> None:
+    """Check names together with their parameters, as a client can: by making one of each, if its name is known here.
+
+    Args:
+        configs: Configs of a topic; a name without parameters among them is not looked at.
+
+    Raises:
+        ConfigError: The parameters do not fit, or nothing can be made of them.
+    """
+    for config, register in _REGISTERS.items():
+        name, parameters = configs.get(config), configs.get(config + PARAMETERS)
+        if name and parameters and register.known(name) is not None:
+            try:
+                _make(config, Named(name, parameters))
+            except ConfigError as error:
+                raise ConfigError(f"{config}{PARAMETERS}: {error}") from error
+
+
 def doubtful_names(configs: Mapping[str, str]) -> list[str]:
     """Return warnings of names that nothing here has, and that are like names which something has."""
     warnings = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -171,3 +172,48 @@ def test_a_mistake_is_told_before_anything_is_written(
     assert text in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
     assert broker.read("t", 0, 0) == []
+
+
+def headrace_topic(broker: headrace.Broker, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = ("-m", "headrace.cli", "topic", *arguments, "-b", broker.listen())
+    return python(Path(), *command)
+
+
+def test_topic_commands_set_check_and_show_parameters(broker) -> None:
+    schema = '{"type": "record", "name": "Order", "fields": [{"name": "id", "type": "int"}]}'
+    settings = (
+        "-c",
+        "headrace.serde=avro",
+        "-c",
+        f'headrace.serde.parameters={{"schema": {schema}}}',
+    )
+    assert headrace_topic(broker, "create", "t", *settings).returncode == 0
+    broker.publish("t", {"id": 1})
+    described = headrace_topic(broker, "describe", "t", "--format", "json")
+    [topic] = json.loads(described.stdout)
+    shown = topic["configs"]
+    assert json.loads(shown["headrace.serde.parameters"]) == {"schema": json.loads(schema)}
+
+    wrong = headrace_topic(
+        broker,
+        "create",
+        "u",
+        "-c",
+        "headrace.serde=avro",
+        "-c",
+        'headrace.serde.parameters={"schema": {"type": "no"}}',
+    )
+    assert (wrong.returncode, "the Avro schema cannot be used" in wrong.stderr) == (2, True)
+    wrong = headrace_topic(broker, "alter", "t", "-c", 'headrace.serde.parameters={"scheme": 1}')
+    assert wrong.returncode == 1
+    assert "it takes schema" in wrong.stderr
+    assert (
+        broker.configs("t")["headrace.serde.parameters"].value == shown["headrace.serde.parameters"]
+    )
+    done = headrace_topic(
+        broker, "alter", "t", "-c", "headrace.serde=jsonn", "-c", "headrace.serde.parameters={}"
+    )
+    assert done.returncode == 0
+    assert "did you mean json?" in done.stderr
+    assert broker.configs("t")["headrace.serde"].value == "jsonn"
+    assert broker.topics() == ["t"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,8 +14,9 @@ import pytest
 
 import headrace
 from headrace import aio
+from headrace.clients.blocking import BlockingClient, NewTopic
 from headrace.clients.producer.partitioners import PARTITIONERS
-from headrace.errors import ApiError, ConfigError, ErrorCode
+from headrace.errors import ApiError, ConfigError, ErrorCode, HeadraceError
 from headrace.registers import PARAMETERS_LIMIT, Register
 from headrace.serdes.avro import AvroSerde, RegistryAvroSerde, SchemaRegistry
 from headrace.serdes.serde import SERDES, resolve_serde
@@ -203,9 +205,13 @@ def test_parameters_are_changed_and_shown() -> None:
 )
 def test_what_a_broker_refuses(configs, text) -> None:
     know()
-    with headrace.Broker() as broker, pytest.raises(ApiError, match=text) as failure:
-        broker.create_topic("t", configs=configs)
-    assert failure.value.code is ErrorCode.INVALID_CONFIG
+    with headrace.Broker() as broker, BlockingClient(broker) as client:
+        error = client.create_topics([NewTopic("t", configs=configs)])["t"]
+        assert error is not None
+        assert error.code is ErrorCode.INVALID_CONFIG
+        assert re.search(text, str(error))
+        with pytest.raises(HeadraceError, match=text):
+            broker.create_topic("t", configs=configs)
 
 
 def test_a_broker_keeps_what_it_does_not_know_up_to_the_bound() -> None:

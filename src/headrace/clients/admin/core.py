@@ -28,7 +28,7 @@ from headrace.clients.flows.groups import GroupDescription, GroupListing, Member
 from headrace.clients.flows.offsets import OffsetAndMetadata
 from headrace.clients.flows.scram import UserDescription
 from headrace.clients.flows.stopping import StopOutcome
-from headrace.clients.strategies import Strategies, configs_of
+from headrace.clients.strategies import Strategies, check_configs, configs_of
 from headrace.config.options import Value, render_value
 from headrace.config.units import plain_number
 from headrace.errors import ApiError, ConfigError, ErrorCode
@@ -73,6 +73,7 @@ class AdminCore:
         given = configs_of(found)
         if strategies.storage is not None:
             given[STORAGE] = self._storage(strategies.storage)
+        check_configs({key: render_value(value) for key, value in configs.items()})
         topic = NewTopic(name, partitions, replication_factor, {**configs, **given})
         _raise(name, (yield from admin.create_topics(self._state, [topic], self._timeout_ms)))
         if objects is not None:
@@ -126,6 +127,7 @@ class AdminCore:
             )
             for name, value in changes.items()
         ]
+        check_configs({each.name: each.value for each in wanted if each.value is not None})
         outcomes = yield from alter.alter_configs(self._state, ResourceType.TOPIC, {topic: wanted})
         self._state.topic_settings.pop(topic, None)
         _raise(topic, outcomes)
