@@ -170,3 +170,45 @@ def test_the_page_names_every_field_of_a_record() -> None:
     )
     has = {name for name in vars(headrace.ConsumerRecord) if not name.startswith("_")}
     assert named == has - {"decoded_bytes"}
+
+
+class EnoughError(Exception):
+    """Ends the program of the section on transactions."""
+
+
+def test_the_program_with_transactions_handles_records_of_an_aborted_one_again() -> None:
+    section = PAGE.read_text().partition("## Transactions")[2].partition("\n## ")[0]
+    program = re.findall(r"```python\n(.*?)```", section, re.DOTALL)[0]
+    calls: list[bytes] = []
+
+    def make_invoice(value: bytes) -> bytes:
+        calls.append(value)
+        if calls == [b"1", b"2"]:
+            raise errors.AbortableTransactionError("it is aborted")
+        if value == b"3":
+            raise EnoughError
+        if calls == [b"1", b"2", b"1", b"2"]:
+            broker.publish("orders", b"3", partition=0)
+        return b"invoice " + value
+
+    with headrace.Broker(configs={"group.initial.rebalance.delay.ms": "0"}) as broker:
+        for topic in ("orders", "invoices"):
+            broker.create_topic(topic, 1)
+        with headrace.Consumer(broker, group="billing", enable_auto_commit=False) as first:
+            first.assign({TopicPartition("orders", 0): 0})
+            first.commit({TopicPartition("orders", 0): 0})
+        for number in (b"1", b"2"):
+            broker.publish("orders", number, partition=0)
+        names: dict[str, Any] = {"make_invoice": make_invoice, "__name__": "billing"}
+        program = program.replace('"localhost:9092"', repr(broker.listen()))
+        try:
+            with pytest.raises(EnoughError):
+                exec(compile(program, "docs/clients.md", "exec", dont_inherit=True), names)
+            found = [record.value for record in broker.read("invoices", 0, 0)]
+            assert found == [b"invoice 1", b"invoice 2"]
+            committed = names["consumer"].committed()
+            assert committed[TopicPartition("orders", 0)].offset == 2
+        finally:
+            names["consumer"].close()
+            names["producer"].close()
+    assert calls == [b"1", b"2", b"1", b"2", b"3"]
