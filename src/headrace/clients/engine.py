@@ -323,7 +323,7 @@ class Engine:
         deadline_ms = min(self.now_ms + self._limit_ms(call), task.deadline_ms)
         name = type(call.request).__name__
         if deadline_ms <= self.now_ms:
-            on_done(_timed_out(f"no time was left for {name}", task.failure))
+            on_done(_timed_out(f"{name} was not sent in time", task.failure))
             return
         turn = task.turn
         self.transport.submit(call, deadline_ms, on_done)

@@ -157,11 +157,19 @@ class Worker:
         starts: dict[TopicPartition, int] = {}
         for record in records:
             starts.setdefault(TopicPartition(record.topic, record.partition), record.offset)
-        mine = set(self._consumer.assignment())
+        mine = self._assignment()
         places = [place for place in starts if place in mine]
         for place in places:
             self._consumer.seek(place, starts[place])
         self._placed(places)
+
+    def _assignment(self) -> set[TopicPartition]:
+        """Return the partitions, however long the broker is away."""
+        while True:
+            try:
+                return set(self._consumer.assignment())
+            except TransportError as error:
+                print("assignment:", repr(error), file=sys.stderr)
 
 
 try:
