@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Final, NamedTuple, TextIO
 
+from headrace.broker.configs.loggers import ROOT, Logger, Loggers
 from headrace.ports import Journal
 
 LOGGER_NAME: Final = "headrace"
@@ -24,7 +25,17 @@ VALUE_LIMIT: Final = 1000
 ITEMS_LIMIT: Final = 100
 """Most entries of a list or mapping that a line has."""
 TRACEBACK_LIMIT: Final = 20_000
+_AUDIT_NAME: Final = "audit"
 _AUDIT_PREFIX: Final = "audit_"
+_LEVELS: Final = {
+    "FATAL": logging.CRITICAL,
+    "ERROR": logging.ERROR,
+    "WARN": logging.WARNING,
+    "INFO": logging.INFO,
+    "DEBUG": logging.DEBUG,
+    "TRACE": 5,
+}
+"""The numbers of Kafka's levels."""
 _UNLIMITED: Final = frozenset({"audit_changed"})
 """Events of which every one is passed on: there are no more than administrators cause."""
 _WINDOWS_LIMIT: Final = 10_000
@@ -127,6 +138,37 @@ def configure_logging(level: str, line_format: str, stream: TextIO | None = None
     logging.raiseExceptions = False  # a closed standard error must not disturb the server
 
 
+class LogLevels(Loggers):
+    """The levels of this process's loggers.
+
+    The audit log keeps the level that it has now: who may change configs must not be able to hide what they do.
+    """
+
+    def __init__(self) -> None:
+        audit = logging.getLogger(f"{LOGGER_NAME}.{_AUDIT_NAME}")
+        audit.setLevel(audit.getEffectiveLevel())
+
+    def all(self) -> Mapping[str, Logger]:
+        """Return the loggers by name."""
+        return {
+            ROOT: Logger(_level_of(ROOT)),
+            LOGGER_NAME: Logger(_level_of(LOGGER_NAME)),
+            f"{LOGGER_NAME}.{_AUDIT_NAME}": Logger(
+                _level_of(f"{LOGGER_NAME}.{_AUDIT_NAME}"), is_fixed=True
+            ),
+        }
+
+    def change(self, name: str, level: str | None) -> None:
+        """Set the level of a logger; with None it has the level of the root logger again."""
+        logging.getLogger(name).setLevel(logging.NOTSET if level is None else _LEVELS[level])
+
+
+def _level_of(name: str) -> str:
+    """Return the level in force of a logger, as Kafka calls it."""
+    number = logging.getLogger(name).getEffectiveLevel()
+    return min(_LEVELS, key=lambda level: (abs(_LEVELS[level] - number), -_LEVELS[level]))
+
+
 class LoggingJournal:
     """The `Journal` port on the standard library's logging."""
 
@@ -134,7 +176,7 @@ class LoggingJournal:
 
     def __init__(self, logger: logging.Logger | None = None) -> None:
         self._logger = logger or logging.getLogger(LOGGER_NAME)
-        self._audit = self._logger.getChild("audit")
+        self._audit = self._logger.getChild(_AUDIT_NAME)
 
     def info(self, event: str, **fields: object) -> None:
         """Log at INFO."""

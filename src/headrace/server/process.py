@@ -33,7 +33,7 @@ from headrace.server.hub import BrokerHub
 from headrace.server.jwks import KeyReader
 from headrace.server.limits import ServerLimits
 from headrace.server.listeners import BoundListener
-from headrace.server.log import LoggingJournal, RateLimited, describe
+from headrace.server.log import LoggingJournal, LogLevels, RateLimited, describe
 from headrace.server.stores import open_stores, warn_of_exposed
 from headrace.server.syncer import Syncer, run_in_parallel
 
@@ -161,6 +161,7 @@ class _Process:
             segment_files=segment_files(descriptors),
         )
         broker.check_topic_config = check_topic_config
+        broker.settings.loggers = LogLevels()
         broker.open(self._clock.now_ms())
         broker.authorizer.warn()
         limits = server_limits(self._options.config, descriptors)

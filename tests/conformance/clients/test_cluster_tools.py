@@ -107,6 +107,23 @@ def test_features_tool(client: JavaClient) -> None:
     assert "Could not upgrade no.such to 1" in refused
 
 
+def test_configs_tool_changes_levels_of_loggers(client: JavaClient) -> None:
+    one = ("--entity-type", "broker-loggers", "--entity-name", str(BROKER_ID))
+
+    def level() -> str:
+        described = client.run("configs", "--describe", *one)
+        (line,) = [each for each in described.splitlines() if each.strip().startswith("root=")]
+        return line.strip().removeprefix("root=").split()[0]
+
+    before = level()
+    client.run("configs", "--alter", *one, "--add-config", "root=WARN")
+    assert level() == "WARN"
+    client.run("configs", "--alter", *one, "--add-config", f"root={before}")
+    assert level() == before
+    refused = client.run("configs", "--alter", *one, "--add-config", "no.such=INFO", check=False)
+    assert "no.such" in refused
+
+
 def test_transactions_tool_lists_by_pattern(client: JavaClient) -> None:
     for pattern in ("nobody.*", "(?i)NOBODY"):
         listed = client.run("transactions", "list", "--transactional-id-pattern", pattern)

@@ -483,14 +483,19 @@ ADMIN: Final = (
         ),
     ),
     Difference(
-        "DescribeConfigs, ListConfigResources",
-        "have loggers and client metrics",
-        "INVALID_REQUEST, or none listed",
-        "They have no configuration here.",
-        (
-            where("describe_other_configs", "type *"),
-            where("list_config_resources", "types*8*"),
-        ),
+        "DescribeConfigs",
+        "have configs of client metrics",
+        "INVALID_REQUEST",
+        "Client metrics are not received.",
+        (where("describe_other_configs", "type 16"),),
+    ),
+    Difference(
+        "DescribeConfigs, IncrementalAlterConfigs",
+        "a logger for each of Kafka's classes; the level of every logger can be changed",
+        "the loggers `root`, `headrace` and `headrace.audit`, whose level cannot be changed; a broker inside a program "
+        "has none",
+        "Log lines have events, not classes. Who may change configs cannot hide it from the audit log.",
+        (where("levels_of_loggers", "all"), where("describe_other_configs", "type 8")),
     ),
     Difference(
         "share groups",
@@ -507,7 +512,14 @@ ADMIN: Final = (
         "and a change makes members rejoin",
         "There are no share groups and no streams groups, and an assignment is computed at once. Administrators can "
         "decide what a group reads.",
-        (where("group_configs", "headrace's own*", "describe*"),),
+        (
+            where("group_configs", "headrace's own*", "describe*"),
+            where(
+                "describe_other_configs",
+                "type 32",
+                paths=("*/share.*", "*/streams.*", "*/consumer.assign*"),
+            ),
+        ),
     ),
     Difference(
         "ConsumerGroupHeartbeat",

@@ -34,8 +34,9 @@ from tests.conformance.differential.requests import fetch
 
 pytestmark = pytest.mark.java
 scenarios = Scenarios()
-TOPIC, GROUP = 2, 32
+TOPIC, LOGGER, GROUP = 2, 8, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)
+Change = tuple[str, int, str | None]
 
 
 @scenarios.mark()
@@ -203,6 +204,63 @@ def incremental_alter(peer: Peer) -> None:
     ask("empty name", ("retention.ms", SET, "5"), name="")
     for kind in (0, 1, 3, 127):
         ask(f"type {kind}", ("retention.ms", SET, "5"), kind=kind)
+
+
+@scenarios
+def levels_of_loggers(peer: Peer) -> None:
+    def ask(label: str, *changes: Change, name: str = "1", validate_only: bool = False) -> None:
+        configs = [
+            incremental_alter_configs.AlterableConfig(name=key, config_operation=kind, value=value)
+            for key, kind, value in changes
+        ]
+        resource = incremental_alter_configs.AlterConfigsResource(
+            resource_type=LOGGER, resource_name=name, configs=configs
+        )
+        request = incremental_alter_configs.IncrementalAlterConfigsRequest(
+            resources=[resource], validate_only=validate_only
+        )
+        peer.ask(label, request)
+        peer.ask(f"described: {label}", describe("1", "root"))
+
+    def describe(name: str, *keys: str) -> DescribeConfigsRequest:
+        resource = DescribeConfigsResource(
+            resource_type=LOGGER, resource_name=name, configuration_keys=list(keys) or None
+        )
+        return DescribeConfigsRequest(
+            resources=[resource], include_synonyms=True, include_documentation=True
+        )
+
+    ask("set", ("root", SET, "WARN"))
+    for version in peer.range_of(DescribeConfigsRequest):
+        peer.ask("all", describe("1"), version)
+        peer.ask("one", describe("1", "root"), version)
+        peer.ask("unknown", describe("1", "no.such"), version)
+        for name in ("", "7", "x"):
+            peer.ask(f"of broker {name!r}", describe(name), version)
+    for level in ("FATAL", "TRACE", "DEBUG", "INFO", "ERROR"):
+        ask(level, ("root", SET, level))
+    for level in ("info", "OFF", "WARNING", "", "7"):
+        ask(f"level {level!r}", ("root", SET, level))
+    ask("no level", ("root", SET, None))
+    ask("unknown", ("no.such", SET, "INFO"))
+    ask("delete unknown", ("no.such", DELETE, None))
+    ask("no name", ("", SET, "INFO"))
+    ask("delete root", ("root", DELETE, None))
+    ask("append", ("root", APPEND, "INFO"))
+    ask("subtract", ("root", SUBTRACT, "INFO"))
+    ask("good and bad", ("root", SET, "INFO"), ("no.such", SET, "INFO"))
+    ask("twice", ("root", SET, "INFO"), ("root", SET, "WARN"))
+    ask("nothing")
+    ask("validate only", ("root", SET, "DEBUG"), validate_only=True)
+    for name in ("", "7", "x"):
+        ask(f"broker {name!r}", ("root", SET, "DEBUG"), name=name)
+    replacing = alter_configs.AlterConfigsResource(
+        resource_type=LOGGER,
+        resource_name="1",
+        configs=[alter_configs.AlterableConfig(name="root", value="DEBUG")],
+    )
+    peer.ask("replaced", alter_configs.AlterConfigsRequest(resources=[replacing]))
+    ask("as it was", ("root", SET, "INFO"))
 
 
 @scenarios

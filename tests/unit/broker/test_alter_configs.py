@@ -166,7 +166,7 @@ def test_what_is_not_acceptable_changes_nothing(harness, changes, error, validat
         (TOPIC, "", ErrorCode.INVALID_TOPIC_EXCEPTION),
         (BROKER, "2", ErrorCode.INVALID_REQUEST),
         (BROKER, "one", ErrorCode.INVALID_REQUEST),
-        (8, "1", ErrorCode.INVALID_REQUEST),
+        (8, "2", ErrorCode.INVALID_REQUEST),
         (16, "metrics", ErrorCode.INVALID_REQUEST),
         (32, "group", ErrorCode.INVALID_CONFIG),
         (32, "", ErrorCode.INVALID_REQUEST),
@@ -176,6 +176,11 @@ def test_what_is_not_acceptable_changes_nothing(harness, changes, error, validat
 def test_resources_that_cannot_be_changed(harness, kind, name, error):
     assert change(harness, ("log.retention.ms", "1"), kind=kind, name=name) == error
     assert replace(harness, kind, name, log_retention_ms="1") == error
+
+
+def test_levels_of_loggers_are_not_replaced_as_a_whole(harness):
+    assert change(harness, ("root", "INFO"), kind=8, name="1") == ErrorCode.INVALID_CONFIG
+    assert replace(harness, 8, "1", root="INFO") == ErrorCode.INVALID_REQUEST
 
 
 def test_an_unknown_name_comes_with_a_suggestion(harness):

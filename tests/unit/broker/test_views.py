@@ -182,10 +182,11 @@ def test_topics_and_the_broker_have_configurations(harness):
         assert response.error_code == 0
         return [(r.resource_type, r.resource_name) for r in response.config_resources]
 
-    assert listed() == [(2, "a"), (2, "b"), (2, "c"), (4, "1")]
+    assert listed() == [(2, "a"), (2, "b"), (2, "c"), (4, "1"), (8, "1")]
     assert listed(4) == [(4, "1")]
     assert listed(2, 32) == [(2, "a"), (2, "b"), (2, "c")]
-    assert listed(8) == listed(16) == listed(32) == []
+    assert listed(8) == [(8, "1")]
+    assert listed(16) == listed(32) == []
 
 
 def test_version_0_asks_for_client_metrics_only_and_there_are_none(harness):

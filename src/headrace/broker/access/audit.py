@@ -31,6 +31,7 @@ Change = Literal[
     "features_updated",
     "group_configured",
     "group_deleted",
+    "logger_configured",
     "member_stopped",
     "offsets_deleted",
     "offsets_set",

@@ -105,8 +105,11 @@ def _alter_configs(request: Any, response: Any) -> Done:
     if request.validate_only:
         return
     for wanted in _done(request.resources, response.responses):
-        what, kind, options = _CONFIGURED[wanted.resource_type]
         given = {config.name: config.value for config in wanted.configs}
+        if wanted.resource_type == ResourceType.BROKER_LOGGER:
+            yield "logger_configured", {"broker": wanted.resource_name, "settings": given}
+            continue
+        what, kind, options = _CONFIGURED[wanted.resource_type]
         yield what, {kind: wanted.resource_name, "settings": shown_settings(given, options)}
 
 

@@ -59,7 +59,7 @@ def _configs(operation: Operation) -> tuple[Rule, ...]:
     return (
         _topic(operation, "a topic"),
         _group(operation, "a group"),
-        _cluster(operation, "a broker, or all brokers"),
+        _cluster(operation, "a broker, its loggers, or all brokers"),
     )
 
 

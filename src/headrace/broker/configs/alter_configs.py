@@ -2,7 +2,7 @@
 
 A change is looked at as a whole before anything is stored: every name is known, every value acceptable. For topics and
 groups everything can be changed, for brokers what is dynamic. What is changed is durable and in force when the answer
-leaves.
+leaves; levels of loggers are in force, and not durable.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from headrace.broker.access.authorizer import authorize_configs
+from headrace.broker.configs import loggers
 from headrace.broker.context import RequestContext
 from headrace.broker.coordinators.group_settings import (
     check_group_name,
@@ -110,6 +111,9 @@ def _alter(broker: Broker, resource: Resource, *, validate_only: bool, now_ms: i
         _alter_broker(broker, resource, validate_only=validate_only)
     elif resource.type == ResourceType.GROUP:
         _alter_group(broker, resource, validate_only=validate_only, now_ms=now_ms)
+    elif resource.type == ResourceType.BROKER_LOGGER and not resource.replaces:
+        loggers.check_resource(broker, resource.name)
+        loggers.alter(broker, resource.changes, validate_only=validate_only)
     else:
         raise InvalidRequestError(
             f"resources of type {resource.type} have no configuration here that could be changed"

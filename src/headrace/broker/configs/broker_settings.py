@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from headrace.broker.configs.loggers import Loggers
 from headrace.broker.metadata.metadata_records import (
     BROKER_CONFIGS,
     BrokerConfigRecord,
@@ -62,7 +63,7 @@ class ConfigLayers:
 class BrokerSettings:
     """The broker's configuration, as it is stored and as it counts."""
 
-    __slots__ = ("_journal", "_metadata", "changes", "config", "layers")
+    __slots__ = ("_journal", "_metadata", "changes", "config", "layers", "loggers")
 
     def __init__(self, static: BrokerConfig, metadata: MetadataWriter, journal: Journal) -> None:
         self._metadata = metadata
@@ -72,6 +73,8 @@ class BrokerSettings:
         """What counts at present."""
         self.changes = 0
         """How often settings were changed since the start."""
+        self.loggers = Loggers()
+        """The loggers whose levels clients can change; the shell replaces it if there are some."""
 
     def load(self) -> None:
         """Read what was changed in earlier lives.

@@ -6,8 +6,8 @@ is changed or refused for itself; what is changed is durable before the answer a
 `validate_only` checks and changes nothing. Unknown names and values that are not acceptable are INVALID_CONFIG; broker
 settings that are fixed at the start, values that are missing, and names or resources that are given twice are
 INVALID_REQUEST.
-Not implemented: loggers, client metrics (INVALID_REQUEST); Kafka's own settings of groups, which belong to newer
-protocols of groups (INVALID_CONFIG).
+Not implemented: client metrics (INVALID_REQUEST; so are loggers, as in Kafka); Kafka's own settings of groups, which
+belong to newer protocols of groups (INVALID_CONFIG).
 Versions: v2 flexible.
 """
 

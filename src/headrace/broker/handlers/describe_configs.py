@@ -4,8 +4,9 @@ Behaviour: topics, groups and this broker. Of a group it is what an administrato
 has members. The broker's resource name is its id as text; the empty name is what was set for all brokers while they
 ran, and nothing else. Every value comes with its source, and on request with its synonyms in the order in which they
 count, its type and its documentation; of a secret one (`Option.sensitive`) the value is null. Options that are
-accepted but not acted on yet say so in their documentation.
-Not implemented: loggers, client metrics (INVALID_REQUEST); Kafka's own settings of groups.
+accepted but not acted on yet say so in their documentation. Of loggers it is their levels; a broker inside a program
+has none.
+Not implemented: client metrics (INVALID_REQUEST); Kafka's own settings of groups.
 Versions: v1 source and synonyms; v3 type and documentation; v4 flexible.
 """
 
@@ -15,6 +16,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from headrace.broker.access.authorizer import authorize_configs
+from headrace.broker.configs import loggers
 from headrace.broker.configs.config_entries import (
     ConfigEntry,
     broker_entries,
@@ -27,6 +29,7 @@ from headrace.broker.coordinators.group_settings import check_group_name
 from headrace.broker.resources import ResourceType
 from headrace.broker.steps import ENTRY_COST, Work
 from headrace.broker.topic_names import check_topic_name
+from headrace.config.options import Source
 from headrace.errors import ApiError, ErrorCode, InvalidRequestError
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.describe_configs import (
@@ -70,8 +73,11 @@ def handle(
                 resource.resource_type,
                 resource.resource_name,
             )
-            entries = _entries(broker, resource, number)
-            result.configs = [_result(entry, request) for entry in _wanted(resource, entries)]
+            if resource.resource_type == ResourceType.BROKER_LOGGER:
+                result.configs = _levels(broker, resource)
+            else:
+                entries = _entries(broker, resource, number)
+                result.configs = [_result(entry, request) for entry in _wanted(resource, entries)]
         except ApiError as error:
             result.error_code, result.error_message = error.code, error.message
         results.append(result)
@@ -103,6 +109,21 @@ def _entries(
             f"broker {name[:40]!r} is not this one, which is {broker.config.broker_id}"
         )
     return broker_entries(broker.settings.layers)
+
+
+def _levels(
+    broker: Broker, resource: DescribeConfigsResource
+) -> list[DescribeConfigsResourceResult]:
+    loggers.check_resource(broker, resource.resource_name)
+    return [
+        DescribeConfigsResourceResult(
+            name=name,
+            value=logger.level,
+            read_only=logger.is_fixed,
+            config_source=Source.LOGGER,
+        )
+        for name, logger in loggers.described(broker, resource.configuration_keys)
+    ]
 
 
 def _wanted(

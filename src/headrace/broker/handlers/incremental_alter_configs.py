@@ -2,8 +2,9 @@
 
 Behaviour: changes single settings of a topic, of a group, of this broker or (with an empty name) of all brokers: SET,
 DELETE (back to what is inherited), and for lists APPEND and SUBTRACT, which start from the value in force. All else is
-as in AlterConfigs.
-Not implemented: loggers, client metrics (INVALID_REQUEST); Kafka's own settings of groups, which belong to newer
+as in AlterConfigs. Levels of loggers (FATAL, ERROR, WARN, INFO, DEBUG, TRACE) can be SET and DELETEd, and count until
+the broker stops; that of the audit log is fixed.
+Not implemented: client metrics (INVALID_REQUEST); Kafka's own settings of groups, which belong to newer
 protocols of groups (INVALID_CONFIG).
 Versions: v1 flexible.
 """

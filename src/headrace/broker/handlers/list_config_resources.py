@@ -1,8 +1,8 @@
 """ListConfigResources (API key 74), versions 0-1.
 
-Behaviour: the topics, this broker, and the groups that an administrator has configured. Version 0 is the older
-ListClientMetricsResources, which lists client metrics subscriptions only: there are none.
-Not implemented: loggers of brokers and client metrics subscriptions have no configuration here, so none is listed.
+Behaviour: the topics, this broker and its loggers, and the groups that an administrator has configured. Version 0 is
+the older ListClientMetricsResources, which lists client metrics subscriptions only: there are none.
+Not implemented: client metrics subscriptions, so none is listed.
 Versions: v1 resource types; an empty list of types means all, an unknown one is UNSUPPORTED_VERSION.
 """
 
@@ -59,5 +59,6 @@ def _resources(broker: Broker) -> Iterator[tuple[ResourceType, str]]:
     for topic in broker.topics:
         yield ResourceType.TOPIC, topic.name
     yield ResourceType.BROKER, str(broker.config.broker_id)
+    yield ResourceType.BROKER_LOGGER, str(broker.config.broker_id)
     for group in broker.group_settings:
         yield ResourceType.GROUP, group
