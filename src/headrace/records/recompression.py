@@ -12,10 +12,10 @@ from typing import Final, NamedTuple
 
 from headrace.errors import ApiError, CorruptRecordError, ErrorCode, InvalidRecordError
 from headrace.records.batch import (
-    COMPRESSION_MASK,
-    DELETE_HORIZON_FLAG,
     HEADER_SIZE,
+    LOG_APPEND_TIME_FLAG,
     LOG_OVERHEAD,
+    TRANSACTIONAL_FLAG,
     BatchHeader,
 )
 from headrace.records.compression import (
@@ -31,6 +31,7 @@ from headrace.types import Buffer
 RECOMPRESSED_MAX: Final = 16 << 20
 """Most bytes to which the records of a batch decompress that is compressed again, unless larger batches are allowed."""
 
+_KEPT_FLAGS: Final = LOG_APPEND_TIME_FLAG | TRANSACTIONAL_FLAG
 _FAST_LZ4: Final = 9
 """The level of Kafka's that stands for the fast compressor, and is the default."""
 _LEAST_LZ4, _MOST_LZ4 = 3, 12
@@ -153,7 +154,7 @@ def with_codec(
             f"{len(data)} bytes of records become {len(body)} with {codec.name.lower()}, which consumers would refuse "
             "to decompress; send smaller batches",
         )
-    attributes = header.attributes & ~(COMPRESSION_MASK | DELETE_HORIZON_FLAG) | codec
+    attributes = header.attributes & _KEPT_FLAGS | codec
     return sealed(
         header._replace(
             batch_length=HEADER_SIZE - LOG_OVERHEAD + len(body),

@@ -104,7 +104,27 @@ PRODUCE: Final = (
         (
             where("produce_create_time", "far ahead", paths=("*/record_errors/*",)),
             where("produce_create_time", "max far ahead"),
+            where("produce_compression_of_old_and_new_records", paths=("*/record_errors/*",)),
         ),
+    ),
+    Difference(
+        "Produce",
+        "on a topic with a codec of its own: UNKNOWN_SERVER_ERROR for records that do not decompress, and new numbers for "
+        "records that are not numbered from 0 on",
+        "INVALID_RECORD for both",
+        "It is the client's mistake, and no client numbers records otherwise.",
+        (
+            where("produce_compression_of_bad_batches", "no gzip", "cut", paths=("*/error_code",)),
+            where("produce_compression_of_bad_batches", "*numbers"),
+        ),
+    ),
+    Difference(
+        "Produce",
+        "on a topic with a codec of its own: any size of decompressed records",
+        "MESSAGE_TOO_LARGE if they are more than 16 MiB, or more than max.message.bytes if that is larger, and at most "
+        "64 MiB; or if 4 MiB of them become less than a thousandth",
+        "A batch of some kilobytes could cost the broker seconds and gigabytes. Producers divide a batch upon this error.",
+        (),
     ),
     Difference(
         "Produce",
@@ -127,7 +147,10 @@ PRODUCE: Final = (
         "UNKNOWN_SERVER_ERROR for a compression codec that does not exist",
         "UNSUPPORTED_COMPRESSION_TYPE",
         "It says what is wrong.",
-        (where("produce_bad_batches", "codec *", paths=("*/error_code",)),),
+        (
+            where("produce_bad_batches", "codec *", paths=("*/error_code",)),
+            where("produce_compression_of_bad_batches", "no codec", paths=("*/error_code",)),
+        ),
     ),
     Difference(
         "Produce",
@@ -138,6 +161,7 @@ PRODUCE: Final = (
             where("produce_bad_batches", "*append time"),
             where("produce_create_time", "*append time"),
             where("produce_append_time", "*append time"),
+            where("produce_compression_of_bad_batches", "*append time"),
         ),
     ),
     Difference(
@@ -154,6 +178,7 @@ PRODUCE: Final = (
         "The protocol says -1 for topics with CreateTime.",
         (
             where("produce_sequences", "*duplicate*", paths=("*/log_append_time_ms",)),
+            where("produce_compression_of_retries", "sequence *", paths=("*/log_append_time_ms",)),
             where("produce_sequence_wrap", "again", "long before", paths=("*/log_append_time_ms",)),
             where("transactions_*", "* send*", paths=("*/log_append_time_ms",), kafka="0"),
         ),

@@ -295,7 +295,10 @@ ZIPPED = batch(b"one", b"two", compression=Compression.GZIP)
             ErrorCode.INVALID_RECORD,
         ),
         (patched(ZIPPED, CRC_START, ">h", 5), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
-        (patched(ZIPPED, CRC_START, ">h", TRANSACTIONAL_FLAG), ErrorCode.INVALID_RECORD),
+        (
+            patched(ZIPPED, CRC_START, ">h", TRANSACTIONAL_FLAG),
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        ),
         (of_records(START_MS, START_MS - 9000, START_MS), ErrorCode.INVALID_TIMESTAMP),
         (
             patched(of_records(START_MS, START_MS + 9000), 35, ">q", START_MS),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -134,3 +135,25 @@ def test_every_codec_of_a_topic_with_every_codec_of_a_producer():
                 while len(found) < 300 * len(codecs):
                     found += [record.key for record in consumer.poll(1.0)]
             assert found == [b"%d" % number for number in range(300)] * len(codecs)
+
+
+def test_transactions_on_a_topic_with_a_codec():
+    with Broker() as broker:
+        broker.create_topic("t", 1, configs={"compression.type": "zstd"})
+        with Producer(
+            broker, transactional_id="x", compression_type="lz4", linger_ms=0, batch_size=1
+        ) as producer:
+            for number in range(4):
+                with suppress(ZeroDivisionError), producer.transaction():
+                    for value in contents()[:3]:
+                        producer.send("t", b"%d " % number + value)
+                    assert 1 // (number % 2)
+        found: list[bytes | None] = []
+        with Consumer(
+            broker, auto_offset_reset="earliest", isolation_level="read_committed"
+        ) as consumer:
+            consumer.assign([TopicPartition("t", 0)])
+            while len(found) < 6:
+                found += [record.value for record in consumer.poll(1.0)]
+            assert not consumer.poll(0)
+        assert found == [b"%d " % number + value for number in (1, 3) for value in contents()[:3]]

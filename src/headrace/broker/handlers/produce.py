@@ -306,9 +306,11 @@ class _Appender:
         if topic is None or target is None or not self._may_write(name):
             return data
         records = _records(data, self._context.header.api_version)
-        config, session = topic.partition(data.index).log.config, self._context.session
+        partition, session = topic.partition(data.index), self._context.session
+        if len(records) >= HEADER_SIZE and records[CRC_START + 1] & TRANSACTIONAL_FLAG:
+            self._batches.may_append(partition, records)  # raises, and is asked again afterwards
         compressed = yield from broker.recompressions.recompress(
-            records, target, config, session, broker.now_ms
+            records, target, partition.log.config, session, broker.now_ms
         )
         if compressed is records:
             return data
