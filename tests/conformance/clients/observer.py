@@ -19,7 +19,7 @@ from confluent_kafka import (
     KafkaException,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.fixtures.client_security import NO_SECURITY, Properties, librdkafka
 from tests.fixtures.history.members import CommitRecord, GenerationRecord, parse_ledger
@@ -85,6 +85,12 @@ class Observer:
                 raise
 
         return wait_until("an answer", probe)
+
+    def create_topic(self, topic: str, partitions: int, configs: dict[str, str]) -> None:
+        """Create a topic."""
+        new = NewTopic(topic, partitions, 1, config=configs)
+        self._admin.create_topics([new])[topic].result(ANSWER_S)
+        wait_until("the topic", lambda: self.partitions(topic) == partitions)
 
     def partitions(self, topic: str) -> int:
         """The number of the topic's partitions, 0 if it does not exist."""

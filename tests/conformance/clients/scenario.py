@@ -21,6 +21,8 @@ from tests.fixtures.history.members import History, check_deliveries, check_ledg
 from tests.fixtures.targets import Target
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+STORED = ("uncompressed", *CODECS[1:])
+"""What topics may have as their codec."""
 CODEC_NUMBERS = {name: number for number, name in enumerate(CODECS)}
 PARTITIONS = 6
 BURST = 60
@@ -213,6 +215,26 @@ def check_codec(
     batches = batches_on_disk(target.directory, topic)
     assert {batch.codec for batch in batches} == {CODEC_NUMBERS[codec]}
     assert all((batch.producer_id >= 0) == idempotent for batch in batches)
+
+
+def check_stored_codec(client: Client, target: Target, observer: Observer, stored: str) -> None:
+    """Produces with every codec to a topic that has one of its own, and reads what the broker made of it."""
+    topic, partitions = f"{client.name}-stored-{stored}", 1
+    observer.create_topic(topic, partitions, {"compression.type": stored})
+    acknowledged: Acknowledged = []
+    for number, codec in enumerate(CODECS):
+        first, idempotent = number * BURST, number % 2 == 0
+        acknowledged += sorted(
+            client.produce(topic, partitions, first, BURST, codec, idempotent=idempotent)
+        )
+    count = BURST * len(CODECS)
+    assert [offset for _, _, offset in acknowledged] == list(range(count))
+    seen = [(each.offset, (each.value or b"").decode()) for each in observer.read(topic)]
+    assert seen == [(offset, client.value_of(n)) for n, _, offset in acknowledged]
+    expected = sorted(_as_sent(client, *each) for each in acknowledged)
+    assert sorted(map(tuple, client.consume(topic, partitions, count))) == expected
+    codecs = {batch.codec for batch in batches_on_disk(target.directory, topic)}
+    assert codecs == {0 if stored == "uncompressed" else CODEC_NUMBERS[stored]}
 
 
 def _as_sent(client: Client, n: int, partition: int, offset: int) -> tuple[object, ...]:

@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.clients.observer import Observer
-from tests.conformance.clients.scenario import CODECS, Client, GroupLife, ProgramClient, check_codec
+from tests.conformance.clients.scenario import (
+    CODECS,
+    STORED,
+    Client,
+    GroupLife,
+    ProgramClient,
+    check_codec,
+    check_stored_codec,
+)
 from tests.fixtures.targets import Target
 
 
@@ -30,6 +38,13 @@ def test_codec(client: Client, target: Target, observer: Observer, codec: str, m
     if client.name != "headrace-range":
         pytest.skip("assignors have nothing to do with it")
     check_codec(client, target, observer, codec, idempotent=mode == "idempotent")
+
+
+@pytest.mark.parametrize("stored", STORED)
+def test_codec_of_a_topic(client: Client, target: Target, observer: Observer, stored: str) -> None:
+    if client.name != "headrace-range":
+        pytest.skip("assignors have nothing to do with it")
+    check_stored_codec(client, target, observer, stored)
 
 
 @pytest.mark.slow

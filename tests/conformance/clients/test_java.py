@@ -8,7 +8,13 @@ import pytest
 
 from tests.conformance.clients.java import JavaClient
 from tests.conformance.clients.observer import Observer
-from tests.conformance.clients.scenario import CODECS, GroupLife, check_codec
+from tests.conformance.clients.scenario import (
+    CODECS,
+    STORED,
+    GroupLife,
+    check_codec,
+    check_stored_codec,
+)
 from tests.fixtures.targets import Target
 from tools.fetch_java import JavaUnavailableError
 
@@ -35,6 +41,13 @@ def test_codec(
     client: JavaClient, target: Target, observer: Observer, codec: str, mode: str
 ) -> None:
     check_codec(client, target, observer, codec, idempotent=mode == "idempotent")
+
+
+@pytest.mark.parametrize("stored", STORED)
+def test_codec_of_a_topic(
+    client: JavaClient, target: Target, observer: Observer, stored: str
+) -> None:
+    check_stored_codec(client, target, observer, stored)
 
 
 def test_topics_tool(tools: JavaClient) -> None:

@@ -13,7 +13,13 @@ import pytest
 
 from tests.conformance.clients.kcat import Kcat, find_kcat, without_scram
 from tests.conformance.clients.observer import Observer
-from tests.conformance.clients.scenario import CODECS, GroupLife, check_codec
+from tests.conformance.clients.scenario import (
+    CODECS,
+    STORED,
+    GroupLife,
+    check_codec,
+    check_stored_codec,
+)
 from tests.fixtures.targets import Target
 
 
@@ -29,6 +35,11 @@ def client(target: Target, scratch: Path) -> Kcat:
 @pytest.mark.parametrize("codec", CODECS)
 def test_codec(client: Kcat, target: Target, observer: Observer, codec: str, mode: str) -> None:
     check_codec(client, target, observer, codec, idempotent=mode == "idempotent")
+
+
+@pytest.mark.parametrize("stored", STORED)
+def test_codec_of_a_topic(client: Kcat, target: Target, observer: Observer, stored: str) -> None:
+    check_stored_codec(client, target, observer, stored)
 
 
 def test_producing_creates_the_topic(client: Kcat, observer: Observer) -> None:

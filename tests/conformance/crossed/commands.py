@@ -101,6 +101,7 @@ def configs(place: Place) -> dict[str, str]:
         "headrace.storage": case["storage"],
         "headrace.durability": case["durability"],
         "cleanup.policy": case["cleanup"],
+        "compression.type": case["stored"],
         **({} if case["extra"] == "none" else {f"headrace.{case['extra']}.enable": "true"}),
     }
 

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from headrace.errors import HeadraceError
+from headrace.records.batch import iterate_headers
+from headrace.records.compression import Compression
 from headrace.testing import Broker, FakeAws
 from tests.conformance.crossed import readers, writers
 from tests.conformance.crossed.commands import COMMANDS, configs
@@ -29,13 +31,15 @@ FACTORS = {
     "durability": ["os", "interval:20", "fsync"],
     "cleanup": ["delete", "compact", "compact,delete"],
     "extra": ["none", "ttl", "delay", "filter"],
+    "stored": ["producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"],
     "compression": ["none", "gzip", "snappy", "lz4", "zstd"],
     "acks": ["all", "1", "0"],
     "writer": list(WRITERS),
     "reader": list(READERS),
     "command": list(COMMANDS),
 }
-"""`elsewhere` is the name of a serde or partitioner that was registered in another program, and is not known here."""
+"""`elsewhere` is the name of a serde or partitioner that was registered in another program, and is not known here;
+`stored` is the topic's `compression.type`, `compression` the producer's."""
 CASES = cover(FACTORS, strength=2 if os.environ.get("HEADRACE_CROSSED") else 1)
 
 
@@ -123,12 +127,32 @@ def test_what_goes_in_comes_out(broker: Broker, aws: FakeAws, case: Case) -> Non
     if _refused(case, WRITER_REFUSED, lambda: written.extend(WRITERS[case["writer"]](place))):
         written += writers.confluent(place)
     broker.wait_for(topic=place.topic, records=len(written))
+    assert case["stored"] == "producer" or _codecs(broker, place.topic) == {case["stored"]}
     found: list[Sent] = []
     if not _refused(
         case, READER_REFUSED, lambda: found.extend(READERS[case["reader"]](place, len(written)))
     ):
         assert _comparable(case, found) == _comparable(case, written)
     _refused(case, COMMAND_REFUSED, lambda: COMMANDS[case["command"]](place, written))
+
+
+def _codecs(broker: Broker, topic: str) -> set[str]:
+    """Return the codecs of what lies in a topic."""
+    found = broker.broker.topics.require(topic)
+    names = set()
+    for partition in found.partitions:
+        assert partition is not None
+        log = partition.log
+        offset = log.log_start_offset
+        while (
+            content := log.read(offset, max_bytes=1 << 20, up_to=offset + 1000, minimum_one=True)
+        ) is not None:
+            for _, header in iterate_headers(content.read()):
+                offset = header.last_offset + 1
+                if not header.is_control:
+                    codec = Compression(header.compression)
+                    names.add(codec.name.lower() if codec else "uncompressed")
+    return names
 
 
 def _refused(

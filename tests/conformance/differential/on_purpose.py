@@ -109,8 +109,8 @@ PRODUCE: Final = (
     ),
     Difference(
         "Produce",
-        "on a topic with a codec of its own: UNKNOWN_SERVER_ERROR for records that do not decompress, and new numbers for "
-        "records that are not numbered from 0 on",
+        "on a topic with a codec of its own: UNKNOWN_SERVER_ERROR for records that do not decompress, and new numbers "
+        "for records that are not numbered from 0 on",
         "INVALID_RECORD for both",
         "It is the client's mistake, and no client numbers records otherwise.",
         (
@@ -123,7 +123,8 @@ PRODUCE: Final = (
         "on a topic with a codec of its own: any size of decompressed records",
         "MESSAGE_TOO_LARGE if they are more than 16 MiB, or more than max.message.bytes if that is larger, and at most "
         "64 MiB; or if 4 MiB of them become less than a thousandth",
-        "A batch of some kilobytes could cost the broker seconds and gigabytes. Producers divide a batch upon this error.",
+        "A batch of some kilobytes could cost the broker seconds and gigabytes. Producers divide a batch upon this "
+        "error.",
         (),
     ),
     Difference(

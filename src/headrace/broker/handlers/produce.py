@@ -8,13 +8,12 @@ offset, once that is durable. min.insync.replicas above 1 changes nothing: as in
 more replicas in sync than it has. On a compacted topic a batch with a record without a key is INVALID_RECORD;
 with headrace.ttl.enable one with a record whose headrace.ttl-ms is no time to live. On a topic whose compression.type
 is not 'producer' a batch with another codec is compressed again (`headrace.broker.recompression`): INVALID_RECORD if
-its records do not decode. With headrace.delay.enable records
-whose headers say when they are due wait in a schedule, which is durable before the answer (`headrace.broker.delay`).
-A transactional batch has to belong to the open transaction of its producer, which until v11 has to have added the
-partition before: else it is INVALID_TXN_STATE (from v11 on TRANSACTION_ABORTABLE), or INVALID_PRODUCER_EPOCH for a
-producer that has been replaced. From v12 on its first batch adds the partition (KIP-890), and is appended when that is
-durable; while the producer's transaction before is being completed it waits for up to 100 ms, then it is
-CONCURRENT_TRANSACTIONS.
+its records do not decode. With headrace.delay.enable records whose headers say when they are due wait in a schedule,
+which is durable before the answer (`headrace.broker.delay`). A transactional batch has to belong to the open
+transaction of its producer, which until v11 has to have added the partition before: else it is INVALID_TXN_STATE (from
+v11 on TRANSACTION_ABORTABLE), or INVALID_PRODUCER_EPOCH for a producer that has been replaced. From v12 on its first
+batch adds the partition (KIP-890), and is appended when that is durable; while the producer's transaction before is
+being completed it waits for up to 100 ms, then it is CONCURRENT_TRANSACTIONS.
 Not implemented: v13 (topic ids). Message formats 0 and 1 (KIP-896).
 Versions: v3 record batches; v5 log start offset; v7 zstd; v8 error messages; v9 flexible; v10 leaders with the errors
 of a broker that is none (KIP-951), which cannot be here; v11 TRANSACTION_ABORTABLE; v12 adds partitions.
