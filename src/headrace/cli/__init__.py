@@ -7,6 +7,7 @@ Exit codes, the same for every command: 0 done, 1 the work failed, 2 wrong usage
 from __future__ import annotations
 
 import importlib
+import os
 
 import click
 
@@ -37,6 +38,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "headrace.cli.doctor:doctor",
         "Find out what is missing or wrong, for a broker or for Spark, and how to mend it.",
     ),
+    "transaction": (
+        "headrace.cli.transaction:transaction",
+        "List, describe and abort transactions, and find those that hang.",
+    ),
     "dlq": ("headrace.cli.dlq:dlq", "Look at dead letters, send them back, delete them."),
     "archive": (
         "headrace.cli.archive:archive",
@@ -53,11 +58,28 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "quota": ("headrace.cli.quota:quota", "Show and change the quotas of clients."),
     "user": ("headrace.cli.user:user", "Create, list, change and delete users with passwords."),
     "acl": ("headrace.cli.acl:acl", "Allow and deny: who may do what to which topics and groups."),
+    "cluster": (
+        "headrace.cli.cluster:cluster",
+        "Show brokers, features, API versions and log directories.",
+    ),
+    "health": ("headrace.cli.health:health", "Check that a broker answers, or wait for it."),
+    "context": (
+        "headrace.cli.context:context",
+        "Keep named connections, and choose the one that commands use.",
+    ),
+    "completion": (
+        "headrace.cli.completion:completion",
+        "Print the script by which a shell completes commands and names.",
+    ),
     "demo": (
         "headrace.cli.demo:demo",
         "Stream real flights through a broker and a Spark pipeline.",
     ),
 }
+
+
+VARIABLE = "_HEADRACE_COMPLETE"
+"""By this variable a shell asks for completions."""
 
 
 class LazyGroup(CommandGroup):
@@ -111,3 +133,9 @@ def main() -> None:
     from headrace.cli._terminal import shield  # noqa: PLC0415 - not for `--help`
 
     shield()
+
+
+if VARIABLE in os.environ:
+    from headrace.cli import _bash
+
+    _bash.register()

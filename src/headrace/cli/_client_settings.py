@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Final
@@ -20,11 +21,12 @@ from headrace.config.units import plain_numbers
 _ROLES: Final = {"client": ClientConfig, "producer": ProducerConfig, "consumer": ConsumerConfig}
 
 
-def client_settings(path: Path | None, given: dict[str, str], role: str) -> dict[str, str]:
-    """Return a client's properties: those of a file, and over them those of the command line.
+def client_settings(paths: Sequence[Path], given: dict[str, str], role: str) -> dict[str, str]:
+    """Return a client's properties: those of files, and over them those of the command line.
 
     Args:
-        path: A file of properties, or None. Producers, consumers and others may share it: each takes what is its own.
+        paths: Files of properties; what a later one says counts. Producers, consumers and others may share one: each
+            takes what is its own.
         given: Properties of the command line.
         role: Whose properties: "client", "producer" or "consumer".
 
@@ -37,10 +39,11 @@ def client_settings(path: Path | None, given: dict[str, str], role: str) -> dict
                 f"Warning: whoever may list processes can read the {name} in -X. Put it into a file that only you can "
                 "read, and name the file with --config-file or HEADRACE_CLIENT_CONFIG."
             )
-    found = {}
-    if path is not None:
-        found = _of_role(read_settings(path), _ROLES[role])
-        warn_of_secrets(path, found, _exposed)
+    found: dict[str, str] = {}
+    for path in paths:
+        of_file = _of_role(read_settings(path), _ROLES[role])
+        warn_of_secrets(path, of_file, _exposed)
+        found |= of_file
     return plain_numbers(resolve_references(found | given, _exposed))
 
 

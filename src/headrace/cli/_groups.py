@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 _WHOLE: Final = 10_000
 """Characters of a description in a list of commands: more than any has."""
@@ -23,6 +26,17 @@ class CommandGroup(click.Group):
         with formatter.section("Commands"):
             names = self.list_commands(ctx)
             formatter.write_dl([(name, self.summary(ctx, name)) for name in names])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return commands and options that begin so; no command is imported for it."""
+        from click.shell_completion import CompletionItem  # noqa: PLC0415 - for shells alone
+
+        found = [
+            CompletionItem(name, help=self.summary(ctx, name))
+            for name in self.list_commands(ctx)
+            if name.startswith(incomplete)
+        ]
+        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

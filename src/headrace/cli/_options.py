@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from click.core import ParameterSource
 
-from headrace.cli._output import WIDE, guarded
+from headrace.cli._complete import complete_contexts
+from headrace.cli._output import CONTEXT, WIDE, guarded
 
 if TYPE_CHECKING:
+    from headrace.clients.admin.blocking import Admin
     from headrace.clients.blocking import BlockingClient
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+CONNECTION: Final = ("bootstrap", "context", "config_file", "properties")
+"""Parameters that say which brokers a command asks, and how."""
 
 
 def _note_width(ctx: click.Context, _parameter: click.Parameter, wide: bool) -> None:  # noqa: FBT001 - click calls it
@@ -59,6 +63,14 @@ def bootstrap_option(what: str) -> Callable[..., Any]:
 _OPTIONS: Final = (
     bootstrap_option("Brokers to begin with."),
     click.option(
+        "--context",
+        envvar="HEADRACE_CONTEXT",
+        show_envvar=True,
+        metavar="NAME",
+        shell_complete=complete_contexts,
+        help="The connection of this name; see `headrace context --help`.",
+    ),
+    click.option(
         "--config-file",
         envvar="HEADRACE_CLIENT_CONFIG",
         show_envvar=True,
@@ -87,20 +99,10 @@ def client_options(command: Callable[..., Any], role: str = "client") -> Callabl
 
     @functools.wraps(command)
     @guarded
-    def run(
-        output_format: str,
-        bootstrap: str,
-        config_file: Path | None,
-        properties: tuple[str, ...],
-        **options: Any,
-    ) -> Any:
-        from headrace.cli._client_settings import client_settings  # noqa: PLC0415 - not for `--help`
-
-        given = assignments(properties, "-X")
-        settings = client_settings(config_file, given, role)
-        source = click.get_current_context().get_parameter_source("bootstrap")
-        if source is not ParameterSource.DEFAULT and "bootstrap.servers" not in given:
-            settings.pop("bootstrap.servers", None)
+    def run(output_format: str, **options: Any) -> Any:
+        for name in CONNECTION:
+            del options[name]
+        bootstrap, settings = connection_of(click.get_current_context(), role)
         return command(
             as_json=output_format == "json", bootstrap=bootstrap, properties=settings, **options
         )
@@ -109,6 +111,56 @@ def client_options(command: Callable[..., Any], role: str = "client") -> Callabl
     for add in reversed(_OPTIONS):
         with_options = add(with_options)
     return with_options
+
+
+def connection_of(ctx: click.Context, role: str) -> tuple[str, dict[str, Any]]:
+    """Return the address and the client properties that a command is called with.
+
+    Args:
+        ctx: The context of a command with `client_options`.
+        role: As for `client_options`.
+
+    Raises:
+        ConfigError: There is no such context, or a file cannot be read or understood.
+    """
+    from headrace.cli import _contexts  # noqa: PLC0415 - not for `--help`
+    from headrace.cli._client_settings import client_settings  # noqa: PLC0415 - as above
+
+    bootstrap: str = ctx.params["bootstrap"]
+    files: list[Path] = [] if ctx.params["config_file"] is None else [ctx.params["config_file"]]
+    named = ctx.get_parameter_source("bootstrap") is not ParameterSource.DEFAULT
+    if (name := _chosen_context(ctx)) is not None:
+        named = _on_line(ctx, "bootstrap")
+        files = files if _on_line(ctx, "config_file") else []
+        files.insert(0, _contexts.existing(name))
+        ctx.meta[CONTEXT] = name
+    given = assignments(ctx.params["properties"], "-X")
+    settings = client_settings(files, given, role)
+    if named and "bootstrap.servers" not in given:
+        settings.pop("bootstrap.servers", None)
+    return bootstrap, settings
+
+
+def _chosen_context(ctx: click.Context) -> str | None:
+    """Return the name of the context that counts; see the help of `headrace context`."""
+    from headrace.cli import _contexts  # noqa: PLC0415 - not for `--help`
+
+    context: str | None = ctx.params["context"]
+    if _on_line(ctx, "context"):
+        return context
+    if _on_line(ctx, "bootstrap") or _on_line(ctx, "config_file"):
+        return None
+    if context is not None:
+        return context
+    given = (ctx.get_parameter_source(name) for name in ("bootstrap", "config_file"))
+    if any(source is not ParameterSource.DEFAULT for source in given):
+        return None
+    return _contexts.current()
+
+
+def _on_line(ctx: click.Context, name: str) -> bool:
+    """Return whether an option is among the arguments of the command."""
+    return ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
 data_option = click.option(
@@ -154,6 +206,18 @@ def open_client(bootstrap: str, properties: dict[str, Any]) -> BlockingClient:
         client.close()
         raise
     return client
+
+
+def open_admin(bootstrap: str, properties: dict[str, Any]) -> Admin:
+    """Return an admin client that has reached a broker.
+
+    Raises:
+        TransportError: No bootstrap server answers.
+    """
+    from headrace.clients.admin.blocking import Admin  # noqa: PLC0415 - not for `--help`
+
+    check_reachable(bootstrap, dict(properties))
+    return Admin(properties.pop("bootstrap.servers", bootstrap), **properties)
 
 
 def check_reachable(bootstrap: str, properties: dict[str, str]) -> None:

@@ -19,6 +19,8 @@ from headrace.cli._terminal import printable
 P = ParamSpec("P")
 R = TypeVar("R")
 
+CONTEXT: Final = "headrace.context"
+"""In the context of a command: the name of the connection that it uses, if it has one."""
 WIDE: Final = "headrace.wide"
 """In the context of a command: whether tables may be wider than the terminal."""
 INTERRUPTED: Final = 130
@@ -150,8 +152,15 @@ def fail(text: str, *more: str, code: int = 1) -> NoReturn:
 
 
 def confirm(question: str) -> None:
-    """Ask on standard error; ends the command unless the answer is yes."""
-    click.confirm(printable(question), abort=True, err=True)
+    """Ask on standard error, and name the connection that is used; ends the command unless the answer is yes."""
+    name = _connection_name()
+    where = "" if name is None else f"[context {name}] "
+    click.confirm(printable(f"{where}{question}"), abort=True, err=True)
+
+
+def _connection_name() -> str | None:
+    context = click.get_current_context(silent=True)
+    return None if context is None else context.meta.get(CONTEXT)
 
 
 def guarded(command: Callable[P, R]) -> Callable[P, R]:
@@ -180,7 +189,9 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
             fail(*error.lines, code=2)
         except TransportError as error:
             refused = "cannot connect" in str(error)
-            fail(f"{error}. {NOTHING_LISTENS}" if refused else str(error))
+            name = _connection_name()
+            where = "" if name is None else f" (context {name})"
+            fail(f"{error}{where}. {NOTHING_LISTENS}" if refused else f"{error}{where}")
         except HeadraceError as error:
             fail(*error.lines)
         return result

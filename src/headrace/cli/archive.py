@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from headrace.cli import archive_tables
+from headrace.cli._complete import complete_topics
 from headrace.cli._groups import CommandGroup
 from headrace.cli._options import assignments, check_reachable, client_options
 from headrace.cli._output import print_json, say
@@ -34,7 +35,7 @@ for command in archive_tables.COMMANDS:
 
 
 _RUN: Final = (
-    click.argument("topics", nargs=-1, metavar="[TOPIC]..."),
+    click.argument("topics", nargs=-1, metavar="[TOPIC]...", shell_complete=complete_topics),
     click.option("--pattern", metavar="REGEX", help="All topics of such names, later ones too."),
     click.option(
         "--table",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
+from headrace.cli._complete import complete_groups, complete_topics
 from headrace.cli._last import last_records
 from headrace.cli._options import check_reachable, client_options, preformatted
 from headrace.cli._output import (
@@ -51,7 +52,9 @@ Examples:   headrace consume orders --from start -f '%t[%p]@%o %k %v\n'
 
 
 @click.command(epilog=HELP_ON_TEMPLATES)
-@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
+@click.argument(
+    "topics", nargs=-1, required=True, metavar="TOPIC...", shell_complete=complete_topics
+)
 @click.option(
     "-o",
     "--offset",
@@ -73,7 +76,12 @@ Examples:   headrace consume orders --from start -f '%t[%p]@%o %k %v\n'
 )
 @click.option("-n", "--num", type=click.IntRange(min=1), help="End after so many records.")
 @click.option("-e", "--exit-at-end", is_flag=True, help="End where the partitions end now.")
-@click.option("-g", "--group", help="Read as a member of a group, and commit what was printed.")
+@click.option(
+    "-g",
+    "--group",
+    shell_complete=complete_groups,
+    help="Read as a member of a group, and commit what was printed.",
+)
 @click.option("-p", "--partition", "partitions", multiple=True, help="Only these, e.g. -p 0,2.")
 @click.option(
     "--tag", "tags", multiple=True, help="Only records with this tag, or another one given."

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from headrace.cli._complete import complete_letters, complete_topics
 from headrace.cli._groups import CommandGroup
 from headrace.cli._options import check_reachable, client_options
 from headrace.cli._output import confirm, fail, print_json, print_table, say
@@ -32,7 +33,7 @@ def dlq() -> None:
 
 
 def _topic_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    command = click.argument("topic")(command)
+    command = click.argument("topic", shell_complete=complete_letters)(command)
     return click.option(
         "--named", is_flag=True, help="TOPIC is the dead-letter topic's own name, not dlq.TOPIC."
     )(command)
@@ -102,12 +103,18 @@ def show(bootstrap: str, properties: dict[str, Any], *, as_json: bool, **options
 @click.option("--dry-run", is_flag=True, help="Tell what would be sent, and send nothing.")
 @click.option("--all", "everything", is_flag=True, help="Also those that were sent back before.")
 @click.option("--error-type", metavar="NAME", help="Only letters of this error, e.g. ValueError.")
-@click.option("--to", metavar="TOPIC", help="Where to, in place of the topic they come from.")
+@click.option(
+    "--to",
+    metavar="TOPIC",
+    shell_complete=complete_topics,
+    help="Where to, in place of the topic they come from.",
+)
 @click.option(
     "--from",
     "sources",
     metavar="TOPIC",
     multiple=True,
+    shell_complete=complete_topics,
     help="Only letters of this topic, which go back to it; more than once for several.",
 )
 @click.option(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.cli import group_attach, group_changes, group_config, group_offsets, group_stop
+from headrace.cli._complete import complete_groups
 from headrace.cli._groups import CommandGroup
 from headrace.cli._internal import is_own_group, tell_of_hidden
 from headrace.cli._options import client_options, open_client
@@ -63,7 +64,9 @@ def list_groups(
 
 
 @group.command("describe")
-@click.argument("names", nargs=-1, required=True, metavar="GROUP...")
+@click.argument(
+    "names", nargs=-1, required=True, metavar="GROUP...", shell_complete=complete_groups
+)
 @client_options
 def describe(
     bootstrap: str, properties: dict[str, str], *, names: tuple[str, ...], as_json: bool

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from headrace.cli._complete import complete_groups, complete_topics
 from headrace.cli._options import client_options, open_client
 from headrace.cli._outcomes import print_outcomes
 from headrace.cli._output import confirm, print_json, print_table
@@ -39,7 +40,15 @@ def _print_attached(name: str, found: Attachments, *, as_json: bool) -> None:
 
 @click.command("create")
 @click.argument("name", metavar="GROUP")
-@click.option("-t", "--topic", "topics", multiple=True, metavar="TOPIC", help="What it reads.")
+@click.option(
+    "-t",
+    "--topic",
+    "topics",
+    multiple=True,
+    metavar="TOPIC",
+    shell_complete=complete_topics,
+    help="What it reads.",
+)
 @click.option("--pattern", metavar="REGEX", help="Or: it reads all topics with such a name.")
 @click.option(
     "-a",
@@ -76,8 +85,8 @@ def create(bootstrap: str, properties: dict[str, str], *, as_json: bool, **optio
 
 
 @click.command("attach")
-@click.argument("name", metavar="GROUP")
-@click.argument("topics", nargs=-1, metavar="[TOPIC]...")
+@click.argument("name", metavar="GROUP", shell_complete=complete_groups)
+@click.argument("topics", nargs=-1, metavar="[TOPIC]...", shell_complete=complete_topics)
 @click.option("--pattern", metavar="REGEX", help="All topics with such a name, in place of topics.")
 @_dry_run
 @client_options
@@ -109,8 +118,8 @@ def attach(
 
 
 @click.command("detach")
-@click.argument("name", metavar="GROUP")
-@click.argument("topics", nargs=-1, metavar="[TOPIC]...")
+@click.argument("name", metavar="GROUP", shell_complete=complete_groups)
+@click.argument("topics", nargs=-1, metavar="[TOPIC]...", shell_complete=complete_topics)
 @click.option("--all", "everything", is_flag=True, help="From all topics, and from its pattern.")
 @_dry_run
 @client_options
@@ -143,7 +152,7 @@ def detach(
 
 
 @click.command("remove-member")
-@click.argument("name", metavar="GROUP")
+@click.argument("name", metavar="GROUP", shell_complete=complete_groups)
 @click.argument("members", nargs=-1, metavar="[MEMBER]...")
 @click.option(
     "-i", "--instance", "instances", multiple=True, metavar="NAME", help="A static member."

@@ -7,6 +7,7 @@ from typing import Final
 
 import click
 
+from headrace.cli._complete import complete_groups, complete_topics
 from headrace.cli._options import client_options, open_client
 from headrace.cli._outcomes import print_outcomes
 from headrace.cli._output import confirm, fail
@@ -22,7 +23,9 @@ def _confirm(what: str, *, yes: bool) -> None:
 
 
 @click.command("delete")
-@click.argument("names", nargs=-1, required=True, metavar="GROUP...")
+@click.argument(
+    "names", nargs=-1, required=True, metavar="GROUP...", shell_complete=complete_groups
+)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @client_options
 def delete(
@@ -41,7 +44,7 @@ def delete(
 
 
 @click.command("delete-offsets")
-@click.argument("name", metavar="GROUP")
+@click.argument("name", metavar="GROUP", shell_complete=complete_groups)
 @click.option(
     "-t",
     "--topic",
@@ -49,6 +52,7 @@ def delete(
     multiple=True,
     required=True,
     metavar="TOPIC[:N,...]",
+    shell_complete=complete_topics,
     help="Whose offsets: all that are committed, or those of some partitions.",
 )
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from headrace.cli._complete import complete_groups
 from headrace.cli._configs import config_document, print_configs
 from headrace.cli._options import assignments, client_options, open_client
 from headrace.cli._outcomes import print_outcomes
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @click.command("config")
-@click.argument("name", metavar="GROUP")
+@click.argument("name", metavar="GROUP", shell_complete=complete_groups)
 @click.option(
     "-s",
     "--set",

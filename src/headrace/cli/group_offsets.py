@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from headrace.cli._complete import complete_groups, complete_topics
 from headrace.cli._internal import is_own_group, tell_of_hidden
 from headrace.cli._options import client_options, open_client, preformatted
 from headrace.cli._output import confirm, fail, print_json, print_table
@@ -26,12 +27,13 @@ _topics = click.option(
     "topics",
     multiple=True,
     metavar="TOPIC[:N,...]",
+    shell_complete=complete_topics,
     help="Of these topics, or of some of their partitions; all that are committed if it is not given.",
 )
 
 
 @click.command("offsets")
-@click.argument("name", metavar="GROUP")
+@click.argument("name", metavar="GROUP", shell_complete=complete_groups)
 @_topics
 @client_options
 def offsets(
@@ -102,7 +104,7 @@ N                  offset N
 
 
 @click.command("reset", epilog=f"Where to go on, as far as the log reaches:\n\n{RESET_HELP}")
-@click.argument("name", metavar="GROUP")
+@click.argument("name", metavar="GROUP", shell_complete=complete_groups)
 @click.option("--to", metavar="PLACE", help="Where to go on; see below.")
 @click.option(
     "--from-file",
@@ -216,7 +218,7 @@ def _request(
 
 
 @click.command("lag")
-@click.argument("names", nargs=-1, metavar="[GROUP]...")
+@click.argument("names", nargs=-1, metavar="[GROUP]...", shell_complete=complete_groups)
 @click.option(
     "-i", "--internal", is_flag=True, help="Without GROUP: also those that `group list` hides."
 )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from click.core import ParameterSource
 
+from headrace.cli._complete import complete_topics
 from headrace.cli._options import check_reachable, client_options, preformatted
 from headrace.cli._output import fail, say
 from headrace.cli._partitioner import chosen_partitioner
@@ -42,7 +43,7 @@ Examples:   echo '{"id":1}' | headrace produce orders -k alice
 
 
 @click.command(epilog=HELP_ON_TEMPLATES)
-@click.argument("topic", required=False)
+@click.argument("topic", required=False, shell_complete=complete_topics)
 @click.option(
     "-f",
     "--template",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.cli import topic_changes
+from headrace.cli._complete import complete_topics
 from headrace.cli._configs import config_document, look_at_strategies, print_configs
 from headrace.cli._groups import CommandGroup
 from headrace.cli._internal import is_internal_topic, tell_of_hidden
@@ -98,7 +99,9 @@ def _partition_counts(client: BlockingClient, names: list[str]) -> dict[str, int
 
 
 @topic.command("delete")
-@click.argument("names", nargs=-1, required=True, metavar="TOPIC...")
+@click.argument(
+    "names", nargs=-1, required=True, metavar="TOPIC...", shell_complete=complete_topics
+)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @client_options
 def delete(
@@ -156,7 +159,9 @@ def _replicas(topic: TopicMetadata) -> int:
 
 
 @topic.command("describe")
-@click.argument("names", nargs=-1, required=True, metavar="TOPIC...")
+@click.argument(
+    "names", nargs=-1, required=True, metavar="TOPIC...", shell_complete=complete_topics
+)
 @click.option(
     "--configs",
     "all_configs",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from headrace.cli._complete import complete_topics
 from headrace.cli._configs import look_at_strategies
 from headrace.cli._options import assignments, client_options, open_client
 from headrace.cli._outcomes import print_outcomes
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
 
 
 @click.command("alter")
-@click.argument("names", nargs=-1, required=True, metavar="TOPIC...")
+@click.argument(
+    "names", nargs=-1, required=True, metavar="TOPIC...", shell_complete=complete_topics
+)
 @click.option("-p", "--partitions", type=click.IntRange(min=1), help="How many there shall be.")
 @click.option(
     "-c",
@@ -96,7 +99,9 @@ def _alter(
 
 
 @click.command("add-partitions")
-@click.argument("names", nargs=-1, required=True, metavar="TOPIC...")
+@click.argument(
+    "names", nargs=-1, required=True, metavar="TOPIC...", shell_complete=complete_topics
+)
 @click.option(
     "-n", "--num", type=click.IntRange(min=1), required=True, help="How many more of them."
 )
@@ -129,7 +134,7 @@ def add_partitions(
 
 
 @click.command("truncate")
-@click.argument("name", metavar="TOPIC")
+@click.argument("name", metavar="TOPIC", shell_complete=complete_topics)
 @click.option(
     "-o",
     "--offset",

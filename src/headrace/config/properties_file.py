@@ -57,7 +57,9 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
 def _unescaped(text: str) -> str:
     if "\\" not in text:
         return text
-    return _ESCAPE.sub(_meant, text)
+    meant = _ESCAPE.sub(_meant, text)
+    # A character beyond 16 bits is two escapes.
+    return meant.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
 
 
 def _meant(match: re.Match[str]) -> str:

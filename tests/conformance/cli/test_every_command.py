@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -18,6 +19,7 @@ import pytest
 import headrace
 from headrace.cli import main
 from headrace.testing import Broker, FakeAws
+from headrace.workers import letters
 from tests.fixtures.command_line import Done, run_command
 
 SOON_S = 20
@@ -47,6 +49,14 @@ CLIENT_COMMANDS = {
     "group stop-member": ["stop-{n}", "-i", "static", "--timeout", "0s"],
     "group delete-offsets": ["offsets-{n}", "-t", "t", "--yes"],
     "group delete": ["deleted", "--yes"],
+    "cluster info": [],
+    "cluster apis": [],
+    "cluster log-dirs": [],
+    "transaction list": [],
+    "transaction describe": ["x"],
+    "transaction producers": ["t"],
+    "transaction find-hanging": [],
+    "transaction abort": ["x", "--yes"],
     "dlq list": [],
     "dlq show": ["t"],
     "dlq redrive": ["t", "--dry-run"],
@@ -65,6 +75,9 @@ CLIENT_COMMANDS = {
 }
 """The commands that ask a broker, with arguments that succeed; those that succeed without having anything to do."""
 OTHERS = {
+    "health": "tests/conformance/cli/test_cluster_commands.py",
+    "context": "asks no broker: tests/unit/cli/test_contexts.py",
+    "completion": "asks no broker: tests/unit/cli/test_completion.py",
     "serve": "ends by signals, below",
     "dev": "ends by signals, below",
     "run": "ends by signals, below",
@@ -89,6 +102,21 @@ def broker() -> Iterator[Broker]:
         for topic in ("t", "grown", "deleted", "dlq.t"):
             running.create_topic(topic)
         running.publish("t", b"value", key=b"key", headers=[("a", None)])
+        with headrace.Producer(running, transactional_id="x", serde="bytes") as producer:
+            producer.init_transactions()
+            with producer.transaction():
+                producer.send("t", b"value")
+        running.publish(
+            "dlq.t",
+            b"letter",
+            headers=[
+                ("kafka_dlt-original-topic", b"t"),
+                ("kafka_dlt-original-partition", bytes(4)),
+                ("kafka_dlt-original-offset", bytes(8)),
+                (letters.ATTEMPTS, b"3"),
+                (letters.REDRIVES, b"1"),
+            ],
+        )
         for group in ("g", "attached", "deleted"):
             running.create_group(group)
         yield running
@@ -175,12 +203,37 @@ def runner(broker: Broker, aws: FakeAws, tmp_path_factory: pytest.TempPathFactor
     return made
 
 
+TEXTS = {"value", "key", "headers"}
+"""Fields that are texts whatever stands in them: of records and of configs, which are texts to Kafka as well."""
+
+
+def texts_that_are_numbers(document: object, path: str = "") -> Iterator[str]:
+    """Yield where a document has a number or a truth value as a text."""
+    if isinstance(document, dict):
+        for name, value in document.items():
+            of_configs = name == "configs" and isinstance(value, dict)
+            if name not in TEXTS and not of_configs:
+                yield from texts_that_are_numbers(value, f"{path}.{name}")
+    elif isinstance(document, list):
+        for each in document:
+            yield from texts_that_are_numbers(each, f"{path}[]")
+    elif isinstance(document, str) and re.fullmatch(
+        r"[-+]?[0-9]+([.,][0-9]+)?|true|false|null|none|yes|no", document, re.IGNORECASE
+    ):
+        yield f"{path}: {document!r}"
+
+
+def test_a_text_that_is_a_number_is_noticed() -> None:
+    document = {"a": [{"lag": "17"}], "b": {"on": "true", "value": "5"}, "c": "x1", "d": 5}
+    assert list(texts_that_are_numbers(document)) == [".a[].lag: '17'", ".b.on: 'true'"]
+
+
 @pytest.mark.parametrize("name", CLIENT_COMMANDS)
 def test_json_is_what_programs_read(runner: Runner, name: str) -> None:
     done = runner.run(name, "--format", "json")
     assert done.code == 0, done
     for line in done.out.splitlines():
-        json.loads(line)
+        assert list(texts_that_are_numbers(json.loads(line))) == []
     assert done.out or name in {"acl delete", "consume"}, done
 
 

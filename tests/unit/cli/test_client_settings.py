@@ -23,32 +23,32 @@ def shared(tmp_path: Path) -> Path:
 
 def test_each_role_takes_what_is_its_own(shared: Path) -> None:
     both = {"client.id": "shared", "request.timeout.ms": "700"}
-    assert client_settings(shared, {}, "client") == both
-    assert client_settings(shared, {}, "consumer") == {**both, "group.id": "g"}
-    assert client_settings(shared, {}, "producer") == {**both, "acks": "1", "max.in.flight": "1"}
+    assert client_settings([shared], {}, "client") == both
+    assert client_settings([shared], {}, "consumer") == {**both, "group.id": "g"}
+    assert client_settings([shared], {}, "producer") == {**both, "acks": "1", "max.in.flight": "1"}
     assert general({"acks": "1", "client_id": "a", "group.id": "g"}) == {"client_id": "a"}
 
 
 def test_the_command_line_is_before_the_file(shared: Path) -> None:
-    assert client_settings(shared, {"client.id": "mine"}, "client")["client.id"] == "mine"
+    assert client_settings([shared], {"client.id": "mine"}, "client")["client.id"] == "mine"
 
 
 def test_what_the_command_line_has_of_another_role_is_not_left_out(shared: Path) -> None:
-    assert client_settings(shared, {"group.id": "g"}, "client")["group.id"] == "g"
+    assert client_settings([shared], {"group.id": "g"}, "client")["group.id"] == "g"
 
 
 def test_a_line_that_is_no_property_is_told(tmp_path: Path) -> None:
     path = tmp_path / "client.properties"
     path.write_text("acks=1\nnonsense\n")
     with pytest.raises(ConfigError, match="line 2: expected key=value"):
-        client_settings(path, {}, "client")
+        client_settings([path], {}, "client")
 
 
 @pytest.mark.parametrize(
     "name", ["sasl.password", "ssl.key.password", "sasl_jaas_config", "ssl.key.pem", "x.secret"]
 )
 def test_a_secret_on_the_command_line_is_warned_of_and_not_repeated(name: str, capsys) -> None:
-    client_settings(None, {name: "hunter2"}, "client")
+    client_settings([], {name: "hunter2"}, "client")
     told = capsys.readouterr().err
     assert "--config-file" in told
     assert "hunter2" not in told
@@ -61,7 +61,7 @@ def test_references_and_other_properties_are_not_warned_of(
     given: dict[str, str], capsys, monkeypatch
 ) -> None:
     monkeypatch.setenv("PASSWORD", "hunter2")
-    client_settings(None, given, "client")
+    client_settings([], given, "client")
     assert capsys.readouterr().err == ""
 
 

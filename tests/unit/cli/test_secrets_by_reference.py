@@ -93,10 +93,10 @@ def test_a_client_takes_references_from_its_file(
     file = tmp_path / "client.properties"
     file.write_text("sasl.password=${env:PASSWORD}\n")
     file.chmod(0o644)  # it holds no secret, only says where one is
-    assert client_settings(file, {}, "client") == {"sasl.password": SECRET}
+    assert client_settings([file], {}, "client") == {"sasl.password": SECRET}
     assert capsys.readouterr().err == ""
     file.write_text(f"sasl.password={SECRET}\n")
-    assert client_settings(file, {}, "client") == {"sasl.password": SECRET}
+    assert client_settings([file], {}, "client") == {"sasl.password": SECRET}
     told = capsys.readouterr().err
     assert str(file) in told
     assert SECRET not in told

@@ -13,21 +13,30 @@ from headrace.clients.flows import (
     admin,
     alter,
     attachments,
+    cluster_admin,
     groups,
     metadata,
     offsets,
     scram,
     stopping,
+    transaction_admin,
 )
 from headrace.clients.flows.admin import ClusterDescription, ConfigEntry, NewTopic, ResourceType
 from headrace.clients.flows.alter import ConfigChange, ConfigOperation
 from headrace.clients.flows.attachments import Attachments
 from headrace.clients.flows.cluster import TopicMetadata
+from headrace.clients.flows.cluster_admin import BrokerFeatures, LogDirDescription
 from headrace.clients.flows.effects import ClientState, Flow
 from headrace.clients.flows.groups import GroupDescription, GroupListing, MemberDescription
 from headrace.clients.flows.offsets import OffsetAndMetadata
 from headrace.clients.flows.scram import UserDescription
 from headrace.clients.flows.stopping import StopOutcome
+from headrace.clients.flows.transaction_admin import (
+    HangingTransaction,
+    ProducerState,
+    TransactionDescription,
+    TransactionListing,
+)
 from headrace.clients.strategies import Strategies, check_configs, configs_of
 from headrace.config.options import Value, render_value
 from headrace.config.units import plain_number
@@ -147,6 +156,14 @@ class AdminCore:
         """Describe the cluster."""
         return admin.describe_cluster(self._state)
 
+    def features(self) -> Flow[BrokerFeatures]:
+        """Tell what a broker speaks."""
+        return cluster_admin.describe_features()
+
+    def log_dirs(self) -> Flow[list[LogDirDescription]]:
+        """Describe log directories."""
+        return cluster_admin.describe_log_dirs(self._state)
+
     # Groups
 
     def groups(self) -> Flow[list[GroupListing]]:
@@ -236,6 +253,50 @@ class AdminCore:
     ) -> Flow[dict[TopicPartition, int]]:
         """Commit other offsets for a group without members."""
         return reset_offsets(self._state, group, reset, dry_run=dry_run)
+
+    # Transactions
+
+    def transactions(
+        self, states: Iterable[str], producer_ids: Iterable[int], longer_than_ms: int | None
+    ) -> Flow[list[TransactionListing]]:
+        """List transactional ids."""
+        return transaction_admin.list_transactions(
+            self._state,
+            states=_names(states),
+            producer_ids=list(producer_ids),
+            longer_than_ms=-1 if longer_than_ms is None else longer_than_ms,
+        )
+
+    def describe_transaction(self, transactional_id: str) -> Flow[TransactionDescription]:
+        """Describe a transactional id."""
+        return transaction_admin.describe_transaction(self._state, transactional_id)
+
+    def fence_producer(self, transactional_id: str) -> Flow[None]:
+        """Shut out the owner of a transactional id that exists."""
+        yield from transaction_admin.describe_transaction(self._state, transactional_id)
+        yield from transaction_admin.fence_producer(self._state, transactional_id)
+
+    def producers(self, partition: TopicPartition) -> Flow[list[ProducerState]]:
+        """Describe the producers that a partition remembers."""
+        found = yield from transaction_admin.describe_producers(self._state, [partition])
+        return found[partition]
+
+    def hanging_transactions(
+        self, topics: str | Iterable[str] | None, idle_since_ms: int
+    ) -> Flow[list[HangingTransaction]]:
+        """Find transactions that no coordinator will end."""
+        if topics is None:
+            topics = yield from self.topics(internal=True)
+        partitions = yield from topic_partitions(self._state, _names(topics))
+        return (
+            yield from transaction_admin.find_hanging(
+                self._state, partitions, idle_since_ms=idle_since_ms
+            )
+        )
+
+    def abort_hanging(self, partition: TopicPartition, start_offset: int) -> Flow[ProducerState]:
+        """End a hanging transaction in one partition."""
+        return transaction_admin.abort_hanging(self._state, partition, start_offset)
 
     # Users
 

@@ -1,0 +1,117 @@
+"""Brokers as an administrator sees them: their log directories, the APIs they speak, what they have agreed on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace import __version__
+from headrace.clients.flows import metadata
+from headrace.clients.flows.effects import ANY_NODE, Call, ClientState, Flow, ask
+from headrace.errors import ApiError, ErrorCode
+from headrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from headrace.protocol.messages.describe_log_dirs import (
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+)
+from headrace.types import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class LogDirDescription:
+    """A directory in which a broker keeps partitions."""
+
+    broker: int
+    """Node id."""
+    path: str
+    error: ErrorCode
+    """NONE, or KAFKA_STORAGE_ERROR where the directory has failed."""
+    total_bytes: int | None
+    """Of the file system; None where the broker does not tell."""
+    usable_bytes: int | None
+    """What is left of that."""
+    sizes: dict[TopicPartition, int]
+    """Bytes of each partition in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureLevel:
+    """A feature that brokers of a cluster agree on, as `metadata.version` or `transaction.version`."""
+
+    name: str
+    level: int
+    """What the cluster has agreed on; 0 for nothing yet."""
+    min_level: int | None
+    max_level: int | None
+    """What the broker could do; None where it does not tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerFeatures:
+    """What a broker speaks."""
+
+    apis: dict[int, tuple[int, int]]
+    """API key to the lowest and the highest version."""
+    features: tuple[FeatureLevel, ...]
+    is_headrace: bool
+
+
+def describe_log_dirs(
+    state: ClientState, nodes: list[int] | None = None
+) -> Flow[list[LogDirDescription]]:
+    """Ask brokers for their log directories.
+
+    Args:
+        state: The client's state.
+        nodes: Whom to ask; None is every broker.
+
+    Raises:
+        ApiError: CLUSTER_AUTHORIZATION_FAILED: that takes the right to describe the cluster.
+    """
+    yield from metadata.refresh(state, ())
+    found = []
+    for node in sorted(state.metadata.brokers) if nodes is None else nodes:
+        call = Call(request=DescribeLogDirsRequest(topics=None), node=node)
+        response = yield from ask(call, DescribeLogDirsResponse)
+        if response.error_code:
+            text = ErrorCode(response.error_code).description
+            raise ApiError.for_code(response.error_code, f"log directories of {node}: {text}")
+        found += [_directory(node, result) for result in response.results]
+    return found
+
+
+def _directory(node: int, result: DescribeLogDirsResult) -> LogDirDescription:
+    return LogDirDescription(
+        node,
+        result.log_dir,
+        ErrorCode(result.error_code),
+        result.total_bytes if result.total_bytes >= 0 else None,
+        result.usable_bytes if result.usable_bytes >= 0 else None,
+        {
+            TopicPartition(topic.name, partition.partition_index): partition.partition_size
+            for topic in result.topics
+            for partition in topic.partitions
+            if not partition.is_future_key
+        },
+    )
+
+
+def describe_features(node: int = ANY_NODE) -> Flow[BrokerFeatures]:
+    """Ask a broker for the versions of APIs and features that it speaks."""
+    request = ApiVersionsRequest(
+        client_software_name="headrace", client_software_version=__version__
+    )
+    response = yield from ask(Call(request=request, node=node), ApiVersionsResponse)
+    levels = {each.name: each.max_version_level for each in response.finalized_features}
+    # To a client of this version brokers do not tell of what begins at level 0.
+    ranges = {
+        each.name: (each.min_version, each.max_version) for each in response.supported_features
+    }
+    return BrokerFeatures(
+        {each.api_key: (each.min_version, each.max_version) for each in response.api_keys},
+        tuple(
+            FeatureLevel(name, levels.get(name, 0), *ranges.get(name, (None, None)))
+            for name in sorted(levels.keys() | ranges)
+        ),
+        bool(response.headrace_extensions),
+    )

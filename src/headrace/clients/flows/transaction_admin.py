@@ -1,0 +1,339 @@
+"""Transactions as an administrator sees them: which there are, which hang, and how they are ended."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, cast
+
+from headrace.clients.flows import metadata
+from headrace.clients.flows.coordinator import (
+    LOST_COORDINATOR_ERRORS,
+    TRANSACTION_KEY_TYPE,
+    find_coordinator,
+    forget,
+    raise_for,
+)
+from headrace.clients.flows.effects import Call, ClientState, Flow, ask
+from headrace.clients.flows.routing import Answer, ask_leaders, by_topic
+from headrace.clients.flows.transactions import TransactionalProducer, init_producer_id
+from headrace.errors import ApiError, ErrorCode, HeadraceError, ProtocolError, TransportError
+from headrace.protocol.codec import Message
+from headrace.protocol.messages.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    TopicRequest,
+)
+from headrace.protocol.messages.describe_transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    TransactionState,
+)
+from headrace.protocol.messages.list_transactions import (
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+)
+from headrace.protocol.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from headrace.types import TopicPartition
+
+FENCING_TIMEOUT_MS: Final = 1
+"""Of the producer that takes an id over only to end what its owner left open, as in Kafka's tools."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionListing:
+    """A transactional id as its coordinator lists it."""
+
+    transactional_id: str
+    producer_id: int
+    state: str
+    """Kafka's name: "Ongoing", "CompleteCommit", ..."""
+    coordinator: int
+    """Node id of the broker that listed it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionDescription:
+    """A transactional id and its last transaction."""
+
+    transactional_id: str
+    state: str
+    coordinator: int
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    start_time_ms: int | None
+    """When the transaction began, milliseconds since 1970; None if none is open."""
+    partitions: tuple[TopicPartition, ...]
+    """What the open transaction has written to."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerState:
+    """What a partition remembers of an idempotent or transactional producer."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp_ms: int
+    """The time of its last record, milliseconds since 1970; -1 where it is not known."""
+    coordinator_epoch: int
+    """Of the coordinator that ended its last transaction here; -1 if none has."""
+    transaction_start_offset: int | None
+    """Where its open transaction begins; None if none is open."""
+
+
+@dataclass(frozen=True, slots=True)
+class HangingTransaction:
+    """A transaction that is open in a partition, and that no coordinator will end."""
+
+    partition: TopicPartition
+    producer: ProducerState
+    transactional_id: str | None
+    """The id that the producer has now; None if no coordinator knows the producer."""
+
+
+def list_transactions(
+    state: ClientState,
+    *,
+    states: Collection[str] = (),
+    producer_ids: Collection[int] = (),
+    longer_than_ms: int = -1,
+) -> Flow[list[TransactionListing]]:
+    """Ask every broker for the transactional ids that it coordinates; sorted by name.
+
+    Args:
+        state: The client's state.
+        states: Only those in one of these states; all if there are none.
+        producer_ids: Only those of these producers; all if there are none.
+        longer_than_ms: Only open transactions that began longer ago; -1 for all.
+
+    Raises:
+        ApiError: A broker refuses; INVALID_REQUEST if a state has no such name.
+    """
+    yield from metadata.refresh(state, ())
+    nodes = sorted(state.metadata.brokers)
+    request = ListTransactionsRequest(
+        state_filters=list(states),
+        producer_id_filters=list(producer_ids),
+        duration_filter=longer_than_ms,
+    )
+    outcomes = yield tuple(Call(request=request, node=node) for node in nodes)
+    found: dict[str, TransactionListing] = {}
+    for node, outcome in zip(nodes, outcomes, strict=True):
+        if isinstance(outcome, HeadraceError):
+            raise outcome
+        if not isinstance(outcome, ListTransactionsResponse):
+            raise ProtocolError(
+                f"expected a ListTransactionsResponse, got {type(outcome).__name__}"
+            )
+        raise_for(outcome.error_code, f"broker {node} cannot list its transactions")
+        if outcome.unknown_state_filters:
+            names = ", ".join(outcome.unknown_state_filters)
+            raise ApiError.for_code(
+                ErrorCode.INVALID_REQUEST, f"no state of transactions is called {names}"
+            )
+        for each in outcome.transaction_states:
+            found[each.transactional_id] = TransactionListing(
+                each.transactional_id, each.producer_id, each.transaction_state, node
+            )
+    return [found[name] for name in sorted(found)]
+
+
+def describe_transaction(state: ClientState, transactional_id: str) -> Flow[TransactionDescription]:
+    """Ask the coordinator of a transactional id for its state.
+
+    Raises:
+        ApiError: TRANSACTIONAL_ID_NOT_FOUND, TRANSACTIONAL_ID_AUTHORIZATION_FAILED.
+    """
+    backoff = state.backoff()
+    request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
+    while True:
+        node = yield from find_coordinator(state, transactional_id, TRANSACTION_KEY_TYPE)
+        try:
+            response = yield from ask(
+                Call(request=request, node=node), DescribeTransactionsResponse
+            )
+        except TransportError as error:
+            forget(state, transactional_id, TRANSACTION_KEY_TYPE)
+            yield backoff.after(error)
+            continue
+        if len(response.transaction_states) != 1:
+            raise ProtocolError(
+                f"the coordinator left transactional id {transactional_id!r} out of its answer"
+            )
+        [found] = response.transaction_states
+        if not found.error_code:
+            return _description(found, node)
+        text = f"transactional id {transactional_id!r}: {ErrorCode(found.error_code).description}"
+        refusal = ApiError.for_code(found.error_code, text)
+        if not refusal.retriable:
+            raise refusal
+        if refusal.code in LOST_COORDINATOR_ERRORS:
+            forget(state, transactional_id, TRANSACTION_KEY_TYPE)
+        yield backoff.after(refusal)
+
+
+def _description(found: TransactionState, node: int) -> TransactionDescription:
+    began = found.transaction_start_time_ms
+    return TransactionDescription(
+        found.transactional_id,
+        found.transaction_state,
+        node,
+        found.producer_id,
+        found.producer_epoch,
+        found.transaction_timeout_ms,
+        began if began >= 0 else None,
+        tuple(
+            TopicPartition(topic.topic, number)
+            for topic in found.topics
+            for number in topic.partitions
+        ),
+    )
+
+
+def fence_producer(state: ClientState, transactional_id: str) -> Flow[None]:
+    """Take a transactional id over and leave it: what its owner has open is aborted, and the owner is shut out.
+
+    Raises:
+        ApiError: The coordinator refuses.
+    """
+    who = TransactionalProducer(transactional_id, FENCING_TIMEOUT_MS)
+    yield from init_producer_id(state, who)
+
+
+def describe_producers(
+    state: ClientState, partitions: Iterable[TopicPartition]
+) -> Flow[dict[TopicPartition, list[ProducerState]]]:
+    """Ask the leaders of partitions which producers they remember.
+
+    Raises:
+        ApiError: The first partition that refuses.
+    """
+
+    def build(part: Mapping[TopicPartition, object]) -> Message:
+        return DescribeProducersRequest(
+            topics=[
+                TopicRequest(name=name, partition_indexes=list(numbers))
+                for name, numbers in by_topic(part).items()
+            ]
+        )
+
+    found = yield from ask_leaders(state, dict.fromkeys(partitions), build, _producers)
+    return cast("dict[TopicPartition, list[ProducerState]]", found)
+
+
+def _producers(response: Message) -> list[Answer]:
+    assert isinstance(response, DescribeProducersResponse)
+    return [
+        Answer(
+            TopicPartition(topic.name, partition.partition_index),
+            partition.error_code,
+            [
+                ProducerState(
+                    each.producer_id,
+                    each.producer_epoch,
+                    each.last_sequence,
+                    each.last_timestamp,
+                    each.coordinator_epoch,
+                    each.current_txn_start_offset if each.current_txn_start_offset >= 0 else None,
+                )
+                for each in partition.active_producers
+            ],
+        )
+        for topic in response.topics
+        for partition in topic.partitions
+    ]
+
+
+def find_hanging(
+    state: ClientState, partitions: Iterable[TopicPartition], *, idle_since_ms: int
+) -> Flow[list[HangingTransaction]]:
+    """Find transactions that are open in partitions, and of which no coordinator knows there.
+
+    Args:
+        state: The client's state.
+        partitions: Where to look.
+        idle_since_ms: A transaction counts if its last record is older than this time, milliseconds since 1970.
+    """
+    wanted = list(partitions)
+    found = (yield from describe_producers(state, wanted)) if wanted else {}
+    suspects = [
+        (where, producer)
+        for where in sorted(found)
+        for producer in found[where]
+        if producer.transaction_start_offset is not None
+        and producer.last_timestamp_ms < idle_since_ms
+    ]
+    if not suspects:
+        return []
+    producer_ids = sorted({producer.producer_id for _, producer in suspects})
+    listings = yield from list_transactions(state, producer_ids=producer_ids)
+    described: dict[int, TransactionDescription] = {}
+    for each in listings:
+        try:
+            description = yield from describe_transaction(state, each.transactional_id)
+        except ApiError as error:
+            if error.code != ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+                raise
+            continue  # it expired meanwhile
+        described[each.producer_id] = description
+    return [
+        HangingTransaction(where, producer, None if known is None else known.transactional_id)
+        for where, producer in suspects
+        for known in [described.get(producer.producer_id)]
+        if known is None or where not in known.partitions
+    ]
+
+
+def abort_hanging(
+    state: ClientState, partition: TopicPartition, start_offset: int
+) -> Flow[ProducerState]:
+    """Write an abort marker for the transaction that begins at an offset of a partition.
+
+    Returns:
+        The producer whose transaction it was.
+
+    Raises:
+        ApiError: INVALID_TXN_STATE: no open transaction begins there. CLUSTER_AUTHORIZATION_FAILED, or what else the
+            leader refuses with.
+    """
+    found = yield from describe_producers(state, [partition])
+    owner = next(
+        (each for each in found[partition] if each.transaction_start_offset == start_offset), None
+    )
+    if owner is None:
+        raise ApiError.for_code(
+            ErrorCode.INVALID_TXN_STATE,
+            f"{partition}: no open transaction begins at offset {start_offset}",
+        )
+    marker = WritableTxnMarker(
+        producer_id=owner.producer_id,
+        producer_epoch=owner.producer_epoch,
+        transaction_result=False,
+        topics=[
+            WritableTxnMarkerTopic(name=partition.topic, partition_indexes=[partition.partition])
+        ],
+        coordinator_epoch=max(owner.coordinator_epoch, 0),
+    )
+
+    def build(_part: Mapping[TopicPartition, object]) -> Message:
+        return WriteTxnMarkersRequest(markers=[marker])
+
+    yield from ask_leaders(state, {partition: None}, build, _marked)
+    return owner
+
+
+def _marked(response: Message) -> list[Answer]:
+    assert isinstance(response, WriteTxnMarkersResponse)
+    return [
+        Answer(TopicPartition(topic.name, part.partition_index), part.error_code, None)
+        for marker in response.markers
+        for topic in marker.topics
+        for part in topic.partitions
+    ]
