@@ -112,8 +112,8 @@ def add(name: str, settings: Mapping[str, str], *, replace: bool = False) -> Non
     for key, value in settings.items():
         if is_secret(key) and value and not has_reference(value):
             raise ConfigError(
-                f"{key}: contexts hold no secrets. Refer to one: ${{env:NAME}}, or ${{file:/path}} for a file that only "
-                "you can read"
+                f"{key}: contexts hold no secrets. Refer to one: ${{env:NAME}}, or ${{file:/path}} for a file that "
+                "only you can read"
             )
     _write(path, "".join(_line(key, value) for key, value in settings.items()))
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from headrace.cli._complete import complete_groups
 from headrace.cli._options import client_options, open_client
 from headrace.cli._outcomes import print_outcomes
 from headrace.cli._output import say
@@ -24,7 +25,7 @@ _WORDS: Final[dict[StopOutcome, str]] = {
 
 
 @click.command("stop-member")
-@click.argument("name", metavar="GROUP")
+@click.argument("name", metavar="GROUP", shell_complete=complete_groups)
 @click.argument("members", nargs=-1, metavar="[MEMBER]...")
 @click.option(
     "-i", "--instance", "instances", multiple=True, metavar="NAME", help="A static member."

@@ -113,6 +113,7 @@ def broker() -> Iterator[Broker]:
                 ("kafka_dlt-original-topic", b"t"),
                 ("kafka_dlt-original-partition", bytes(4)),
                 ("kafka_dlt-original-offset", bytes(8)),
+                ("kafka_dlt-original-timestamp", bytes(8)),
                 (letters.ATTEMPTS, b"3"),
                 (letters.REDRIVES, b"1"),
             ],
