@@ -122,6 +122,33 @@ def test_b1_assignment_and_committed_wait_until_they_are_known(place, name) -> N
     assert consumer.subscription() == {name}
 
 
+@pytest.mark.usefixtures("protocol")
+def test_b1_committed_covers_everything_consumed(place, name) -> None:
+    zero = zero_of(place, name)
+    other = zero_of(place, f"{name}-other")
+    consumer = place.consumer(name, enable_auto_commit=False)
+    consumer.subscribe([zero.topic])
+    read_all(consumer, 10)
+    consumer.commit({zero: 7})
+    consumer.subscribe([other.topic])
+    until(lambda: consumer.assignment() == [other])
+    found = consumer.committed()
+    assert {at: offset and offset.offset for at, offset in found.items()} == {zero: 7, other: None}
+
+
+@pytest.mark.usefixtures("protocol")
+def test_b1_going_back_to_what_is_committed(place, name) -> None:
+    zero = zero_of(place, name)
+    consumer = place.consumer(name, enable_auto_commit=False)
+    consumer.subscribe([name])
+    read_all(consumer, 10)
+    consumer.seek_to_committed()
+    assert numbers(read_all(consumer, 10)) == list(range(10)), "nothing is committed"
+    consumer.commit({zero: 6})
+    consumer.seek_to_committed()
+    assert numbers(read_all(consumer, 4)) == [6, 7, 8, 9]
+
+
 def test_b1_callbacks_on_assign_revoke_and_lost(place, name) -> None:
     zero = zero_of(place, name)
     member = Member(place, name, [name], max_poll_interval_ms=6_000)
@@ -152,8 +179,22 @@ def test_b1_one_may_choose_partitions_oneself(place, name) -> None:
 
 def test_b1_distinct_errors(place, name) -> None:
     zero = zero_of(place, name)
-    with pytest.raises(NoSubscriptionError):
-        place.consumer(name).poll(0)
+    idle = place.consumer(name)
+    calls = (
+        lambda: idle.poll(0),
+        idle.commit,
+        idle.commit_async,
+        idle.assignment,
+        idle.committed,
+        idle.lag,
+        idle.seek_to_committed,
+        lambda: idle.position(zero),
+        lambda: idle.seek(zero, 0),
+        lambda: idle.pause([zero]),
+    )
+    for call in calls:
+        with pytest.raises(NoSubscriptionError):
+            call()
     consumer = place.consumer(name, auto_offset_reset="none", enable_auto_commit=False)
     consumer.assign([zero])
     with pytest.raises(ConflictingSubscriptionError):
