@@ -21,7 +21,7 @@ from headrace.clients.blocking import (
 )
 from headrace.clients.config import ClientConfig, ConsumerConfig, parse_config
 from headrace.clients.flows.leader_epochs import epoch_ends
-from headrace.errors import ApiError, ConfigError, ErrorCode
+from headrace.errors import ApiError, ConfigError, ErrorCode, TransportError
 from headrace.records.batch import HEADER_SIZE, BatchHeader
 from headrace.spark.options.reader import ClientOptions
 from headrace.spark.source.offsets import LogEnd, TopicDescription
@@ -53,6 +53,33 @@ def ask_again(ask: Callable[[], T], is_whole: Callable[[T], bool]) -> T:
         time.sleep(pause_s)
         answer = ask()
     return answer
+
+
+FIRST_CONTACT_S: Final = 5.0
+"""How long a read or a write tries to reach its first broker: a refused connection is more often a wrong address."""
+STREAM_CONTACT_S: Final = 10.0
+"""The same for each Python worker that plans the batches of a stream which is written."""
+_CONTACT_PAUSE_S: Final = 0.25
+
+
+def reach(client: BlockingClient, within_s: float = FIRST_CONTACT_S) -> None:
+    """Make sure that some broker answers, before a job is planned; later outages are waited for much longer.
+
+    Raises:
+        TransportError: No broker does; one that neither answers nor refuses is waited for until `request.timeout.ms`.
+    """
+    deadline = time.monotonic() + within_s
+    while True:
+        try:
+            client.connect()
+        except TransportError as error:
+            if time.monotonic() + _CONTACT_PAUSE_S >= deadline:
+                raise TransportError(
+                    f"{error}: see whether a broker runs there, and whether kafka.bootstrap.servers is right"
+                ) from error
+            time.sleep(_CONTACT_PAUSE_S)
+        else:
+            return
 
 
 class SourceClient(Protocol):
@@ -108,6 +135,17 @@ class ClusterClient:
         )
         self._sizes: dict[TopicPartition, float] = {}
         self._client = BlockingClient(options.bootstrap, **_common(self._config))
+        self._is_reached = False
+
+    def reach(self) -> None:
+        """Make sure, at the first call, that some broker answers within seconds.
+
+        Raises:
+            TransportError: No broker does.
+        """
+        if not self._is_reached:
+            reach(self._client)
+            self._is_reached = True
 
     def topology(self, names: Sequence[str] | None) -> dict[str, TopicDescription]:
         """See `SourceClient`."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 
 from headrace.errors import ConfigError
+from headrace.spark.errors import short_tracebacks
 from headrace.spark.worker import freeze_imports
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 NAME = "headrace"
 
 
+@short_tracebacks
 class HeadraceDataSource(DataSource):
     """Topics of Headrace, or of any cluster that speaks the Kafka protocol, as a PySpark source and sink.
 

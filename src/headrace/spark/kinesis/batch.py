@@ -9,7 +9,9 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from headrace.core.lease.checkpoint import TRIM_HORIZON, Checkpoint
+from headrace.kinesis.client.backoff import FIRST_CONTACT_MS
 from headrace.kinesis.reading.shards import StreamShards
+from headrace.spark.errors import short_tracebacks
 from headrace.spark.kinesis.access import Access, access
 from headrace.spark.kinesis.lineage import initial
 from headrace.spark.kinesis.offsets import Shards
@@ -17,6 +19,7 @@ from headrace.spark.kinesis.options import ReadOptions
 from headrace.spark.kinesis.tasks import ShardRead, ShardTask, packed, read_shards, task_count
 
 
+@short_tracebacks
 class KinesisBatchReader(DataSourceReader):
     """Reads all shards up to the time of planning, or `endingTimestamp`; each in order, parents beside children."""
 
@@ -42,7 +45,7 @@ async def _plan(here: Access, options: ReadOptions) -> list[InputPartition]:
     reads: list[ShardRead] = []
     for stream, starting in options.streams.items():
         shards = StreamShards(await here.client(options.aws), stream)
-        await shards.describe()
+        await shards.describe(answer_within_ms=FIRST_CONTACT_MS)
         infos = await shards.list_shards()
         begin = initial(infos, starting, now_ms)
         reads += [

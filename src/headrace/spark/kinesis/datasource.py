@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 
 from headrace.errors import ConfigError
+from headrace.spark.errors import short_tracebacks
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
+@short_tracebacks
 class KinesisDataSource(DataSource):
     """Streams of Amazon Kinesis as a PySpark source and sink; see `docs/spark-kinesis.md`."""
 

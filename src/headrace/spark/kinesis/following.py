@@ -10,6 +10,7 @@ from typing import Final
 
 from headrace.core.lease.checkpoint import SHARD_END
 from headrace.core.lease.lease import HashRange
+from headrace.kinesis.client.backoff import FIRST_CONTACT_MS
 from headrace.kinesis.client.streams import stream_name
 from headrace.kinesis.reading.shards import ShardInfo, StreamDescription, StreamShards
 from headrace.spark.kinesis.access import Access
@@ -46,7 +47,8 @@ class Following:
     async def describe(self) -> StreamDescription:
         """Return what the stream is, as it was found first."""
         if self._description is None:
-            self._description = await (await self._api()).describe()
+            api = await self._api()
+            self._description = await api.describe(answer_within_ms=FIRST_CONTACT_MS)
         return self._description
 
     async def is_that_of(self, part: StreamPart) -> bool:

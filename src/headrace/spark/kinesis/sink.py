@@ -21,6 +21,7 @@ from headrace.kinesis.client.settings import AwsSettings
 from headrace.kinesis.producing.producer import Producer
 from headrace.kinesis.producing.settings import MAX_RECORD_BYTES, ProducerSettings
 from headrace.kinesis.reading.shards import StreamShards
+from headrace.spark.errors import short_tracebacks
 from headrace.spark.kinesis.access import access
 from headrace.spark.kinesis.options import AWS_OPTIONS, KinesisOptionReader
 from headrace.spark.sink.columns import columns_of
@@ -181,6 +182,8 @@ def _column(batch: Any, name: str) -> Any:
     return (column.cast(pa.binary()) if name == "data" else column).to_pylist()
 
 
+STREAM_CONTACT_MS: Final = 10_000
+"""How long a Python worker that plans a write waits for its first answer."""
 _checked: set[tuple[AwsSettings, str]] = set()
 
 
@@ -190,10 +193,11 @@ def _check_stream(aws: AwsSettings, stream: str) -> None:
         return
     here = access()
     client = here.run(here.client(aws))
-    here.run(StreamShards(client, stream).describe())
+    here.run(StreamShards(client, stream).describe(answer_within_ms=STREAM_CONTACT_MS))
     _checked.add((aws, stream))
 
 
+@short_tracebacks
 class KinesisWriter(DataSourceArrowWriter):
     """At least once: a task that Spark repeats writes its rows again."""
 
@@ -206,6 +210,7 @@ class KinesisWriter(DataSourceArrowWriter):
         return self._rows.write(iterator)
 
 
+@short_tracebacks
 class KinesisStreamWriter(DataSourceStreamArrowWriter):
     """At least once: a batch that Spark repeats is written again."""
 

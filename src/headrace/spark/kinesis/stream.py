@@ -14,6 +14,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from headrace.errors import ConfigError
+from headrace.spark.errors import short_tracebacks
 from headrace.spark.kinesis.access import access
 from headrace.spark.kinesis.offsets import StreamOffset
 from headrace.spark.kinesis.options import ReadOptions
@@ -23,6 +24,7 @@ from headrace.spark.kinesis.tasks import RoundTask, read_round
 log = logging.getLogger(__name__)
 
 
+@short_tracebacks
 class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The face that Spark calls: JSON in and out. Nothing connects before the first call."""
 

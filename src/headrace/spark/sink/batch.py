@@ -9,10 +9,12 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from headrace.errors import ConfigError
+from headrace.spark.errors import short_tracebacks
 from headrace.spark.options.sink import SinkOptions
 from headrace.spark.sink.writing import RowWriter
 
 
+@short_tracebacks
 class HeadraceWriter(DataSourceArrowWriter):
     """At least once, or with `txnAppId` and `txnVersion` exactly once and all of it at once."""
 

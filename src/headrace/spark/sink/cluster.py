@@ -14,7 +14,7 @@ from headrace.clients.consumer.core import GroupMetadata
 from headrace.clients.drivers import Target
 from headrace.clients.flows.offsets import OffsetAndMetadata
 from headrace.errors import ApiError, ConfigError, ErrorCode, HeadraceError
-from headrace.spark.cluster import ask_again
+from headrace.spark.cluster import FIRST_CONTACT_S, ask_again, reach
 from headrace.spark.options.reader import ClientOptions
 from headrace.spark.options.sink import SinkOptions, producer_config, producer_properties
 from headrace.spark.sink.claims import claim_rows, kept_claim
@@ -138,8 +138,12 @@ def _shared_client(options: ClientOptions) -> BlockingClient:
 _checked: set[tuple[int, SinkOptions]] = set()
 
 
-def check_cluster(options: SinkOptions) -> None:
+def check_cluster(options: SinkOptions, within_s: float = FIRST_CONTACT_S) -> None:
     """See to it, once a process, that what is written to is there; before a job starts.
+
+    Args:
+        options: What the write was asked for.
+        within_s: How long connections may be refused.
 
     Raises:
         ConfigError: A topic is missing and not created by the broker, or the client may not see it.
@@ -149,6 +153,7 @@ def check_cluster(options: SinkOptions) -> None:
     if key in _checked:
         return
     client = open_cluster(options).client
+    reach(client, within_s)
     if options.topic is not None:
         _check_topic(client, options.topic)
     if options.exactly_once:

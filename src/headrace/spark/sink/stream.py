@@ -8,10 +8,12 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from headrace.spark.errors import short_tracebacks
 from headrace.spark.options.sink import SinkOptions
 from headrace.spark.sink.writing import RowWriter
 
 
+@short_tracebacks
 class HeadraceStreamWriter(DataSourceStreamArrowWriter):
     """Exactly once, or as `delivery` says. Spark makes a new one for each batch, and one for its commit."""
 

@@ -13,6 +13,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from headrace.errors import HeadraceError
+from headrace.spark.cluster import FIRST_CONTACT_S, STREAM_CONTACT_S
 from headrace.spark.options.sink import Once, SinkOptions
 from headrace.spark.sink.cluster import check_cluster, open_cluster
 from headrace.spark.sink.columns import check_columns, columns_of, content_size, rows_by_topic
@@ -49,7 +50,7 @@ class RowWriter:
         """
         freeze_imports()
         check_columns(columns_of(schema), options)
-        check_cluster(options)
+        check_cluster(options, STREAM_CONTACT_S if streaming else FIRST_CONTACT_S)
         self._options = options
         self._streaming = streaming
 

@@ -18,8 +18,10 @@ def source_client(options: SourceOptions) -> SourceClient:
 
     Raises:
         ConfigError: There is no such archive.
+        TransportError: No broker answers.
     """
     client = shared_client(options.client)
+    client.reach()
     if options.history is None:
         return client
     from headrace.spark.archive.history import History, HistoryClient  # noqa: PLC0415 - needs the extra `archive`

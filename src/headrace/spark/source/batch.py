@@ -10,6 +10,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from headrace.errors import ConfigError
 from headrace.spark.cluster import SourceClient
+from headrace.spark.errors import short_tracebacks
 from headrace.spark.options.source import SourceOptions
 from headrace.spark.source.access import pieces, read, source_client
 from headrace.spark.source.division import Division
@@ -26,6 +27,7 @@ from headrace.spark.source.tasks import ReadTask, tasks
 log = logging.getLogger(__name__)
 
 
+@short_tracebacks
 class HeadraceBatchReader(DataSourceReader):
     """Plans what a batch read covers and reads it in tasks.
 

@@ -1,0 +1,81 @@
+"""A wrong address ends a read or a write within seconds, and a broker that is about to start is waited for."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from headrace.errors import AuthenticationError, TransportError
+from headrace.spark import cluster
+from headrace.spark.options.sink import sink_options
+from headrace.spark.options.source import source_options
+from headrace.spark.sink import cluster as sink_cluster
+from headrace.spark.sink.cluster import check_cluster
+from headrace.spark.source.access import source_client
+from tests.fixtures.kafka import free_ports
+
+
+class Clock:
+    """Time that passes only where it is slept."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(cluster, "time", clock)
+    return clock
+
+
+def client(outcomes: list[Exception | None]) -> Any:
+    def connect() -> None:
+        outcome = outcomes.pop(0)
+        if outcome is not None:
+            raise outcome
+
+    return SimpleNamespace(connect=connect)
+
+
+def test_a_broker_that_comes_within_seconds_is_waited_for(clock: Clock) -> None:
+    cluster.reach(client([TransportError("refused")] * 8 + [None]))
+    assert 0 < clock.now_s - 1000 < cluster.FIRST_CONTACT_S
+
+
+def test_one_that_does_not_come_ends_the_wait(clock: Clock) -> None:
+    refusals: list[Exception | None] = [TransportError("refused")] * 1000
+    with pytest.raises(TransportError, match=r"^refused: see whether a broker runs there"):
+        cluster.reach(client(refusals))
+    assert clock.now_s - 1000 <= cluster.FIRST_CONTACT_S
+    assert len(refusals) > 900
+
+
+def test_what_is_no_matter_of_time_ends_it_at_once(clock: Clock) -> None:
+    with pytest.raises(AuthenticationError):
+        cluster.reach(client([AuthenticationError("no such user")]))
+    assert clock.now_s == 1000
+
+
+def test_reads_and_writes_begin_with_it(clock: Clock) -> None:
+    nowhere = {"kafka.bootstrap.servers": f"127.0.0.1:{free_ports(1)[0]}"}
+    wrong = "Connection refused: see whether a broker runs there, and whether kafka.bootstrap.servers is right"
+    for streaming in (False, True):
+        with pytest.raises(TransportError, match=wrong):
+            source_client(source_options({**nowhere, "subscribe": "a"}, streaming=streaming))
+        before_s = clock.now_s
+        with pytest.raises(TransportError, match=wrong):
+            check_cluster(sink_options({**nowhere, "topic": "a"}, streaming=streaming), 2.0)
+        assert 0 < clock.now_s - before_s <= 2
+    for shared in (cluster._clients, sink_cluster._clients):
+        for each in shared.values():
+            each.close()
+        shared.clear()
