@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from headrace.clients.flows.offsets import OffsetAndMetadata
 from headrace.clients.producer.blocking import Producer
 from headrace.records.decoding import MAX_HEADERS
 from headrace.types import TopicPartition
@@ -20,6 +22,16 @@ MAX_LEFT: Final = 100
 """Letters that were left where they are, and of which it is said where that is; of the others only how many."""
 MAX_NAME: Final = 249
 """Characters of what such a letter names; no topic's name is longer."""
+
+
+_KEPT: Final = re.compile(r"kept=([0-9]{1,18})", re.ASCII)
+"""In the metadata of a committed offset: the first letter before it that was not sent back."""
+
+
+def kept_of(committed: OffsetAndMetadata) -> int | None:
+    """Return the offset of the first letter before a committed one that was not sent back; None if all were."""
+    found = _KEPT.fullmatch(committed.metadata)
+    return None if found is None else int(found[1])
 
 
 class Targets:
@@ -77,6 +89,7 @@ class Redrive:
         *,
         client: dict[str, Any],
         positions: Consumer,
+        before: Mapping[TopicPartition, OffsetAndMetadata] | None = None,
     ) -> None:
         """Connect to nothing yet.
 
@@ -86,13 +99,19 @@ class Redrive:
             options: Of the command: `dry_run`, `error_type`, `limit` and `max_redrives`.
             client: Properties of the producer.
             positions: Commits how far letters were sent back.
+            before: What was committed before; None is nothing.
         """
+        self._kept_before = {name: kept_of(each) for name, each in (before or {}).items()}
+        self._kept: dict[TopicPartition, int] = {}
+        """The first letter of each partition that this run has not sent."""
         self._targets = targets
         self._options = options
         large = {"recreate_topics": False, "max_request_size": LARGEST_RECORD_BYTES, **client}
         self._producer = Producer(bootstrap, serde="bytes", key_serde="bytes", **large)
         self._positions = positions
         self._done: dict[TopicPartition, int] = {}
+        self._seen: dict[TopicPartition, int] = {}
+        """Where this run began in each partition."""
         self._sent = self._passed_over = self._homeless = 0
         self._left: list[dict[str, Any]] = []
 
@@ -115,17 +134,21 @@ class Redrive:
 
     def _one(self, record: ConsumerRecord) -> None:
         target = self._targets.of(record)
+        name = TopicPartition(record.topic, record.partition)
+        self._seen.setdefault(name, record.offset)
         if self._is_passed_over(record):
             self._passed_over += 1
+            self._kept.setdefault(name, record.offset)
         elif target is None:
             self._leave(record)
+            self._kept.setdefault(name, record.offset)
             return
         else:
             if not self._options["dry_run"]:
                 headers = letters.redrive_headers(record)
                 self._producer.send(target, record.value, key=record.key, headers=headers)
             self._sent += 1
-        self._done[TopicPartition(record.topic, record.partition)] = record.offset + 1
+        self._done[name] = record.offset + 1
 
     def _is_passed_over(self, record: ConsumerRecord) -> bool:
         wanted = self._options["error_type"]
@@ -155,7 +178,16 @@ class Redrive:
         if self._done and not self._options["dry_run"]:
             self._producer.flush()
             self._positions.assign(self._done)
-            self._positions.commit(self._done)
+            self._positions.commit({name: self._position(name) for name in self._done})
+
+    def _position(self, name: TopicPartition) -> OffsetAndMetadata:
+        """Return how far a partition is done, with the first letter before that which was not sent."""
+        seen, done = self._seen[name], self._done[name]
+        kept = [self._kept[name]] if name in self._kept else []
+        before = self._kept_before.get(name)
+        if before is not None and not seen <= before < done:  # this run has not come by it
+            kept.append(before)
+        return OffsetAndMetadata(done, f"kept={min(kept)}" if kept else "")
 
 
 def _source(record: ConsumerRecord) -> str | None:

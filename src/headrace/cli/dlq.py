@@ -16,6 +16,7 @@ from headrace.cli._output import confirm, fail, print_json, print_table, say
 if TYPE_CHECKING:
     from headrace.clients.admin.blocking import Admin
     from headrace.clients.consumer.records import ConsumerRecord
+    from headrace.clients.flows.offsets import OffsetAndMetadata
     from headrace.types import TopicPartition
 
 GROUP: Final = "headrace-redrive"
@@ -152,13 +153,15 @@ def redrive(bootstrap: str, properties: dict[str, Any], *, as_json: bool, **opti
         raise click.UsageError(f"letters are not sent to {topic}, where they are")
     with _admin(bootstrap, properties) as admin, _consumer(bootstrap, properties) as consumer:
         existing = admin.topics() if any_topic else ()
-        start = {} if options["everything"] else _sent_back(admin, topic)
+        before = _committed(admin, topic)
+        start = {} if options["everything"] else {name: at.offset for name, at in before.items()}
         result = Redrive(
             bootstrap,
             Targets(topic, to=to, sources=sources, existing=existing),
             options,
             client={"client_id": CLIENT, **properties},
             positions=_consumer(bootstrap, properties),
+            before=before,
         ).run(_letters(consumer, topic, start))
     if as_json:
         print_json({"topic": topic, "dry_run": options["dry_run"], **result})
@@ -171,7 +174,11 @@ def redrive(bootstrap: str, properties: dict[str, Any], *, as_json: bool, **opti
 
 @dlq.command("purge")
 @_topic_options
-@click.option("--sent", is_flag=True, help="Only those that were sent back.")
+@click.option(
+    "--sent",
+    is_flag=True,
+    help="Only those that were sent back: in each partition up to the first letter that a redrive did not send.",
+)
 @click.option("--dry-run", is_flag=True, help="Tell what would be deleted, and delete nothing.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @client_options
@@ -184,16 +191,18 @@ def purge(bootstrap: str, properties: dict[str, Any], *, as_json: bool, **option
     with _admin(bootstrap, properties) as admin, _consumer(bootstrap, properties) as consumer:
         partitions = consumer.partitions_for(topic)
         begins, ends = consumer.begin_offsets(partitions), consumer.end_offsets(partitions)
-        before = _sent_back(admin, topic) if options["sent"] else ends
+        before = _all_sent(admin, topic) if options["sent"] else ends
         before = {name: min(at, ends[name]) for name, at in before.items() if at > begins[name]}
         count = sum(at - begins[name] for name, at in before.items())
         if count and not options["dry_run"]:
             _confirm(f"Delete {count} records of {topic}?", yes=options["yes"])
             admin.truncate(topic, {name.partition: at for name, at in before.items()})
+    kept = sum(ends.values()) - sum(begins.values()) - count
     if as_json:
-        print_json({"topic": topic, "dry_run": options["dry_run"], "deleted": count})
+        print_json({"topic": topic, "dry_run": options["dry_run"], "deleted": count, "kept": kept})
     else:
-        say(f"{count} {'would be deleted' if options['dry_run'] else 'deleted'}")
+        stays = f", {kept} stay" if options["sent"] else ""
+        say(f"{count} {'would be deleted' if options['dry_run'] else 'deleted'}{stays}")
 
 
 def _of_homeless(topic: str, count: int, left: list[dict[str, Any]]) -> str:
@@ -267,8 +276,23 @@ def _text(data: bytes | None) -> str | None:
 
 
 def _sent_back(admin: Admin, topic: str) -> dict[TopicPartition, int]:
-    """Return how far letters were sent back."""
-    return {name: at.offset for name, at in admin.offsets(GROUP).items() if name.topic == topic}
+    """Return how far letters were sent back, or passed over."""
+    return {name: at.offset for name, at in _committed(admin, topic).items()}
+
+
+def _all_sent(admin: Admin, topic: str) -> dict[TopicPartition, int]:
+    """Return before which offset of each partition all letters were sent back."""
+    from headrace.cli._redrive import kept_of  # noqa: PLC0415 - not for `--help`
+
+    found = {}
+    for name, at in _committed(admin, topic).items():
+        kept = kept_of(at)
+        found[name] = at.offset if kept is None else min(at.offset, kept)
+    return found
+
+
+def _committed(admin: Admin, topic: str) -> dict[TopicPartition, OffsetAndMetadata]:
+    return {name: at for name, at in admin.offsets(GROUP).items() if name.topic == topic}
 
 
 def _confirm(question: str, *, yes: bool) -> None:

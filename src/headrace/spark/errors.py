@@ -35,7 +35,7 @@ _CALLED_BY_SPARK: Final = (
 
 
 def short_tracebacks(faced: C) -> C:
-    """Have the methods that Spark calls raise a `HeadraceError` without the frames below; so does what `read` returns."""
+    """Have the methods that Spark calls raise a `HeadraceError` without the frames below them."""
     for name in _CALLED_BY_SPARK:
         method = vars(faced).get(name)
         if method is not None:

@@ -182,6 +182,45 @@ def test_letters_that_are_passed_over(broker: Broker) -> None:
     assert (result["sent"], result["passed_over"]) == (3, 1)
 
 
+def purge_sent(broker: Broker, *arguments: str) -> tuple[int, int]:
+    done = run(broker, "purge", "orders", "--sent", "--yes", "--format", "json", *arguments)
+    said = json.loads(done.out)
+    return said["deleted"], said["kept"]
+
+
+def test_letters_that_a_redrive_has_passed_over_are_not_purged_as_sent(broker: Broker) -> None:
+    keys = [letter_of("orders", error=KeyError("x")) for _ in range(2)]
+    values_ = letter_of("orders")
+    write(broker, DLQ, (b"0", keys[0]), (b"1", values_), (b"2", keys[1]), (b"3", values_))
+    assert purge_sent(broker) == (0, 4)
+    redrive(broker, "orders", "--error-type", "KeyError")
+    assert values(broker, "orders") == [b"0", b"2"]
+    assert purge_sent(broker, "--dry-run") == (1, 3)
+    assert purge_sent(broker) == (1, 3)
+    assert values(broker, DLQ) == [b"1", b"2", b"3"]
+
+    redrive(broker, "orders", "--all", "--limit", "1")
+    assert values(broker, "orders")[2:] == [b"1"]
+    assert purge_sent(broker) == (1, 2)
+    write(broker, DLQ, (b"4", keys[0]), (b"5", values_))
+    redrive(broker, "orders", "--error-type", "ValueError")
+    assert values(broker, "orders")[3:] == [b"3", b"5"]
+    assert purge_sent(broker) == (0, 4)
+    redrive(broker, "orders", "--all")
+    assert purge_sent(broker) == (4, 0)
+    assert values(broker, DLQ) == []
+
+
+def test_a_letter_that_may_go_nowhere_is_not_purged_as_sent(broker: Broker) -> None:
+    write(broker, DLQ, (b"0", letter_of("payments")), (b"1", letter_of("orders")))
+    redrive(broker, "orders", code=1)
+    assert values(broker, "orders") == [b"1"]
+    assert purge_sent(broker) == (0, 2)
+    redrive(broker, "orders", "--all", "--from", "payments")
+    redrive(broker, "orders", "--all", "--to", "orders")
+    assert purge_sent(broker) == (2, 0)
+
+
 def test_a_topic_that_is_deleted_while_letters_go_back_is_not_created_again(broker: Broker) -> None:
     letter = headrace.ConsumerRecord(DLQ, 0, 0, 1, b"k", b"v", letter_of("orders"), 0)
 
