@@ -30,6 +30,13 @@ class Aside:
         self._before = before
         self._after = after
         self._threads = ThreadPoolExecutor(_THREADS, name)
+        self._at_work: list[None] = []
+        """An entry for each thread that is at work."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether a thread is at work; the interpreter would wait for it at its end."""
+        return bool(self._at_work)
 
     def run(self, work: Callable[[], Any], done: Callable[[Any], object]) -> Callable[[], object]:
         """Run `work` in a thread, and then `done` with what it returned on the loop.
@@ -38,13 +45,20 @@ class Aside:
             What gives it up: `work` is not begun any more, and `done` is not called.
         """
 
+        def at_work() -> Any:
+            self._at_work.append(None)
+            try:
+                return work()
+            finally:
+                self._at_work.pop()
+
         def finish(future: asyncio.Future[Any]) -> None:
             if not future.cancelled():
                 self._before()
                 done(future.result())
                 self._after()
 
-        future = self._loop.run_in_executor(self._threads, work)
+        future = self._loop.run_in_executor(self._threads, at_work)
         future.add_done_callback(finish)
         return future.cancel
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import sys
@@ -112,18 +113,6 @@ def server_limits(config: BrokerConfig, descriptors: int) -> ServerLimits:
     )
 
 
-def _recompress_aside(
-    hub: BrokerHub, broker: Broker, work: Callable[[], Any], done: Callable[[Any], object]
-) -> None:
-    """Run work on the records of a batch in a thread; the broker goes on with the outcome in a tick."""
-
-    def finish(outcome: Any) -> None:
-        done(outcome)
-        broker.tick(hub.now_ms)
-
-    hub.codecs.run(work, finish)
-
-
 class _Process:
     """One run of the server on its event loop."""
 
@@ -135,6 +124,8 @@ class _Process:
         self._stop = asyncio.Event()
         self._exit_code = EXIT_OK
         self._signals = 0
+        self._closed = False
+        """Whether the broker is not to be called any more."""
 
     async def main(self) -> int:
         """Open, serve, close."""
@@ -174,7 +165,7 @@ class _Process:
             on_failure=self._sync_failed,
         )
         broker.authenticator.run_aside = hub.aside.run
-        broker.recompressions.run_aside = partial(_recompress_aside, hub, broker)
+        broker.recompressions.run_aside = partial(self._recompress_aside, hub, broker)
         write_outs = self._write_out(loop, hub, broker)
         keys = KeyReader(loop, broker.authenticator, journal)
         for listener in self._listeners:
@@ -194,6 +185,22 @@ class _Process:
         await self._end(write_outs)
         await self._close(hub, broker, metadata)
         return self._exit_code
+
+    def _recompress_aside(
+        self,
+        hub: BrokerHub,
+        broker: Broker,
+        work: Callable[[], Any],
+        done: Callable[[Any], object],
+    ) -> None:
+        """Run work on the records of a batch in a thread; the broker goes on with the outcome in a tick."""
+
+        def finish(outcome: Any) -> None:
+            if not self._closed:
+                done(outcome)
+                broker.tick(hub.now_ms)
+
+        hub.codecs.run(work, finish)
 
     def _warn_of_few(self, descriptors: int, wanted: int) -> None:
         """Say that fewer connections are possible than there should be."""
@@ -249,6 +256,7 @@ class _Process:
         await hub.drain(_DRAIN_TIMEOUT_S)
         await hub.close_connections()
         hub.stop()
+        self._closed = True
         if hub.syncer.in_flight:
             self._journal.error("sync_stuck", action="ending without it")
             self._exit_code = EXIT_FAILED
@@ -261,6 +269,11 @@ class _Process:
                 clean, self._exit_code = False, EXIT_FAILED
         metadata.close()
         self._journal.info("server_stopped", clean=clean)
+        if hub.codecs.busy:
+            # A batch is compressed that nobody waits for any more; the interpreter would wait for that, for seconds.
+            logging.shutdown()
+            sys.stdout.flush()
+            os._exit(self._exit_code)
 
     def _signalled(self, number: signal.Signals) -> None:
         self._signals += 1

@@ -43,12 +43,14 @@ async def test_what_has_not_begun_at_the_end_is_left():
         aside.run(wait, finished.append)
     aside.run(lambda: finished.append("late"), finished.append)
     began.wait(10)
+    assert aside.busy
     aside.close()
     gate.set()
     async with asyncio.timeout(10):
         while len(finished) < 2:  # noqa: ASYNC110 - threads tell nobody
             await asyncio.sleep(0.01)
     assert finished == [None, None]
+    assert not aside.busy
 
 
 @on_loop
