@@ -288,6 +288,8 @@ class Printer:
             self._print(list(first))
             while not self._done():
                 self._print(self._consumer.poll(POLL_S))
+                if self._consumer.stopped:
+                    return  # by an administrator; what was printed was committed after the poll before
                 self._commit()
                 if reader_is_gone():
                     return

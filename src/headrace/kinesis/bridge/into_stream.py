@@ -141,6 +141,8 @@ class IntoStreamBridge:
         seen_s = time_s()
         while not stopping.is_set():
             records = await consumer.poll(_POLL_S)
+            if consumer.stopped:
+                return  # by an administrator, as the consumer has logged; other processes go on
             if records:
                 await self._copy(consumer, producer, records)
             elif self._uncommitted:
