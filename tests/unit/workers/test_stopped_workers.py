@@ -1,4 +1,4 @@
-"""An administrator stops the members of workers: handlers finish, positions are committed, the app ends with the last."""
+"""An administrator stops the members of workers: handlers finish, positions are committed, the last ends the app."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -37,6 +38,13 @@ def members(broker: Broker, group: str) -> list[str]:
     if group not in broker.groups():
         return []
     return [member.member_id for member in broker.group(group).members() if member.assignment]
+
+
+def consumers(app: App) -> list[Any]:
+    """The members of an app, in the order of its workers."""
+    service = app._service
+    assert service is not None
+    return [worker._source for worker in service.workers]
 
 
 def stop(broker: Broker, group: str, member: str) -> Awaitable[str]:
@@ -79,7 +87,7 @@ def test_a_worker_finishes_commits_and_leaves_and_its_app_ends(
             release.wait(WAIT_S)
             ended.append(value)
 
-        settings = {"heartbeat_interval_ms": 20} if protocol == "classic" else {}
+        settings: dict[str, Any] = {"heartbeat_interval_ms": 20} if protocol == "classic" else {}
         worker = app.worker(
             "orders",
             name="handle",
@@ -93,11 +101,8 @@ def test_a_worker_finishes_commits_and_leaves_and_its_app_ends(
         await until(lambda: begun)
         [member] = members(broker, "g")
         asked = stop(broker, "g", member)
-        await until(
-            lambda: (
-                app._service is not None and app._service.workers[0]._source._core._group.stopping
-            )
-        )
+        [consumer] = consumers(app)
+        await until(lambda: consumer._core._group.stopping)
         assert not ended
         assert not serving.done()
         gate.set()
@@ -132,9 +137,8 @@ def test_only_that_worker_of_that_process_ends(broker: Broker) -> None:
 
         serving = [asyncio.create_task(app.serve()) for app in apps]
         await until(lambda: len(members(broker, "orders")) == len(members(broker, "visits")) == 2)
-        both = apps[0]._service.workers
-        mine = {worker.settings.name: worker._source.group_metadata().member_id for worker in both}
-        assert await stop(broker, "orders", mine["orders 0"]) == "stopped"
+        mine = [consumer.group_metadata().member_id for consumer in consumers(apps[0])]
+        assert await stop(broker, "orders", mine[0]) == "stopped"
         await until(lambda: apps[0].status()["orders 0"].state == "stopped")
         assert apps[0].status()["visits 0"].state == "running"
         await until(lambda: len(members(broker, "orders")) == 1)
@@ -144,7 +148,7 @@ def test_only_that_worker_of_that_process_ends(broker: Broker) -> None:
         await until(lambda: len(handled) == 4)
         assert sorted(handled) == ["0 v", "1 o", "1 o", "1 v"]
         assert not serving[0].done()
-        assert await stop(broker, "visits", mine["visits 0"]) == "stopped"
+        assert await stop(broker, "visits", mine[1]) == "stopped"
         await asyncio.wait_for(serving[0], WAIT_S)
         assert not serving[1].done()
         apps[1].stop()
