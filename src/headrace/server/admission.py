@@ -41,14 +41,22 @@ class Admission:
         self._max_connections = min(max_connections, self._highest)
         self._max_per_address = max_per_address
 
-    def enter(self, address: str, now_ms: int) -> str | None:
-        """Count a new connection; returns why it is refused, or None."""
+    def enter(self, address: str, now_ms: int, rate: float | None = None) -> str | None:
+        """Count a new connection; returns why it is refused, or None.
+
+        Args:
+            address: Where it comes from.
+            now_ms: The time.
+            rate: How many connections the address may open in a second, by a quota; None if it has none.
+        """
         if self._open >= self._max_connections:
             return f"there are {self._open} connections already"
+        if rate is not None and self._arrivals(address, now_ms) > rate:
+            return f"{address} opens more than {rate:g} connections a second, which is its quota"
         if not _is_loopback(address):
             if self._per_address[address] >= self._max_per_address:
                 return f"{address} has {self._per_address[address]} connections already"
-            if self._arrivals(address, now_ms) > self._max_rate:
+            if rate is None and self._arrivals(address, now_ms) > self._max_rate:
                 return f"{address} opens more than {self._max_rate} connections a second"
         self._open += 1
         self._per_address[address] += 1

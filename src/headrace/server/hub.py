@@ -416,7 +416,8 @@ class BrokerHub:
         if (config := self._broker.config) is not self._config:
             self._config = config
             self._admission.limit(config.max_connections, config.max_connections_per_ip)
-        reason = self._admission.enter(connection.client_address, self.now_ms)
+        rate = self._broker.quotas.connection_rate(connection.client_address)
+        reason = self._admission.enter(connection.client_address, self.now_ms, rate)
         if reason is None:
             self._connections.add(connection)
             self._all_closed.clear()

@@ -658,11 +658,17 @@ ADMIN: Final = (
     ),
     Difference(
         "AlterClientQuotas",
-        "addresses (ip) and connection_creation_rate, controller_mutation_rate",
+        "controller_mutation_rate; names of hosts in the place of addresses (ip)",
         "INVALID_REQUEST",
-        "Not implemented: max.connections.per.ip and 50 new connections a second bound every address; one request "
-        "changes at most max.topics.per.request topics.",
-        (where("client_quotas", "mutations", "connections of an address"),),
+        "One request changes at most max.topics.per.request topics. To look up a name would make other clients wait.",
+        (where("client_quotas", "mutations", "connections of 'localhost'"),),
+    ),
+    Difference(
+        "quotas",
+        "connection_creation_rate delays connections; addresses without a quota have no bound",
+        "closes connections beyond the rate at once; without a quota the bound is 50 a second, none on loopback",
+        "A connection that waits costs memory.",
+        (),
     ),
     Difference(
         "quotas",

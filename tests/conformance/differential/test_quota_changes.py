@@ -73,24 +73,45 @@ def client_quotas(peer: Peer) -> None:
     ask("mutations", CLIENT, ("controller_mutation_rate", 5.0))
     ask("connections of a client", CLIENT, ("connection_creation_rate", 5.0))
     ask("connections of an address", (("ip", "192.0.2.1"),), ("connection_creation_rate", 5.0))
+    address = "192.0.2.1"
+    for rate in (1.0, 0.5, 0.0, -1.0, 2.0**31 - 1, 2.0**31):
+        ask(f"{rate} connections", (("ip", address),), ("connection_creation_rate", rate))
+    for name in (None, "::1", "2001:DB8::1", "192.0.2.999", "no such host", "", "localhost"):
+        ask(f"connections of {name!r}", (("ip", name),), ("connection_creation_rate", 5.0))
+    ask("no connections of an address", (("ip", address),), ("connection_creation_rate", None))
+    ask("no bytes of an address", (("ip", address),), ("producer_byte_rate", None))
+    ask("mutations of an address", (("ip", address),), ("controller_mutation_rate", 5.0))
+    ask("connections of a user", (("user", "u"),), ("connection_creation_rate", 5.0))
+    both = (("connection_creation_rate", 5.0), ("producer_byte_rate", 5.0))
+    ask("connections and bytes of an address", (("ip", address),), *both)
     ask("bytes of an address", (("ip", "192.0.2.1"),), ("producer_byte_rate", 5.0))
     ask("address and user", (("ip", "192.0.2.1"), ("user", "u")), ("producer_byte_rate", 5.0))
 
 
 @scenarios
 def stored_quotas(peer: Peer) -> None:
+    store_and_remove(peer, CLIENT, "producer_byte_rate")
+
+
+@scenarios
+def stored_quotas_of_an_address(peer: Peer) -> None:
+    store_and_remove(peer, (("ip", "192.0.2.77"),), "connection_creation_rate")
+
+
+def store_and_remove(peer: Peer, entity: Entity, quota: str) -> None:
+    ((kind, name),) = entity
+
     def describe(match_type: int, match: str | None = None) -> DescribeClientQuotasRequest:
-        part = ComponentData(entity_type="client-id", match_type=match_type, match=match)
+        part = ComponentData(entity_type=kind, match_type=match_type, match=match)
         return DescribeClientQuotasRequest(components=[part], strict=True)
 
-    name = CLIENT[0][1]
     peer.ask("before", describe(EXACT, name))
-    peer.quiet(altered(CLIENT, ("producer_byte_rate", 1000.0), validate_only=False))
+    peer.quiet(altered(entity, (quota, 1000.0), validate_only=False))
     peer.wait_for("stored", lambda: bool(peer.quiet(describe(EXACT, name)).entries))
     for version in peer.range_of(DescribeClientQuotasRequest):
         peer.ask("exact", describe(EXACT, name), version)
         peer.ask("default", describe(DEFAULT), version)
         peer.ask("any", describe(ANY), version)
-    peer.quiet(altered(CLIENT, ("producer_byte_rate", None), validate_only=False))
+    peer.quiet(altered(entity, (quota, None), validate_only=False))
     peer.wait_for("removed", lambda: not peer.quiet(describe(EXACT, name)).entries)
     peer.ask("after", describe(EXACT, name))

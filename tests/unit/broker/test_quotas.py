@@ -25,6 +25,7 @@ from headrace.protocol.messages.describe_client_quotas import (
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.fixtures.broker_harness import BrokerHarness, batch, fetch_request, produce_request
 
+CONNECTIONS = "connection_creation_rate"
 PRODUCER, CONSUMER, REQUEST = "producer_byte_rate", "consumer_byte_rate", "request_percentage"
 EXACT, DEFAULT_NAME, ANY = 0, 1, 2
 Parts = Mapping[str, str | None]
@@ -152,6 +153,29 @@ class TestWhatIsStored:
         # The store lists by key.
         assert sorted(map(str, world.describe())) == sorted(map(str, found[1:]))
 
+    def test_addresses_have_rates_of_connections(self, world: World) -> None:
+        quotas = world.broker.quotas
+        assert quotas.connection_rate("192.0.2.1") is None
+        for address, rate in (("192.0.2.1", 5), ("2001:DB8::0001", 6), (None, 7)):
+            world.set({"ip": address}, connection_creation_rate=rate)
+        for _ in range(2):
+            quotas = world.broker.quotas
+            assert quotas.connection_rate("192.0.2.1") == 5
+            assert quotas.connection_rate("::ffff:192.0.2.1") == 5
+            assert quotas.connection_rate("2001:db8::1") == 6
+            assert quotas.connection_rate("127.0.0.1") == 7
+            assert not quotas.active, "requests are not measured for the sake of connections"
+            found = world.describe(("ip", ANY, None))
+            assert sorted(str(entity["ip"]) for entity, _ in found) == [
+                "192.0.2.1",
+                "2001:DB8::0001",
+                "None",
+            ]
+            assert world.describe(("user", ANY, None)) == []
+            world.crash()
+        assert world.alter({"ip": None}, {CONNECTIONS: None}) == (0, None)
+        assert world.broker.quotas.connection_rate("127.0.0.1") is None
+
     def test_a_check_changes_nothing(self, world: World) -> None:
         assert world.alter({"user": "u"}, {PRODUCER: 1}, validate_only=True) == (0, None)
         code, _ = world.alter({"user": "u"}, {PRODUCER: -1}, validate_only=True)
@@ -166,9 +190,18 @@ class TestWhatIsStored:
             ({"client-id": ""}, {PRODUCER: 1}, "empty"),
             ({"client-id": "c" * 451}, {PRODUCER: 1}, "too long"),
             ({"client-id": "\u20ac" * 51}, {PRODUCER: 1}, "too long"),
-            ({"ip": "127.0.0.1"}, {"connection_creation_rate": 1}, "not implemented"),
+            ({"ip": "127.0.0.1"}, {"controller_mutation_rate": 1}, "not implemented"),
+            ({"ip": "127.0.0.1"}, {PRODUCER: 1}, "no quota"),
+            ({"ip": "127.0.0.1", "user": "u"}, {CONNECTIONS: 1}, "goes with no user"),
+            ({"ip": "localhost"}, {CONNECTIONS: 1}, "not an IP address"),
+            ({"ip": "192.0.2.999"}, {CONNECTIONS: 1}, "not an IP address"),
+            ({"ip": ""}, {CONNECTIONS: 1}, "empty"),
+            ({"ip": None}, {CONNECTIONS: 0}, "greater than 0"),
+            ({"ip": None}, {CONNECTIONS: 1.5}, "whole number"),
+            ({"ip": None}, {CONNECTIONS: 2.0**31}, "whole number"),
+            ({"user": "u"}, {CONNECTIONS: 1}, "no quota"),
             ({"user": "u"}, {"controller_mutation_rate": 1}, "not implemented"),
-            ({"user": "u"}, {"producer_rate": 1}, "no quota 'producer_rate'"),
+            ({"user": "u"}, {"producer_rate": 1}, "no quota 'producer_rate' of clients"),
             ({"user": "u"}, {PRODUCER: 0}, "greater than 0"),
             ({"user": "u"}, {PRODUCER: float("nan")}, "greater than 0"),
             ({"user": "u"}, {REQUEST: float("inf")}, "greater than 0"),

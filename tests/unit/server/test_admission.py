@@ -21,6 +21,18 @@ def test_an_address_opens_so_many_connections_a_second() -> None:
     assert admission.enter(FAR, 6_000) is None
 
 
+def test_a_quota_takes_the_place_of_the_bound_of_an_address_also_on_loopback() -> None:
+    admission = Admission(LIMITS)
+    assert [admission.enter(FAR, 5_000, 4) for _ in range(4)] == [None] * 4
+    reason = f"{FAR} opens more than 4 connections a second, which is its quota"
+    assert admission.enter(FAR, 5_999, 4) == reason
+    assert admission.enter(HERE, 5_999, 1) is None
+    assert admission.enter(HERE, 5_999, 1) is not None
+    assert admission.enter(HERE, 5_999) is None
+    assert admission.enter(FAR, 6_000, 4) is None
+    assert admission.enter(FAR, 6_000, 4) == f"{FAR} has 5 connections already"
+
+
 def test_a_connection_that_was_refused_is_no_connection() -> None:
     admission = Admission(LIMITS)
     for now_ms in range(0, 5_000, 1_000):

@@ -18,7 +18,7 @@ from tests.unit.server.loops import on_loop
 def make_hub() -> BrokerHub:
     broker: Any = SimpleNamespace(
         config=parse_broker_config({}),
-        quotas=SimpleNamespace(active=False),
+        quotas=SimpleNamespace(active=False, connection_rate=lambda _address: None),
         next_deadline_ms=None,
         sync_due=False,
         compaction_due=False,

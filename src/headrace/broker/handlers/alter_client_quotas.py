@@ -1,11 +1,14 @@
 """AlterClientQuotas (API key 49), versions 0-1.
 
-Behaviour: sets and removes quotas of a user, of a client id, or of both together; a name that is null stands for
-<default>. Quotas are producer_byte_rate and consumer_byte_rate in bytes per second, and request_percentage, the share
-of the broker's thread. Every entry is checked as a whole and changed for itself; the change is durable and in force
-when the answer leaves. Windows are quota.window.num times quota.window.size.seconds. The user is the principal of a
-connection, ANONYMOUS where nobody has authenticated. What slows clients down: `headrace.broker.quotas.throttling`.
-Not implemented: connection_creation_rate, and with it entities of type ip; controller_mutation_rate (INVALID_REQUEST).
+Behaviour: sets and removes quotas of a user, of a client id, or of both together, or of an address (ip); a name that
+is null stands for <default>. Quotas are producer_byte_rate and consumer_byte_rate in bytes per second, and
+request_percentage, the share of the broker's thread. The quota of an address is connection_creation_rate: further
+connections in a second are closed at once. It takes the place of the bound that addresses have without a quota, and
+counts for addresses of this machine, too. Every entry is checked as a whole and changed for itself; the change is
+durable and in force when the answer leaves. Windows are quota.window.num times quota.window.size.seconds. The user is
+the principal of a connection, ANONYMOUS where nobody has authenticated. What slows clients down:
+`headrace.broker.quotas.throttling`.
+Not implemented: names of hosts in the place of addresses, controller_mutation_rate (INVALID_REQUEST).
 Versions: v1 flexible.
 """
 
@@ -83,7 +86,7 @@ def _alter(
         if change.remove:
             quotas.pop(change.key, None)
         else:
-            check_quota(change.key, change.value)
+            check_quota(entity, change.key, change.value)
             quotas[change.key] = change.value
     if not validate_only:
         broker.quotas.change(entity, quotas)

@@ -2,7 +2,6 @@
 
 Behaviour: the entities that match every component of the filter, with their quotas; without components all of them.
 A component wants a name, <default>, or any; with `strict` an entity must have no type that the filter does not name.
-Not implemented: entities of type ip, of which there are none; see AlterClientQuotas.
 Versions: v1 flexible.
 """
 

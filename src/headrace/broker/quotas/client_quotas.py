@@ -8,10 +8,14 @@ that has none of its own. What counts for a client is the first of these that ha
     3. user                      6. user <default>
 
 Clients that come under 3 or 6 share what their user has; under 7 and 8 all users of a client id do.
+
+An address (ip), or `<default>` for every address without a quota of its own, has the number of connections that it may
+open in a second.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import math
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
@@ -33,9 +37,11 @@ IP: Final = "ip"
 PRODUCER_BYTE_RATE: Final = "producer_byte_rate"
 CONSUMER_BYTE_RATE: Final = "consumer_byte_rate"
 REQUEST_PERCENTAGE: Final = "request_percentage"
-_WHOLE: Final = {PRODUCER_BYTE_RATE: True, CONSUMER_BYTE_RATE: True, REQUEST_PERCENTAGE: False}
-"""The quotas there are, and whether they are whole numbers."""
-_NOT_SUPPORTED: Final = frozenset({"controller_mutation_rate", "connection_creation_rate"})
+CONNECTION_CREATION_RATE: Final = "connection_creation_rate"
+_BOUNDS: Final = {PRODUCER_BYTE_RATE: 63, CONSUMER_BYTE_RATE: 63, REQUEST_PERCENTAGE: None}
+"""The quotas of clients; those that are whole numbers are below 2 to the power of this."""
+_BOUNDS_OF_ADDRESSES: Final = {CONNECTION_CREATION_RATE: 31}
+_NOT_SUPPORTED: Final = "controller_mutation_rate"
 
 ENTITIES_LIMIT: Final = 10_000
 """How many entities may have quotas."""
@@ -62,13 +68,15 @@ class Entity(NamedTuple):
 
     user: Name = None
     client_id: Name = None
+    ip: Name = None
+    """An address; no other type goes with it."""
 
     @property
     def parts(self) -> EntityParts:
         """The entity as requests and responses have it."""
         return tuple(
             (kind, None if isinstance(name, _Default) else name)
-            for kind, name in ((USER, self.user), (CLIENT_ID, self.client_id))
+            for kind, name in ((USER, self.user), (CLIENT_ID, self.client_id), (IP, self.ip))
             if name is not None
         )
 
@@ -99,39 +107,56 @@ def entity_of(parts: EntityParts) -> Entity:
         names[kind] = DEFAULT if name is None else name
     if not names:
         raise InvalidRequestError("an entity of nothing")
-    if IP in names:
-        raise InvalidRequestError("quotas of addresses (ip) are not implemented")
-    return Entity(names.get(USER), names.get(CLIENT_ID))
+    if IP in names and len(names) > 1:
+        raise InvalidRequestError("an ip goes with no user and no client-id")
+    address = names.get(IP)
+    if isinstance(address, str) and not canonical_address(address):
+        raise InvalidRequestError(f"{address[:60]!r} is not an IP address")
+    return Entity(names.get(USER), names.get(CLIENT_ID), address)
 
 
-def check_quota(name: str, value: float) -> None:
+def canonical_address(text: str) -> str:
+    """Return the usual spelling of an IP address, of an IPv4 one also where IPv6 spells it; "" if it is none."""
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return ""
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return str(mapped or address)
+
+
+def check_quota(entity: Entity, name: str, value: float) -> None:
     """Refuse a quota that does not exist, or a value that it cannot have.
 
     Raises:
         ApiError: INVALID_REQUEST.
     """
-    if name in _NOT_SUPPORTED:
+    bounds = _BOUNDS if entity.ip is None else _BOUNDS_OF_ADDRESSES
+    if name == _NOT_SUPPORTED:
         raise InvalidRequestError(f"{name} is not implemented")
-    whole = _WHOLE.get(name)
-    if whole is None:
-        raise InvalidRequestError(f"there is no quota {name[:40]!r}")
+    if name not in bounds:
+        whose = "clients" if entity.ip is None else "addresses (ip)"
+        raise InvalidRequestError(f"there is no quota {name[:40]!r} of {whose}")
+    bits = bounds[name]
     if not (math.isfinite(value) and value > 0):
         raise InvalidRequestError(f"{name} must be greater than 0, got {value}")
-    if whole and (value != math.floor(value) or value >= 2.0**63):
-        raise InvalidRequestError(f"{name} must be a whole number below 2^63, got {value}")
+    if bits is not None and (value != math.floor(value) or value >= 2.0**bits):
+        raise InvalidRequestError(f"{name} must be a whole number below 2^{bits}, got {value}")
 
 
 class ClientQuotas:
     """All quotas, as they are stored and as they count."""
 
-    __slots__ = ("_entities", "_journal", "_metadata", "active")
+    __slots__ = ("_connection_rates", "_entities", "_journal", "_metadata", "active")
 
     def __init__(self, metadata: MetadataWriter, journal: Journal) -> None:
         self._metadata = metadata
         self._journal = journal
         self._entities: dict[Entity, Mapping[str, float]] = {}
+        self._connection_rates: dict[str, float] = {}
+        """By address, and by "" for all other ones."""
         self.active = False
-        """Whether there is any quota; where there is none, nothing is measured."""
+        """Whether there is any quota of clients; where there is none, nothing is measured."""
 
     def load(self) -> None:
         """Read what is stored.
@@ -144,11 +169,22 @@ class ClientQuotas:
             try:
                 entity = entity_of(tuple(record.entity.items()))
                 for name, value in record.quotas.items():
-                    check_quota(name, value)
+                    check_quota(entity, name, value)
             except ApiError as error:
                 raise StorageError(f"{entry.key}: {error.message}") from error
             self._entities[entity] = record.quotas
-        self.active = bool(self._entities)
+        self._count()
+
+    def _count(self) -> None:
+        """Look anew at what there is, after a change."""
+        self.active = any(entity.ip is None for entity in self._entities)
+        self._connection_rates = {
+            canonical_address(entity.ip) if isinstance(entity.ip, str) else "": quotas[
+                CONNECTION_CREATION_RATE
+            ]
+            for entity, quotas in self._entities.items()
+            if entity.ip is not None
+        }
 
     def __iter__(self) -> Iterator[tuple[Entity, Mapping[str, float]]]:
         return iter(self._entities.items())
@@ -177,13 +213,21 @@ class ClientQuotas:
                 self._entities[entity] = dict(quotas)
             else:
                 del self._entities[entity]
-            self.active = bool(self._entities)
+            self._count()
             self._journal.info(
                 "client_quotas_changed", entity=str(entity.parts), quotas=dict(quotas)
             )
 
         operation = Put(key, encode(record)) if quotas else Delete(key)
         self._metadata.commit([], [operation], count)
+
+    def connection_rate(self, address: str) -> float | None:
+        """Return how many connections an address may open in a second; None if no quota says it."""
+        rates = self._connection_rates
+        if not rates:
+            return None
+        own = rates.get(canonical_address(address) or address)
+        return rates.get("") if own is None else own
 
     def find(self, name: str, user: str, client_id: str) -> Quota | None:
         """Return what counts for a client, None if nothing does."""
