@@ -12,6 +12,8 @@ from tests.fixtures.targets import make_target
 from tests.mission.place import BROKER_SETTINGS, KAFKA_BOUNDS, Place
 from tools.fetch_java import JavaUnavailableError
 
+collect_ignore = ["programs"]
+"""Programs and suites of users, which tests run."""
 HERE = ["in process", "tcp"]
 
 
