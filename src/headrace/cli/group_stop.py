@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -85,14 +86,14 @@ def _stop(
 ) -> StopOutcome:
     from headrace.clients.flows.stopping import stop_member as flow  # noqa: PLC0415 - not for `--help`
 
-    told = False
+    asked = False
 
     def progress(at: StopProgress) -> None:
-        nonlocal told
-        if at.told and not told:
-            told = True
-            seconds = at.remaining_ms // 1000
-            say(f"member {at.member_id} was told to stop, and has {seconds} s to leave")
+        nonlocal asked
+        if not asked:
+            asked = True
+            seconds = math.ceil(at.remaining_ms / 1000)
+            say(f"member {at.member_id} is asked to stop, and has {seconds} s to leave")
 
     wanted = flow(
         client.state,

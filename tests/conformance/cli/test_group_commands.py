@@ -1,8 +1,9 @@
-"""group create, attach, detach, offsets, reset, lag and remove-member, as a user types them."""
+"""group create, attach, detach, offsets, reset, lag, remove-member and stop-member, as a user types them."""
 
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -185,6 +186,53 @@ def test_members_are_removed(headrace: Commands, new_topic: NewTopic) -> None:
 
 
 # The groups of a topic
+
+
+def test_members_are_stopped(on_headrace: Commands, new_topic: NewTopic) -> None:
+    topic = new_topic("-p", "2")
+    group = f"group-of-{topic}"
+    address = on_headrace.target.bootstrap
+    with (
+        Consumer(address, group=group, group_instance_id="static", **HEARTBEAT) as static,
+        Consumer(address, group=group, **HEARTBEAT) as busy,
+    ):
+        for member in (static, busy):
+            member.subscribe([topic])
+        while not (static.joined and busy.joined):
+            static.poll(0.1)
+            busy.poll(0.1)
+        shown = on_headrace.run("group", "describe", group).stdout.decode()
+        who = busy.group_metadata().member_id
+        assert who in shown
+        assert "static" in shown
+        reader = threading.Thread(target=read_until_stopped, args=(static,))
+        reader.start()
+        stopping = ("group", "stop-member", group)
+        done = on_headrace.run(*stopping, "-i", "static")
+        assert done.stdout.decode().split() == ["MEMBER", "STATUS", "static", "stopped"]
+        assert b"is asked to stop" in done.stderr
+        reader.join()
+        # Its program does not poll: it is removed by force, and a script can see it.
+        forced = on_headrace.run(*stopping, who, "--timeout", "1s", "--format", "json", code=1)
+        [row] = json.loads(forced.stdout)
+        assert (row["member"], row["status"], row["error"]) == (who, "removed by force", None)
+        assert b"may join again" in forced.stderr
+    missing = on_headrace.run(*stopping, "nobody", "--format", "json", code=1)
+    [row] = json.loads(missing.stdout)
+    assert (row["status"], row["error"]) == ("failed", "UNKNOWN_MEMBER_ID")
+
+
+def read_until_stopped(consumer: Consumer) -> None:
+    while not consumer.stopped:
+        consumer.poll(0.1)
+
+
+def test_kafka_cannot_stop_members(headrace: Commands, new_topic: NewTopic) -> None:
+    if headrace.target.name == "headrace":
+        pytest.skip("Headrace can")
+    group = f"group-of-{new_topic('-p', '1')}"
+    refused = headrace.run("group", "stop-member", group, "somebody", code=1)
+    assert b"only Headrace does so" in refused.stderr
 
 
 def test_a_topic_lists_its_groups(headrace: Commands, new_topic: NewTopic) -> None:

@@ -75,7 +75,8 @@ def stop_member(
     """
     if not member_id and not group_instance_id:
         raise ConfigError("stop_member needs a member id, or the instance id of a static member")
-    until_ms = now_ms() + min(timeout_ms, MAX_TIMEOUT_MS)
+    timeout_ms = min(timeout_ms, MAX_TIMEOUT_MS)
+    until_ms = now_ms() + timeout_ms
     wanted = HeadraceStop(
         member_id=member_id, group_instance_id=group_instance_id, timeout_ms=timeout_ms
     )

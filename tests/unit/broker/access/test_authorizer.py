@@ -23,6 +23,7 @@ from headrace.protocol.messages.create_acls import AclCreation, CreateAclsReques
 from headrace.protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
 from headrace.protocol.messages.describe_acls import DescribeAclsRequest
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
+from headrace.protocol.messages.leave_group import HeadraceStop, LeaveGroupRequest
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from headrace.security.acls import (
     CLUSTER_NAME,
@@ -104,6 +105,18 @@ def test_off_it_says_so():
     assert describe(harness).error_code == ErrorCode.SECURITY_DISABLED
     assert "authorizer.class.name" in describe(harness).error_message
     assert delete(harness, delete_filter())[0].error_code == ErrorCode.SECURITY_DISABLED
+
+
+def test_stopping_a_member_needs_the_right_to_read_its_group(harness: BrokerHarness):
+    harness.broker.ensure_offsets_topic(harness.now_ms)
+    stop = HeadraceStop(member_id="m", timeout_ms=0)
+    request = LeaveGroupRequest(group_id="g", headrace_stop=stop)
+    refused = harness.call(request, session=as_user("alice"))
+    assert refused.error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED
+    assert refused.headrace_stop is None
+    create(harness, creation(resource_type=ResourceType.GROUP, resource_name="g"))
+    allowed = harness.call(request, session=as_user("alice"))
+    assert allowed.headrace_stop.error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_everything_is_refused_that_nobody_allowed(harness: BrokerHarness):
