@@ -25,6 +25,7 @@ SWOONS_MS = (300, 1500)
 VACANT_MS = (0, 100, 1000)
 """For how long the place of a member that died stays empty."""
 STALLS_MS = (30, 300, 900)
+CODECS = ("uncompressed", "gzip", "snappy", "lz4", "zstd")
 CALL_LIMIT_MS = 2_000
 """How long a call of a program may take."""
 CATCHING_UP_MS = 4_000
@@ -63,6 +64,10 @@ class Knobs:
             "index.interval.bytes": chance.choice(["1", "100", "4096"]),
             "headrace.durability": self.durability,
         }
+        codecs = random.Random(f"codecs {seed}")  # of its own, so that the other knobs stay
+        self.topic["compression.type"] = codecs.choice(["producer", "producer", *CODECS])
+        self.codec_ms = codecs.choice([0, 1, 30, 200])
+        """How long a thread of the broker may take to compress a batch; 0 when it has no threads."""
         self.client: dict[str, Any] = {
             "bootstrap_servers": "127.0.0.1:9092",
             "request_timeout_ms": chance.choice([300, 600, 1500]),

@@ -56,7 +56,9 @@ class Story:
         self.seed = seed
         self.knobs = knobs = Knobs(seed)
         self.counts: Counter[str] = Counter()
-        self.machine = Machine(random.Random(f"disk {seed}"), knobs.broker, knobs.sync_ms)
+        self.machine = Machine(
+            random.Random(f"disk {seed}"), knobs.broker, knobs.sync_ms, knobs.codec_ms
+        )
         self.machine.tracing = trace
         self.network = Network(self.machine, random.Random(f"net {seed}"), knobs.weather)
         self._chance = random.Random(f"nemesis {seed}")

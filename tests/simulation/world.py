@@ -70,7 +70,9 @@ class Journal:
 class Machine:
     """The broker's machine. `broker` is None while it is down; `life` counts the broker's lives."""
 
-    def __init__(self, chance: random.Random, options: dict[str, Any], sync_ms: int) -> None:
+    def __init__(
+        self, chance: random.Random, options: dict[str, Any], sync_ms: int, codec_ms: int = 0
+    ) -> None:
         self.schedule = Schedule()
         self.chance = chance
         self.lines: deque[str] = deque(maxlen=TRACE_KEPT)
@@ -88,6 +90,8 @@ class Machine:
         self._config = BrokerConfig(**options)
         self.sync_ms = sync_ms
         """How long a group commit may take."""
+        self.codec_ms = codec_ms
+        """How long a thread may take to compress a batch; 0 when the broker has no threads."""
         self._cut_power = False
         self._stumbles = False
         self._tick_at_ms = 0
@@ -115,6 +119,9 @@ class Machine:
             journal=self.journal,
         )
         self.broker = broker
+        if self.codec_ms:
+            broker.recompressions.run_aside = self._run_aside
+            broker.recompressions.small_bytes = broker.recompressions.at_once = -1
         self._tick_at_ms = 0
         if self._stumbles:
             operations = self.chance.randint(1, 30)
@@ -139,6 +146,7 @@ class Machine:
     def calm(self) -> None:
         """Let it be from now on: the broker starts, if it is down, and stays."""
         self.sync_ms = 1
+        self.codec_ms = min(self.codec_ms, 1)
         self._files.fuse = None
         self._stumbles = False
 
@@ -192,6 +200,21 @@ class Machine:
         if due_ms is not None and (self._tick_at_ms <= self.now_ms or due_ms < self._tick_at_ms):
             self._tick_at_ms = max(due_ms, self.now_ms + 1)
             self.schedule.at(self._tick_at_ms, self._ticker(self._tick_at_ms, self.life))
+
+    def _run_aside(self, work: Callable[[], Any], done: Callable[[Any], object]) -> None:
+        """Do some work as a thread does, some time later, while the broker goes on."""
+        life, broker = self.life, self.broker
+        assert broker is not None
+
+        def tell() -> None:
+            done(work())
+            broker.tick(self.now_ms)
+
+        def finish() -> None:
+            if self.life == life and self.broker is not None:
+                self.step(tell)
+
+        self.schedule.at(self.now_ms + self.chance.randint(0, self.codec_ms), finish)
 
     def _ticker(self, at_ms: int, life: int) -> Callable[[], None]:
         def tick() -> None:

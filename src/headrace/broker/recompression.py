@@ -66,9 +66,19 @@ class Recompressions:
 
     Attributes:
         run_aside: Lends threads; None if the shell has none.
+        small_bytes: Up to how many bytes records are decompressed at once.
+        at_once: What is compressed at once, by its cost.
     """
 
-    __slots__ = ("_purgatory", "_steps", "_under_way", "_waiting", "run_aside")
+    __slots__ = (
+        "_purgatory",
+        "_steps",
+        "_under_way",
+        "_waiting",
+        "at_once",
+        "run_aside",
+        "small_bytes",
+    )
 
     def __init__(self, steps: Steps, purgatory: Purgatory) -> None:
         """Begin with none.
@@ -82,6 +92,8 @@ class Recompressions:
         self._under_way = 0
         self._waiting: deque[Deferred[None]] = deque()
         self.run_aside: RunAside | None = None
+        self.small_bytes = SMALL_BYTES
+        self.at_once = _AT_ONCE
 
     def recompress(
         self, records: Buffer, target: Target, config: LogConfig, session: Session, now_ms: int
@@ -147,7 +159,7 @@ class Recompressions:
                 raise _too_large(f"{len(source)} bytes of records")
             return source
         try:
-            small = _decompressed_if_small(codec, source, most)
+            small = _decompressed_if_small(codec, source, most, self.small_bytes)
             if small is not None:
                 yield len(small)
                 return small
@@ -166,7 +178,7 @@ class Recompressions:
         if codec is Compression.NONE:
             return data
         cost = target.cost(len(data))
-        if self.run_aside is None or cost <= _AT_ONCE:
+        if self.run_aside is None or cost <= self.at_once:
             pieces = compress_in_pieces(codec, data, level)
             return (yield from _counting(pieces, cost / max(1, len(data))))
         work = partial(compress, codec, data, level)
@@ -202,9 +214,11 @@ def _codec_of(batch: Buffer) -> int:
     return batch[CRC_START + 1] & COMPRESSION_MASK
 
 
-def _decompressed_if_small(codec: Compression, source: Buffer, most: int) -> bytes | None:
+def _decompressed_if_small(
+    codec: Compression, source: Buffer, most: int, small: int
+) -> bytes | None:
     """Return decompressed records; None if they are so many that decompression takes its time."""
-    limit = min(most, SMALL_BYTES)
+    limit = min(most, small)
     if len(source) > limit:
         return None
     try:
