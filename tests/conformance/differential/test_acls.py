@@ -85,6 +85,7 @@ KEPT = frozenset(
 _AT_ONCE = "a topic that was created by asking for it is in the answer"
 ON_PURPOSE: dict[str, str] = {
     "produce-hidden-transaction-with-nothing": "each partition is refused for itself",
+    "describe-quorum-with-all": "the node has the listener by which the client came, there is none of controllers",
     "describe-user-scram-credentials-with-nothing": "no users without names in the answer",
     "find-coordinator-of-a-transaction-with-all": _AT_ONCE,
     "metadata-creates-with-all": _AT_ONCE,
