@@ -310,15 +310,15 @@ class pausing:  # noqa: N801 - reads as the statement that it is
 
     def __enter__(self) -> None:
         if self._place.name == "in process":
-            with self._place.target.condition:
-                self._place.target._clients.remove(self._driver)
+            with self._place.target._world.condition:
+                self._place.target._world.clients.remove(self._driver)
         else:
             self._driver._lock.acquire()
 
     def __exit__(self, *_: object) -> None:
         if self._place.name == "in process":
-            with self._place.target.condition:
-                self._place.target._clients.append(self._driver)
+            with self._place.target._world.condition:
+                self._place.target._world.clients.append(self._driver)
         else:
             self._driver._lock.release()
 

@@ -42,6 +42,7 @@ from headrace.server.log import LoggingJournal, RateLimited
 from headrace.server.stores import open_stores, warn_of_exposed
 from headrace.streams.clock import Clock
 from headrace.streams.given import TopicObjects
+from headrace.streams.partitioners import TopicPartitioners
 from headrace.streams.world import World
 from headrace.types import TopicPartition, V
 
@@ -63,14 +64,11 @@ if TYPE_CHECKING:
     from headrace.clients.flows.cluster import TopicMetadata
     from headrace.clients.producer.blocking import Producer
     from headrace.clients.producer.delivery import RecordMetadata
-    from headrace.clients.producer.partitioners import Partitioner
-    from headrace.registers import Named
     from headrace.streams.groups import Group
-    from headrace.streams.partitioners import TopicPartitioners
 
 
 @checks_arguments
-class Broker(World):
+class Broker:
     """A Kafka broker in this process: no server, no threads of its own, ready in milliseconds.
 
         broker = headrace.Broker()                     # in memory; headrace.Broker(data="directory") keeps it
@@ -81,8 +79,9 @@ class Broker(World):
     A context manager that closes itself. It is what clients take in place of an address. Any thread may use it.
     """
 
-    core_type: ClassVar[type[CoreBroker]] = CoreBroker
+    _core_type: ClassVar[type[CoreBroker]] = CoreBroker
     """What decides; tests have one that can be made to fail."""
+    _world_type: ClassVar[type[World]] = World
 
     def __init__(
         self,
@@ -113,7 +112,7 @@ class Broker(World):
         self._stores = open_stores(directories, objects.storages)
         journal = RateLimited(LoggingJournal(), SteadyClock().now_ms)
         warn_of_exposed(directories, journal)
-        core = self.core_type(
+        core = self._core_type(
             config,
             files=self._stores.files,
             further=self._stores.further,
@@ -124,7 +123,11 @@ class Broker(World):
             segment_files=segment_files(descriptor_limit(raise_it=False)),
         )
         core.check_topic_config = check_topic_config
-        super().__init__(core, clock, objects=objects)
+        self._core = core
+        self._partitioners = TopicPartitioners(self._stores.metadata)
+        self._world = self._world_type(
+            core, clock, objects=objects, partitioners=self._partitioners, owner=self
+        )
         try:
             core.open(self.now_ms())
         except BaseException:
@@ -133,9 +136,22 @@ class Broker(World):
         self._config = ClientConfig(client_id=CLIENT_ID)
         self._driver: Driver = open_blocking_driver(self, self._config)
         self._producer: Producer | None = None
-        self._partitioners: TopicPartitioners | None = None
         self._closing = False
         at_exit(self, Broker._end_of_program, is_broker=True)
+
+    @property
+    def _port(self) -> World:
+        """What the broker's clients in this process use."""
+        return self._world
+
+    @property
+    def clock(self) -> Clock:
+        """The time of the broker and of its clients in this process."""
+        return self._world.clock
+
+    def now_ms(self) -> int:
+        """Return the broker's time, in milliseconds since 1970."""
+        return self._world.now_ms()
 
     def __enter__(self) -> Self:
         return self
@@ -221,7 +237,7 @@ class Broker(World):
             ApiError: INVALID_PARTITIONS: it has as many already.
         """
         self._run(self._admin.add_partitions(topic, total))
-        self.topic_changed(topic)
+        self._world.topic_changed(topic)
 
     def truncate(
         self, topic: str, before: int | Mapping[int, int] | None = None
@@ -397,19 +413,49 @@ class Broker(World):
         if self._producer is None:
             from headrace.clients.producer.blocking import Producer  # noqa: PLC0415 - not every broker publishes
 
-            with self.condition:  # threads may come here at once
+            with self._world.condition:  # threads may come here at once
                 if self._producer is None:
                     producer = Producer(self, linger_ms=0, client_id=CLIENT_ID)
                     producer.has_owner = True
                     self._producer = producer
         return self._producer
 
+    # Time and other processes
+
+    @uninterrupted
+    def advance(self, duration_ms: int) -> None:
+        """Move a `ManualClock`, with everything that happens on the way.
+
+        Args:
+            duration_ms: By how many milliseconds.
+        """
+        self._world.advance(duration_ms)
+
+    @uninterrupted
+    def listen(self, address: str = "127.0.0.1:0", *, insecure: bool = False) -> str:
+        """Serve the broker over TCP too, to clients in other processes; local ones go on as before.
+
+        May be called again for another address. It ends with `close`.
+
+        Args:
+            address: HOST:PORT, or NAME://HOST:PORT for a listener with TLS or SASL, of which the broker's configuration
+                says the rest; port 0 lets the system choose.
+            insecure: Whether other machines may connect though the listener does not both encrypt and authenticate.
+
+        Returns:
+            HOST:PORT with the port that was chosen.
+
+        Raises:
+            ConfigError: The address is taken, malformed, or reached by other machines; or the clock is moved by hand.
+            ClosedError: The broker is closed.
+        """
+        return self._world.listen(address, insecure=insecure)
+
     # Life
 
     def __del__(self) -> None:
-        if not getattr(
-            self, "_closing", True
-        ):  # there is no such attribute if it could not be opened
+        # There is no such attribute if it could not be opened.
+        if not getattr(self, "_closing", True) and not self._world.disowned:
             warn_unclosed(self, "close()", self.close)
 
     def _end_of_program(self, timeout_s: float) -> None:  # noqa: ARG002 - closing waits for nobody
@@ -422,48 +468,27 @@ class Broker(World):
 
         Its clients' calls fail from now on, also those in other processes if it listens.
         """
-        with self.condition:
-            if self._closing:
+        with self._world.condition:
+            if self._closing or self._world.disowned:
                 return
             self._closing = True
         if self._producer is not None:
             self._producer.close()
         self._driver.close()
-        super().close()
-        with self.condition:
+        self._world.close()
+        with self._world.condition:
             self._keep_partitioners()
-            if not self.sync_stuck:  # else it is left as after a crash, and the next start recovers
-                self.broker.close(self.now_ms())
+            if (
+                not self._world.sync_stuck
+            ):  # else it is left as after a crash, and the next start recovers
+                self._core.close(self.now_ms())
             self._stores.close()
-
-    def disown(self) -> None:
-        """Become closed, in a forked child: see `World.disown`."""
-        super().disown()
-        self._closing = True
-
-    @unchecked
-    def share_partitioner(self, topic: str, named: Named, new: Partitioner) -> Partitioner:
-        """Return the partitioner that all producers of this process use for a topic, if it has a state; else `new`.
-
-        Args:
-            topic: The topic's name.
-            named: The partitioner that the topic's metadata name.
-            new: One that a producer has just made of it.
-        """
-        from headrace.streams.partitioners import TopicPartitioners  # noqa: PLC0415 - not every broker is written to
-
-        if self._partitioners is None:
-            self._partitioners = TopicPartitioners(self._stores.metadata)
-        found = self.broker.topics.get(topic)
-        # One that was deleted meanwhile may be created again by the record.
-        return new if found is None else self._partitioners.share(found, named, new)
 
     def _keep_partitioners(self) -> None:
         try:
-            if self._partitioners is not None:
-                self._partitioners.save(self.broker.topics)
+            self._partitioners.save(self._core.topics)
         except Exception as error:  # noqa: BLE001 - of the disk or of the program's own class; the broker closes well
-            self.broker.journal.error("partitioners_not_kept", error=repr(error))
+            self._core.journal.error("partitioners_not_kept", error=repr(error))
 
     @property
     def _admin(self) -> AdminCore:

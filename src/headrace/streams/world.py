@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from headrace.clients.producer.partitioners import Partitioner
     from headrace.registers import Named
     from headrace.streams.listening import Listener
+    from headrace.streams.partitioners import TopicPartitioners
 
 _PEER: Final = "the embedded broker"
 _NEVER_MS: Final = 1 << 62
@@ -62,6 +63,8 @@ class World:
         *,
         listener: tuple[str, int] = ("127.0.0.1", 9092),
         objects: TopicObjects | None = None,
+        partitioners: TopicPartitioners | None = None,
+        owner: object = None,
     ) -> None:
         """Take over an open broker.
 
@@ -70,23 +73,25 @@ class World:
             clock: Its time, and its clients'; None is the process's.
             listener: What the broker tells clients of its address, unless it is configured.
             objects: What programs give to topics as classes and objects; None is nothing so far.
+            partitioners: The partitioners that producers share; None gives each producer its own.
+            owner: What has to stay alive as long as a client of the broker does.
         """
         self.broker = broker
         self.clock: Clock = SteadyClock() if clock is None else clock
         self.condition = GuardedCondition()
         self.objects = TopicObjects() if objects is None else objects
+        self.owner = owner
+        self._partitioners = partitioners
         self.stirred = False
         self.sleeps_until_ms = 0
         self._address = listener
-        self._listener: Listener | None = None
+        self.listener: Listener | None = None
         """The thread that serves the broker to other processes; None while nobody listens."""
         self._listening = threading.Lock()
         """Held while `listen` or `close` is at work on the listener, which needs the other lock."""
-        self._clients: list[LocalClient] = []
+        self.clients: list[LocalClient] = []
         self._lines: dict[LocalClient, Lines] = {}
-        self._versions = version_table(
-            (api.key, api.advertised.min, api.advertised.max) for api in broker.apis
-        )
+        self.apis_changed()
         self._pumping = False
         self._closed = False
         self._forked = False
@@ -94,6 +99,11 @@ class World:
         disown_in_children(self)
 
     # For drivers
+
+    @property
+    def _port(self) -> World:
+        """What clients use, as they find it at a `Broker`."""
+        return self
 
     @property
     def virtual(self) -> bool:
@@ -116,12 +126,12 @@ class World:
             ClosedError: The broker is closed.
         """
         self._raise_if_closed()
-        self._clients.append(client)
+        self.clients.append(client)
         self._lines[client] = Lines(Line)
 
     def detach(self, client: LocalClient) -> None:
         """Forget a client."""
-        self._clients.remove(client)
+        self.clients.remove(client)
         self._lines.pop(client, None)
 
     def start_background(self) -> None:
@@ -185,9 +195,11 @@ class World:
         return None
 
     def share_partitioner(self, topic: str, named: Named, new: Partitioner) -> Partitioner:
-        """Return the partitioner of a topic for a local producer: here, one for each; see `Broker`."""
-        del topic, named
-        return new
+        """Return the partitioner that all producers of this process use for a topic, if it has a state; else `new`."""
+        found = self.broker.topics.get(topic)
+        if self._partitioners is None or found is None:  # it may be created again by the record
+            return new
+        return self._partitioners.share(found, named, new)
 
     def pump(self) -> int | None:
         """Let everything happen that can happen now.
@@ -207,8 +219,8 @@ class World:
                     self._let_on()
                 if not self.stirred:
                     break
-            if self._listener is not None:
-                self._listener.used()
+            if self.listener is not None:
+                self.listener.used()
         finally:
             self._pumping = False
         return self._next_deadline_ms()
@@ -221,12 +233,18 @@ class World:
         else:
             self.condition.rest(self._seconds_until(until_ms))
 
+    def apis_changed(self) -> None:
+        """Take note of the versions that the broker speaks now; under the lock."""
+        self._versions = version_table(
+            (api.key, api.advertised.min, api.advertised.max) for api in self.broker.apis
+        )
+
     # For the listener, under the lock
 
     @property
     def sync_stuck(self) -> bool:
         """Whether the listener has ended while a sync was still under way, so that the broker cannot be closed."""
-        return self._listener is not None and self._listener.stuck
+        return self.listener is not None and self.listener.stuck
 
     @property
     def closed(self) -> bool:
@@ -238,7 +256,7 @@ class World:
         """Have the clients that know a topic ask for its partitions again, in their own threads."""
         with self.condition:
             now_ms = self.now_ms()
-            for client in self._clients:
+            for client in self.clients:
                 if topic in client.engine.state.metadata.topics:
                     client.engine.at(now_ms, partial(_look_again, client.engine, topic))
             self.stirred = True
@@ -248,7 +266,7 @@ class World:
         """Wake the clients that have been answered; their threads go on with it."""
         self._let_on()
         if self.stirred:
-            for client in self._clients:
+            for client in self.clients:
                 if client.inbox:
                     client.wake()
 
@@ -270,22 +288,7 @@ class World:
     @uninterrupted
     @checked
     def listen(self, address: str = "127.0.0.1:0", *, insecure: bool = False) -> str:
-        """Serve the broker over TCP too, to clients in other processes; local ones go on as before.
-
-        May be called again for another address. It ends with `close`.
-
-        Args:
-            address: HOST:PORT, or NAME://HOST:PORT for a listener with TLS or SASL, of which the broker's configuration
-                says the rest; port 0 lets the system choose.
-            insecure: Whether other machines may connect though the listener does not both encrypt and authenticate.
-
-        Returns:
-            HOST:PORT with the port that was chosen.
-
-        Raises:
-            ConfigError: The address is taken, malformed, or reached by other machines; or the clock is moved by hand.
-            ClosedError: The broker is closed.
-        """
+        """Serve the broker over TCP too; see `Broker.listen`."""
         from headrace.server.listen import check_exposure  # noqa: PLC0415 - asyncio is slow to import
         from headrace.streams.listening import Listener  # noqa: PLC0415 - likewise
 
@@ -294,12 +297,12 @@ class World:
         check_exposure(wanted, config, insecure=insecure)
         with self._listening:
             self._raise_if_closed()
-            if self._listener is None:
+            if self.listener is None:
                 listener = Listener(self, self.broker.journal)
                 with self.condition:
-                    self._listener = listener
+                    self.listener = listener
                     listener.used()
-            chosen = self._listener.open(wanted)
+            chosen = self.listener.open(wanted)
         self._address = chosen.host, chosen.port
         return str(chosen)
 
@@ -308,22 +311,27 @@ class World:
         """End background and listener, and fail calls from now on. The broker is its owner's to close."""
         with self.condition:
             self._closed = True
-            for client in list(self._clients):
+            for client in list(self.clients):
                 client.target_closed()
                 client.wake()
             self.condition.notify_all()
         if self._thread is not None and self._thread.ident != threading.get_ident():
             self._thread.join(JOIN_S)
         with self._listening:
-            if self._listener is not None:
-                self._listener.close()
+            if self.listener is not None:
+                self.listener.close()
+
+    @property
+    def disowned(self) -> bool:
+        """Whether this is a forked child's copy of a broker that its parent has."""
+        return self._forked
 
     def disown(self) -> None:
         """Become closed, in a forked child: the broker works on in the parent, with its files, threads and sockets."""
         self._closed = self._forked = True
         self.condition = GuardedCondition()  # the parent's may be held for ever
         self._listening = threading.Lock()
-        self._thread = self._listener = None
+        self._thread = self.listener = None
         self._pumping = False
 
     # Within
@@ -370,7 +378,7 @@ class World:
         self.stirred = True
 
     def _run_clients(self) -> None:
-        for client in list(self._clients):
+        for client in list(self.clients):
             due_ms = client.engine.next_deadline_ms
             now_ms = self.now_ms()
             if not client.inbox and (due_ms is None or due_ms > now_ms):
@@ -397,7 +405,7 @@ class World:
         due_ms = broker.next_deadline_ms
         if due_ms is not None and due_ms <= now_ms:
             broker.tick(now_ms)
-        if self._listener is not None and not all(each.in_memory for each in broker.replicas.dirs):
+        if self.listener is not None and not all(each.in_memory for each in broker.replicas.dirs):
             return  # the listener's loop syncs and compacts
         while (batch := broker.start_sync()) is not None:
             failure = None
@@ -418,7 +426,7 @@ class World:
 
     def _next_deadline_ms(self) -> int | None:
         moments = [] if self._closed else [self.broker.next_deadline_ms]
-        moments += [client.engine.next_deadline_ms for client in self._clients if client.runs_here]
+        moments += [client.engine.next_deadline_ms for client in self.clients if client.runs_here]
         return min((at for at in moments if at is not None), default=None)
 
     def _seconds_until(self, until_ms: int | None) -> float:
@@ -440,7 +448,7 @@ class World:
 
     def _call_back(self) -> bool:
         """Run the callbacks of clients whose program is not inside a call; tell whether there were any."""
-        due = [client for client in self._clients if client.runs_here and client.engine.callbacks]
+        due = [client for client in self.clients if client.runs_here and client.engine.callbacks]
         if not due:
             return False  # the lock is kept, so that nothing is begun unseen before the wait
         self.condition.release()

@@ -12,12 +12,12 @@ from headrace.clients.arguments import checked
 from headrace.clients.consumer.records import ConsumerRecord
 from headrace.clients.drivers.local import LocalClient
 from headrace.clients.flows.effects import Call
-from headrace.clients.versions import version_table
 from headrace.config.options import Value
 from headrace.serdes.serde import Serde
 from headrace.streams.broker import Broker as EmbeddedBroker
 from headrace.streams.clock import Clock, ManualClock
 from headrace.streams.lines import OnDone
+from headrace.streams.world import World
 from headrace.testing import views
 from headrace.testing.clock import LeapingClock
 from headrace.testing.faults import Faults
@@ -32,6 +32,21 @@ TEST_CONFIGS: Final = {
 """What makes tests quick; anything else is as in `headrace serve`."""
 
 WAIT_S: Final = 10.0
+
+
+class _WorldOfTests(World):
+    """Notes which client asks."""
+
+    def _handle(
+        self, client: LocalClient, call: Call, on_done: OnDone
+    ) -> Callable[[], object] | None:
+        core = self.broker
+        assert isinstance(core, InterceptedBroker), "it is what `Broker._core_type` says"
+        core.asker = client
+        try:
+            return super()._handle(client, call, on_done)
+        finally:
+            core.asker = None
 
 
 class Snapshot(NamedTuple):
@@ -65,7 +80,8 @@ class Broker(EmbeddedBroker):
         faults: What it does wrong, see `headrace.testing.faults`.
     """
 
-    core_type: ClassVar[type[CoreBroker]] = InterceptedBroker
+    _core_type: ClassVar[type[CoreBroker]] = InterceptedBroker
+    _world_type: ClassVar[type[World]] = _WorldOfTests
     NOTHING: ClassVar = Snapshot()
 
     @checked
@@ -87,12 +103,12 @@ class Broker(EmbeddedBroker):
         super().__init__(
             data, clock=clock or LeapingClock(), configs={**TEST_CONFIGS, **(configs or {})}
         )
-        core = self.broker
-        assert isinstance(core, InterceptedBroker), "it is what core_type says"
-        self._core = core
+        core = self._core
+        assert isinstance(core, InterceptedBroker), "it is what _core_type says"
+        self._intercepted = core
         self._waiting = 0
         self._bootstrap: str | None = None
-        self.faults = Faults(self, core)
+        self.faults = Faults(self._world, core)
         core.changed = self._changed
 
     @property
@@ -118,19 +134,19 @@ class Broker(EmbeddedBroker):
         Raises:
             TimeoutError: It did not become true.
         """
-        with self.condition:
+        with self._world.condition:
             end_ms = self.now_ms() + round(timeout_s * 1000)
             self._waiting += 1
             try:
                 while True:
-                    until_ms = self.pump()
+                    until_ms = self._world.pump()
                     if condition():
                         return
                     if self.now_ms() >= end_ms:
                         raise TimeoutError(
                             f"{what or 'the condition'} was not so for {timeout_s} s"
                         )
-                    self.wait(end_ms if until_ms is None else min(until_ms, end_ms))
+                    self._world.wait(end_ms if until_ms is None else min(until_ms, end_ms))
             finally:
                 self._waiting -= 1
 
@@ -162,7 +178,7 @@ class Broker(EmbeddedBroker):
             seen = [0]
 
             def enough() -> bool:
-                seen[0] = views.record_count(self.broker, topic)
+                seen[0] = views.record_count(self._core, topic)
                 return seen[0] >= records
 
             self._wait(enough, timeout_s, lambda: f"topic {topic!r} has {seen[0]} of {records} records")  # fmt: skip
@@ -206,7 +222,7 @@ class Broker(EmbeddedBroker):
         seen: list[views.GroupView] = []
 
         def look() -> bool:
-            view = views.view_group(self.broker, group, topic, self.now_ms())
+            view = views.view_group(self._core, group, topic, self.now_ms())
             if view is not None:
                 seen[:] = [view]
             return view is not None and reached(view)
@@ -245,8 +261,8 @@ class Broker(EmbeddedBroker):
         Raises:
             ApiError: UNKNOWN_TOPIC_OR_PARTITION.
         """
-        with self.condition:
-            partitions = self.broker.topics.require(topic).partitions
+        with self._world.condition:
+            partitions = self._core.topics.require(topic).partitions
             ranges = [
                 (index, each.log_start_offset, each.high_watermark - each.log_start_offset)
                 for index, each in enumerate(partitions)
@@ -271,7 +287,7 @@ class Broker(EmbeddedBroker):
         found: list[dict[TopicPartition, int]] = []
 
         def look() -> bool:
-            offsets = views.committed_offsets(self.broker, group, self.now_ms())
+            offsets = views.committed_offsets(self._core, group, self.now_ms())
             found.extend([] if offsets is None else [offsets])
             return bool(found)
 
@@ -289,26 +305,26 @@ class Broker(EmbeddedBroker):
         if isinstance(clock, ManualClock) or not isinstance(clock, LeapingClock):
             super().advance(duration_ms)
             return
-        with self.condition:
+        with self._world.condition:
             end_ms = clock.now_ms() + duration_ms
-            while (due_ms := self.pump()) is not None and clock.now_ms() < due_ms <= end_ms:
+            while (due_ms := self._world.pump()) is not None and clock.now_ms() < due_ms <= end_ms:
                 clock.advance_to(due_ms)
             clock.advance_to(end_ms)
-            self.pump()
-            if self._listener is not None:
-                self._listener.clock_leapt()
-            self.condition.notify_all()
+            self._world.pump()
+            if self._world.listener is not None:
+                self._world.listener.clock_leapt()
+            self._world.condition.notify_all()
 
     # Between tests
 
     def snapshot(self) -> Snapshot:
         """Return the names of all topics and groups, for `reset`."""
-        with self.condition:
-            self.pump()
-            listed = self.broker.groups.list_groups((), (), self.now_ms())
+        with self._world.condition:
+            self._world.pump()
+            listed = self._core.groups.list_groups((), (), self.now_ms())
             groups = [] if not isinstance(listed, tuple) else listed[1]
             return Snapshot(
-                frozenset(topic.name for topic in self.broker.topics if not topic.is_internal),
+                frozenset(topic.name for topic in self._core.topics if not topic.is_internal),
                 frozenset(group.group_id for group in groups),
             )
 
@@ -326,8 +342,8 @@ class Broker(EmbeddedBroker):
         if self._producer is not None and things.topics:
             self._producer.close()  # what it knows of topics is not true any more
             self._producer = None
-        with self.condition:
-            core = self.broker
+        with self._world.condition:
+            core = self._core
             for group in things.groups:
                 described = views.describe(core, group, self.now_ms())
                 if described is not None and described.members:
@@ -336,56 +352,40 @@ class Broker(EmbeddedBroker):
             for topic in [each for each in core.topics if each.name in things.topics]:
                 core.delete_topic(topic, self.now_ms())
                 core.topics.deleted_names.forget(topic.name)  # the next test finds a new broker
-                self._core.makers.pop(topic.name, None)
-            self.pump()
-            self.condition.notify_all()
+                self._intercepted.makers.pop(topic.name, None)
+            self._world.pump()
+            self._world.condition.notify_all()
 
     def held_by_clients(self) -> Snapshot:
         """Return the groups that have members, the topics assigned to them, and those made by clients still connected.
 
         Topics that this broker made itself, by `create_topic` or `publish`, are nobody's.
         """
-        with self.condition:
-            self.pump()
+        with self._world.condition:
+            self._world.pump()
             groups, topics = set(), set()
             for group in self.snapshot().groups:
-                described = views.describe(self.broker, group, self.now_ms())
+                described = views.describe(self._core, group, self.now_ms())
                 if described is not None and described.members:
                     groups.add(group)
                     topics |= {at.topic for each in described.members for at in each.assigned}
             own: list[object] = [self._driver]
             if self._producer is not None:
                 own.append(self._producer._driver)  # noqa: SLF001 - it is this broker's
-            connected: set[Asker] = {each for each in self._clients if each not in own}
-            if self._listener is not None:
-                connected |= self._listener.peers()
-            topics |= {name for name, who in self._core.makers.items() if who in connected}
-            there = {topic.name for topic in self.broker.topics if not topic.is_internal}
+            connected: set[Asker] = {each for each in self._world.clients if each not in own}
+            if self._world.listener is not None:
+                connected |= self._world.listener.peers()
+            topics |= {name for name, who in self._intercepted.makers.items() if who in connected}
+            there = {topic.name for topic in self._core.topics if not topic.is_internal}
             return Snapshot(frozenset(topics & there), frozenset(groups))
 
     @property
     def uses(self) -> int:
         """How many requests it was sent, and clients in this process it has: a change says that somebody uses it."""
-        return self._core.requests + len(self._clients)
+        return self._intercepted.requests + len(self._world.clients)
 
     # Within
 
-    def _handle(
-        self, client: LocalClient, call: Call, on_done: OnDone
-    ) -> Callable[[], object] | None:
-        """Have the broker answer a request of a client in this process, and note who asks."""
-        self._core.asker = client
-        try:
-            return super()._handle(client, call, on_done)
-        finally:
-            self._core.asker = None
-
-    def apis_changed(self) -> None:
-        """Take note of the versions that the broker speaks now; under the lock."""
-        self._versions = version_table(
-            (api.key, api.advertised.min, api.advertised.max) for api in self.broker.apis
-        )
-
     def _changed(self) -> None:
         if self._waiting:
-            self.condition.notify_all()
+            self._world.condition.notify_all()

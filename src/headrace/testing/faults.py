@@ -28,7 +28,7 @@ from headrace.testing.releases import apis_of
 from headrace.types import TopicPartition
 
 if TYPE_CHECKING:
-    from headrace.testing.broker import Broker
+    from headrace.streams.world import World
 
 Action = Callable[[Exchange], Reply]
 """What is done with a request: returns the reply, or raises `CloseConnection`."""
@@ -97,7 +97,7 @@ class FaultState(NamedTuple):
 class Faults(ordering.Orders[Exchange, Reply]):
     """The faults of one broker. It costs nothing while there are none."""
 
-    def __init__(self, world: Broker, core: InterceptedBroker) -> None:
+    def __init__(self, world: World, core: InterceptedBroker) -> None:
         super().__init__()
         self._world = world
         self._core = core

@@ -158,7 +158,7 @@ def test_a_fixture_with_parameters_leaves_nothing_to_its_next_one(pytester) -> N
             assert headrace_broker.topics() == ["parametrized"]
 
         def test_second(headrace_broker, topic):
-            assert len(headrace_broker.broker.topics.require("parametrized").partitions) == topic
+            assert len(headrace_broker._core.topics.require("parametrized").partitions) == topic
         """
     )
     assert outcomes(pytester) == {"passed": 4}
@@ -252,14 +252,14 @@ def test_a_fault_of_a_wider_fixture_lasts_as_long_as_the_fixture(pytester) -> No
             with pytest.raises(Exception, match="COORDINATOR_NOT_AVAILABLE"):
                 headrace_admin.groups()
             assert old.hits == turn
-            assert headrace_broker.broker.apis is not APIS
+            assert headrace_broker._core.apis is not APIS
         """,
         test_two="""
         from headrace.broker.broker import APIS
 
         def test_after(headrace_admin, headrace_broker):
             assert headrace_admin.groups() == []
-            assert headrace_broker.broker.apis is APIS
+            assert headrace_broker._core.apis is APIS
         """,
     )
     assert outcomes(pytester) == {"passed": 3}

@@ -34,7 +34,7 @@ def test_no_socket_stays_open(kind, options) -> None:
 @pytest.mark.parametrize("kind", [headrace.Consumer, headrace.Producer])
 def test_no_client_stays_with_the_broker(kind) -> None:
     with headrace.Broker() as broker:
-        before = list(broker._clients)
+        before = list(broker._world.clients)
         with pytest.raises(HeadraceError, match="yaml"):
             kind(broker, serde="yaml")
-        assert broker._clients == before
+        assert broker._world.clients == before

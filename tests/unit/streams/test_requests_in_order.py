@@ -86,7 +86,7 @@ def one(value: bytes, channel: str = "") -> Call:
 def world() -> Iterator[World]:
     with Broker(clock=ManualClock()) as broker:
         broker.create_topic("t", 1, configs={"compression.type": "gzip"})
-        yield broker
+        yield broker._world
 
 
 def test_a_request_waits_for_the_one_before_it(world: World):

@@ -76,9 +76,9 @@ def test_a_compacted_topic_in_memory_of_ones_own() -> None:
         for _ in range(2000):
             if len(values(broker)) < 20:
                 break
-            with broker.condition:
-                broker.wait(broker.now_ms() + 5)
-                broker.pump()
+            with broker._world.condition:
+                broker._world.wait(broker.now_ms() + 5)
+                broker._world.pump()
         found = {record.key: record.value for record in broker.read("t", 0, 0)}
         assert found == {b"k0": b"57", b"k1": b"58", b"k2": b"59"}
         assert len(values(broker)) < 20
@@ -169,7 +169,7 @@ def test_a_server_in_memory_keeps_the_others_apart() -> None:
         broker.create_topic("c")
         for topic in "abc":
             broker.publish(topic, b"x")
-        dirs = dict(broker.broker.replicas.dirs.named)
+        dirs = dict(broker._core.replicas.dirs.named)
         assert sorted(dirs) == ["memory", "memory:array"]
         array = dirs["memory:array"]
         assert array is not None

@@ -37,7 +37,7 @@ def test_settings_of_the_environment_are_obeyed_if_they_are_a_broker_s() -> None
     )
     with kafka:
         assert kafka.broker is not None
-        assert kafka.broker.broker.config.num_partitions == 3
+        assert kafka.broker._core.config.num_partitions == 3
 
 
 def test_what_it_cannot_do_is_an_attribute_error() -> None:

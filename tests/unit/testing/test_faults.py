@@ -41,7 +41,7 @@ def test_a_refusal_happens_once_and_the_client_tries_again(broker, clients) -> N
     sent = clients.producer().send("orders", b"a").result()
     assert (sent.offset, fault.hits) == (0, 1)
     assert values(broker) == [b"a"]
-    assert broker.broker.intercept is None, "a fault that is over must cost nothing"
+    assert broker._core.intercept is None, "a fault that is over must cost nothing"
 
 
 def test_a_refusal_that_is_final_reaches_the_program(broker, clients) -> None:

@@ -87,15 +87,15 @@ def exchange(broker, request, version=None) -> Exchange:
     newest = max(api.served.max for api in APIS if api.key == request.API_KEY)
     header = RequestHeader(request.API_KEY, newest if version is None else version, 1, "test")
     context = RequestContext(broker.now_ms(), header, "127.0.0.1:5", "127.0.0.1", 9092)
-    return Exchange(broker.broker, context, request)
+    return Exchange(broker._core, context, request)
 
 
 def refused(broker, request, version=None) -> Any:
     """The answer to a request that is refused."""
-    with broker.condition:
+    with broker._world.condition:
         reply: Any = error(CODE.name)(exchange(broker, request, version))
         if isinstance(reply, Deferred):
-            broker.pump()
+            broker._world.pump()
             reply = reply.value
     return reply
 
@@ -172,7 +172,7 @@ def test_a_fetch_in_a_session_is_refused_for_the_partitions_that_the_session_rem
 ) -> None:
     first: Any
     after: Any
-    with broker.condition:
+    with broker._world.condition:
         first = exchange(
             broker, fetch_request(("there", 0, 0), max_wait_ms=0, session_epoch=0)
         ).proceed()
@@ -181,7 +181,7 @@ def test_a_fetch_in_a_session_is_refused_for_the_partitions_that_the_session_rem
     reply = refused(broker, fetch_request(**session, session_epoch=1))
     assert [row.topic for row in reply.responses] == ["there"]
     assert codes(reply) == [0, CODE]
-    with broker.condition:
+    with broker._world.condition:
         after = exchange(broker, fetch_request(**session, session_epoch=2)).proceed()
     assert after.error_code == 0
     assert [row.topic for row in after.responses] == ["there"], "that it is well again is news"

@@ -175,7 +175,7 @@ def test_a_reset_leaves_nothing(broker, clients, protocol: str) -> None:
     broker.reset()
     assert broker.topics() == []
     assert not broker.snapshot().groups
-    assert broker.broker.intercept is None
+    assert broker._core.intercept is None
     broker.create_topic("orders")
     broker.publish("orders", b"new")
     assert [record.value for record in broker.messages("orders")] == [b"new"]

@@ -396,7 +396,7 @@ def test_a_dead_letter_that_cannot_be_written_is_tried_again_and_nothing_is_comm
     async def handle(value: str):
         raise ValueError
 
-    submit = broker.submit
+    submit = broker._world.submit
 
     def watch(client, call, on_done):
         if (
@@ -406,7 +406,7 @@ def test_a_dead_letter_that_cannot_be_written_is_tried_again_and_nothing_is_comm
             tries.release()
         submit(client, call, on_done)
 
-    monkeypatch.setattr(broker, "submit", watch)
+    monkeypatch.setattr(broker._world, "submit", watch)
     with app.test(broker) as t:
         t.produce("orders", "x")
         for _ in range(3):

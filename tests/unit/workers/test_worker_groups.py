@@ -369,7 +369,7 @@ def test_a_commit_that_fails_keeps_records_of_at_most_once_from_being_handled(
     broker.publish("orders", b"x", partition=0)
     handled: list[str] = []
     refusals = iter([True, True])
-    submit = broker.submit
+    submit = broker._world.submit
 
     def refuse(client, call, on_done):
         if isinstance(call.request, OffsetCommitRequest) and next(refusals, False):
@@ -378,7 +378,7 @@ def test_a_commit_that_fails_keeps_records_of_at_most_once_from_being_handled(
         else:
             submit(client, call, on_done)
 
-    monkeypatch.setattr(broker, "submit", refuse)
+    monkeypatch.setattr(broker._world, "submit", refuse)
 
     async def main() -> None:
         app = make_app(broker)

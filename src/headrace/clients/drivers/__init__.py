@@ -6,17 +6,16 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from headrace.clients.config import ClientConfig
-from headrace.clients.drivers.local import LocalDriver, LocalTarget
+from headrace.clients.drivers.local import LocalBroker, LocalDriver, port_of
 from headrace.clients.engine import Engine
 from headrace.clients.flows.effects import ClientState, Flow
-from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
     import asyncio
 
 T = TypeVar("T")
 
-Target = str | LocalTarget
+Target = str | LocalBroker
 """Where a client finds its brokers: `HOST:PORT,HOST:PORT`, or a broker in this process."""
 
 
@@ -116,8 +115,7 @@ def open_blocking_driver(target: Target, config: ClientConfig) -> Driver:
         from headrace.clients.drivers.blocking import BlockingDriver  # noqa: PLC0415 - see above
 
         return BlockingDriver(client_state(config), config)
-    _check(target)
-    return LocalDriver(target, config, client_state(config))
+    return LocalDriver(port_of(target), config, client_state(config))
 
 
 def open_aio_driver(target: Target, config: ClientConfig) -> AsyncDriver:
@@ -128,15 +126,7 @@ def open_aio_driver(target: Target, config: ClientConfig) -> AsyncDriver:
 
     if isinstance(target, str):
         return AioDriver(client_state(config), config)
-    _check(target)
-    return LocalAioDriver(target, config, client_state(config))
-
-
-def _check(target: object) -> None:
-    if not callable(getattr(target, "pump", None)):
-        raise ConfigError(
-            f"a client's target is an address, 'HOST:PORT', or a headrace.Broker, not {target!r}"
-        )
+    return LocalAioDriver(port_of(target), config, client_state(config))
 
 
 def client_state(config: ClientConfig) -> ClientState:

@@ -23,7 +23,7 @@ from headrace.clients.drivers.entry import (
 from headrace.clients.drivers.interrupts import GuardedCondition, interrupts, uninterrupted
 from headrace.clients.engine import Engine, Outcome, Task, Timer
 from headrace.clients.flows.effects import Call, ClientState, Flow, GivenObjects
-from headrace.errors import ClosedError, HeadraceError, InternalError, TransportError
+from headrace.errors import ClosedError, ConfigError, HeadraceError, InternalError, TransportError
 from headrace.forking import FORKED, disown_in_children
 
 if TYPE_CHECKING:
@@ -55,6 +55,17 @@ class LocalClient(Protocol):
 
     def call_back(self) -> None:
         """Run the program's callbacks that are due; without the lock."""
+
+
+class LocalBroker(Protocol):
+    """A broker in this process as a program has it, in place of an address: `headrace.Broker`."""
+
+    @property
+    def _port(self) -> LocalTarget:
+        """What the clients of the broker use."""
+
+    def now_ms(self) -> int:
+        """Return the time of the broker, in milliseconds since 1970."""
 
 
 class LocalTarget(Protocol):
@@ -337,6 +348,20 @@ class Local:
         self._transport.close()
         self.target.detach(self)
         return True
+
+
+def port_of(target: object) -> LocalTarget:
+    """Return what the clients of a broker in this process use.
+
+    Raises:
+        ConfigError: The target is no such broker.
+    """
+    port: LocalTarget | None = getattr(target, "_port", None)
+    if port is None:
+        raise ConfigError(
+            f"a client's target is an address, 'HOST:PORT', or a headrace.Broker, not {target!r}"
+        )
+    return port
 
 
 class LocalDriver(Local):

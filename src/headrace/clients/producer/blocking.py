@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from headrace.clients.arguments import checks_arguments, unchecked
 from headrace.clients.config import ProducerConfig
 from headrace.clients.drivers import Driver, Target, open_blocking_driver
+from headrace.clients.drivers.local import port_of
 from headrace.clients.drivers.unclosed import at_exit, report_exit, warn_unclosed
 from headrace.clients.engine import UNLIMITED_MS
 from headrace.clients.flows.effects import Flow
@@ -167,7 +168,7 @@ class Producer:
             partitioner=partitioner,
             serde=serde,
             key_serde=key_serde,
-            share=None if isinstance(target, str) else target.share_partitioner,
+            share=None if isinstance(target, str) else port_of(target).share_partitioner,
             warn=warn,
         )
 

@@ -82,11 +82,11 @@ def test_a_process_that_stopped_for_longer_than_its_session_hands_out_nothing_un
         stopped.subscribe(["t"], listener=Listener())
         assert [record.offset for record in stopped.poll(10, max_records=5)] == [0, 1, 2, 3, 4]
         stopped.commit()
-        broker._clients.remove(stopped._driver)  # as SIGSTOP would
+        broker._world.clients.remove(stopped._driver)  # as SIGSTOP would
         broker.advance(15_000)
         other.subscribe(["t"])
         assert len(other.poll(10)) == 15
         other.commit()
-        broker._clients.append(stopped._driver)
+        broker._world.clients.append(stopped._driver)
         assert stopped.poll(0.2) == [], "the fifteen that it had fetched are another's by now"
         assert TopicPartition("t", 0) in lost
