@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
 FORKED: Final = (
@@ -36,6 +36,18 @@ _kept: list[object] = []
 def disown_in_children(thing: Forkable) -> None:
     """Have `thing.disown()` called in every child that this process forks from now on."""
     _registered.add(thing)
+
+
+class WhenForked:
+    """Calls a function in children, for an object without a public `disown`, which has to keep this one."""
+
+    def __init__(self, function: Callable[[], object]) -> None:
+        self._function = function
+        disown_in_children(self)
+
+    def disown(self) -> None:
+        """Call the function."""
+        self._function()
 
 
 def keep_for_ever(thing: object) -> None:

@@ -416,7 +416,7 @@ class Broker:
             with self._world.condition:  # threads may come here at once
                 if self._producer is None:
                     producer = Producer(self, linger_ms=0, client_id=CLIENT_ID)
-                    producer.has_owner = True
+                    producer._has_owner = True  # noqa: SLF001 - it is this broker's
                     self._producer = producer
         return self._producer
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack
 from headrace.clients.config import ConsumerConfig, check_names
 from headrace.clients.drivers import Target
 from headrace.errors import ConfigError
-from headrace.forking import disown_in_children, handled_by_event_loop
+from headrace.forking import WhenForked, handled_by_event_loop
 from headrace.serdes.serde import Serde, resolve_serde
 from headrace.serdes.typed import serde_of_type
 from headrace.workers.counters import Counters, Hook
@@ -125,7 +125,7 @@ class App:
         self._service: Service | None = None
         self.counters: dict[str, Counters] = {}
         """What each worker counted, by its name."""
-        disown_in_children(self)
+        self._when_forked = WhenForked(self._forget_run)
 
     # Decorators
 
@@ -356,7 +356,7 @@ class App:
         )
         return self._service
 
-    def disown(self) -> None:
+    def _forget_run(self) -> None:
         """Forget a run that is under way, in a forked child: it goes on in the parent alone."""
         self._service = None
 

@@ -98,7 +98,7 @@ VALID: dict[str, Any] = {
 """What the other parameters of a method get, by name."""
 UNTYPED = {"value", "key", "values", "keys", "listener", "serde", "key_serde", "properties"}
 """Parameters that take, or may take, any object; a serde or the broker decides."""
-LEFT_OUT = {"close", "wait_for", "run", "share_partitioner", "core_type"}
+LEFT_OUT = {"close", "wait_for", "run"}
 
 
 def methods(cls: type) -> list[str]:

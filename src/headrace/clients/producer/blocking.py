@@ -83,7 +83,7 @@ class Producer:
     may be used by many threads.
     """
 
-    has_owner = False
+    _has_owner = False
     """Whether an object of Headrace closes it."""
 
     def __init__(
@@ -149,7 +149,7 @@ class Producer:
 
     def __del__(self) -> None:
         core = getattr(self, "_core", None)  # none if the arguments were wrong
-        if core is None or core.closed or self._driver.ended or self.has_owner:
+        if core is None or core.closed or self._driver.ended or self._has_owner:
             return
         warn_unclosed(self, "close()", self.close, in_thread=not self._driver.by_hand)
 
@@ -463,7 +463,7 @@ class Producer:
 
     def _end_of_program(self, timeout_s: float) -> None:
         """Flush and close at the end of the program, and log what is lost."""
-        if self._core.closed or self._driver.closed or self.has_owner:
+        if self._core.closed or self._driver.closed or self._has_owner:
             return
         sender = self._core.sender
         unsent, failed, reason = sender.outstanding, sender.failed, None
