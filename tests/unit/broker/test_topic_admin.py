@@ -425,10 +425,13 @@ def test_the_clusters_dynamic_defaults_are_empty(harness):
 
 def test_resources_without_configs_are_errors_of_their_own(harness):
     harness.create_topic("t")
-    results = describe(harness, (2, "none"), (2, "a b"), (4, "9"), (4, "x"), (8, "1"), (2, "t"))
+    results = describe(
+        harness, (2, "none"), (2, "a b"), (4, "9"), (4, "x"), (8, "9"), (16, "1"), (2, "t")
+    )
     assert [ErrorCode(result.error_code) for result in results] == [
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.INVALID_TOPIC_EXCEPTION,
+        ErrorCode.INVALID_REQUEST,
         ErrorCode.INVALID_REQUEST,
         ErrorCode.INVALID_REQUEST,
         ErrorCode.INVALID_REQUEST,
