@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 HERE = Path(__file__).parent
-ROWS = {f"a{number}" for number in range(1, 17)} | {f"b{number}" for number in range(1, 8)}
+ROWS = {f"a{number}" for number in range(1, 18)} | {f"b{number}" for number in range(1, 8)}
 ROW = re.compile(r"test_([ab]\d+)_")
 IN_VIRTUAL_TIME = {
     "b5"

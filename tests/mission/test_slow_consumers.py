@@ -48,7 +48,7 @@ class Slow:
 
 
 @pytest.mark.parametrize("assignor", ASSIGNORS)
-def test_who_works_for_longer_than_a_session_keeps_its_partitions(assignor: str) -> None:
+def test_b5_who_works_for_longer_than_a_session_keeps_its_partitions(assignor: str) -> None:
     """Heartbeats do not depend on the program."""
     group = Slow(assignor)
     held = group.slow.assignment()
@@ -61,7 +61,7 @@ def test_who_works_for_longer_than_a_session_keeps_its_partitions(assignor: str)
 
 
 @pytest.mark.parametrize("assignor", ASSIGNORS)
-def test_who_does_not_come_back_in_time_leaves_by_itself_and_the_others_do_not_wait(
+def test_b5_who_does_not_come_back_in_time_leaves_by_itself_and_the_others_do_not_wait(
     assignor: str,
 ) -> None:
     group = Slow(assignor)
@@ -81,7 +81,7 @@ def test_who_does_not_come_back_in_time_leaves_by_itself_and_the_others_do_not_w
 
 
 @pytest.mark.parametrize("assignor", ASSIGNORS)
-def test_what_it_worked_on_is_not_committed_and_it_returns_with_its_next_poll(
+def test_b5_what_it_worked_on_is_not_committed_and_it_returns_with_its_next_poll(
     assignor: str,
 ) -> None:
     group = Slow(assignor, enable_auto_commit=False)
@@ -99,7 +99,7 @@ def test_what_it_worked_on_is_not_committed_and_it_returns_with_its_next_poll(
 
 
 @pytest.mark.parametrize("assignor", ASSIGNORS)
-def test_who_is_behind_and_polls_is_not_expelled(assignor: str) -> None:
+def test_b5_who_is_behind_and_polls_is_not_expelled(assignor: str) -> None:
     """Lag is no reason: one record a poll, ten seconds of work for each, for minutes."""
     group = Slow(assignor)
     group.story.world.fill("t", 6, 100)
@@ -113,7 +113,7 @@ def test_who_is_behind_and_polls_is_not_expelled(assignor: str) -> None:
 
 
 @pytest.mark.parametrize("assignor", ASSIGNORS)
-def test_a_slow_static_member_keeps_its_place_until_its_session_ends(assignor: str) -> None:
+def test_b5_a_slow_static_member_keeps_its_place_until_its_session_ends(assignor: str) -> None:
     """As in Kafka: it says nothing when it stops, for its instance id means that it comes back."""
     group = Slow(assignor, group_instance_id="slow")
     held = group.slow.assignment()
@@ -127,7 +127,7 @@ def test_a_slow_static_member_keeps_its_place_until_its_session_ends(assignor: s
 
 
 @pytest.mark.parametrize("assignor", ["range", "equal"])
-def test_a_slow_member_holds_up_a_classic_rebalance_for_its_poll_interval_at_most(
+def test_b5_a_slow_member_holds_up_a_classic_rebalance_for_its_poll_interval_at_most(
     assignor: str,
 ) -> None:
     group = Slow(assignor)
@@ -140,7 +140,7 @@ def test_a_slow_member_holds_up_a_classic_rebalance_for_its_poll_interval_at_mos
     assert POLL_MS - 2_000 <= took_ms <= POLL_MS + SESSION_MS
 
 
-def test_a_slow_member_of_a_consumer_group_holds_up_only_what_it_has_to_give() -> None:
+def test_b5_a_slow_member_of_a_consumer_group_holds_up_only_what_it_has_to_give() -> None:
     group = Slow(SERVER_SIDE)
     group.slow.poll()
     newcomer = group.story.member()

@@ -13,7 +13,7 @@ import pytest
 import headrace
 import headrace.aio
 from headrace import TopicPartition
-from headrace.errors import ApiError, ErrorCode, MemberStoppedError
+from headrace.errors import ApiError, ErrorCode, MemberStoppedError, TransactionError
 from tests.mission.place import PATIENCE_S, QUICK, Member, Place, settled, until
 
 PROTOCOLS = ["classic", "consumer"]
@@ -45,7 +45,7 @@ def member_id(member: Member) -> str:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("auto_commit", [True, False])
-def test_a_member_finishes_commits_leaves_and_does_not_join_again(
+def test_a17_a_member_finishes_commits_leaves_and_does_not_join_again(
     headrace_place: Place, name: str, protocol: str, *, auto_commit: bool
 ) -> None:
     place = headrace_place
@@ -78,7 +78,7 @@ def test_a_member_finishes_commits_leaves_and_does_not_join_again(
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_iteration_ends(headrace_place: Place, name: str, protocol: str) -> None:
+def test_a17_iteration_ends(headrace_place: Place, name: str, protocol: str) -> None:
     place = headrace_place
     place.protocol = protocol
     topic = place.topic(name, 1)
@@ -104,7 +104,7 @@ def test_iteration_ends(headrace_place: Place, name: str, protocol: str) -> None
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_what_the_program_works_on_is_finished_first(
+def test_a17_what_the_program_works_on_is_finished_first(
     headrace_place: Place, name: str, protocol: str
 ) -> None:
     """The program works on records of its last poll; the stop waits until it comes back."""
@@ -136,7 +136,9 @@ def wait_for(condition: Callable[[], object]) -> None:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_the_asyncio_consumer_stops_too(headrace_place: Place, name: str, protocol: str) -> None:
+def test_a17_the_asyncio_consumer_stops_too(
+    headrace_place: Place, name: str, protocol: str
+) -> None:
     place = headrace_place
     place.protocol = protocol
     topic = place.topic(name, 2)
@@ -165,7 +167,31 @@ def test_the_asyncio_consumer_stops_too(headrace_place: Place, name: str, protoc
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_static_member_leaves_for_good(headrace_place: Place, name: str, protocol: str) -> None:
+def test_a17_a_transaction_of_a_member_that_was_stopped_is_refused(
+    headrace_place: Place, name: str, protocol: str
+) -> None:
+    """Else it would count as the commit of nobody, and set back the group, which others have read on."""
+    place = headrace_place
+    place.protocol = protocol
+    topic = place.topic(name, 1)
+    place.fill(topic, range(5))
+    member = Member(place, name, [topic], enable_auto_commit=False)
+    until(lambda: len(member.numbers) == 5, member)
+    member.consumer.commit()
+    with stopping(place, name, member_id(member)) as outcomes:
+        until(lambda: member.consumer.stopped, member)
+    assert outcomes == ["stopped"]
+    where = TopicPartition(topic, 0)
+    producer = place.producer(transactional_id=name)
+    with pytest.raises(TransactionError), producer.transaction() as transaction:
+        transaction.send_offsets({where: 1}, member.consumer)
+    assert place.admin().offsets(name)[where].offset == 5
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a17_a_static_member_leaves_for_good(
+    headrace_place: Place, name: str, protocol: str
+) -> None:
     place = headrace_place
     place.protocol = protocol
     topic = place.topic(name, 2)
@@ -181,7 +207,7 @@ def test_a_static_member_leaves_for_good(headrace_place: Place, name: str, proto
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_member_that_does_not_come_back_is_removed_by_force(
+def test_a17_a_member_that_does_not_come_back_is_removed_by_force(
     headrace_place: Place, name: str, protocol: str
 ) -> None:
     place = headrace_place
@@ -198,7 +224,7 @@ def test_a_member_that_does_not_come_back_is_removed_by_force(
     assert place.admin().members(name) == []
 
 
-def test_who_is_no_member_cannot_be_stopped(headrace_place: Place, name: str) -> None:
+def test_a17_who_is_no_member_cannot_be_stopped(headrace_place: Place, name: str) -> None:
     place = headrace_place
     there = Member(place, name, [place.topic(name, 1)])
     until(lambda: there.partitions, there)
@@ -212,7 +238,7 @@ def test_who_is_no_member_cannot_be_stopped(headrace_place: Place, name: str) ->
 
 @pytest.mark.java
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_kafka_refuses_it_and_removes_nobody(kafka: str, name: str, protocol: str) -> None:
+def test_a17_kafka_refuses_it_and_removes_nobody(kafka: str, name: str, protocol: str) -> None:
     place = Place("kafka", kafka, protocol=protocol)
     try:
         member = Member(place, name, [place.topic(name, 1)])

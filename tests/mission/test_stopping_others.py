@@ -75,7 +75,7 @@ def members(admin: headrace.Admin, group: str) -> list[str]:
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_a_foreign_member_is_removed_by_force_and_the_caller_is_told(
+def test_a17_a_foreign_member_is_removed_by_force_and_the_caller_is_told(
     served: str, name: str, library: str
 ) -> None:
     place = Place("tcp", served)
@@ -92,7 +92,7 @@ def test_a_foreign_member_is_removed_by_force_and_the_caller_is_told(
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 @pytest.mark.parametrize("how", ["kill", "stop"])
-def test_a_stop_survives_that_the_broker_is_restarted(
+def test_a17_a_stop_survives_that_the_broker_is_restarted(
     tmp_path: Path, name: str, protocol: str, how: str
 ) -> None:
     """The member hears of it from the broker that came back: the administrator's client asks that one again."""

@@ -81,6 +81,9 @@ class ConsumerCore:
         stopped: Whether an administrator has stopped this member: it has left its group, and does not join again.
     """
 
+    _stopped_as: Committer | None = None
+    """Who it was when it was stopped."""
+
     def __init__(
         self,
         engine: Engine,
@@ -230,7 +233,7 @@ class ConsumerCore:
             if assignors is None and named is not None:
                 assignors = choose_assignors(named)
         self._subscription = wanted
-        self.stopped = False
+        self._start_anew()
         self._topics.follow(wanted)
         self._group.begin(assignors, self._commits, listener)
         self._watch.watch()
@@ -254,7 +257,7 @@ class ConsumerCore:
         places = {name: at for name, at in wanted.items() if at is not None and at < 0}
         found = yield from self.places.listed(places)
         self._subscription = Subscription("partitions" if wanted else "none")
-        self.stopped = False
+        self._start_anew()
         self._topics.follow(self._subscription)
         for name in [name for name in self.cursors if name not in wanted]:
             del self.cursors[name]
@@ -460,7 +463,9 @@ class ConsumerCore:
         """Return the consumer's place in its group."""
         if self._config.group_id is None:
             raise ConfigError("the consumer has no group: Consumer(..., group=NAME)")
-        who = self._group.fenced_identity() or Committer()
+        # (1) A member is stopped, (2) others read on and commit, (3) a transaction that it has begun must not be taken
+        # as that of nobody, and set the group back.
+        who = self._stopped_as or self._group.fenced_identity() or Committer()
         return GroupMetadata(
             self._config.group_id, who.generation_id, who.member_id, who.group_instance_id
         )
@@ -512,10 +517,14 @@ class ConsumerCore:
             f"an administrator stops this member of group {self._config.group_id!r}: it commits what is finished, "
             "leaves, and does not join again"
         )
+        self._stopped_as = self._group.fenced_identity()
         try:
             yield from self._depart("finished", self._engine.now_ms + STOP_TIMEOUT_MS)
         finally:
             self.stopped = True
+
+    def _start_anew(self) -> None:
+        self.stopped, self._stopped_as = False, None
 
     def _leave(self, until_ms: int) -> None:
         """Be no member any more; the group is told in the background, even if nobody waits for that."""
