@@ -63,6 +63,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Show brokers, features, API versions and log directories.",
     ),
     "health": ("headrace.cli.health:health", "Check that a broker answers, or wait for it."),
+    "bench": ("headrace.cli.bench:bench", "Measure how fast a broker writes and reads."),
     "context": (
         "headrace.cli.context:context",
         "Keep named connections, and choose the one that commands use.",

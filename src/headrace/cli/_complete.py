@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 DEADLINE_S: Final = 1.5
 """From the key to the names, of what is asked of a broker."""
-_REQUEST_MS: Final = 1_000
+REQUEST_MS: Final = 1_000
 
 
 def complete_topics(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -102,7 +102,7 @@ def _asked(ctx: click.Context, ask: Callable[[Admin], Iterable[str]]) -> list[st
 
         with contextlib.suppress(Exception):
             bootstrap, properties = connection_of(ctx, "client")
-            properties["request.timeout.ms"] = str(_REQUEST_MS)
+            properties["request.timeout.ms"] = str(REQUEST_MS)
             with Admin(properties.pop("bootstrap.servers", bootstrap), **properties) as admin:
                 found.extend(ask(admin))
 

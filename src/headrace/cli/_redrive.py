@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from headrace.cli._progress import Progress
 from headrace.clients.flows.offsets import OffsetAndMetadata
 from headrace.clients.producer.blocking import Producer
 from headrace.records.decoding import MAX_HEADERS
@@ -96,7 +97,7 @@ class Redrive:
         Args:
             bootstrap: Where the brokers are.
             targets: Where letters go.
-            options: Of the command: `dry_run`, `error_type`, `limit` and `max_redrives`.
+            options: Of the command: `dry_run`, `error_type`, `limit`, `max_redrives` and `quiet`.
             client: Properties of the producer.
             positions: Commits how far letters were sent back.
             before: What was committed before; None is nothing.
@@ -117,11 +118,13 @@ class Redrive:
 
     def run(self, records: Iterator[ConsumerRecord]) -> dict[str, Any]:
         """Send letters, and return what became of them."""
-        with self._producer, self._positions:
+        progress = Progress("looked at", wanted=not self._options["quiet"])
+        with progress, self._producer, self._positions:
             for count, record in enumerate(records, 1):
                 if self._sent == self._options["limit"]:
                     break
                 self._one(record)
+                progress.add(1, len(record.value or b""))
                 if count % FLUSH_EVERY == 0:
                     self._settle()
             self._settle()

@@ -107,6 +107,7 @@ _RUN: Final = (
         metavar="FILE",
         help="What Spark's processes print.  [default: standard error]",
     ),
+    click.option("-q", "--quiet", is_flag=True, help="Do not say what each batch has done."),
 )
 
 
@@ -146,7 +147,8 @@ def run(bootstrap: str, properties: dict[str, Any], *, as_json: bool, **options:
         with _stopped_by_signals() as stopped:
             for result in run(archiver(settings, spark), settings, stopped):
                 records += result.records
-                _show(result, as_json=as_json)
+                if as_json or not options["quiet"]:
+                    _show(result, as_json=as_json)
     finally:
         stop_session(spark)
     if not as_json:

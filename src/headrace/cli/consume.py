@@ -17,9 +17,11 @@ from headrace.cli._options import check_reachable, client_options, preformatted
 from headrace.cli._output import (
     INTERRUPTED,
     bytes_fields,
+    is_terminal,
     json_text,
     reader_is_gone,
 )
+from headrace.cli._progress import Progress
 from headrace.cli._terminal import printable, unshielded
 
 if TYPE_CHECKING:
@@ -87,6 +89,9 @@ Examples:   headrace consume orders --from start -f '%t[%p]@%o %k %v\n'
     "--tag", "tags", multiple=True, help="Only records with this tag, or another one given."
 )
 @click.option("-f", "--template", help="How to print a record; see below.")
+@click.option(
+    "-q", "--quiet", is_flag=True, help="Do not show on the terminal how far an export is."
+)
 @functools.partial(client_options, role="consumer")
 def consume(
     topics: tuple[str, ...],
@@ -119,12 +124,22 @@ def consume(
     with consumer:
         if options["last"] is None:
             stops = source.begin(consumer, exit_at_end=options["exit_at_end"])
-            Printer(consumer, write, stops, options["num"]).run()
+            _printer(consumer, write, stops, options).run()
             return
         records, ends = last_records(consumer, source.partitions(consumer), options["last"])
         consumer.assign(ends)
-        printer = Printer(consumer, write, ends if options["exit_at_end"] else None, options["num"])
-        printer.run(records)
+        stops = ends if options["exit_at_end"] else None
+        _printer(consumer, write, stops, options).run(records)
+
+
+def _printer(
+    consumer: Consumer,
+    write: Writer,
+    stops: dict[TopicPartition, int] | None,
+    options: dict[str, Any],
+) -> Printer:
+    wanted = not (options["quiet"] or is_terminal(sys.stdout))
+    return Printer(consumer, write, stops, options["num"], Progress("read", wanted=wanted))
 
 
 def _offset(options: dict[str, Any]) -> str | None:
@@ -269,11 +284,13 @@ class Printer:
         write: Writer,
         stops: dict[TopicPartition, int] | None,
         limit: int | None,
+        progress: Progress,
     ) -> None:
         self._consumer = consumer
         self._write = write
         self._stops = stops
         self._limit = limit
+        self._progress = progress
         self._printed = 0
         self._positions: dict[TopicPartition, int] = {}
         """One past the last printed record of each partition."""
@@ -285,14 +302,15 @@ class Printer:
             first: Records that are printed before those that the consumer reads.
         """
         try:
-            self._print(list(first))
-            while not self._done():
-                self._print(self._consumer.poll(POLL_S))
-                if self._consumer.stopped:
-                    return  # by an administrator; what was printed was committed after the poll before
-                self._commit()
-                if reader_is_gone():
-                    return
+            with self._progress:
+                self._print(list(first))
+                while not self._done():
+                    self._print(self._consumer.poll(POLL_S))
+                    if self._consumer.stopped:
+                        return  # by an administrator; what was printed was committed after the poll before
+                    self._commit()
+                    if reader_is_gone():
+                        return
         except KeyboardInterrupt:
             self._commit()
             raise SystemExit(INTERRUPTED) from None
@@ -313,8 +331,10 @@ class Printer:
             printed[where] = record.offset + 1
         if lines:
             out = unshielded(sys.stdout).buffer  # what drives a terminal is escaped already
-            out.write(b"".join(lines))
+            text = b"".join(lines)
+            out.write(text)
             out.flush()
+            self._progress.add(len(lines), len(text))
             self._positions |= printed
 
     def _done(self) -> bool:

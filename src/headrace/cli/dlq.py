@@ -132,6 +132,7 @@ def show(bootstrap: str, properties: dict[str, Any], *, as_json: bool, **options
     show_default=True,
     help="Leave letters that were sent back so often.",
 )
+@click.option("-q", "--quiet", is_flag=True, help="Do not show on the terminal how far it is.")
 @client_options
 def redrive(bootstrap: str, properties: dict[str, Any], *, as_json: bool, **options: Any) -> None:
     """Send dead letters back to their topic, for the workers of the group that gave them up.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import stat
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -15,8 +16,9 @@ from click.core import ParameterSource
 
 from headrace.cli._complete import complete_topics
 from headrace.cli._options import check_reachable, client_options, preformatted
-from headrace.cli._output import fail, say
+from headrace.cli._output import fail, is_terminal, say
 from headrace.cli._partitioner import chosen_partitioner
+from headrace.cli._progress import Progress
 
 if TYPE_CHECKING:
     from headrace.cli._scan import ScannedRecord
@@ -108,7 +110,12 @@ Examples:   echo '{"id":1}' | headrace produce orders -k alice
 @click.option(
     "-Z", "--tombstone", is_flag=True, help="Empty values become null, which deletes keys."
 )
-@click.option("-q", "--quiet", is_flag=True, help="Do not print where each record went.")
+@click.option(
+    "-q",
+    "--quiet",
+    is_flag=True,
+    help="Do not print where each record went, nor how far the work is.",
+)
 @partial(client_options, role="producer")
 def produce(
     topic: str | None, bootstrap: str, properties: dict[str, Any], *, as_json: bool, **options: Any
@@ -118,7 +125,8 @@ def produce(
     Keys and values are written as the bytes that they are, whatever serde the topic has. Without TOPIC each record
     goes to the topic that the input names; with --from-json TOPIC takes the place of that one.
 
-    Prints TOPIC[PARTITION]@OFFSET for each record, in the order of acknowledgement. Ends with the input.
+    Prints TOPIC[PARTITION]@OFFSET for each record, in the order of acknowledgement. Ends with the input. Where input
+    and output are files or pipes, a line on the terminal shows how far the work is.
 
     Exit codes: 0 all written, 1 a record could not be written, 2 wrong usage, 130 interrupted.
     """
@@ -141,7 +149,7 @@ def produce(
         key_serde="bytes",
         **properties,
     )
-    with producer:
+    with report.progress, producer:
         try:
             for record in read(_standard_input(producer, report)):
                 defaults.send(producer, record, report, tombstone=options["tombstone"])
@@ -202,7 +210,9 @@ def _standard_input(producer: Producer, report: _Report) -> Callable[[], bytes]:
         if not ready:
             producer.flush()
             report.flush()
-        return os.read(descriptor, CHUNK_BYTES)
+        data = os.read(descriptor, CHUNK_BYTES)
+        report.progress.add(0, len(data))
+        return data
 
     return read
 
@@ -273,12 +283,24 @@ class _Defaults:
         )
 
 
+def _size_of_input() -> int | None:
+    """Return the bytes of standard input if it is a file."""
+    try:
+        found = os.fstat(sys.stdin.fileno())
+    except (OSError, ValueError):
+        return None
+    return found.st_size if stat.S_ISREG(found.st_mode) else None
+
+
 class _Report:
     """Prints what became of each record."""
 
     def __init__(self, *, as_json: bool, quiet: bool) -> None:
         self._as_json = as_json
         self._quiet = quiet
+        # The lines that tell where records went, and one that is drawn again and again, do not share a terminal.
+        wanted = not (quiet or is_terminal(sys.stdout) or is_terminal(sys.stdin))
+        self.progress = Progress("written", wanted=wanted, total_bytes=_size_of_input())
         self._failed = 0
         self._first_error = ""
         self._lines: list[str] = []
@@ -286,6 +308,7 @@ class _Report:
     def delivered(self, delivery: DeliveryFuture) -> None:
         """Note one record's fate."""
         error = delivery.exception()
+        self.progress.add(error is None, 0)
         if error is not None:
             self._failed += 1
             self._first_error = self._first_error or str(error)

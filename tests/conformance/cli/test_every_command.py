@@ -52,6 +52,8 @@ CLIENT_COMMANDS = {
     "cluster info": [],
     "cluster apis": [],
     "cluster log-dirs": [],
+    "bench produce": ["t", "-n", "10"],
+    "bench consume": ["t", "-n", "1"],
     "transaction list": [],
     "transaction describe": ["x"],
     "transaction producers": ["t"],

@@ -235,7 +235,7 @@ def test_a_topic_that_is_deleted_while_letters_go_back_is_not_created_again(brok
     again = Redrive(
         broker.bootstrap,
         Targets(DLQ),
-        {"dry_run": False, "error_type": None, "limit": None, "max_redrives": 3},
+        {"dry_run": False, "error_type": None, "limit": None, "max_redrives": 3, "quiet": True},
         client={"request_timeout_ms": 500, "delivery_timeout_ms": 600},
         positions=headrace.Consumer(broker, group="g"),
     )
