@@ -69,6 +69,11 @@ def environment(broker: Broker, tmp_path: Path) -> dict[str, str]:
     }
 
 
+def as_users_have_it(environment: dict[str, str]) -> None:
+    command = Path(environment["PATH"].split(os.pathsep)[0]) / "headrace"
+    command.write_text(f"#!{sys.executable}\nfrom headrace.cli import main; main()\n")
+
+
 def completed(line: str, environment: dict[str, str]) -> list[str]:
     bash = shutil.which("bash")
     if bash is None:
@@ -125,6 +130,7 @@ def test_names_come_from_where_the_command_asks(
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "no-such-host.invalid:9092", "nonsense"])
 def test_nothing_is_said_when_no_broker_answers(address: str, environment: dict[str, str]) -> None:
+    as_users_have_it(environment)
     environment["HEADRACE_BOOTSTRAP"] = address
     assert completed("headrace topic describe o", environment) == []
     environment["HEADRACE_CONTEXT"] = "missing"
@@ -211,8 +217,7 @@ def _commands(command: click.Command, name: str = "") -> Iterator[tuple[str, cli
 def test_a_silent_server_is_not_waited_for(environment: dict[str, str]) -> None:
     import socket  # noqa: PLC0415 - for this test alone
 
-    command = Path(environment["PATH"].split(os.pathsep)[0]) / "headrace"
-    command.write_text(f"#!{sys.executable}\nfrom headrace.cli import main; main()\n")
+    as_users_have_it(environment)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         environment["HEADRACE_BOOTSTRAP"] = "{}:{}".format(*silent.getsockname())
         began = time.monotonic()
