@@ -123,6 +123,9 @@ SPECIAL: Final[dict[str, dict[str, str]]] = {
     "few.ttl": {"headrace.ttl.enable": "true"},
     "few.delay": {"headrace.delay.enable": "true"},
     "few.filter": {"headrace.filter.enable": "true"},
+    "few.gzip": {"compression.type": "gzip", "compression.gzip.level": "9"},
+    "few.zstd": {"compression.type": "zstd", "compression.zstd.level": "19"},
+    "few.uncompressed": {"compression.type": "uncompressed", "max.message.bytes": "9000000"},
 }
 ATTEMPTS: Final = 50
 PASSING: Final = {14, 15, 16, 51}
