@@ -47,22 +47,14 @@ class TopicObjects:
     def keep_storage(self, storage: Any) -> str:
         """Make a storage known to this broker; return its name.
 
+        Args:
+            storage: The class of a storage, or a log directory.
+
         Raises:
-            ConfigError: It is no storage, or its name is that of another one.
+            ConfigError: Its name is that of another one.
         """
-        what = f"{storage!r}"[:80]
-        if isinstance(storage, SegmentStorage) and not isinstance(storage, type):
-            kind = type(storage).__name__
-            raise ConfigError(
-                f"storage: {what} can keep one segment alone: give the class, storage={kind}"
-            )
-        factory: Callable[[], SegmentStorage | FileSystem]
-        if isinstance(storage, type):
-            factory = storage
-        elif hasattr(storage, "write_file"):
-            factory = lambda: storage  # noqa: E731 - the object is the storage of all partitions
-        else:
-            raise ConfigError(f"storage is a name, a class or a log directory, not {what}")
+        # An object is the storage of all partitions.
+        factory = storage if isinstance(storage, type) else lambda: storage
         name = STORAGES.describe(storage).name
         known = self._storages.get(name, STORAGES.known(name))
         if known is not None and known is not storage:

@@ -8,9 +8,9 @@ import pytest
 
 from headrace.clients.admin.blocking import Admin
 from headrace.clients.producer.blocking import Producer
-from headrace.errors import ApiError, ErrorCode, HeadraceError
+from headrace.errors import ApiError, ConfigError, ErrorCode, HeadraceError
 from headrace.storage.os_files import OsFileSystem
-from headrace.storage.registry import register_storage
+from headrace.storage.registry import STORAGES, register_storage
 from headrace.storage.segment_files import ArraySegment
 from headrace.streams.broker import Broker
 from headrace.types import TopicPartition
@@ -174,3 +174,52 @@ def test_a_server_in_memory_keeps_the_others_apart() -> None:
         array = dirs["memory:array"]
         assert array is not None
         assert set(array.logs.logs) == {TopicPartition("a", 0), TopicPartition("b", 0)}
+
+
+class Unnamed(ArraySegment):
+    """A storage that nobody has registered."""
+
+    made: ClassVar[list[Unnamed]] = []
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made.append(self)
+
+    def roll(self) -> Unnamed:
+        return Unnamed()
+
+
+def test_a_storage_is_given_as_a_class_or_a_log_directory(tmp_path) -> None:
+    name = f"{Unnamed.__module__}.{Unnamed.__qualname__}"
+    with Broker(tmp_path / "broker") as broker:
+        before = len(Unnamed.made)
+        broker.create_topic("quick", storage=Unnamed)
+        broker.create_topic("quick-2", storage=Unnamed)
+        elsewhere = OsFileSystem(tmp_path / "elsewhere")
+        with Admin(broker) as admin:
+            admin.create_topic("far", storage=elsewhere)
+        for topic in ("quick", "quick-2", "far"):
+            broker.publish(topic, b"1")
+        assert len(Unnamed.made) > before
+        assert (tmp_path / "elsewhere" / "far-0").is_dir()
+        assert broker.configs("quick")["headrace.storage"].value == name
+        broker.create_topic("known", storage=Recorded)
+        assert broker.configs("known")["headrace.storage"].value == "recorded"
+        with pytest.raises(ConfigError, match="another one is called"):
+            broker.create_topic("other", storage=OsFileSystem(tmp_path / "other"))
+        with pytest.raises(ConfigError, match="give the class, Unnamed"):
+            broker.create_topic("other", storage=Unnamed())  # type: ignore[arg-type]  # which is what is tested
+        with Admin(broker.listen()) as far, pytest.raises(ConfigError, match="by name"):
+            far.create_topic("other", storage=Unnamed)
+        kept = broker.configs("far")["headrace.storage"].value
+    register_storage(str(kept), lambda: OsFileSystem(tmp_path / "elsewhere"))
+    try:
+        with Broker(tmp_path / "broker") as broker:
+            assert values(broker, "far") == [b"1"]
+            with (
+                Producer(broker, delivery_timeout_ms=300, request_timeout_ms=200) as producer,
+                pytest.raises(HeadraceError),
+            ):
+                producer.send("quick", b"2").result()
+    finally:
+        del STORAGES._factories[str(kept)]

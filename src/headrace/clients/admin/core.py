@@ -92,6 +92,14 @@ class AdminCore:
     def _storage(self, storage: Any) -> str:
         if isinstance(storage, str):
             return storage
+        keeps_a_segment = hasattr(storage, "roll")
+        if not hasattr(storage, "write_file") and not (
+            keeps_a_segment and isinstance(storage, type)
+        ):
+            hint = f"; give the class, {type(storage).__name__}" if keeps_a_segment else ""
+            raise ConfigError(
+                f"storage is a name, a class or a log directory, not {shown(storage)}{hint}"
+            )
         if self._state.objects is None:
             raise ConfigError(
                 f"storage: a broker elsewhere knows storages by name, not {shown(storage)}: register it in the "

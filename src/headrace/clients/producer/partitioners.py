@@ -246,7 +246,10 @@ def check_partitioner(given: object) -> None:
     Raises:
         ConfigError: It is no partitioner.
     """
-    if not callable(getattr(given, "partition", None)):
+    # Text and bytes have a method of that name, too.
+    kind = given if isinstance(given, type) else type(given)
+    is_text = issubclass(kind, str | bytes | bytearray)
+    if is_text or not callable(getattr(given, "partition", None)):
         name = given.__name__ if isinstance(given, type) else shown(given)
         raise ConfigError(f"{name} is no partitioner: it has no method partition")
 

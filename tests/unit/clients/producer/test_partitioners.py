@@ -114,7 +114,7 @@ def test_partitioners_are_found_by_name_class_and_object() -> None:
     assert isinstance(partitioner_factory("even lengths")(choose), EvenLengths)
 
 
-@pytest.mark.parametrize("wrong", ["roundrobin", 7, object])
+@pytest.mark.parametrize("wrong", ["roundrobin", 7, object, bytes, b"x"])
 def test_what_is_no_partitioner_is_named(wrong: object) -> None:
     with pytest.raises(ConfigError, match="partitioner"):
         partitioner_factory(wrong)  # type: ignore[arg-type]  # that it is wrong is the test
