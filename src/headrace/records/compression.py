@@ -149,14 +149,16 @@ def _is_one_piece(data: Buffer, level: int | None) -> bool:
 
 
 def _compress_lz4(data: Buffer, level: int | None) -> bytes:
-    frame = _lz4_frame(level)
+    frame = cramjam.lz4.Compressor(
+        level=FAST if level is None else level, content_checksum=False, block_linked=False
+    )
     if len(data) <= _LZ4_BLOCK:
-        frame.compress(data)
+        frame.compress(bytes(data))  # it takes no other buffer
     else:
         view = memoryview(data)
         for start in range(0, len(view), _LZ4_BLOCK):  # cramjam holds the interpreter meanwhile
-            frame.compress(view[start : start + _LZ4_BLOCK])
-    return frame.finish()
+            frame.compress(bytes(view[start : start + _LZ4_BLOCK]))
+    return bytes(frame.finish())
 
 
 def _compress_zstd(data: Buffer, level: int | None) -> bytes:
@@ -211,10 +213,9 @@ class _FrameStream:
 
 
 def _lz4_frame(level: int | None) -> _FrameStream:
+    level = FAST if level is None else level
     return _FrameStream(
-        cramjam.lz4.Compressor(
-            level=FAST if level is None else level, content_checksum=False, block_linked=False
-        )
+        cramjam.lz4.Compressor(level=level, content_checksum=False, block_linked=False)
     )
 
 
@@ -239,10 +240,9 @@ def _inflate(data: Buffer, bound: int, most: int) -> Generator[int, None, bytes]
     position, size, remaining = 0, len(view), bound
     for _ in range(MAX_GZIP_MEMBERS):
         inflate = zlib.decompressobj(31)
-        more = False
         while not inflate.eof:
             chunk = view[position : position + _GZIP_CHUNK]
-            if not chunk and not more:
+            if not chunk:
                 raise CorruptRecordError("gzip data ends early")
             try:
                 part = inflate.decompress(chunk, min(most, remaining) + 1)
@@ -253,8 +253,7 @@ def _inflate(data: Buffer, bound: int, most: int) -> Generator[int, None, bytes]
                 raise _too_large(bound)
             parts.append(part)
             position += len(chunk) - len(inflate.unused_data) - len(inflate.unconsumed_tail)
-            more = len(part) > most  # zlib may hold output for which there was no room
-            if more:
+            if len(part) > most:
                 yield len(part)
         if position == size:
             return parts[0] if len(parts) == 1 else b"".join(parts)
