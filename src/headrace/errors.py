@@ -208,6 +208,28 @@ class ConfigError(HeadraceError):
     """A configuration property is unknown, malformed or out of range."""
 
 
+class StartError(ConfigError):
+    """An app cannot start, for several reasons at once.
+
+    Attributes:
+        problems: Each of them.
+    """
+
+    def __init__(self, problems: Sequence[HeadraceError]) -> None:
+        self.problems = tuple(problems)
+        super().__init__(
+            f"the app cannot start, for {len(self.problems)} reasons: {'; '.join(map(str, self.problems))}"
+        )
+
+    @property
+    def lines(self) -> Sequence[str]:
+        """The lines to print it in: one for each reason."""
+        return (
+            f"the app cannot start, for {len(self.problems)} reasons:",
+            *(f"  {each}" for each in self.problems),
+        )
+
+
 class TransportError(HeadraceError):
     """A connection could not be made, broke, or timed out."""
 

@@ -43,6 +43,15 @@ class Aside:
         self._looked_s: dict[str, float] = {}
         """By topic, when somebody last looked whether it is there, by the event loop's clock."""
 
+    async def prepare(self) -> None:
+        """Look whether the stream for dead letters is there, if they go to one.
+
+        Raises:
+            HeadraceError: It is not.
+        """
+        if self._letters is not None:
+            await self._letters.prepare()
+
     async def close(self) -> None:
         """Close what writes to streams."""
         if self._letters is not None:

@@ -11,7 +11,7 @@ from headrace.clients.config import ClientConfig, ProducerConfig, parse_config
 from headrace.clients.consumer.aio import Consumer
 from headrace.clients.drivers import Target, open_aio_driver
 from headrace.clients.engine import UNLIMITED_MS
-from headrace.clients.flows import metadata, offsets
+from headrace.clients.flows import metadata, offsets, rights
 from headrace.clients.flows.admin import NewTopic, ResourceType, create_topics, describe_configs
 from headrace.clients.flows.cluster import TopicSettings
 from headrace.clients.flows.list_offsets import (
@@ -306,6 +306,16 @@ class Outlet:
                 return
             if error is not None and error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
                 raise error
+
+    # Rights
+
+    async def rights_on_topics(self, topics: Collection[str]) -> dict[str, rights.Rights]:
+        """Return what the app may do to topics, as far as the broker tells."""
+        return await self._driver.run(rights.rights_on_topics(self._driver.engine.state, topics))
+
+    async def rights_on_group(self, group: str) -> rights.Rights:
+        """Return what the app may do to a group, as far as the broker tells."""
+        return await self._driver.run(rights.rights_on_group(self._driver.engine.state, group))
 
     # Positions
 

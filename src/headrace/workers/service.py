@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from headrace.clients.drivers import Target
+from headrace.errors import HeadraceError, StartError
 from headrace.workers.counters import Counters, Hook
 from headrace.workers.loop_watch import LoopWatch
 from headrace.workers.outlet import Outlet
@@ -43,6 +44,8 @@ class Service:
         self._properties = properties
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop_wanted = False
+        self._checking: asyncio.Task[list[HeadraceError]] | None = None
+        """What looks whether the workers can start."""
         self._tasks: list[asyncio.Task[None]] = []
         self.workers: list[Worker] = []
         self.outlet: Outlet | None = None
@@ -65,11 +68,8 @@ class Service:
             if create_topics:
                 topics = [topic for settings in self._settings for topic in settings.topics]
                 await outlet.create_topics(dict.fromkeys(topics, 1))
-            self.workers = [
-                Worker(settings, outlet, self._counters[settings.name], self._hooks)
-                for settings in self._settings
-            ]
-            await self._prepare()
+            if not await self._prepare(outlet):
+                return
             self.outlet = outlet
             where = self._target if isinstance(self._target, str) else "a broker in this process"
             for settings in self._settings:
@@ -94,15 +94,47 @@ class Service:
             if isinstance(outcome, BaseException):
                 raise outcome
 
-    async def _prepare(self) -> None:
-        """Have all workers look for what they read, before any of them begins."""
+    async def _prepare(self, outlet: Outlet) -> bool:
+        """Have all workers look for what they need, before any of them begins.
+
+        Returns:
+            Whether they may begin: not where the app was told to stop meanwhile.
+
+        Raises:
+            HeadraceError: What keeps one of them from starting; a `StartError` where there are several reasons.
+        """
+        self.workers = []
+        checking = self._checking = asyncio.create_task(self._problems(outlet))
+        may_begin = False
         try:
-            for worker in self.workers:
-                await worker.prepare()
-        except BaseException:
-            for worker in self.workers:
-                await worker.give_up()
-            raise
+            await asyncio.wait({checking})
+            if not checking.cancelled():
+                _raise_for(checking.result())
+                may_begin = True
+        finally:
+            self._checking = None
+            if not may_begin:
+                checking.cancel()
+                await asyncio.wait({checking})
+                for worker in self.workers:
+                    await worker.give_up()
+        return may_begin
+
+    async def _problems(self, outlet: Outlet) -> list[HeadraceError]:
+        """Make the workers, and return what keeps them from starting."""
+        problems: list[HeadraceError] = []
+        for settings in self._settings:
+            try:
+                counters = self._counters[settings.name]
+                self.workers.append(Worker(settings, outlet, counters, self._hooks))
+            except HeadraceError as error:
+                problems.append(error)
+        checks = (worker.prepare() for worker in self.workers)
+        for found in await asyncio.gather(*checks, return_exceptions=True):
+            if isinstance(found, BaseException):
+                raise found
+            problems += found
+        return problems
 
     async def _first_failed(self, tasks: Sequence[asyncio.Task[None]]) -> None:
         """Wait until a worker has failed, the app is told to end, or no worker is left."""
@@ -144,10 +176,15 @@ class Service:
 
     def abort(self) -> None:
         """Wait for no handler any more; from the event loop."""
+        if self._checking is not None:
+            self._checking.cancel()
         for task in self._tasks:
             task.cancel()
 
     def _stop_workers(self) -> None:
+        if self._checking is not None:
+            self._checking.cancel()
+            return
         for worker in self.workers:
             worker.stop()
 
@@ -161,6 +198,13 @@ class Service:
             # What one finished while another was asked may have given that one more to do.
             if before == [counters.as_dict() for counters in self._counters.values()]:
                 return True
+
+
+def _raise_for(problems: Sequence[HeadraceError]) -> None:
+    """Raise what keeps an app from starting; what several workers say in the same words is one reason."""
+    reasons = list({str(each): each for each in problems}.values())
+    if reasons:
+        raise reasons[0] if len(reasons) == 1 else StartError(reasons)
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

@@ -10,7 +10,12 @@ from typing import Any, Final, Literal, get_args
 from headrace.errors import ConfigError
 from headrace.serdes.serde import Serde
 from headrace.workers.handlers import Handler
-from headrace.workers.letters import DEAD_LETTER_PREFIX, RETRY_PREFIX, retry_topic
+from headrace.workers.letters import (
+    DEAD_LETTER_PREFIX,
+    RETRY_PREFIX,
+    STREAM_PREFIX,
+    retry_topic,
+)
 from headrace.workers.outcomes import NO_RETRY, OnFailure, Retry
 from headrace.workers.scheduler import Ordering
 from headrace.workers.seen.declared import TOPIC_PREFIX as SEEN_PREFIX
@@ -183,6 +188,12 @@ class WorkerSettings:
             and self.transactional_id is not None
             and self.transactional_id == other.transactional_id
         )
+
+    def homes(self) -> tuple[str, ...]:
+        """Return what dead-letter topics are called after, as far as it is known before; see `Places.home`."""
+        if self.elsewhere is not None:
+            return tuple(f"{STREAM_PREFIX}{name}" for name in self.elsewhere.names)
+        return self.topics
 
     def retry_topics(self) -> dict[str, str]:
         """Return the topics in which records wait for their next attempt, each with the topic they come from."""

@@ -95,6 +95,13 @@ class Source(Protocol):
 class LetterStream(Protocol):
     """Where dead letters go that do not go to a topic."""
 
+    async def prepare(self) -> None:
+        """Look whether they can be written there.
+
+        Raises:
+            HeadraceError: They cannot.
+        """
+
     async def write(self, record: ConsumerRecord, headers: Headers) -> None:
         """Write a record with what is said of it, and wait until it is safe."""
 

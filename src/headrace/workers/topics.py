@@ -56,17 +56,17 @@ class TopicSource(Consumer):
         return self.config.request_timeout_ms / 1000
 
     async def prepare(self) -> None:
-        """Do nothing: a topic may be created later, and a broker may come."""
-
-    async def begin(self, listener: Listener) -> None:
-        """Join the group, with the retry topics, which are created if need be.
+        """Check the settings: a topic may be created later.
 
         Raises:
             ConfigError: Reading begins at the end, and records that wait in retry topics could be missed.
         """
-        settings = self._settings
-        if settings.retry.topics and self.begins_late:
+        if self._settings.retry.topics and self.begins_late:
             raise ConfigError("Retry(topics=True) needs auto_offset_reset='earliest'")
+
+    async def begin(self, listener: Listener) -> None:
+        """Join the group, with the retry topics, which are created if need be."""
+        settings = self._settings
         waiting = settings.retry_topics()
         if waiting:
             counts = await self._outlet.partition_counts(settings.topics)

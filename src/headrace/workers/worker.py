@@ -25,11 +25,13 @@ from headrace.errors import (
     ErrorCode,
     FatalTransactionError,
     HeadraceError,
+    StartError,
     TransportError,
     WorkerFailedError,
 )
 from headrace.types import TopicPartition
 from headrace.workers import letters
+from headrace.workers.checking import problems_of
 from headrace.workers.counters import Counters, Hook, Tally
 from headrace.workers.handovers import Handovers
 from headrace.workers.outcomes import message_of
@@ -124,23 +126,48 @@ class Worker:
 
     # Life
 
-    async def prepare(self) -> None:
-        """Look whether there is what is to be read, and whether it may be, as far as that is known before the group.
+    async def prepare(self) -> list[HeadraceError]:
+        """Look whether there is what is to be read and written, and whether it may be, before the group is joined.
 
-        Raises:
-            HeadraceError: It cannot be read.
+        Returns:
+            Why the worker cannot start.
         """
-        try:
-            await self._source.prepare()
-            await self._processor.prepare()
-        except Exception as error:
-            self._state, self._error = "failed", message_of(error)
-            raise
+        problems: list[HeadraceError] = []
+        checks = (
+            self._source.prepare,
+            self._check,
+            self._slots.aside.prepare,
+            self._processor.prepare,
+            self._take_over,
+        )
+        for check in checks:
+            try:
+                await check()
+            except StartError as error:
+                problems += error.problems
+            except HeadraceError as error:
+                problems.append(error)
+                if isinstance(error, TransportError):
+                    break  # others would wait for the same broker
+        if problems:
+            self._state, self._error = "failed", "; ".join(map(message_of, problems))
+        return problems
+
+    async def _check(self) -> None:
+        if problems := await problems_of(self.settings, self._outlet):
+            raise StartError(problems)
+
+    async def _take_over(self) -> None:
+        if self._transactor is not None:
+            await self._transactor.prepare()
 
     async def give_up(self) -> None:
         """Close what `prepare` has opened: the worker does not run."""
         with contextlib.suppress(HeadraceError):
             await self._source.leave(CLOSE_TIMEOUT_S)
+        if self._transactor is not None:
+            await self._transactor.close()
+        await self._slots.close()
         await self._processor.close()
 
     async def run(self) -> None:
@@ -163,8 +190,6 @@ class Worker:
     async def _work(self) -> None:
         tasks: list[asyncio.Task[None]] = []
         try:
-            if self._transactor is not None:
-                await self._transactor.prepare()
             await self._source.begin(self)
             self._state = "running"
             tasks = [asyncio.create_task(self._poll()), asyncio.create_task(self._commit_often())]

@@ -54,3 +54,26 @@ def test_a_module_that_is_not_there_is_named() -> None:
     done = run_command("run", "nowhere/at_all.py:app", environment={})
     assert done.code == 2
     assert "no module 'at_all' below" in done.err
+
+
+def test_everything_that_keeps_an_app_from_starting_has_a_line(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("no database, but a file with text in it")
+    (tmp_path / "shop.py").write_text(
+        "import headrace\n"
+        "app = headrace.App(headrace.Broker(), group='g')\n"
+        "app.worker('or/ders', name='a')(lambda value: None)\n"
+        "app.worker('orders', name='b', dedupe=str, seen=headrace.SeenFile('text'))(lambda value: None)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "headrace", "run", "shop:app", "--log-level", "error"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 2
+    _running, first, *lines = done.stderr.strip().splitlines()
+    assert first == "Error: the app cannot start, for 2 reasons:"
+    assert "'a' cannot read 'or/ders': that is no name of a topic" in lines[0]
+    assert "text is no file for seen=" in lines[1]

@@ -21,11 +21,13 @@ from headrace.protocol.api_keys import ApiKey
 from headrace.testing import error
 from headrace.types import TopicPartition as Place
 from headrace.workers import refusals
+from headrace.workers.outlet import Outlet
 from headrace.workers.seen import file as file_module
 from headrace.workers.seen import persistent
 from headrace.workers.seen import topic as topic_module
 from headrace.workers.seen.file import FileKeys
 from headrace.workers.seen.keys import MAX_KEY_BYTES, Mark, key_text
+from headrace.workers.seen.topic import TopicKeys
 from headrace.workers.settings import Delivery
 
 Declared = SeenTopic | SeenFile
@@ -149,14 +151,14 @@ def test_a_result_that_is_not_written_leaves_no_key(broker: Broker, seen: Declar
     order: list[str] = []
 
     @app.worker("orders", name="bill", dedupe=str, seen=seen, retry=1)
-    @app.publishes("no/name")
+    @app.publishes("results", key=lambda _: 1 / 0)
     def bill(value: str) -> str:
         order.append(value)
         return value
 
     send(broker, "a")
     for _ in range(2):
-        with pytest.raises(WorkerFailedError, match="INVALID_TOPIC"):
+        with pytest.raises(WorkerFailedError, match="ZeroDivisionError"):
             run(app, broker)
     assert order == ["a", "a"]
 
@@ -311,6 +313,29 @@ def test_a_topic_that_may_not_be_created_is_told_before_anything_is_handled() ->
             run(make_app(SeenTopic(), handled), broker)
     assert "headrace acl create --producer" in str(told.value)
     assert handled == []
+
+
+def test_a_partition_that_comes_back_has_the_keys_that_others_wrote_meanwhile(
+    broker: Broker,
+) -> None:
+    place = Place("orders", 0)
+
+    async def use() -> None:
+        outlet = Outlet(broker, "c", {})
+        mine, others = (
+            TopicKeys(SeenTopic(), outlet, group="g", worker="w", sources=["orders"])
+            for _ in range(2)
+        )
+        await mine.prepare()
+        assert not await mine.known(place, ["a"])
+        await others.keep([Mark(place, 7, "a")])
+        assert not await mine.known(place, ["a"]), "the partition is this one's: nobody else writes"
+        mine.forget([place])
+        assert set(await mine.known(place, ["a", "b"])) == {"a"}
+        for each in (mine, others, outlet):
+            await each.close()
+
+    asyncio.run(use())
 
 
 # A file

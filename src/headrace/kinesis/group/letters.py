@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 from base64 import b64encode
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from headrace.clients.consumer.records import ConsumerRecord
+from headrace.errors import KinesisError, StreamNotFoundError
+from headrace.kinesis.client.backoff import FIRST_CONTACT_MS
+from headrace.kinesis.client.settings import open_client
 from headrace.kinesis.producing.producer import Producer
+from headrace.kinesis.reading.shards import StreamShards
 from headrace.kinesis.records import StreamRecord
 
 if TYPE_CHECKING:
     from headrace.kinesis.client.settings import AwsSettings
+
+_log: Final = logging.getLogger("headrace.kinesis")
 
 _PREFIX = "dlq-"
 _TRACEBACK: Final = "kafka_dlt-exception-stacktrace"
@@ -26,7 +33,25 @@ class StreamLetters:
     def __init__(self, stream: str, aws: AwsSettings) -> None:
         """Take the stream's name or ARN, and where it is."""
         self._stream = stream
+        self._aws = aws
         self._producer = Producer(aws, linger_ms=0)
+
+    async def prepare(self) -> None:
+        """Look whether the stream is there. A worker may write to a stream that it has no right to describe.
+
+        Raises:
+            StreamNotFoundError: There is none.
+            ConfigError: Credentials, region or endpoint are wrong.
+        """
+        async with open_client(self._aws, "kinesis") as client:
+            try:
+                await StreamShards(client, self._stream).describe(
+                    within_ms=0, answer_within_ms=FIRST_CONTACT_MS
+                )
+            except StreamNotFoundError:
+                raise
+            except KinesisError as error:
+                _log.info("the stream for dead letters cannot be looked at: %s", error)
 
     async def write(
         self, record: ConsumerRecord, headers: tuple[tuple[str, bytes | None], ...]

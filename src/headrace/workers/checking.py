@@ -1,0 +1,102 @@
+"""What can be known of a worker before it starts: whether it may use its topics and its group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from headrace.clients.flows.rights import Rights
+from headrace.errors import ApiError, ErrorCode, HeadraceError, TransportError
+from headrace.security.acls import Operation
+from headrace.workers.outlet import Outlet
+from headrace.workers.seen.declared import SeenTopic
+from headrace.workers.settings import WorkerSettings
+
+_NO_MATTER: Final = frozenset({ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+"""A topic that does not exist is waited for, or created."""
+_FINAL: Final = frozenset(
+    {
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.GROUP_AUTHORIZATION_FAILED,
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        ErrorCode.INVALID_GROUP_ID,
+    }
+)
+"""Answers that do not change by themselves. Others are the matter of the worker, which tries again."""
+
+
+async def problems_of(settings: WorkerSettings, outlet: Outlet) -> list[HeadraceError]:
+    """Return why a worker could not use its topics and its group; they are asked for, and nothing is changed.
+
+    Raises:
+        TransportError: No broker answers; not for a worker that reads streams, which may do without one.
+    """
+    reads = {} if settings.elsewhere is not None else dict.fromkeys(settings.topics, "read")
+    writes = dict.fromkeys(_destinations(settings), "write to")
+    found: list[HeadraceError] = []
+    try:
+        if reads or writes:
+            rights = await outlet.rights_on_topics({*reads, *writes})
+            for uses in (reads, writes):
+                found += [
+                    problem
+                    for topic, use in uses.items()
+                    if (
+                        problem := _topic_problem(settings, topic, use, rights.get(topic, Rights()))
+                    )
+                ]
+    except TransportError:
+        if settings.elsewhere is None:
+            raise
+    if settings.elsewhere is None:
+        problem = await _group_problem(settings, outlet)
+        found += [] if problem is None else [problem]
+    return found
+
+
+def _destinations(settings: WorkerSettings) -> Iterator[str]:
+    """Yield the topics that a worker writes to, as far as they are known before."""
+    yield from (each.topic for each in settings.publications)
+    yield from settings.retry_topics()
+    if isinstance(settings.dead_letter, str):
+        if "://" not in settings.dead_letter:
+            yield settings.dead_letter
+    elif settings.dead_letter:
+        yield from map(settings.dead_letter_topic, settings.homes())
+    if isinstance(settings.seen, SeenTopic) and settings.dedupe is not None:
+        yield settings.seen.name_for(settings.group, settings.name)
+
+
+def _topic_problem(
+    settings: WorkerSettings, topic: str, use: str, rights: Rights
+) -> HeadraceError | None:
+    needed = Operation.READ if use == "read" else Operation.WRITE
+    code = rights.error
+    if code in _NO_MATTER and rights.lacks(needed):
+        code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    if code not in _FINAL:
+        return None
+    if code == ErrorCode.INVALID_TOPIC_EXCEPTION:
+        text = f"cannot {use} {topic!r}: that is no name of a topic"
+    else:
+        role = "consumer" if use == "read" else "producer"
+        text = f"may not {use} the topic {topic!r}: headrace acl create --{role} grants that"
+    return ApiError.for_code(code, f"the worker {settings.name!r} {text}")
+
+
+async def _group_problem(settings: WorkerSettings, outlet: Outlet) -> HeadraceError | None:
+    try:
+        rights = await outlet.rights_on_group(settings.group)
+    except TransportError:
+        return None  # the coordinator may come; whether any broker answers is known
+    except ApiError as error:
+        rights = Rights(error.code)
+    code = rights.error
+    if rights.lacks(Operation.READ):
+        code = ErrorCode.GROUP_AUTHORIZATION_FAILED
+    if code not in _FINAL:
+        return None
+    text = f"may not join the group {settings.group!r}: headrace acl create --consumer --group grants that"
+    if code == ErrorCode.INVALID_GROUP_ID:
+        text = f"cannot join {settings.group!r}: that is no name of a group"
+    return ApiError.for_code(code, f"the worker {settings.name!r} {text}")
