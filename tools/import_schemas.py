@@ -151,6 +151,7 @@ OWN_FIELDS = {
         "        earliest_due_ms: int64 6+ =-1\n"
     ),
     "ApiVersionsResponse": "  headrace_extensions: []string 3+ #26738\n",
+    "JoinGroupResponse": "  headrace_stop: bool 6+ #26738\n",
     "HeartbeatResponse": "  headrace_stop: bool 4+ #26738\n",
     "ConsumerGroupHeartbeatResponse": "  headrace_stop: bool 0+ #26738\n",
     "LeaveGroupRequest": (

@@ -224,6 +224,25 @@ def test_a17_a_member_that_does_not_come_back_is_removed_by_force(
     assert place.admin().members(name) == []
 
 
+def test_a17_a_member_that_waits_for_others_to_join_stops_at_once(
+    headrace_place: Place, name: str
+) -> None:
+    """The others may take as long as `max.poll.interval.ms`; it has nothing to finish, and does not join again."""
+    place = headrace_place
+    topic = place.topic(name, 2)
+    slow, waiting = (Member(place, name, [topic], assignor="range") for _ in range(2))
+    until(lambda: settled(2, slow, waiting), slow, waiting)
+    place.admin().add_partitions(topic, 3)
+    # A rebalance begins, in which only one of the two takes part.
+    until(lambda: not waiting.partitions, waiting)
+    with stopping(place, name, member_id(waiting)) as outcomes:
+        until(lambda: waiting.consumer.stopped, waiting)
+    assert outcomes == ["stopped"]
+    (left,) = place.admin().members(name)
+    until(lambda: len(slow.partitions) == 3, slow)
+    assert left.member_id == member_id(slow)
+
+
 def test_a17_who_is_no_member_cannot_be_stopped(headrace_place: Place, name: str) -> None:
     place = headrace_place
     there = Member(place, name, [place.topic(name, 1)])

@@ -11,7 +11,7 @@ from headrace.core.coordinator.group.stops import Stops, StopState
 from headrace.errors import ErrorCode
 from tests.fixtures.classic_consumers import ClassicConsumer
 from tests.fixtures.consumer_protocol_world import Consumer, ConsumerWorld
-from tests.fixtures.group_world import SESSION_MS, GroupWorld, now
+from tests.fixtures.group_world import SESSION_MS, GroupWorld, now, parked
 
 TIMEOUT_MS = 5_000
 
@@ -60,6 +60,26 @@ def test_a_member_that_has_not_left_in_time_is_removed_by_force():
     assert world.heartbeat(second, 2) == ErrorCode.UNKNOWN_MEMBER_ID
     assert world.heartbeat(first, 2) == ErrorCode.REBALANCE_IN_PROGRESS
     assert world.stop(second, again=True).state == StopState.REMOVED
+
+
+def test_a_member_that_waits_in_a_join_is_told_at_once():
+    """It sends no heartbeats there, and the others may take minutes."""
+    world = GroupWorld()
+    first, _second = world.stable(2)
+    waiting = world.join(first)
+    assert parked(waiting)
+    answer = world.stop(first)
+    assert answer.told
+    assert (now(waiting).error_code, now(waiting).headrace_stop) == (
+        ErrorCode.REBALANCE_IN_PROGRESS,
+        True,
+    )
+    # A client that does not know the field joins again, and is not answered with every question.
+    again = world.join(first)
+    world.stop(first, again=True)
+    assert parked(again)
+    now(world.leave((first, None)))
+    assert world.stop(first, again=True).state == StopState.STOPPED
 
 
 def test_a_member_that_waits_in_a_join_is_removed_by_force_too():

@@ -5,6 +5,7 @@ complete and the new generation durable. Session timeouts outside of group.min/m
 INVALID_SESSION_TIMEOUT. Any protocol type is accepted.
 In a consumer group (KIP-848) that has members the answer comes at once, nobody leads, and the server assigns; one
 without members becomes a classic group.
+The tagged field 26738 of the answer is true for a member that waited and that an administrator stops.
 Versions: v1 rebalance timeout; v4 new members get MEMBER_ID_REQUIRED and an id first (KIP-394); v5 group instance ids
 (KIP-345); v6 flexible; v7 protocol type in the response; v8 reason; v9 skip_assignment for a static leader that
 restarted.

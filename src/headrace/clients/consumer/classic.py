@@ -220,6 +220,8 @@ class ClassicMember(Member):
                 state, settings, self.member_id, self._protocols(topics), self.reason
             )
             code = ErrorCode(joined.error_code)
+            if joined.headrace_stop:
+                self.has_to_stop()
             if code == ErrorCode.MEMBER_ID_REQUIRED:
                 if self.member_id:  # it is asked for once, unless the broker forgets it at once
                     yield backoff.after(ApiError.for_code(code))

@@ -14,12 +14,16 @@ from headrace.protocol.codec import (
     REQUEST_ELEMENTS,
     Structure,
     UNSET,
+    check_tag,
+    count_tags,
     fail_count,
     fail_null,
     length_tail,
+    read_tag,
     skip_tags,
     string_length_tail,
     string_tail,
+    write_tag,
     write_varint,
 )
 from headrace.types import (
@@ -42,6 +46,7 @@ _pack_ih = Struct(">ih").pack
 _pack_ihi = Struct(">ihi").pack
 _pack_ii = Struct(">ii").pack
 _pack_iih = Struct(">iih").pack
+_unpack_o = Struct(">?").unpack_from
 _unpack_oB = Struct(">?B").unpack_from
 _unpack_h = Struct(">h").unpack_from
 _unpack_hih = Struct(">hih").unpack_from
@@ -413,6 +418,7 @@ class JoinGroupResponse(Message):
         "skip_assignment",
         "member_id",
         "members",
+        "headrace_stop",
     )
 
     API_KEY = 11
@@ -429,6 +435,7 @@ class JoinGroupResponse(Message):
     skip_assignment: bool
     member_id: str
     members: list[JoinGroupResponseMember]
+    headrace_stop: bool
 
     def __init__(
         self,
@@ -442,6 +449,7 @@ class JoinGroupResponse(Message):
         skip_assignment: bool = False,
         member_id: str = "",
         members: list[JoinGroupResponseMember] = UNSET,
+        headrace_stop: bool = False,
     ) -> None:
         self.throttle_time_ms = throttle_time_ms
         self.error_code = error_code
@@ -452,6 +460,7 @@ class JoinGroupResponse(Message):
         self.skip_assignment = skip_assignment
         self.member_id = member_id
         self.members = [] if members is UNSET else members
+        self.headrace_stop = headrace_stop
 
     def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         out += _pack_ihi(self.throttle_time_ms, self.error_code, self.generation_id)
@@ -527,7 +536,15 @@ class JoinGroupResponse(Message):
                 write_varint(out, n)
             out += join_group_response_member.metadata
             out.append(0)
-        out.append(0)
+        tags = 0
+        if self.headrace_stop:
+            tags += 1
+        out.append(tags)
+        if tags:
+            if self.headrace_stop:
+                tagged = bytearray()
+                tagged += _pack_o(self.headrace_stop)
+                write_tag(out, 26738, tagged)
         return out
 
     def _encode_plain(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
@@ -662,8 +679,17 @@ class JoinGroupResponse(Message):
         message.members = members_items
         n = view[position]
         position += 1
+        message.headrace_stop = False
         if n:
-            position, room = skip_tags(view, position, n, room)
+            n, position, room = count_tags(view, position, n, room)
+            for _ in range(n):
+                tag, position, tag_end = read_tag(view, position)
+                if tag == 26738:
+                    (message.headrace_stop,) = _unpack_o(view, position)
+                    position += 1
+                else:
+                    position = tag_end
+                check_tag(position, tag_end, tag)
         return message, position
 
     @classmethod
@@ -672,6 +698,7 @@ class JoinGroupResponse(Message):
         message = cls.__new__(cls)
         message.protocol_type = None
         message.skip_assignment = False
+        message.headrace_stop = False
         if version >= 2:
             (
                 message.throttle_time_ms,

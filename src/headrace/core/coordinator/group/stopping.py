@@ -2,7 +2,8 @@
 
 1. The administrator's client asks (LeaveGroup with the tagged field 26738), again and again until it hears the end.
    The first question begins the stop and its deadline.
-2. The answers to the member's heartbeats carry the tagged field 26738 until the member leaves.
+2. The answers to the member's heartbeats carry the tagged field 26738 until the member leaves. A member that waits in
+   a JoinGroup is answered with it at once.
 3. The member finishes, commits and leaves like any other, and does not join again: STOPPED.
 4. A member that has not left at the deadline is removed by force, as a client would be that does not know the field:
    REMOVED. Such a member may join again.
@@ -18,9 +19,10 @@ from headrace.core.coordinator.consumer.group import ConsumerGroup
 from headrace.core.coordinator.group.classic import Group
 from headrace.core.coordinator.group.membership import after_removal, validate_member
 from headrace.core.coordinator.group.shard import STOP, GroupShard
-from headrace.core.coordinator.group.stops import StopState
+from headrace.core.coordinator.group.stops import Stop, StopState
 from headrace.core.coordinator.runtime import NOTHING, Result, Timer
 from headrace.errors import ApiError, ErrorCode
+from headrace.protocol.messages.join_group import JoinGroupResponse
 from headrace.protocol.messages.leave_group import (
     HeadraceStop,
     HeadraceStopped,
@@ -45,6 +47,7 @@ def _stop(shard: GroupShard, group_id: str, wanted: HeadraceStop, now_ms: int) -
     if error is not ErrorCode.NONE:
         return HeadraceStopped(error_code=error, member_id=member_id)
     stop = shard.stops.begin(group_id, member_id, now_ms + max(wanted.timeout_ms, 0))
+    _tell_who_waits(shard, group_id, member_id, stop)
     shard.timers.set(Timer(STOP, shard.partition, group_id, member_id), stop.deadline_ms)
     return HeadraceStopped(
         state=StopState.STOPPING,
@@ -52,6 +55,22 @@ def _stop(shard: GroupShard, group_id: str, wanted: HeadraceStop, now_ms: int) -
         told=stop.told,
         remaining_ms=max(stop.deadline_ms - now_ms, 0),
     )
+
+
+def _tell_who_waits(shard: GroupShard, group_id: str, member_id: str, stop: Stop) -> None:
+    """Answer a JoinGroup that waits for the other members: who waits there may send no heartbeats. Once only.
+
+    A client that does not know the field joins again, and waits as before.
+    """
+    group = shard.groups.get(group_id)
+    member = None if group is None else group.members.get(member_id)
+    if member is None or member.awaiting_join is None or stop.told:
+        return
+    stop.told = True
+    answer = JoinGroupResponse(
+        error_code=ErrorCode.REBALANCE_IN_PROGRESS, member_id=member_id, headrace_stop=True
+    )
+    shard.answer_join(member, answer)
 
 
 def _identify(shard: GroupShard, group_id: str, wanted: HeadraceStop) -> tuple[str, ErrorCode]:
