@@ -6,6 +6,7 @@ import asyncio
 import datetime as dt
 import sqlite3
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -336,6 +337,28 @@ def test_a_partition_that_comes_back_has_the_keys_that_others_wrote_meanwhile(
             await each.close()
 
     asyncio.run(use())
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_keys_in_a_transaction_that_is_about_to_end_are_waited_for(
+    broker: Broker, *, committed: bool
+) -> None:
+    """The former owner's transaction is decided with its position; its markers may come later."""
+    broker.create_topic("mine", 1)
+    handled: list[str] = []
+    app = make_app(SeenTopic("mine"), handled)
+    send(broker, "a")
+    with headrace.Producer(broker, transactional_id="former") as former:
+        former.begin_transaction()
+        former.send("mine", b"0", key=b'["billing","bill","orders",0,"a"]').result()
+        with app.test(broker) as t:
+            counters = app.counters["bill"]
+            while not (counters.in_flight or counters.handled):
+                time.sleep(0.01)
+            assert handled == []
+            (former.commit_transaction if committed else former.abort_transaction)()
+            t.wait_idle()
+    assert handled == ([] if committed else ["a"])
 
 
 # A file

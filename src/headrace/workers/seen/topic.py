@@ -237,7 +237,13 @@ class TopicKeys:
         return window
 
     async def _span(self, consumer: Consumer, home: TopicPartition) -> tuple[int, int]:
-        """Return from where to where a partition of the topic is to be read."""
+        """Return from where to where a partition of the topic is to be read.
+
+        A search by time does not see what is behind an open transaction, so that part is read whatever its time.
+        """
+        decided = (await consumer.end_offsets([home]))[
+            home
+        ]  # before the search: it moves meanwhile
         end = (await self._outlet.written_ends([home]))[home]
         oldest_ms = self._outlet.now_ms() - round(self._declared.retention_s * 1000)
         found: Mapping[TopicPartition, object] = await consumer.offsets_for_times(
@@ -245,8 +251,8 @@ class TopicKeys:
         )
         recent = getattr(found.get(home), "offset", -1)
         begin = (await consumer.begin_offsets([home]))[home]
-        if recent < 0:
-            return end, end  # every record is too old
+        if recent < 0:  # every record before the first open transaction is too old
+            recent = decided
         return max(begin, recent, end - self._declared.max_keys), end
 
     def _key_of(self, name: bytes | None, partition: TopicPartition) -> bytes | None:
