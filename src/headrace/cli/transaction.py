@@ -218,7 +218,7 @@ def abort(bootstrap: str, properties: dict[str, Any], *, as_json: bool, **option
     ProducerFencedError and has to open a new producer. It takes the right to write with the ID.
 
     With --topic and --start-offset an abort marker is written into one partition, as `kafka-transactions.sh abort` does
-    it: only for a transaction that `find-hanging` has found. It takes the right to alter the cluster.
+    it: only for a transaction that `find-hanging` has found. It takes CLUSTER_ACTION on the cluster.
 
     Asks first; where nobody can answer, --yes is needed.
     """
