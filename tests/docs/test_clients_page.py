@@ -172,6 +172,26 @@ def test_the_page_names_every_field_of_a_record() -> None:
     assert named == has - {"decoded_bytes"}
 
 
+def test_the_program_with_transactions_of_others_finds_an_open_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    section = PAGE.read_text().partition("### Transactions of others")[2].partition("\n## ")[0]
+    (program,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    with headrace.Broker() as broker:
+        broker.create_topic("t", 1)
+        with headrace.Producer(broker, transactional_id="x") as producer:
+            producer.init_transactions()
+            producer.begin_transaction()
+            producer.send("t", b"half").result(30)
+            program = program.replace('"localhost:9092"', repr(broker.listen()))
+            program = program.replace("longer_than_ms=900_000", "longer_than_ms=None")
+            exec(compile(program, "docs/clients.md", "exec", dont_inherit=True), {})
+    told = capsys.readouterr().out
+    assert "TransactionDescription(transactional_id='x', state='Ongoing'" in told
+    assert "LogDirDescription(" in told
+    assert "FeatureLevel(" in told
+
+
 class EnoughError(Exception):
     """Ends the program of the section on transactions."""
 
