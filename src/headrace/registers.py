@@ -13,10 +13,12 @@ import inspect
 import json
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from headrace.errors import ConfigError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 NAME_LIMIT: Final = 255
 """Longest name of a serde or partitioner, in characters."""
@@ -25,6 +27,13 @@ PARAMETERS_LIMIT: Final = 32_767
 _SHOWN: Final = 80
 
 T = TypeVar("T")
+
+
+def entry_points(**selected: str) -> Any:
+    """Return the entry points of installed packages with a group and, if it is given, a name."""
+    from importlib import metadata  # noqa: PLC0415 - slow to load, and seldom needed
+
+    return metadata.entry_points(**selected)
 
 
 class Given:
