@@ -104,6 +104,7 @@ FIELDS: Final[dict[str, dict[str, Kind]]] = {
         "members.member_id": _MEMBER,
         "members.group_instance_id": _TEXT,
         "members.reason": _TEXT,
+        "headrace_stop": Kind.STRUCT,
         "headrace_stop.member_id": _MEMBER,
         "headrace_stop.group_instance_id": _TEXT,
     },

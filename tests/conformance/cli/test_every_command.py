@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -9,9 +10,11 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -26,6 +29,8 @@ SOON_S = 20
 """In which a command ends; on an idle machine each takes less than one."""
 KEYS = {"AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": "any", "AWS_REGION": "us-east-1"}
 
+QUICK: dict[str, Any] = {"heartbeat_interval_ms": 50}
+MEMBER_S = 20.0
 CLIENT_COMMANDS = {
     "topic create": ["created-{n}"],
     "topic list": [],
@@ -46,7 +51,7 @@ CLIENT_COMMANDS = {
     "group detach": ["attached-{n}", "t"],
     "group config": ["g"],
     "group remove-member": ["member-{n}", "-i", "static", "--yes"],
-    "group stop-member": ["stop-{n}", "-i", "static", "--timeout", "0s"],
+    "group stop-member": ["stop-{n}", "-i", "static", "--timeout", "30s"],
     "group delete-offsets": ["offsets-{n}", "-t", "t", "--yes"],
     "group delete": ["deleted", "--yes"],
     "cluster info": [],
@@ -182,6 +187,30 @@ class Runner:
             ) as consumer:
                 consumer.subscribe(["t"])
                 consumer.assignment()
+
+        elif name == "group stop-member":
+            self._begin_member(f"stop-{number}")
+
+    def _begin_member(self, group: str) -> None:
+        """Begin a program that reads until its member is stopped, or for some seconds where nobody does so."""
+        joined = threading.Event()
+
+        def read() -> None:
+            with (
+                contextlib.suppress(headrace.errors.HeadraceError),
+                headrace.Consumer(
+                    self._bootstrap, group=group, group_instance_id="static", **QUICK
+                ) as consumer,
+            ):
+                consumer.subscribe(["t"])
+                consumer.assignment()
+                joined.set()
+                end_s = time.monotonic() + MEMBER_S
+                while not consumer.stopped and time.monotonic() < end_s:
+                    consumer.poll(0.1)
+
+        threading.Thread(target=read, daemon=True).start()
+        assert joined.wait(MEMBER_S)
 
     def environment(self, bootstrap: str | None = None) -> dict[str, str]:
         return {"HEADRACE_BOOTSTRAP": bootstrap or self._bootstrap, **KEYS}
