@@ -144,7 +144,7 @@ NO_BOUNDS_FOR_USERS: Final = {
     "core/coordinator/group/join.py:REASON_MAX": "how much is logged",
     "core/coordinator/group/rebalance.py:MAX_GENERATION": "a number of the protocol",
     "core/delay/schedule.py:_MOST": "a number of the format",
-    "core/lease/taking.py:_AT_MOST": "no number",
+    "core/lease/names.py:_AT_MOST": "no number",
     "core/log/batch_compaction.py:_MOST_REPORTED": "how much is told of",
     "core/log/log_files.py:MAX_OFFSET_SPAN": "a number of the format",
     "core/log/log_files.py:_MAX_UNSYNCED_FILES": "files that a log leaves open at most",
