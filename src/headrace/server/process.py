@@ -22,10 +22,10 @@ from typing import Any, Final
 from headrace import __version__
 from headrace.broker.broker import Broker
 from headrace.broker.log_dirs.write_out import WriteOuts
-from headrace.clients.strategies import check_topic_config
 from headrace.clock import SteadyClock
 from headrace.config.broker import BrokerConfig
 from headrace.config.listeners import Listener
+from headrace.config.topic import TopicConfig
 from headrace.ports import MetadataStore
 from headrace.server.descriptors import connections, descriptor_limit, segment_files
 from headrace.server.entropy import OsEntropy
@@ -113,6 +113,13 @@ def server_limits(config: BrokerConfig, descriptors: int) -> ServerLimits:
     )
 
 
+def _check_topic_config(topic: TopicConfig) -> None:
+    """Check parameters in a topic's configuration; what that takes is imported for the first topic that is checked."""
+    from headrace.clients.strategies import check_topic_config  # noqa: PLC0415 - a start has no use for it
+
+    check_topic_config(topic)
+
+
 class _Process:
     """One run of the server on its event loop."""
 
@@ -151,7 +158,7 @@ class _Process:
             run_tasks=run_in_parallel,
             segment_files=segment_files(descriptors),
         )
-        broker.check_topic_config = check_topic_config
+        broker.check_topic_config = _check_topic_config
         broker.settings.loggers = LogLevels()
         broker.open(self._clock.now_ms())
         broker.authorizer.warn()
