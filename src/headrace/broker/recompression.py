@@ -195,16 +195,16 @@ class Recompressions:
             cost: What it costs, by its result.
 
         Raises:
-            CorruptRecordError: The work has raised it.
+            Exception: The work has raised it.
         """
         assert self.run_aside is not None, "the caller has looked"
-        done: Deferred[bytes | CorruptRecordError] = Deferred()
+        done: Deferred[bytes | Exception] = Deferred()
         self.run_aside(
             partial(_attempt, work),
             lambda outcome: self._purgatory.deliver_later(lambda: done.resolve(outcome)),
         )
-        outcome: bytes | CorruptRecordError = yield done
-        if isinstance(outcome, CorruptRecordError):
+        outcome: bytes | Exception = yield done
+        if isinstance(outcome, Exception):
             raise outcome
         self._steps.charge(session, cost(outcome))
         return outcome
@@ -240,10 +240,11 @@ def _counting(work: Generator[int, None, T], cost: float) -> Work[T]:
         yield int(count * cost)
 
 
-def _attempt(work: Callable[[], bytes]) -> bytes | CorruptRecordError:
+def _attempt(work: Callable[[], bytes]) -> bytes | Exception:
+    """Return the result of some work, or what it has raised: after both the next batch gets its place."""
     try:
         return work()
-    except CorruptRecordError as error:
+    except Exception as error:  # noqa: BLE001 - raised again where the broker waits for the work
         return error
 
 

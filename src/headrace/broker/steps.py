@@ -82,8 +82,7 @@ class _Waiting:
 
     def release(self) -> None:
         """Let the connection go on with its next request."""
-        self.session.busy = False
-        self.session.on_idle()
+        self.session.in_its_thread(self.session.idle)
 
 
 class Steps:

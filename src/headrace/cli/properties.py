@@ -53,8 +53,31 @@ def broker_settings(
     """
     from_file = read_properties(config_file, journal) if config_file else {}
     variables = os.environ if environment is None else environment
-    settled = {**from_file, **read_environment(variables, journal), **given}
+    settled = _layered(from_file, read_environment(variables, journal), given)
     return without_foreign(resolved(settled, journal), journal)
+
+
+def _layered(*layers: Mapping[str, str]) -> dict[str, str]:
+    """Merge settings: what a later layer names, by any of its names, is not taken from an earlier one."""
+    settled: dict[str, str] = {}
+    for layer in layers:
+        named = {_option_of(name) for name in layer}
+        settled = {name: text for name, text in settled.items() if _option_of(name) not in named}
+        settled |= layer
+    return settled
+
+
+def _option_of(name: str) -> str:
+    """Return one name for all names that an option has."""
+    from headrace.config.broker import BROKER_ALIASES  # noqa: PLC0415 - not for `--help`
+    from headrace.config.foreign import DIRECTORY_OPTIONS  # noqa: PLC0415 - not for `--help`
+    from headrace.config.security import LISTENER_PREFIX  # noqa: PLC0415 - not for `--help`
+
+    if name.startswith(LISTENER_PREFIX):
+        return name.lower()  # a listener's name has no case
+    if name in DIRECTORY_OPTIONS:
+        return "log.dirs"
+    return BROKER_ALIASES.get(name, (name, 1))[0]
 
 
 def read_properties(path: Path, journal: Journal) -> dict[str, str]:

@@ -24,6 +24,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.access.session import Session
@@ -72,8 +73,8 @@ class Listener:
         self._world = world
         self._clock: SteadyClock = world.clock
         self._journal = journal
-        self._answers: deque[tuple[Deferred[Any], Any]] = deque()
-        """For the network, resolved in other threads."""
+        self._left: deque[Callable[[], object]] = deque()
+        """What other threads have left to this one, in order."""
         self._called = False
         self._noted_ms: int | None = None
         """The broker's next deadline, as the loop saw it last."""
@@ -139,7 +140,15 @@ class Listener:
         if self._is_loop():
             deferred.resolve(value)
         elif self._running:
-            self._answers.append((deferred, value))
+            self._left.append(partial(deferred.resolve, value))
+            self._call()
+
+    def in_the_loop(self, function: Callable[[], object]) -> None:
+        """Call a function in the loop's thread, before what is answered later."""
+        if self._is_loop() or not self._running:
+            function()
+        else:
+            self._left.append(function)
             self._call()
 
     def noted(self, due_ms: int | None) -> int | None:
@@ -229,13 +238,12 @@ class Listener:
 
     def _come(self) -> None:
         """Do what other threads have left to this one."""
-        hub, answers = self._hub, self._answers
+        hub, left = self._hub, self._left
         with self._world.condition:
             self._called = False
             hub.begin()
-            while answers:
-                deferred, value = answers.popleft()
-                deferred.resolve(value)
+            while left:
+                left.popleft()()
         hub.compactor.kick()
         hub.end()
 
@@ -274,6 +282,7 @@ class _SharedBroker:
         world = self._world
         with self._lock:
             now_ms = world.now_ms()
+            context.session.in_its_thread = self._listener.in_the_loop
             if context.now_ms != now_ms:  # others may have told the broker a later time meanwhile
                 context = context._replace(now_ms=now_ms)
             reply = self._broker.handle(context, request)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Mapping
 from typing import Any
 
@@ -175,6 +176,23 @@ class TestWhatIsStored:
             world.crash()
         assert world.alter({"ip": None}, {CONNECTIONS: None}) == (0, None)
         assert world.broker.quotas.connection_rate("127.0.0.1") is None
+
+    def test_a_change_parses_no_other_address_again(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """With thousands of addresses each change would take longer than a step may."""
+        for number in range(5):
+            world.set({"ip": f"198.51.100.{number}"}, connection_creation_rate=5)
+        parsed: list[str] = []
+        parse = ipaddress.ip_address
+
+        def noted(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+            parsed.append(text)
+            return parse(text)
+
+        monkeypatch.setattr(ipaddress, "ip_address", noted)
+        world.set({"ip": "198.51.100.99"}, connection_creation_rate=5)
+        assert parsed == ["198.51.100.99"]
 
     def test_a_check_changes_nothing(self, world: World) -> None:
         assert world.alter({"user": "u"}, {PRODUCER: 1}, validate_only=True) == (0, None)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
+from headrace.broker import recompression
 from headrace.broker.access.session import Session
 from headrace.broker.context import CloseConnection
 from headrace.broker.recompression import BATCHES_MOST, SMALL_BYTES
@@ -502,6 +503,29 @@ def test_a_client_that_leaves_does_not_take_its_batch_with_it(harness: BrokerHar
     threads.finish_all()
     harness.sync()
     assert codecs(harness) == [Compression.GZIP]
+
+
+def test_work_that_fails_gives_its_place_to_the_next_batch(
+    harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
+):
+    """Else no batch would be compressed any more, and no answer of any kind would come."""
+    harness.create_topic("t", compression_type="gzip")
+    threads = Threads(harness)
+    sessions = [Session() for _ in range(BATCHES_MOST)]
+    with monkeypatch.context() as patched:
+        patched.setattr(recompression, "compress", out_of_memory)
+        failed = [send(harness, slow(), session=session) for session in sessions]
+        threads.finish_all()
+    assert all(isinstance(each.raised, MemoryError) for each in failed)
+    assert not any(session.busy for session in sessions)
+    good = send(harness, slow())
+    threads.finish_all()
+    harness.sync()
+    assert part_of(good.response).error_code == 0
+
+
+def out_of_memory(*_: object) -> bytes:
+    raise MemoryError
 
 
 def test_a_topic_that_is_deleted_meanwhile(harness: BrokerHarness):

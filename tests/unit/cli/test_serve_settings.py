@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from headrace.cli import COMMANDS, main
 from headrace.cli.properties import broker_settings, read_properties, split_assignments
 from headrace.config.broker import parse_broker_config
+from headrace.config.environment import variable_of
 from headrace.errors import ConfigError
 from headrace.server import process
 from headrace.server.listen import chosen_listeners
@@ -113,6 +114,28 @@ def test_the_environment_wins_over_the_file_and_loses_to_the_command_line(tmp_pa
     assert journal.lines == [
         ("config_from_environment", {"keys": "fetch.max.bytes,num.partitions"})
     ]
+
+
+@pytest.mark.parametrize(
+    ("in_file", "given"),
+    [
+        ("log.retention.ms=5", {"log.retention.hours": "1"}),
+        ("log.retention.minutes=5", {"log.retention.hours": "1"}),
+        ("log.dirs=/a,/b", {"log.dir": "/c"}),
+        ("node.id=1", {"broker.id": "2"}),
+        ("broker.id=1", {"node.id": "2"}),
+        ("listener.name.EXTERNAL.ssl.client.auth=none", {"listener.name.external.ssl.client.auth": "required"}),
+    ],
+)  # fmt: skip
+def test_an_option_that_has_several_names_is_taken_from_one_place(
+    tmp_path: Path, in_file: str, given: dict[str, str]
+) -> None:
+    """The command line would be passed over in silence where the file has the finer unit, and refused elsewhere."""
+    path = tmp_path / "server.properties"
+    path.write_text(f"num.partitions=3\n{in_file}\n")
+    environment = {variable_of(name): text for name, text in given.items()}
+    assert broker_settings(path, given, Journal(), {}) == {"num.partitions": "3", **given}
+    assert broker_settings(path, {}, Journal(), environment) == {"num.partitions": "3", **given}
 
 
 def test_a_variable_that_is_nearly_a_setting_is_named() -> None:

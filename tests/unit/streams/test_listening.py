@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import socket
 import subprocess
 import sys
@@ -12,12 +13,17 @@ import time
 import pytest
 
 from headrace import aio
+from headrace.broker.access.session import Session
+from headrace.broker.context import RequestContext
 from headrace.clients.consumer.blocking import Consumer
 from headrace.clients.producer.blocking import Producer
 from headrace.errors import ClosedError, ConfigError, HeadraceError
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.frame import RequestHeader
 from headrace.streams.broker import Broker
 from headrace.streams.clock import ManualClock
 from headrace.types import TopicPartition
+from tests.fixtures.broker_harness import batch, produce_request
 
 FIRST = TopicPartition("t", 0)
 NO_DELAY = {"group.initial.rebalance.delay.ms": "0"}
@@ -277,3 +283,27 @@ def test_stress_with_a_close_at_any_moment(tmp_path, moment) -> None:
         with Broker(data) as again:
             stored = everything(again)
         assert all(stored[partition, offset] == value for partition, offset, value in traffic.told)
+
+
+def test_a_connection_goes_on_in_the_thread_that_listens() -> None:
+    """A thread of the program may do the last step of its request; the loop of the connection is in another."""
+    with Broker() as broker:
+        broker.create_topic("t", 1, configs={"compression.type": "gzip"})
+        broker.listen()
+        world = broker._world
+        assert world.listener is not None
+        threads: list[str] = []
+        session = Session()
+        session.on_idle = lambda: threads.append(threading.current_thread().name)
+        header = RequestHeader(ApiKey.PRODUCE, 9, 0, "client")
+        context = RequestContext(world.now_ms(), header, "127.0.0.1:1", "127.0.0.1", 9092, session)
+        slow = bytes(random.Random(1).choices(b"abcdefghijklmnop", k=900_000))
+        with world.condition:  # the thread that listens does no step meanwhile
+            reply = world.listener._hub._broker.handle(
+                context, produce_request("t", 0, batch(slow))
+            )
+            assert session.busy
+            while world.broker.steps:
+                world.pump()
+        wait_for(lambda: reply.done and not session.busy)
+        assert threads == ["headrace-listen"]

@@ -29,6 +29,7 @@ class Session:
         "client_host",
         "ended",
         "exchange",
+        "in_its_thread",
         "is_local",
         "listener",
         "mechanism",
@@ -83,8 +84,15 @@ class Session:
         """Whether a request is being answered in steps; the next one of the connection waits for the last step."""
         self.on_idle: Callable[[], object] = _nothing
         """Called when `busy` has become false; the shell's."""
+        self.in_its_thread: Callable[[Callable[[], object]], object] = _call
+        """Calls a function in the connection's thread; the shell's, where the broker works in other threads, too."""
         self.on_change: Callable[[], object] = _nothing
         """Called when `authenticated` or `raw_tokens` has changed; the shell's."""
+
+    def idle(self) -> None:
+        """Take note that the request is done that was answered in steps."""
+        self.busy = False
+        self.on_idle()
 
     def end(self, on_idle: Callable[[], object]) -> None:
         """The connection has ended: forget whom to call.
@@ -102,6 +110,10 @@ class Session:
 
 def _nothing() -> None:
     pass
+
+
+def _call(function: Callable[[], object]) -> None:
+    function()
 
 
 LOCAL: Session = Session(is_local=True)

@@ -18,6 +18,7 @@ from __future__ import annotations
 import ipaddress
 import math
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
@@ -115,6 +116,7 @@ def entity_of(parts: EntityParts) -> Entity:
     return Entity(names.get(USER), names.get(CLIENT_ID), address)
 
 
+@lru_cache(2 * ENTITIES_LIMIT)
 def canonical_address(text: str) -> str:
     """Return the usual spelling of an IP address, of an IPv4 one also where IPv6 spells it; "" if it is none."""
     try:

@@ -43,6 +43,7 @@ from headrace.types import TopicPartition
 
 FENCING_TIMEOUT_MS: Final = 1
 """Of the producer that takes an id over only to end what its owner left open, as in Kafka's tools."""
+_OPEN_STATES: Final = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +140,9 @@ def list_transactions(
                 ErrorCode.INVALID_REQUEST, f"no state of transactions is called {names}"
             )
         for each in outcome.transaction_states:
+            # To brokers the duration goes on after the end of a transaction.
+            if longer_than_ms >= 0 and each.transaction_state not in _OPEN_STATES:
+                continue
             found[each.transactional_id] = TransactionListing(
                 each.transactional_id, each.producer_id, each.transaction_state, node
             )

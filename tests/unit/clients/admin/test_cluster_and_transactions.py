@@ -43,6 +43,7 @@ from headrace.protocol.messages.find_coordinator import (
 from headrace.protocol.messages.list_transactions import ListTransactionsResponse
 from headrace.protocol.messages.list_transactions import TransactionState as Listed
 from headrace.protocol.messages.metadata import MetadataRequest
+from headrace.streams.clock import ManualClock
 from headrace.types import TopicPartition
 from tests.unit.clients.scripted import ScriptedDriver, known_state, metadata_response
 
@@ -117,6 +118,31 @@ def test_both_twins_over_a_broker() -> None:
         [directory] = admin.log_dirs()
         assert directory.sizes[T0] > 0
         assert directory.total_bytes is None
+
+
+def test_transactions_that_have_ended_are_not_open_for_long() -> None:
+    """To the broker, as to Kafka, the duration of a transaction goes on when it has ended, and idle ids have any."""
+    clock = ManualClock()
+    with headrace.Broker(clock=clock) as broker, Admin(broker) as admin:
+        broker.create_topic("t", partitions=1)
+        producers = {
+            name: headrace.Producer(broker, transactional_id=name, transaction_timeout_ms=600_000)
+            for name in ("idle", "ended", "open")
+        }
+        for name, producer in producers.items():
+            producer.init_transactions()
+            if name != "idle":
+                producer.begin_transaction()
+                producer.send("t", b"v").result(10)
+        producers["ended"].commit_transaction()
+        clock.advance_to(clock.now_ms() + 60_000)
+        long = admin.transactions(longer_than_ms=30_000)
+        assert [(each.transactional_id, each.state) for each in long] == [("open", "Ongoing")]
+        assert admin.transactions(longer_than_ms=90_000) == []
+        assert len(admin.transactions()) == 3
+        producers["open"].abort_transaction()
+        for producer in producers.values():
+            producer.close()
 
 
 def test_an_id_that_is_not_there_is_not_made() -> None:
