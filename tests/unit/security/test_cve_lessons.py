@@ -490,17 +490,20 @@ FORBIDDEN_MODULES = {"pickle", "marshal", "shelve", "yaml", "dill", "cloudpickle
 IMPORTED_BY_NAME = {
     "headrace/__init__.py",
     "headrace/cli/__init__.py",
+    "headrace/cli/_partitioner.py",
     "headrace/cli/run.py",
     "headrace/demo/run.py",
     "headrace/pipelines/session.py",
     "headrace/protocol/frame.py",
     "headrace/records/accel.py",
+    "headrace/registers.py",
     "headrace/spark/decode/protobuf_values.py",
     "headrace/spark/doctor.py",
     "headrace/testing/__init__.py",
 }
 """Where `import_module` is: names of our own modules, libraries, the program that a user tells `headrace run` to run,
-and the module of Protobuf code that the option `schema` of the user's own query names."""
+the class that a user gives to `headrace produce --partitioner`, and the module of Protobuf code that the option `schema`
+of the user's own query names."""
 
 
 def test_cve_2023_52251_nothing_is_evaluated() -> None:
