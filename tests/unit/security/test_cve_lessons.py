@@ -502,8 +502,8 @@ IMPORTED_BY_NAME = {
     "headrace/testing/__init__.py",
 }
 """Where `import_module` is: names of our own modules, libraries, the program that a user tells `headrace run` to run,
-the class that a user gives to `headrace produce --partitioner`, and the module of Protobuf code that the option `schema`
-of the user's own query names."""
+the class that a user gives to `headrace produce --partitioner`, and the module of Protobuf code that the option
+`schema` of the user's own query names."""
 
 
 def test_cve_2023_52251_nothing_is_evaluated() -> None:
