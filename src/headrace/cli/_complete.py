@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 DEADLINE_S: Final = 1.5
 """From the key to the names, of what is asked of a broker."""
 REQUEST_MS: Final = 1_000
+_ORDINARY: Final = frozenset("._-:@%+=,/")
+"""Characters besides letters and digits that mean nothing to a shell within a word."""
 
 
 def complete_topics(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -85,7 +87,20 @@ def _names(
     given = ctx.params.get(param.name or "") or ()
     before = {given} if isinstance(given, str) else set(given)
     found = _asked(ctx, ask)
-    return sorted(name for name in found if name.startswith(incomplete) and name not in before)
+    return sorted(
+        name
+        for name in found
+        if name.startswith(incomplete) and name not in before and _is_one_argument(name)
+    )
+
+
+def _is_one_argument(name: str) -> bool:
+    """Return whether a name stays one argument on a command line, in which bash puts it as it is.
+
+    Any client may choose the names of groups and transactions: `;`, `$(` or a line feed in one would make the shell run
+    it, and one that begins with a dash would be an option.
+    """
+    return not name.startswith("-") and all(each.isalnum() or each in _ORDINARY for each in name)
 
 
 def _asked(ctx: click.Context, ask: Callable[[Admin], Iterable[str]]) -> list[str]:

@@ -19,6 +19,7 @@ _MAGIC: Final = 0
 _CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 _MAX_ANSWER_BYTES: Final = 4 << 20
 DEFAULT_TIMEOUT_S: Final = 10.0
+_MARKS: Final = frozenset({"__fastavro_parsed", "__named_schemas"})
 
 
 def _fastavro() -> Any:
@@ -44,7 +45,18 @@ def _parse(schema: str | Mapping[str, Any]) -> Any:
 
 
 def _document(schema: str | Mapping[str, Any]) -> Any:
-    return json.loads(schema) if isinstance(schema, str) else dict(schema)
+    return _unmarked(json.loads(schema) if isinstance(schema, str) else dict(schema))
+
+
+def _unmarked(schema: Any) -> Any:
+    """Return a schema without fastavro's marks that it was parsed before.
+
+    fastavro believes these marks and checks nothing. A schema may come from a topic's metadata or a registry, where
+    anybody could have written them, and `Bounds` relies on what fastavro has checked.
+    """
+    if isinstance(schema, Mapping):
+        return {key: _unmarked(value) for key, value in schema.items() if key not in _MARKS}
+    return [_unmarked(each) for each in schema] if isinstance(schema, list) else schema
 
 
 class AvroSerde:

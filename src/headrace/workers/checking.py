@@ -33,6 +33,8 @@ async def problems_of(settings: WorkerSettings, outlet: Outlet) -> list[Headrace
     """
     reads = {} if settings.elsewhere is not None else dict.fromkeys(settings.topics, "read")
     writes = dict.fromkeys(_destinations(settings), "write to")
+    if (keys := _topic_with_keys(settings)) is not None:
+        reads[keys] = "read"
     found: list[HeadraceError] = []
     try:
         if reads or writes:
@@ -63,8 +65,15 @@ def _destinations(settings: WorkerSettings) -> Iterator[str]:
             yield settings.dead_letter
     elif settings.dead_letter:
         yield from map(settings.dead_letter_topic, settings.homes())
+    if (keys := _topic_with_keys(settings)) is not None:
+        yield keys
+
+
+def _topic_with_keys(settings: WorkerSettings) -> str | None:
+    """Return the topic of `seen=`; None if there is none."""
     if isinstance(settings.seen, SeenTopic) and settings.dedupe is not None:
-        yield settings.seen.name_for(settings.group, settings.name)
+        return settings.seen.name_for(settings.group, settings.name)
+    return None
 
 
 def _topic_problem(

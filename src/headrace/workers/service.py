@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from headrace.clients.drivers import Target
@@ -129,12 +129,8 @@ class Service:
                 self.workers.append(Worker(settings, outlet, counters, self._hooks))
             except HeadraceError as error:
                 problems.append(error)
-        checks = (worker.prepare() for worker in self.workers)
-        for found in await asyncio.gather(*checks, return_exceptions=True):
-            if isinstance(found, BaseException):
-                raise found
-            problems += found
-        return problems
+        problems += await _all_of(worker.prepare() for worker in self.workers)
+        return problems or await _all_of(worker.take_over() for worker in self.workers)
 
     async def _first_failed(self, tasks: Sequence[asyncio.Task[None]]) -> None:
         """Wait until a worker has failed, the app is told to end, or no worker is left."""
@@ -198,6 +194,16 @@ class Service:
             # What one finished while another was asked may have given that one more to do.
             if before == [counters.as_dict() for counters in self._counters.values()]:
                 return True
+
+
+async def _all_of(checks: Iterable[Awaitable[list[HeadraceError]]]) -> list[HeadraceError]:
+    """Return what all checks have found."""
+    problems: list[HeadraceError] = []
+    for found in await asyncio.gather(*checks, return_exceptions=True):
+        if isinstance(found, BaseException):
+            raise found
+        problems += found
+    return problems
 
 
 def _raise_for(problems: Sequence[HeadraceError]) -> None:

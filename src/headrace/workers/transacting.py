@@ -109,6 +109,7 @@ class Transactor:
         make_producer: Callable[[], Producer],
         *,
         shared_id: str | None = None,
+        is_new_id: bool = True,
         max_records: int,
         on_end: Callable[[Iterable[Outbox], bool], object],
         restore: Callable[[str], Awaitable[object]] | None = None,
@@ -121,6 +122,7 @@ class Transactor:
             group: Its group.
             make_producer: Returns a new producer with the worker's transactional id.
             shared_id: That id, if others may have it, too; None if nobody else has.
+            is_new_id: Whether the id was made for this worker, so that no other process can be using it.
             max_records: So many records to write are worth a transaction at once.
             on_end: Told what was written (true) or will never be.
             restore: Called before something is written again to a topic that refused it: it may have been deleted.
@@ -131,6 +133,7 @@ class Transactor:
         self._make_producer = make_producer
         self._producer = make_producer()
         self._shared_id = shared_id
+        self.is_new_id = is_new_id
         self._max_records = max_records
         self._on_end = on_end
         self._restore = restore
@@ -414,6 +417,7 @@ def new_transactor(
         settings.group,
         partial(outlet.transactional, name, settings.transaction_timeout_ms),
         shared_id=settings.transactional_id,
+        is_new_id=settings.transactional_id is None and source.config.group_instance_id is None,
         max_records=settings.transaction_records,
         on_end=on_end,
         restore=restore,

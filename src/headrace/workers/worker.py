@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -129,17 +129,35 @@ class Worker:
     async def prepare(self) -> list[HeadraceError]:
         """Look whether there is what is to be read and written, and whether it may be, before the group is joined.
 
+        Nothing is taken from other processes.
+
         Returns:
             Why the worker cannot start.
         """
-        problems: list[HeadraceError] = []
-        checks = (
+        checks = [
             self._source.prepare,
             self._check,
             self._slots.aside.prepare,
             self._processor.prepare,
-            self._take_over,
-        )
+        ]
+        if self._transactor is not None and self._transactor.is_new_id:
+            checks.append(self._transactor.prepare)
+        return await self._problems(checks)
+
+    async def take_over(self) -> list[HeadraceError]:
+        """Take the transactional id from a process that has it; called when no worker of the app has a problem.
+
+        Returns:
+            Why the worker cannot start.
+        """
+        if self._transactor is None or self._transactor.is_new_id:
+            return []
+        return await self._problems([self._transactor.prepare])
+
+    async def _problems(
+        self, checks: Sequence[Callable[[], Awaitable[object]]]
+    ) -> list[HeadraceError]:
+        problems: list[HeadraceError] = []
         for check in checks:
             try:
                 await check()
@@ -156,10 +174,6 @@ class Worker:
     async def _check(self) -> None:
         if problems := await problems_of(self.settings, self._outlet):
             raise StartError(problems)
-
-    async def _take_over(self) -> None:
-        if self._transactor is not None:
-            await self._transactor.prepare()
 
     async def give_up(self) -> None:
         """Close what `prepare` has opened: the worker does not run."""

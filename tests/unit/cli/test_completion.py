@@ -20,6 +20,7 @@ from click.testing import CliRunner
 import headrace
 from headrace.cli import main
 from headrace.testing import Broker
+from headrace.types import TopicPartition
 
 TIMEOUT_S = 60
 SCRIPT = """
@@ -114,6 +115,20 @@ def test_commands_options_and_names(
     words: str, found: list[str], environment: dict[str, str]
 ) -> None:
     assert completed(words, environment) == found
+
+
+def test_names_that_a_shell_would_run_are_left_out(
+    broker: Broker, environment: dict[str, str]
+) -> None:
+    """Any client may choose the name of a group, and bash puts what it completes on the line as it is."""
+    harmful = ("zz;id", "zz$(id)", "zz`id`", "zz|id", "zz\nid", "zz id", "zz'id", "-zz")
+    start = {TopicPartition("orders", 0): 0}
+    for group in (*harmful, "zz-fine:1"):
+        with headrace.Consumer(broker, group=group) as consumer:
+            consumer.assign(start)
+            consumer.commit(start)
+    assert completed("headrace group describe zz", environment) == ["zz-fine:1"]
+    assert "-zz" not in completed("headrace group describe ", environment)
 
 
 def test_names_come_from_where_the_command_asks(

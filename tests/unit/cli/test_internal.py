@@ -14,7 +14,12 @@ from headrace.cli import main
 from headrace.testing import Broker
 
 OWN_GROUPS = ["headrace-redrive", "headrace-spark-1@revenue-claim"]
-OWN_TOPICS = ["__bridge.s", "headrace-spark-claims", "headrace-spark-markers"]
+OWN_TOPICS = [
+    "__bridge.s",
+    "headrace-seen.billing.bill",
+    "headrace-spark-claims",
+    "headrace-spark-markers",
+]
 
 
 @pytest.fixture(scope="module")

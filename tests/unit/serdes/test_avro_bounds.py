@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+import fastavro
 import pytest
 
+from headrace.errors import ConfigError
 from headrace.serdes.avro import AvroSerde
 from headrace.serdes.avro_bounds import MAX_DEPTH, MAX_EMPTY_ITEMS, Bounds
 
@@ -108,3 +111,24 @@ def test_numbers_that_claim_what_is_not_there() -> None:
     for data in (b"\xff" * 50, b"\x02\x02\x05", b"\x02" + b"\xff" * 9 + b"\x01"):
         with pytest.raises(ValueError):  # noqa: PT011 - which of the reasons it is does not matter
             serde.deserialize(data)
+
+
+def test_marks_of_an_earlier_parse_are_not_believed() -> None:
+    """fastavro checks no schema that says it was parsed, and takes the types from a list beside it."""
+    plain = {key: value for key, value in CHAIN.items() if key != "namespace"}
+    schema = {
+        "__fastavro_parsed": True,
+        "__named_schemas": {"Node": plain},
+        "type": "array",
+        "items": "Node",
+    }
+    with pytest.raises(ConfigError, match="Node"):
+        AvroSerde(schema)
+    with pytest.raises(ConfigError, match="Node"):
+        AvroSerde({**EMPTY, "fields": [{"name": "all", "type": schema}]})
+
+
+def test_a_schema_that_fastavro_has_parsed_is_taken_and_kept_without_its_marks() -> None:
+    serde = AvroSerde(fastavro.parse_schema(CHAIN))
+    assert serde.deserialize(nested(1))["id"] == 1
+    assert "fastavro" not in json.dumps(serde.parameters)

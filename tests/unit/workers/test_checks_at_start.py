@@ -23,6 +23,7 @@ from headrace.protocol.api_keys import ApiKey
 from headrace.security.acls import AclBinding, Operation, PatternType, Permission, ResourceType
 from headrace.testing import Broker as FaultyBroker
 from headrace.testing.interception import Exchange
+from headrace.types import TopicPartition
 from tests.kinesis.group.apps import fake_aws, quick
 
 PASSWORD = "correct horse"
@@ -122,6 +123,44 @@ def test_a_topic_that_does_not_exist_is_waited_for(broker: Broker) -> None:
     assert handled.is_set()
 
 
+def test_an_app_that_cannot_start_shuts_out_no_worker_that_runs(broker: Broker) -> None:
+    """Who takes a transactional id over fences the process that has it: only an app that can start does so."""
+    handled = threading.Event()
+
+    def app_of(*topics: str) -> App:
+        app = App(broker, group="g")
+
+        @app.worker("orders", name="bill", delivery="exactly_once", transactional_id="bill")
+        async def bill(value: bytes) -> None:
+            if value == b"two":
+                handled.set()
+
+        for topic in topics:
+            app.worker(topic, name="other", group="other")(lambda _: None)
+        return app
+
+    async def main() -> None:
+        app = app_of()
+        running = asyncio.create_task(app.serve())
+        while not app.counters["bill"].handled:
+            assert not running.done(), running.result()
+            await asyncio.sleep(0.01)
+        with pytest.raises(HeadraceError, match="is no name of a topic"):
+            await app_of("or/ders").serve()
+        broker.publish("orders", b"two")
+        while not handled.is_set():
+            assert not running.done(), running.result()
+            await asyncio.sleep(0.01)
+        with headrace.Admin(broker) as admin:
+            while not (at := admin.offsets("g").get(TopicPartition("orders", 0))) or at.offset < 2:
+                assert not running.done(), running.result()
+                await asyncio.sleep(0.01)
+        app.stop()
+        await running
+
+    asyncio.run(main())
+
+
 def test_an_app_that_is_stopped_while_it_is_checked_ends_in_order() -> None:
     with FaultyBroker() as broker:
         asked = threading.Event()
@@ -167,10 +206,10 @@ def allow(broker: Broker, kind: ResourceType, name: str, operation: Operation) -
         admin.create_acls([entry])
 
 
-def guarded_app(broker: Broker) -> App:
+def guarded_app(broker: Broker, **options: Any) -> App:
     app = App(broker.listen("SASL_PLAINTEXT://127.0.0.1:0"), group="billing", **LOGIN)
 
-    @app.worker("orders", dead_letter=True)
+    @app.worker("orders", dead_letter=True, **options)
     @app.publishes("invoices")
     async def bill(order: bytes) -> bytes:
         return order
@@ -198,6 +237,17 @@ def test_a_group_that_may_be_seen_and_not_joined_is_told(guarded: Broker) -> Non
     allow(guarded, ResourceType.GROUP, "billing", Operation.DESCRIBE)
     [problem] = problems_of(guarded_app(guarded))
     assert "may not join the group 'billing'" in str(problem)
+
+
+def test_the_right_to_read_keys_is_looked_for(guarded: Broker) -> None:
+    guarded.create_topic("keys", 1)
+    allow(guarded, ResourceType.TOPIC, "orders", Operation.READ)
+    for topic in ("invoices", "dlq.orders", "keys"):
+        allow(guarded, ResourceType.TOPIC, topic, Operation.WRITE)
+    allow(guarded, ResourceType.GROUP, "billing", Operation.READ)
+    seen = headrace.SeenTopic("keys")
+    [problem] = problems_of(guarded_app(guarded, dedupe=bytes, seen=seen))
+    assert "may not read the topic 'keys'" in str(problem)
 
 
 def test_an_app_with_all_rights_starts(guarded: Broker) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import math
 import sqlite3
 import threading
 import time
@@ -251,6 +252,36 @@ def test_old_keys_are_not_read(broker: Broker, monkeypatch: pytest.MonkeyPatch) 
     assert all(0 <= at - (now_ms - 60_000) < 60_000 for at in asked)
 
 
+@pytest.mark.parametrize("kind", KEPT)
+def test_a_process_that_runs_on_forgets_old_keys_too(
+    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    place = Place("orders", 0)
+    passed_ms = 0
+
+    async def use() -> None:
+        nonlocal passed_ms
+        outlet = Outlet(broker, "c", {})
+        monkeypatch.setattr(outlet, "now_ms", lambda: broker.now_ms() + passed_ms)
+        store: TopicKeys | FileKeys
+        if kind == "topic":
+            declared = SeenTopic(retention_s=600)
+            store = TopicKeys(declared, outlet, group="g", worker="w", sources=["orders"])
+        else:
+            file = SeenFile(tmp_path / "seen.db", retention_s=600)
+            store = FileKeys(file, outlet.now_ms, group="g", worker="w")
+        await store.prepare()
+        assert not await store.known(place, ["a"])
+        await store.keep([Mark(place, 7, "a")])
+        assert await store.known(place, ["a"])
+        passed_ms = 601_000
+        assert not await store.known(place, ["a"])
+        await store.close()
+        await outlet.close()
+
+    asyncio.run(use())
+
+
 def test_a_pattern_does_not_read_the_keys(broker: Broker) -> None:
     broker.create_topic("mine", 1)
     app = App(group="billing")
@@ -282,6 +313,49 @@ def test_a_topic_that_is_deleted_is_created_again(
         t.wait_idle()
     assert handled == ["a", "b"]
     assert [key for _, key, _ in keys_in(broker)] == [b'["billing","bill","orders",0,"b"]']
+
+
+def test_a_topic_that_is_deleted_is_created_again_when_keys_are_read(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(persistent, "AGAIN_S", 0.01)
+    handled: list[str] = []
+    app = make_app(SeenTopic(), handled, request_timeout_ms=500)
+    send(broker, "a")
+    with app.test(broker) as t:
+        t.wait_idle()
+        with headrace.Admin(broker) as admin:
+            admin.delete_topic("headrace-seen.billing.bill")
+        send(broker, "b", partition=1)  # the keys of this partition were not read yet
+        t.wait_idle()
+    assert handled == ["a", "b"]
+
+
+def test_a_topic_that_is_created_again_while_its_keys_are_read_ends_no_worker(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end up to which keys are read is one that the new topic may never have."""
+    monkeypatch.setattr(persistent, "AGAIN_S", 0.01)
+    monkeypatch.setattr(topic_module, "POLL_S", 0.01)
+    broker.create_topic("mine", 1)
+    with headrace.Producer(broker) as producer:
+        for _ in range(3):
+            producer.send("mine", b"0")
+    handled: list[str] = []
+    app = make_app(SeenTopic("mine"), handled)
+    send(broker, "a")
+    with headrace.Producer(broker, transactional_id="x") as holder, headrace.Admin(broker) as admin:
+        holder.begin_transaction()
+        holder.send("mine", b"0").result()  # readers wait for the end of this transaction
+        with app.test(broker) as t:
+            counters = app.counters["bill"]
+            while not counters.in_flight:
+                time.sleep(0.01)
+            admin.delete_topic("mine")
+            broker.create_topic("mine", 1)
+            t.wait_idle()
+        holder.abort_transaction()
+    assert handled == ["a"]
 
 
 def test_a_topic_that_refuses_keys_stops_the_worker_in_words(
@@ -552,6 +626,8 @@ def test_a_key_that_cannot_be_written_down_is_found_before_the_handler_runs(
         lambda: SeenTopic("x" * 250),
         lambda: SeenTopic(max_keys=0),
         lambda: SeenTopic(retention_s=0),
+        lambda: SeenTopic(retention_s=math.inf),
+        lambda: SeenFile("x", retention_s=math.inf),
         lambda: SeenFile(""),
         lambda: SeenFile("x", max_keys=0),
         lambda: SeenFile("x", retention_s=-1),

@@ -41,6 +41,8 @@ from headrace.protocol.messages.write_txn_markers import (
 )
 from headrace.types import TopicPartition
 
+ONGOING: Final = "Ongoing"
+"""The state of a transaction that its producer has not ended yet."""
 FENCING_TIMEOUT_MS: Final = 1
 """Of the producer that takes an id over only to end what its owner left open, as in Kafka's tools."""
 _OPEN_STATES: Final = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
@@ -276,8 +278,22 @@ def find_hanging(
     ]
     if not suspects:
         return []
-    producer_ids = sorted({producer.producer_id for _, producer in suspects})
-    listings = yield from list_transactions(state, producer_ids=producer_ids)
+    described = yield from _known_to_coordinators(
+        state, {producer.producer_id for _, producer in suspects}
+    )
+    return [
+        HangingTransaction(where, producer, None if known is None else known.transactional_id)
+        for where, producer in suspects
+        for known in [described.get(producer.producer_id)]
+        if known is None or where not in known.partitions
+    ]
+
+
+def _known_to_coordinators(
+    state: ClientState, producer_ids: Collection[int]
+) -> Flow[dict[int, TransactionDescription]]:
+    """Return what coordinators know of producers, by producer id."""
+    listings = yield from list_transactions(state, producer_ids=sorted(producer_ids))
     described: dict[int, TransactionDescription] = {}
     for each in listings:
         try:
@@ -287,12 +303,7 @@ def find_hanging(
                 raise
             continue  # it expired meanwhile
         described[each.producer_id] = description
-    return [
-        HangingTransaction(where, producer, None if known is None else known.transactional_id)
-        for where, producer in suspects
-        for known in [described.get(producer.producer_id)]
-        if known is None or where not in known.partitions
-    ]
+    return described
 
 
 def abort_hanging(
@@ -304,8 +315,9 @@ def abort_hanging(
         The producer whose transaction it was.
 
     Raises:
-        ApiError: INVALID_TXN_STATE: no open transaction begins there. CLUSTER_AUTHORIZATION_FAILED, or what else the
-            leader refuses with.
+        ApiError: INVALID_TXN_STATE: no open transaction begins there, or it does not hang: its coordinator knows that
+            it is open in the partition, and the marker would abort a part of it. CLUSTER_AUTHORIZATION_FAILED, or what
+            else the leader refuses with.
     """
     found = yield from describe_producers(state, [partition])
     owner = next(
@@ -315,6 +327,13 @@ def abort_hanging(
         raise ApiError.for_code(
             ErrorCode.INVALID_TXN_STATE,
             f"{partition}: no open transaction begins at offset {start_offset}",
+        )
+    known = (yield from _known_to_coordinators(state, [owner.producer_id])).get(owner.producer_id)
+    if known is not None and known.state == ONGOING and partition in known.partitions:
+        raise ApiError.for_code(
+            ErrorCode.INVALID_TXN_STATE,
+            f"{partition}: the transaction at offset {start_offset} does not hang: transactional id "
+            f"{known.transactional_id!r} has it open. Abort it by that id, in all of its partitions",
         )
     marker = WritableTxnMarker(
         producer_id=owner.producer_id,

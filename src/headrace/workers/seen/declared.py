@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from dataclasses import dataclass
@@ -83,5 +84,5 @@ class SeenFile:
 
 
 def _check(retention_s: float, max_keys: int) -> None:
-    if not retention_s > 0 or max_keys < 1:
-        raise ConfigError("retention_s is positive, and max_keys is at least 1")
+    if not 0 < retention_s < math.inf or max_keys < 1:
+        raise ConfigError("retention_s is positive and finite, and max_keys is at least 1")

@@ -26,7 +26,7 @@ from typing import Final
 import msgspec
 
 from headrace.clients.consumer.aio import Consumer
-from headrace.errors import ApiError, HeadraceError
+from headrace.errors import ApiError, HeadraceError, TransportError
 from headrace.types import TopicPartition
 from headrace.workers.outbox import Outbox, Publisher
 from headrace.workers.outlet import Outlet
@@ -72,8 +72,8 @@ class TopicKeys:
         self._persistence = Persistence(worker, f"the topic {self._topic!r}", outlet.now_ms)
         self._partitions = 0
         """Of the topic with keys; 0 where it has to be looked for."""
-        self._windows: dict[TopicPartition, OrderedDict[bytes, None]] = {}
-        """By partition that is read, its keys, the newest last."""
+        self._windows: dict[TopicPartition, OrderedDict[bytes, int]] = {}
+        """By partition that is read, its keys with their times in milliseconds since 1970, the newest last."""
         self._loading: dict[TopicPartition, asyncio.Task[None]] = {}
         self._consumer: Consumer | None = None
         self._reading = asyncio.Lock()
@@ -97,7 +97,8 @@ class TopicKeys:
         window = self._windows.get(partition)
         if window is None:
             window = await self._loaded(partition)
-        return {key for key, text in texts.items() if text in window}
+        oldest_ms = self._oldest_ms
+        return {key for key, text in texts.items() if window.get(text, -1) >= oldest_ms}
 
     async def keep(self, marks: Sequence[Mark]) -> None:
         """Write keys, and wait until they are safe; they are tried again like dead letters."""
@@ -115,10 +116,11 @@ class TopicKeys:
 
     def note(self, marks: Sequence[Mark]) -> bool:
         """Take note that keys are in the topic."""
+        now_ms = self._outlet.now_ms()
         for mark in marks:
             window = self._windows.get(mark.partition)
             if window is not None and mark.key is not None:
-                self._add(window, key_text(mark.key))
+                self._add(window, key_text(mark.key), now_ms)
         return True
 
     async def restore(self, topic: str) -> None:
@@ -196,7 +198,11 @@ class TopicKeys:
 
     # Reading
 
-    async def _loaded(self, partition: TopicPartition) -> OrderedDict[bytes, None]:
+    @property
+    def _oldest_ms(self) -> int:
+        return self._outlet.now_ms() - round(self._declared.retention_s * 1000)
+
+    async def _loaded(self, partition: TopicPartition) -> OrderedDict[bytes, int]:
         """Return a partition's window, read once however many records wait for it."""
         loading = self._loading.get(partition)
         if loading is None:
@@ -215,10 +221,10 @@ class TopicKeys:
         )
         self._windows[partition] = window
 
-    async def _read(self, partition: TopicPartition) -> OrderedDict[bytes, None]:
+    async def _read(self, partition: TopicPartition) -> OrderedDict[bytes, int]:
         count = self._partitions or await self._look()
         home = TopicPartition(self._topic, partition.partition % count)
-        window: OrderedDict[bytes, None] = OrderedDict()
+        window: OrderedDict[bytes, int] = OrderedDict()
         async with self._reading:
             consumer = self._consumer = self._consumer or self._outlet.reader()
             try:
@@ -226,15 +232,27 @@ class TopicKeys:
                 if start < end:
                     await consumer.assign({home: start})
                 while start < end:
-                    for record in await consumer.poll(POLL_S):
+                    records = await consumer.poll(POLL_S)
+                    for record in records:
                         if (key := self._key_of(record.key, partition)) is not None:
-                            self._add(window, key)
+                            self._add(window, key, record.timestamp_ms)
                     start = consumer.positions()[home] or 0
+                    if not records:
+                        await self._check_end(home, end)
             except BaseException:
-                self._consumer = None
+                self._consumer, self._partitions = None, 0  # the topic may have been deleted
                 await consumer.close()
                 raise
         return window
+
+    async def _check_end(self, home: TopicPartition, end: int) -> None:
+        """Make sure that a partition still reaches as far as it is to be read.
+
+        Raises:
+            TransportError: It does not, and never may: its topic was deleted and created again.
+        """
+        if (await self._outlet.written_ends([home]))[home] < end:
+            raise TransportError(f"{home} has lost records, or was created again")
 
     async def _span(self, consumer: Consumer, home: TopicPartition) -> tuple[int, int]:
         """Return from where to where a partition of the topic is to be read.
@@ -245,9 +263,8 @@ class TopicKeys:
             home
         ]  # before the search: it moves meanwhile
         end = (await self._outlet.written_ends([home]))[home]
-        oldest_ms = self._outlet.now_ms() - round(self._declared.retention_s * 1000)
         found: Mapping[TopicPartition, object] = await consumer.offsets_for_times(
-            {home: max(0, oldest_ms)}
+            {home: max(0, self._oldest_ms)}
         )
         recent = getattr(found.get(home), "offset", -1)
         begin = (await consumer.begin_offsets([home]))[home]
@@ -263,8 +280,8 @@ class TopicKeys:
         text = name[len(prefix) : -1]
         return text if decoded(name) is not None else None
 
-    def _add(self, window: OrderedDict[bytes, None], text: bytes) -> None:
-        window[text] = None
+    def _add(self, window: OrderedDict[bytes, int], text: bytes, at_ms: int) -> None:
+        window[text] = at_ms
         window.move_to_end(text)
         if len(window) > self._declared.max_keys:
             window.popitem(last=False)

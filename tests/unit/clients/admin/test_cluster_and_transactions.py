@@ -229,6 +229,21 @@ def test_what_hangs() -> None:
     assert scripted().run(find_hanging(known_state(LAYOUT), [], idle_since_ms=9)) == []
 
 
+def test_a_transaction_that_does_not_hang_is_not_ended_in_one_of_its_partitions() -> None:
+    """The marker would abort what it has written there, and the rest could be committed."""
+    with headrace.Broker() as broker, Admin(broker) as admin:
+        broker.create_topic("t", partitions=2)
+        with headrace.Producer(broker, transactional_id="x", serde="bytes") as producer:
+            producer.begin_transaction()
+            for partition in (0, 1):
+                producer.send("t", b"half", partition=partition).result(10)
+            with pytest.raises(ApiError, match="'x' has it open") as failure:
+                admin.abort_hanging_transaction(T0, 0)
+            assert failure.value.code == ErrorCode.INVALID_TXN_STATE
+            producer.commit_transaction()
+        assert [len(broker.read("t", partition, 0)) for partition in (0, 1)] == [1, 1]
+
+
 def test_log_directories_of_every_broker() -> None:
     def answer(path: str, **fields: Any) -> DescribeLogDirsResponse:
         sizes = [
