@@ -12,6 +12,8 @@ from headrace.clients.flows.stopping import stop_member
 from headrace.errors import MemberStoppedError, TransportError
 from tests.fixtures.consumer_world import ConsumerWorld, Program
 
+pytestmark = pytest.mark.slow  # not in `make check`
+
 TIMEOUT_MS = 40_000
 PARTITIONS = 4
 RECORDS = 30

@@ -22,6 +22,8 @@ from headrace.cli import main
 from headrace.testing import Broker
 from headrace.types import TopicPartition
 
+pytestmark = pytest.mark.slow  # not in `make check`
+
 TIMEOUT_S = 60
 SCRIPT = """
 eval "$(headrace completion bash)"

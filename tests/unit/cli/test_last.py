@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,6 +12,8 @@ import headrace
 from headrace.cli._last import last_records
 from headrace.testing import Broker
 from tests.fixtures.command_line import run_command
+
+pytestmark = pytest.mark.slow  # not in `make check`
 
 
 def lines(broker: Broker, *arguments: str) -> list[dict[str, object]]:

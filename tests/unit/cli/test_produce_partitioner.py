@@ -13,6 +13,8 @@ import pytest
 
 import headrace
 
+pytestmark = pytest.mark.slow  # not in `make check`
+
 MODULE = """
 class Modulo:
     def __init__(self, modulus=2, first=1):

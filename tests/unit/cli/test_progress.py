@@ -16,6 +16,8 @@ from headrace.cli import _progress
 from headrace.cli._progress import Progress, size_text
 from headrace.testing import Broker
 
+pytestmark = pytest.mark.slow  # not in `make check`
+
 TIMEOUT_S = 60
 RECORDS = 300
 
