@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextvars import ContextVar, copy_context
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -30,6 +31,9 @@ DRAIN_TIMEOUT_S: Final = 30.0
 LEAVE_TIMEOUT_S: Final = 40.0
 """How long it takes at most to give the shards away: the batch that is processed, and then the store of leases."""
 FETCH_TIMEOUT_S: Final = 1.0
+_processing: Final[ContextVar[Consumer | None]] = ContextVar("_processing", default=None)
+"""The consumer whose batch the task processes, also in tasks that `process_batch` begins."""
+
 _log: Final = logging.getLogger("headrace.kinesis")
 
 
@@ -49,7 +53,10 @@ class Consumer:
     _source: StreamConsumer | None = None
     _work: asyncio.Task[None] | None = None
     """What processes the batch."""
+    _leaving: asyncio.Task[None] | None = None
+    """What gives the shards to others."""
     _cleaning: asyncio.Task[None] | None = None
+    """What waits for that and for `run`, and then disconnects."""
     _batch: list[StreamRecord]
     """What was fetched last and is not checkpointed to its end."""
     _ran: asyncio.Event
@@ -207,24 +214,31 @@ class Consumer:
     async def clean(self) -> None:
         """Give all shards to others, with what is checkpointed, and disconnect; may be called again.
 
-        A batch that `run` is processing at that moment is finished before, for half a minute at most.
+        A batch that `run` is processing at that moment is finished before, for half a minute at most; not where
+        `process_batch` itself calls this.
         """
         if self._forked:
             return
-        if self._cleaning is None:
-            self._stopped = True
-            if self._work is None or asyncio.current_task() is self._work:
-                self._end_batch()
-            self._cleaning = asyncio.create_task(self._leave())
-        await asyncio.shield(self._cleaning)
+        self._stopped = True
+        within = _processing.get() is self
+        if within or (self._cleaning is None and self._work is None):
+            self._end_batch()
+        if self._leaving is None or self._cleaning is None:
+            self._leaving = asyncio.create_task(self._leave())
+            self._cleaning = asyncio.create_task(self._end(self._leaving))
+        # `run` ends after `process_batch`, which must not wait for that.
+        await asyncio.shield(self._leaving if within else self._cleaning)
 
     # Within
 
     async def _leave(self) -> None:
+        if self._source is not None:
+            await self._source.leave(LEAVE_TIMEOUT_S)
+            self._shard_log.look(self._source)
+
+    async def _end(self, leaving: asyncio.Task[None]) -> None:
         try:
-            if self._source is not None:
-                await self._source.leave(LEAVE_TIMEOUT_S)
-                self._shard_log.look(self._source)
+            await leaving
             await self._ran.wait()  # or else its task would be left when the event loop ends
         finally:
             await self._given.close()
@@ -264,7 +278,9 @@ class Consumer:
         self._done.set()
 
     async def _process(self, batch: list[Message]) -> None:
-        self._work = asyncio.create_task(self.process_batch(batch))
+        context = copy_context()
+        context.run(_processing.set, self)
+        self._work = asyncio.create_task(self.process_batch(batch), context=context)
         try:
             await self._work
             await self.checkpoint(batch[-1].id)

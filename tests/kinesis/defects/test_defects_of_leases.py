@@ -234,6 +234,29 @@ def test_to_let_go_may_be_repeated_and_frees_the_lease(aws: FakeAws) -> None:
     asyncio.run(story())
 
 
+@pytest.mark.parametrize("in_a_task", [False, True])
+def test_a_batch_may_let_go(aws: FakeAws, *, in_a_task: bool) -> None:
+    """`run` ends after the batch, so a batch that calls `clean` cannot wait for `run`."""
+    aws.kinesis.create_stream("orders", 1)
+    put(aws, range(3))
+
+    class Last(Collector):
+        async def process_batch(self, batch: list[Message]) -> None:
+            await super().process_batch(batch)
+            assert await self.checkpoint(batch[-1].id)
+            await (asyncio.create_task(self.clean()) if in_a_task else self.clean())
+
+    async def story() -> None:
+        store = MemoryLeaseStore()
+        consumer = Last(aws, store)
+        await asyncio.wait_for(consumer.run(), 20)
+        [lease] = await stored(store)
+        assert (lease.owner, bool(consumer.processed)) == (None, True)
+        assert lease.checkpoint != TRIM_HORIZON
+
+    asyncio.run(story())
+
+
 def test_a_run_that_is_cancelled_ends_its_batch_and_frees_the_lease(aws: FakeAws) -> None:
     aws.kinesis.create_stream("orders", 1)
     put(aws, range(3))
