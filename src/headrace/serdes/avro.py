@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import struct
 from collections.abc import Mapping
 from typing import Any, Final
@@ -14,6 +15,8 @@ from typing import Any, Final
 from headrace.errors import ConfigError
 from headrace.serdes.avro_bounds import Bounds
 
+ALLOWED: Final = "HEADRACE_SCHEMA_REGISTRIES"
+"""The variable of the environment that names the schema registries which topics may name."""
 _PREFIX: Final = struct.Struct(">bI")
 _MAGIC: Final = 0
 _CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
@@ -238,12 +241,21 @@ def registry_serde(
 ) -> RegistryAvroSerde:
     """Return the serde that a topic's metadata call `avro-registry`.
 
+    Whoever may change a topic's configs chooses the URL, so a program asks only the registries that its environment
+    allows: `HEADRACE_SCHEMA_REGISTRIES`, URLs with commas between.
+
     Args:
         url: Where the schema registry is.
         schema: What is written, and what records of other schemas are read into; None reads only.
         subject: Under what the schema is registered.
 
     Raises:
-        ConfigError: As `SchemaRegistry` and `RegistryAvroSerde`.
+        ConfigError: The environment does not allow the registry, or as `SchemaRegistry` and `RegistryAvroSerde`.
     """
+    allowed = {each.strip().rstrip("/") for each in os.environ.get(ALLOWED, "").split(",")}
+    if url.rstrip("/") not in allowed:
+        raise ConfigError(
+            f"the topic names the schema registry {url[:200]!r}, which this program is not allowed to ask: set "
+            f"{ALLOWED} to its URL in the environment, or give the program serde=RegistryAvroSerde(...)"
+        )
     return RegistryAvroSerde(SchemaRegistry(url), schema, subject=subject)

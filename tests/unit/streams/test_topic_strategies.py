@@ -329,7 +329,8 @@ def test_two_topics_have_two_objects_of_one_class() -> None:
         (Modulo(3), f"{__name__}.Modulo", {"modulus": 3, "first": 0}),
     ],
 )
-def test_objects_say_how_others_make_the_same(given, name, parameters) -> None:
+def test_objects_say_how_others_make_the_same(given, name, parameters, monkeypatch) -> None:
+    monkeypatch.setenv("HEADRACE_SCHEMA_REGISTRIES", "http://other:1, http://localhost:1/")
     register: Register[Any] = PARTITIONERS if isinstance(given, Modulo) else SERDES
     value = given if isinstance(given, Modulo) else resolve_serde(given)
     named = register.describe(value)
@@ -337,6 +338,16 @@ def test_objects_say_how_others_make_the_same(given, name, parameters) -> None:
     assert (json.loads(named.parameters) if named.parameters else None) == parameters
     if register is SERDES:
         resolve_serde(named._replace(given=None))
+
+
+@pytest.mark.parametrize("allowed", ["", "http://localhost:2", "http://localhost:1.evil"])
+def test_a_topic_does_not_choose_which_address_its_clients_ask(allowed, monkeypatch) -> None:
+    monkeypatch.setenv("HEADRACE_SCHEMA_REGISTRIES", allowed)
+    described = SERDES.describe(
+        RegistryAvroSerde(SchemaRegistry("http://localhost:1"), SCHEMA, subject="t")
+    )
+    with pytest.raises(ConfigError, match="HEADRACE_SCHEMA_REGISTRIES"):
+        resolve_serde(described._replace(given=None))
 
 
 def test_a_type_is_json_to_others() -> None:
