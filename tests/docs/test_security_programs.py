@@ -56,7 +56,7 @@ def test_worker_commands_and_fixtures(tmp_path: Path) -> None:
             command(run), cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True
         )
         _, said = worker.communicate(timeout=60)  # nobody has allowed it anything yet
-        assert worker.returncode == 1
+        assert worker.returncode == 2
         assert "AUTHORIZATION_FAILED" in said
         assert PASSWORD not in said
         for text in (create, create_letters, create_redrive):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 
 from headrace.clients.admin.core import AdminCore
@@ -14,6 +13,7 @@ from headrace.clients.flows.transaction_admin import (
     TransactionDescription,
     TransactionListing,
 )
+from headrace.clock import SteadyClock
 from headrace.types import TopicPartition
 
 
@@ -80,7 +80,7 @@ class TransactionCalls:
             idle_ms: Only those whose last record is at least so many milliseconds old: longer than any transaction of
                 the cluster may last.
         """
-        idle_since_ms = time.time_ns() // 1_000_000 - idle_ms
+        idle_since_ms = SteadyClock().now_ms() - idle_ms
         return await self._driver.run(self._core.hanging_transactions(topics, idle_since_ms))
 
     async def abort_hanging_transaction(

@@ -10,8 +10,9 @@ from headrace.clients.consumer.background import Background
 from headrace.clients.consumer.classic import ClassicMember
 from headrace.clients.consumer.commits import Commits
 from headrace.clients.consumer.cursor import Cursor
-from headrace.clients.consumer.member import Arrival, Member, Reports
+from headrace.clients.consumer.member import Arrival, Member
 from headrace.clients.consumer.rebalancing import Rebalancing
+from headrace.clients.consumer.reports import Reports
 from headrace.clients.consumer.server_side import ServerSideMember
 from headrace.clients.consumer.subscribed import SubscribedTopics
 from headrace.clients.engine import Engine

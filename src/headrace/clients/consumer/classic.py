@@ -9,7 +9,8 @@ from headrace.clients.config import ConsumerConfig
 from headrace.clients.consumer.assignors import Assignor, MemberSubscription
 from headrace.clients.consumer.assignors.base import withhold
 from headrace.clients.consumer.background import Background
-from headrace.clients.consumer.member import Arrival, Member, Reports
+from headrace.clients.consumer.member import Arrival, Member
+from headrace.clients.consumer.reports import Reports
 from headrace.clients.consumer.told import accepted, read_members, read_topics
 from headrace.clients.engine import Engine
 from headrace.clients.flows import membership

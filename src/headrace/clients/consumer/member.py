@@ -9,16 +9,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from headrace.clients.config import ConsumerConfig
 from headrace.clients.consumer.background import Background
 from headrace.clients.consumer.poll_watch import PollWatch
+from headrace.clients.consumer.reports import Reports
 from headrace.clients.consumer.session import Session
 from headrace.clients.engine import Engine, Timer
 from headrace.clients.flows.effects import Flow
 from headrace.clients.flows.offsets import Committer
-from headrace.errors import ApiError, ErrorCode, HeadraceError
+from headrace.errors import ApiError, ErrorCode
 from headrace.types import TopicPartition
 
 LEAVE_TIMEOUT_MS: Final = 3_000
@@ -32,20 +33,6 @@ class Arrival:
     partitions: tuple[TopicPartition, ...]
     partition_counts: Mapping[str, int] | None = None
     """What the leader of a classic group divided; None for the others."""
-
-
-class Reports(Protocol):
-    """What the member asks of its consumer, and tells it."""
-
-    @property
-    def owned(self) -> list[TopicPartition]:
-        """The partitions that are read."""
-
-    def failed(self, error: HeadraceError) -> object:
-        """An error that does not pass; the program has to be told."""
-
-    def warn(self, text: str) -> object:
-        """Something that the program's operator should know."""
 
 
 class Member(ABC):

@@ -13,7 +13,8 @@ from typing import Final, Protocol
 
 from headrace.clients.config import ConsumerConfig
 from headrace.clients.consumer.background import Background
-from headrace.clients.consumer.member import Arrival, Member, Reports
+from headrace.clients.consumer.member import Arrival, Member
+from headrace.clients.consumer.reports import Reports
 from headrace.clients.consumer.session_length import SessionLength
 from headrace.clients.engine import Engine, Timer
 from headrace.clients.flows import consumer_group, metadata
