@@ -150,6 +150,10 @@ class Transactor:
         self._many = asyncio.Event()
         self._doubt: dict[TopicPartition, int] | None = None
         """The positions of a transaction of which nobody knows whether it is committed."""
+        self._under_way: set[TopicPartition] = set()
+        """The partitions whose positions the open transaction is to commit."""
+        self._has_lost = False
+        """Whether one of them has gone since the transaction began."""
         self.written_to: set[str] = set()
         """The topics of what was written."""
 
@@ -170,6 +174,7 @@ class Transactor:
     def drop(self, partitions: Iterable[TopicPartition]) -> None:
         """Forget what is to be written for partitions that are others' now."""
         for name in partitions:
+            self._has_lost |= name in self._under_way
             self._end(self._kept.pop(name, {}).values(), written=False)
             self._at.pop(name, None)
             if self._doubt is not None:
@@ -255,10 +260,12 @@ class Transactor:
         self._hopeless = None  # the topic may be there again, or the partition another member's
         await producer.begin_transaction()
         fates: list[tuple[_Kept, Delivery]] = []
+        self._under_way, self._has_lost = set(offsets), False
         try:
             for each in kept:
                 fates += [(each, fate) for fate in await self._write(each)]
             await producer.send_offsets_to_transaction(offsets, member)
+            self._check_partitions()
             self._doubt = dict(offsets)
             await producer.commit_transaction()
         except BaseException as error:
@@ -267,8 +274,22 @@ class Transactor:
             self._set_aside(fates, late=late)
             await self._abort()
             raise
+        finally:
+            self._under_way = set()
         self._doubt = None
         self.written_to.update(fate.topic_partition.topic for _, fate in fates)
+
+    def _check_partitions(self) -> None:
+        """Refuse to commit the positions of partitions that have gone since the transaction began.
+
+        The group may have taken the positions: a member that gave its place up and is back has the same epoch, where
+        nothing else has changed. But it may have asked where to go on before the positions were there.
+
+        Raises:
+            AbortableTransactionError: A partition has gone.
+        """
+        if self._has_lost:
+            raise AbortableTransactionError("a partition of the transaction has gone meanwhile")
 
     async def _write(self, each: _Kept) -> list[Delivery]:
         try:
