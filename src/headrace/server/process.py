@@ -114,7 +114,15 @@ def server_limits(config: BrokerConfig, descriptors: int) -> ServerLimits:
 
 
 def _check_topic_config(topic: TopicConfig) -> None:
-    """Check parameters in a topic's configuration; what that takes is imported for the first topic that is checked."""
+    """Check a topic's serdes and partitioner; what that takes is imported for the first topic that names one."""
+    named = (topic.headrace_serde, topic.headrace_key_serde, topic.headrace_partitioner)
+    parameters = (
+        topic.headrace_serde_parameters,
+        topic.headrace_key_serde_parameters,
+        topic.headrace_partitioner_parameters,
+    )
+    if not any((*named, *parameters)):
+        return
     from headrace.clients.strategies import check_topic_config  # noqa: PLC0415 - a start has no use for it
 
     check_topic_config(topic)

@@ -13,6 +13,7 @@ import pytest
 import headrace
 from headrace import App, DeadLetter, Retry, TopicPartition
 from headrace.errors import (
+    AbortableTransactionError,
     ApiError,
     ConfigError,
     ErrorCode,
@@ -271,6 +272,40 @@ def test_what_others_commit_in_a_partition_that_went_does_not_settle_a_doubt(at,
     transactor.drop([gone])
     assert asyncio.run(transactor.settle()) == ({stays: 5} if counts else {})
     assert transactor._doubt is None
+
+
+@pytest.mark.parametrize("goes", [True, False])
+def test_a_transaction_whose_partition_goes_before_its_commit_is_aborted(goes) -> None:
+    """(1) Offsets are sent, (2) the member loses its place and joins again, (3) the group takes the offsets."""
+    calls: list[str] = []
+    lost = [ORDERS if goes else TopicPartition("orders", 1)]
+
+    class Producer(_Stub):
+        def now_ms(self) -> int:
+            return 0
+
+        async def begin_transaction(self) -> None:
+            calls.append("begin")
+
+        async def send_offsets_to_transaction(self, *_: Any) -> None:
+            transactor.drop(lost)
+
+        async def commit_transaction(self) -> None:
+            calls.append("commit")
+
+        async def abort_transaction(self, *_: Any) -> None:
+            calls.append("abort")
+
+    stub: Any = Producer({})
+    transactor = transacting.Transactor(
+        stub, stub, "g", lambda: stub, max_records=9, on_end=lambda *_: None
+    )
+    if goes:
+        with pytest.raises(AbortableTransactionError, match="has gone"):
+            asyncio.run(transactor.commit({ORDERS: 1}))
+    else:
+        assert asyncio.run(transactor.commit({ORDERS: 1})) == {ORDERS: 1}
+    assert calls == ["begin", "abort" if goes else "commit"]
 
 
 def test_what_was_refused_in_an_earlier_attempt_does_not_stop_a_worker_later() -> None:

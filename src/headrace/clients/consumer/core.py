@@ -66,6 +66,8 @@ class GroupMetadata:
     generation_id: int
     member_id: str
     group_instance_id: str | None
+    joined: int = 0
+    """How often the consumer has joined its group, under the protocol `consumer`: an epoch may come back."""
 
     def __await__(self) -> Generator[Any, Any, GroupMetadata]:
         """Return itself: in `headrace.aio` every method may be awaited."""
@@ -467,7 +469,11 @@ class ConsumerCore:
         # as that of nobody, and set the group back.
         who = self._stopped_as or self._group.fenced_identity() or Committer()
         return GroupMetadata(
-            self._config.group_id, who.generation_id, who.member_id, who.group_instance_id
+            self._config.group_id,
+            who.generation_id,
+            who.member_id,
+            who.group_instance_id,
+            who.joined,
         )
 
     # Topics

@@ -28,7 +28,13 @@ from headrace.clients.producer.delivery import Delivery, RecordMetadata
 from headrace.clients.producer.many import Many
 from headrace.clients.producer.partitioners import Partitioner
 from headrace.clients.producer.scopes import AsyncTransaction as Transaction
-from headrace.clients.producer.scopes import GroupConsumer, Offsets, checked_offsets, member_of
+from headrace.clients.producer.scopes import (
+    GroupConsumer,
+    Offsets,
+    check_place,
+    checked_offsets,
+    member_of,
+)
 from headrace.clients.producer.settings import producer_config, warn
 from headrace.errors import HeadraceError
 from headrace.records.builder import Headers
@@ -392,13 +398,16 @@ class Producer:
 
         Args:
             offsets: One past the last finished record of each partition: `consumer.positions()`, say.
-            group: The consumer that has read up to there, or what its `group_metadata()` returns.
+            group: The consumer that has read up to there, or what its `group_metadata()` returns. With the consumer, a
+                transaction also fails if the consumer loses its place and joins again while the offsets are sent.
 
         Raises:
             AbortableTransactionError: The group went on without the consumer, or they cannot be committed.
             FatalTransactionError: The producer is of no more use.
         """
-        flow = self._core.transaction().send_offsets(checked_offsets(offsets), member_of(group))
+        member = member_of(group)
+        check = partial(check_place, group, member)
+        flow = self._core.transaction().send_offsets(checked_offsets(offsets), member, check)
         await self._transact(flow)
 
     async def commit_transaction(self, timeout_s: float | None = None) -> None:

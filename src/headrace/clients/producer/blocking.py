@@ -25,6 +25,7 @@ from headrace.clients.producer.scopes import (
     GroupConsumer,
     Offsets,
     Transaction,
+    check_place,
     checked_offsets,
     member_of,
 )
@@ -384,13 +385,16 @@ class Producer:
 
         Args:
             offsets: One past the last finished record of each partition: `consumer.positions()`, say.
-            group: The consumer that has read up to there, or what its `group_metadata()` returns.
+            group: The consumer that has read up to there, or what its `group_metadata()` returns. With the consumer, a
+                transaction also fails if the consumer loses its place and joins again while the offsets are sent.
 
         Raises:
             AbortableTransactionError: The group went on without the consumer, or they cannot be committed.
             FatalTransactionError: The producer is of no more use.
         """
-        flow = self._core.transaction().send_offsets(checked_offsets(offsets), member_of(group))
+        member = member_of(group)
+        check = partial(check_place, group, member)
+        flow = self._core.transaction().send_offsets(checked_offsets(offsets), member, check)
         self._transact(flow)
 
     def commit_transaction(self, timeout_s: float | None = None) -> None:

@@ -80,7 +80,8 @@ class Transaction:
 
         Args:
             offsets: One past the last finished record of each partition: `consumer.positions()`, say.
-            group: The consumer that has read up to there, or what its `group_metadata()` returns.
+            group: The consumer that has read up to there, or what its `group_metadata()` returns. With the consumer, a
+                transaction also fails if the consumer loses its place and joins again while the offsets are sent.
 
         Raises:
             AbortableTransactionError: The group went on without the consumer, or they cannot be committed.
@@ -132,7 +133,8 @@ class AsyncTransaction:
 
         Args:
             offsets: One past the last finished record of each partition: `consumer.positions()`, say.
-            group: The consumer that has read up to there, or what its `group_metadata()` returns.
+            group: The consumer that has read up to there, or what its `group_metadata()` returns. With the consumer, a
+                transaction also fails if the consumer loses its place and joins again while the offsets are sent.
 
         Raises:
             AbortableTransactionError: The group went on without the consumer, or they cannot be committed.
@@ -172,6 +174,26 @@ def member_of(group: GroupMember | GroupConsumer) -> GroupMember:
             "abort the transaction, poll again, and go on with what comes"
         ) from ApiError.for_code(ErrorCode.UNKNOWN_MEMBER_ID)
     return member
+
+
+def check_place(group: GroupMember | GroupConsumer, before: GroupMember) -> None:
+    """Check that a consumer has not joined its group again since a transaction's offsets were on their way.
+
+    The coordinator cannot tell: a member that joins again gets its former epoch if nothing else has changed. But that
+    member may have asked where to go on before the offsets arrived, so they must not be committed.
+
+    Raises:
+        AbortableTransactionError: The consumer has joined again.
+    """
+    if isinstance(group, GroupConsumer) and _joined(group.group_metadata()) != _joined(before):
+        raise AbortableTransactionError(
+            f"the consumer lost its place in the group {before.group_id!r} and joined again while the transaction's "
+            "offsets were sent"
+        ) from ApiError.for_code(ErrorCode.STALE_MEMBER_EPOCH)
+
+
+def _joined(member: GroupMember) -> int:
+    return getattr(member, "joined", 0)
 
 
 def checked_offsets(offsets: Offsets) -> dict[TopicPartition, OffsetAndMetadata]:

@@ -185,9 +185,18 @@ class Transactions:
         self._change(State.OPEN)
 
     def send_offsets(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], member: GroupMember
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        member: GroupMember,
+        check: Callable[[], object],
     ) -> Flow[None]:
-        """Have a group's offsets committed with the transaction."""
+        """Have a group's offsets committed with the transaction.
+
+        Args:
+            offsets: The offsets.
+            member: The group, and the consumer's place in it.
+            check: Called when the group has taken the offsets; raises HeadraceError if they must not be committed.
+        """
         self._raise_if(State.DEAD, State.DOOMED)
         if self.state is not State.OPEN:
             raise TransactionStateError("no transaction is open: begin_transaction() comes first")
@@ -203,6 +212,7 @@ class Transactions:
                 offsets,
                 group_is_known=member.group_id in self._groups,
             )
+            check()
         except HeadraceError as error:
             raise self.failed(error) from error
         finally:

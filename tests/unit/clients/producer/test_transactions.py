@@ -538,6 +538,64 @@ def test_positions_of_a_consumer_are_committed_with_the_transaction(broker, prod
         assert consumer.committed([ZERO])[ZERO] == found
 
 
+@pytest.mark.parametrize("given", ["consumer", "its place"])
+def test_offsets_that_arrive_after_their_consumer_has_joined_again_are_not_committed(
+    broker, given
+) -> None:
+    """A member that loses its place and joins again gets its former epoch, so the coordinator takes the offsets."""
+
+    async def run() -> None:
+        consumer = headrace.aio.Consumer(
+            broker,
+            group="g",
+            group_protocol="consumer",
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+        )
+        async with (
+            headrace.aio.Producer(broker, transactional_id="aio", **QUICK) as producer,
+            consumer,
+        ):
+            await consumer.subscribe(["t"])
+            while not await consumer.poll(0.05):
+                pass
+            before = consumer.group_metadata()
+            await producer.begin_transaction()
+            loading = broker.faults.on(
+                ApiKey.TXN_OFFSET_COMMIT, error("COORDINATOR_LOAD_IN_PROGRESS")
+            )
+            with loading:
+                sending = asyncio.ensure_future(
+                    producer.send_offsets_to_transaction(
+                        {ZERO: 2}, consumer if given == "consumer" else before
+                    )
+                )
+                while not loading.hits:
+                    assert not await consumer.poll(0.01)
+                consumer._core._group.member.lose("a test")
+                while not (again := await consumer.poll(0.05)):
+                    pass
+            assert [record.value for record in again] == [b"1", b"2"], "the offsets came too late"
+            after = consumer.group_metadata()
+            assert (after.generation_id, after.member_id) == (
+                before.generation_id,
+                before.member_id,
+            )
+            if given == "consumer":
+                with pytest.raises(AbortableTransactionError, match="joined again"):
+                    await sending
+                with pytest.raises(AbortableTransactionError):
+                    await producer.commit_transaction()
+            else:  # the producer cannot know
+                await sending
+            await producer.abort_transaction()
+            assert await consumer.committed([ZERO]) == {ZERO: None}
+
+    with headrace.Producer(broker, transactional_id="first", **QUICK) as first:
+        transact(first, b"1", b"2")
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize(
     ("offsets", "text"),
     [([ZERO], "a dictionary of"), ({ZERO: "1"}, "a whole number"), ({ZERO: -1}, "a number from 0")],
