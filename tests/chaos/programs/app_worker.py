@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import headrace
-from headrace.errors import FatalTransactionError, WorkerFailedError
+from headrace.errors import FatalTransactionError, TransportError, WorkerFailedError
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from tests.fixtures.history.operations import INFO, INVOKE, Journal
@@ -67,6 +68,11 @@ async def transform(value: bytes, context: headrace.Context) -> None:
 
 try:
     app.run()
+except TransportError as error:
+    # With this `request.timeout.ms` a worker that starts does not wait until a killed broker is back. As a supervisor
+    # would, start it again.
+    print(repr(error), file=sys.stderr, flush=True)
+    os.execv(sys.executable, [sys.executable, *sys.argv])
 except FatalTransactionError as error:
     print(repr(error), file=sys.stderr)
     sys.exit(3)
