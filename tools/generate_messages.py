@@ -13,10 +13,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # so that it runs as a script, too
 
-from tools.message_decoder import DecoderGenerator  # noqa: E402 - after the path is set
-from tools.message_emitter import BodyGenerator, Layouts, Lines, default_of, python_type  # noqa: E402 - as above
-from tools.message_encoder import EncoderGenerator  # noqa: E402 - as above
-from tools.message_schema import FOREVER, MessageSchema, StructSchema, Versions, parse_schema  # noqa: E402 - as above
+from tools.message_decoder import DecoderGenerator
+from tools.message_emitter import BodyGenerator, Layouts, Lines, default_of, python_type
+from tools.message_encoder import EncoderGenerator
+from tools.message_schema import FOREVER, MessageSchema, StructSchema, Versions, parse_schema
 
 SCHEMAS = ROOT / "tools" / "schemas"
 MESSAGES = ROOT / "src" / "headrace" / "protocol" / "messages"

@@ -78,13 +78,13 @@ Sending = tuple[Callable[[str, Any], Any], Callable[[], Any], Callable[[], Any]]
 def producer(client: str, bootstrap: str, linger_ms: int = LINGER_MS) -> Iterator[Sending]:
     """Opens a blocking producer."""
     if client in {HEADRACE, HEADRACE_MANY}:
-        import headrace  # noqa: PLC0415 - only what is measured is in memory
+        import headrace
 
         with headrace.Producer(bootstrap, linger_ms=linger_ms, batch_size=BATCH_BYTES) as mine:
             send = mine.send if client == HEADRACE else mine.send_many
             yield send, mine.flush, lambda: None
     elif client == KAFKA_PYTHON:
-        from kafka import KafkaProducer  # noqa: PLC0415 - likewise
+        from kafka import KafkaProducer
 
         theirs = KafkaProducer(
             bootstrap_servers=bootstrap,
@@ -96,7 +96,7 @@ def producer(client: str, bootstrap: str, linger_ms: int = LINGER_MS) -> Iterato
         yield theirs.send, theirs.flush, lambda: None
         theirs.close()
     else:
-        from confluent_kafka import Producer  # noqa: PLC0415 - likewise
+        from confluent_kafka import Producer
 
         settings = {"acks": "all", "enable.idempotence": True, "linger.ms": linger_ms}
         settings["batch.size"] = BATCH_BYTES
@@ -116,12 +116,12 @@ async def aio_producer(
 ) -> AsyncIterator[tuple[Callable[[str, bytes], Awaitable[Any]], Callable[[], Awaitable[Any]]]]:
     """Opens a producer for asyncio."""
     if client == HEADRACE_AIO:
-        from headrace import aio  # noqa: PLC0415 - only what is measured is in memory
+        from headrace import aio
 
         async with aio.Producer(bootstrap, linger_ms=linger_ms, batch_size=BATCH_BYTES) as mine:
             yield mine.send, mine.flush
         return
-    from aiokafka import AIOKafkaProducer  # noqa: PLC0415 - likewise
+    from aiokafka import AIOKafkaProducer
 
     theirs = AIOKafkaProducer(
         bootstrap_servers=bootstrap,
@@ -182,13 +182,13 @@ def consumer(
 ) -> Iterator[Callable[[], list[bytes]]]:
     """Opens a blocking consumer of a whole topic; librdkafka waits until it has `most` records."""
     if client == HEADRACE:
-        import headrace  # noqa: PLC0415 - only what is measured is in memory
+        import headrace
 
         with headrace.Consumer(bootstrap) as mine:
             mine.assign({headrace.TopicPartition(topic, each): 0 for each in range(PARTITIONS)})
             yield lambda: [record.value for record in mine.poll(1.0)]
     elif client == KAFKA_PYTHON:
-        from kafka import KafkaConsumer, TopicPartition  # noqa: PLC0415 - likewise
+        from kafka import KafkaConsumer, TopicPartition
 
         theirs = KafkaConsumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest")
         theirs.assign([TopicPartition(topic, each) for each in range(PARTITIONS)])
@@ -197,7 +197,7 @@ def consumer(
         ]
         theirs.close()
     else:
-        import confluent_kafka  # noqa: PLC0415 - likewise
+        import confluent_kafka
 
         settings = {"bootstrap.servers": bootstrap, "group.id": "bench"}
         native = confluent_kafka.Consumer({**QUIET, **settings})
@@ -215,7 +215,7 @@ async def aio_consumer(
 ) -> AsyncIterator[Callable[[], Awaitable[list[bytes]]]]:
     """Opens a consumer of a whole topic for asyncio."""
     if client == HEADRACE_AIO:
-        from headrace import TopicPartition, aio  # noqa: PLC0415 - only what is measured is in memory
+        from headrace import TopicPartition, aio
 
         async with aio.Consumer(bootstrap) as mine:
             await mine.assign({TopicPartition(topic, each): 0 for each in range(PARTITIONS)})
@@ -225,7 +225,7 @@ async def aio_consumer(
 
             yield read
         return
-    import aiokafka  # noqa: PLC0415 - likewise
+    import aiokafka
 
     theirs = aiokafka.AIOKafkaConsumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest")
     theirs.assign([aiokafka.TopicPartition(topic, each) for each in range(PARTITIONS)])
@@ -337,7 +337,7 @@ def _note(values: list[bytes], timed: Timed) -> None:
 
 def in_process(client: str, record_bytes: int, seconds: float, batch: int) -> Cost:
     """Producer, broker and consumer of one process on one core: so many records sent, flushed and polled at a time."""
-    import headrace  # noqa: PLC0415 - only what is measured is in memory
+    import headrace
 
     value = b"x" * record_bytes
     with headrace.Broker() as broker:

@@ -83,8 +83,8 @@ class Handled:
 
 def run_headrace(settings: Settings, handled: Handled) -> None:
     """A worker of Headrace: at least once, leases in DynamoDB."""
-    import headrace  # noqa: PLC0415 - only what is measured is needed
-    from headrace.kinesis import kinesis  # noqa: PLC0415 - likewise
+    import headrace
+    from headrace.kinesis import kinesis
 
     app = headrace.App()
     stream = kinesis(
@@ -108,9 +108,9 @@ def run_async_kinesis(settings: Settings, handled: Handled) -> None:
 
 
 async def _consume(settings: Settings, handled: Handled) -> None:
-    from kinesis import Consumer  # noqa: PLC0415 - only what is measured is needed
-    from kinesis.dynamodb import DynamoDBCheckPointer  # noqa: PLC0415 - likewise
-    from kinesis.processors import KPLStringProcessor, StringProcessor  # noqa: PLC0415 - likewise
+    from kinesis import Consumer
+    from kinesis.dynamodb import DynamoDBCheckPointer
+    from kinesis.processors import KPLStringProcessor, StringProcessor
 
     task = asyncio.current_task()
     assert task is not None

@@ -76,7 +76,7 @@ def _check(spark: Any, *, accelerated: bool) -> None:
 
 
 def _has_accelerator(_: object) -> bool:
-    from headrace.records.accel import kernels  # noqa: PLC0415 - the worker's, not this process's
+    from headrace.records.accel import kernels
 
     return kernels is not None
 

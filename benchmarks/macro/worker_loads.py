@@ -54,7 +54,7 @@ class Count:
 
 def run_headrace(bootstrap: str, topic: str, count: Count) -> None:
     """A worker of Headrace: at least once."""
-    import headrace  # noqa: PLC0415 - only what is measured is needed
+    import headrace
 
     app = headrace.App(bootstrap)
 
@@ -67,11 +67,11 @@ def run_headrace(bootstrap: str, topic: str, count: Count) -> None:
 
 def run_faststream(bootstrap: str, topic: str, count: Count) -> None:
     """A subscriber of FastStream with its defaults, which is at most once."""
-    import asyncio  # noqa: PLC0415 - only what is measured is needed
-    import logging  # noqa: PLC0415 - likewise
+    import asyncio
+    import logging
 
-    from faststream import FastStream  # noqa: PLC0415 - likewise
-    from faststream.kafka import KafkaBroker  # noqa: PLC0415 - likewise
+    from faststream import FastStream
+    from faststream.kafka import KafkaBroker
 
     broker = KafkaBroker(bootstrap, logger=None)
 
@@ -84,7 +84,7 @@ def run_faststream(bootstrap: str, topic: str, count: Count) -> None:
 
 def run_quix(bootstrap: str, topic: str, count: Count) -> None:
     """A dataframe of Quix Streams with its defaults, which is at least once."""
-    from quixstreams import Application  # noqa: PLC0415 - only what is measured is needed
+    from quixstreams import Application
 
     app = Application(
         bootstrap, consumer_group="bench", auto_offset_reset="earliest", loglevel=None

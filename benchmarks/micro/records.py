@@ -74,7 +74,7 @@ def decode_theirs(data: bytes) -> list[object]:
 def use(kernels: object) -> None:
     """Have the accelerator's functions used; None has those in Python."""
     decoding._decode_fast = getattr(kernels, "decode_records", None)  # noqa: SLF001 - switched within a process
-    builder._FastWriter = getattr(kernels, "RecordWriter", None)  # noqa: SLF001 - likewise
+    builder._FastWriter = getattr(kernels, "RecordWriter", None)  # noqa: SLF001 - switched within a process
 
 
 def main() -> None:

@@ -160,7 +160,7 @@ class Delete:
     key: str
 
 
-class Conflict(Exception):  # noqa: N818 - the word of the contract: an outcome, not a fault
+class Conflict(Exception):
     """A check did not hold: nothing was changed, and nothing will be. The first such check is number `index`."""
 
     def __init__(self, index: int) -> None:
@@ -168,15 +168,15 @@ class Conflict(Exception):  # noqa: N818 - the word of the contract: an outcome,
         self.index = index
 
 
-class Unavailable(StorageError):  # noqa: N818 - as above
+class Unavailable(StorageError):
     """The store cannot be asked: nothing was changed, and nothing will be. The same call may succeed later."""
 
 
-class Unknown(StorageError):  # noqa: N818 - as above
+class Unknown(StorageError):
     """Only of `commit`: it was handed over, and nobody answered. It was applied, or will be later, or never."""
 
 
-class SessionLost(StorageError):  # noqa: N818 - as above
+class SessionLost(StorageError):
     """The session has ended, and with it its ephemeral entries: nothing was changed, nothing will be.
 
     Every call raises this until `renew` has begun another session.

@@ -41,7 +41,7 @@ def new_lease(
 
 
 async def created(store: LeaseStore, **given: object) -> Lease:
-    lease = new_lease(**given)  # type: ignore[arg-type] # as above
+    lease = new_lease(**given)  # type: ignore[arg-type] # of fields
     assert await store.create(lease)
     return lease
 

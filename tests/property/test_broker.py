@@ -211,7 +211,7 @@ class BrokerWorld(RuleBasedStateMachine):
         running = self.running
         with self.power():
             running.run()  # type: ignore[union-attr]  # the precondition says that it is there
-            self.harness.broker.finish_sync(running, None, self.harness.now_ms)  # type: ignore[arg-type]  # as above
+            self.harness.broker.finish_sync(running, None, self.harness.now_ms)  # type: ignore[arg-type]  # not None
             self.running = None
 
     @rule(seconds=st.sampled_from([1, 70, 700]))

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         sent = await context.publish("audit", order)
         assert_type(sent, headrace.RecordMetadata)
         context.publish("audit", order)  # type: ignore[unused-awaitable]  # it is to be awaited
-        _ = context.publish("audit", order).offset  # type: ignore[attr-defined]  # likewise
+        _ = context.publish("audit", order).offset  # type: ignore[attr-defined]  # an awaitable has no offset
         return sent.offset
 
     def mistyped() -> None:

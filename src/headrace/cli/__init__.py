@@ -3,7 +3,6 @@
 Exit codes, the same for every command: 0 done, 1 the work failed, 2 wrong usage or configuration, 130 interrupted.
 """
 
-# ruff: noqa: ARG002 - the methods of a click group take a context, needed or not
 from __future__ import annotations
 
 import importlib
@@ -114,7 +113,7 @@ def _show_version(
     wanted: bool,  # noqa: FBT001 - click calls it
 ) -> None:
     if wanted and not ctx.resilient_parsing:
-        from headrace.records.accel import state  # noqa: PLC0415 - asked for by no other command
+        from headrace.records.accel import state
 
         click.echo(f"headrace, version {__version__}\naccelerator: {state}")
         ctx.exit()
@@ -131,7 +130,7 @@ def _show_version(
 )
 def main() -> None:
     """Replayable logs that speak the Apache Kafka protocol, in one small process."""
-    from headrace.cli._terminal import shield  # noqa: PLC0415 - not for `--help`
+    from headrace.cli._terminal import shield
 
     shield()
 

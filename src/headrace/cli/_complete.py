@@ -23,7 +23,7 @@ _ORDINARY: Final = frozenset("._-:@%+=,/")
 
 def complete_topics(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Return names of topics; internal ones only where that is how the name begins."""
-    from headrace.cli._internal import is_own_topic  # noqa: PLC0415 - not for commands
+    from headrace.cli._internal import is_own_topic
 
     def ask(admin: Admin) -> Iterable[str]:
         wanted = set(admin.topics(internal=bool(incomplete)))
@@ -37,7 +37,7 @@ def complete_topics(ctx: click.Context, param: click.Parameter, incomplete: str)
 
 def complete_letters(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Return names of topics that have dead letters."""
-    from headrace.workers.letters import DEAD_LETTER_PREFIX  # noqa: PLC0415 - not for commands
+    from headrace.workers.letters import DEAD_LETTER_PREFIX
 
     def ask(admin: Admin) -> Iterable[str]:
         found = [name for name in admin.topics() if name.startswith(DEAD_LETTER_PREFIX)]
@@ -48,7 +48,7 @@ def complete_letters(ctx: click.Context, param: click.Parameter, incomplete: str
 
 def complete_groups(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Return names of groups; those of Headrace's own tools only where that is how the name begins."""
-    from headrace.cli._internal import is_own_group  # noqa: PLC0415 - not for commands
+    from headrace.cli._internal import is_own_group
 
     def ask(admin: Admin) -> Iterable[str]:
         names = [each.group_id for each in admin.groups()]
@@ -72,7 +72,7 @@ def complete_transactions(ctx: click.Context, param: click.Parameter, incomplete
 
 def complete_contexts(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     """Return names of contexts."""
-    from headrace.cli import _contexts  # noqa: PLC0415 - not for commands
+    from headrace.cli import _contexts
 
     return [name for name in _contexts.names() if name.startswith(incomplete)]
 
@@ -104,16 +104,16 @@ def _is_one_argument(name: str) -> bool:
 
 
 def _asked(ctx: click.Context, ask: Callable[[Admin], Iterable[str]]) -> list[str]:
-    import contextlib  # noqa: PLC0415 - not for commands
-    import io  # noqa: PLC0415 - as above
-    import logging  # noqa: PLC0415 - as above
-    import threading  # noqa: PLC0415 - as above
+    import contextlib
+    import io
+    import logging
+    import threading
 
     found: list[str] = []
 
     def run() -> None:
-        from headrace.cli._options import connection_of  # noqa: PLC0415 - a cycle, and not for commands
-        from headrace.clients.admin.blocking import Admin  # noqa: PLC0415 - as above
+        from headrace.cli._options import connection_of
+        from headrace.clients.admin.blocking import Admin
 
         with contextlib.suppress(Exception):
             bootstrap, properties = connection_of(ctx, "client")

@@ -19,7 +19,7 @@ def look_at_strategies(configs: Mapping[str, str]) -> None:
     """
     if not any(name.startswith("headrace.") for name in configs):
         return
-    from headrace.clients.strategies import check_configs, doubtful_names  # noqa: PLC0415 - not for `--help`
+    from headrace.clients.strategies import check_configs, doubtful_names
 
     check_configs(configs)
     for text in doubtful_names(configs):
@@ -28,7 +28,7 @@ def look_at_strategies(configs: Mapping[str, str]) -> None:
 
 def config_document(config: ConfigEntry) -> dict[str, Any]:
     """Return one configuration for JSON: the value in force, where it comes from, and what else could give one."""
-    from headrace.clients.flows.admin import source_of  # noqa: PLC0415 - not for `--help`
+    from headrace.clients.flows.admin import source_of
 
     return {
         "name": config.name,

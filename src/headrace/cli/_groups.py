@@ -29,7 +29,7 @@ class CommandGroup(click.Group):
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Return commands and options that begin so; no command is imported for it."""
-        from click.shell_completion import CompletionItem  # noqa: PLC0415 - for shells alone
+        from click.shell_completion import CompletionItem
 
         found = [
             CompletionItem(name, help=self.summary(ctx, name))
@@ -45,7 +45,7 @@ class CommandGroup(click.Group):
         name = args[0]
         if ctx.resilient_parsing or name.startswith("-") or self.get_command(ctx, name) is not None:
             return super().resolve_command(ctx, args)
-        import difflib  # noqa: PLC0415 - only for a mistake
+        import difflib
 
         close = difflib.get_close_matches(name, self.list_commands(ctx))
         known = " or ".join(repr(each) for each in close)

@@ -81,7 +81,7 @@ class Place:
     @asynccontextmanager
     async def store(self, *, create: bool = False) -> AsyncIterator[LeaseStore]:
         """Open the store of leases."""
-        from headrace.kinesis.leases.opening import open_store  # noqa: PLC0415 - not for `--help`
+        from headrace.kinesis.leases.opening import open_store
 
         store = open_store(self.leases, self.aws, create=create)
         await store.open()
@@ -93,7 +93,7 @@ class Place:
     @asynccontextmanager
     async def client(self, service: str = "kinesis") -> AsyncIterator[AwsClient]:
         """Open a client of AWS."""
-        from headrace.kinesis.client.settings import open_client  # noqa: PLC0415 - not for `--help`
+        from headrace.kinesis.client.settings import open_client
 
         async with open_client(self.aws, service) as client:
             yield client
@@ -112,7 +112,7 @@ def kinesis_options(command: Callable[..., Any]) -> Callable[..., Any]:
         output_format: str,
         **options: Any,
     ) -> Any:
-        from headrace.kinesis.client.settings import AwsSettings  # noqa: PLC0415 - not for `--help`
+        from headrace.kinesis.client.settings import AwsSettings
 
         if leases.startswith("memory:"):
             raise click.UsageError(
@@ -176,7 +176,7 @@ async def is_stream_of_leases(shards: StreamShards, stream: str) -> bool:
 
 async def described(shards: StreamShards) -> StreamDescription:
     """Return what a stream is; a command waits neither for one that is being created nor long for a server."""
-    from headrace.kinesis.client.backoff import FIRST_CONTACT_MS  # noqa: PLC0415 - not for `--help`
+    from headrace.kinesis.client.backoff import FIRST_CONTACT_MS
 
     return await shards.describe(within_ms=0, answer_within_ms=FIRST_CONTACT_MS)
 
@@ -184,7 +184,7 @@ async def described(shards: StreamShards) -> StreamDescription:
 def check_nobody_lives(group: str, watch: Watched, doing: str) -> None:
     """Exit with code 1 if members are active."""
     if watch.alive:
-        from headrace.core.lease.names import shown  # noqa: PLC0415 - not for `--help`
+        from headrace.core.lease.names import shown
 
         owners = ", ".join(sorted(shown(watch.alive).values()))
         fail(f"group {group!r} has active members ({owners}): stop them, and {doing} then")

@@ -60,7 +60,7 @@ def _read(
     count: int,
 ) -> dict[TopicPartition, deque[ConsumerRecord]]:
     """Return the last records of each partition between two offsets."""
-    from headrace.types import TopicPartition  # noqa: PLC0415 - not for `--help`
+    from headrace.types import TopicPartition
 
     found: dict[TopicPartition, deque[ConsumerRecord]] = {
         where: deque(maxlen=count) for where in starts

@@ -123,8 +123,8 @@ def connection_of(ctx: click.Context, role: str) -> tuple[str, dict[str, Any]]:
     Raises:
         ConfigError: There is no such context, or a file cannot be read or understood.
     """
-    from headrace.cli import _contexts  # noqa: PLC0415 - not for `--help`
-    from headrace.cli._client_settings import client_settings  # noqa: PLC0415 - as above
+    from headrace.cli import _contexts
+    from headrace.cli._client_settings import client_settings
 
     bootstrap: str = ctx.params["bootstrap"]
     files: list[Path] = [] if ctx.params["config_file"] is None else [ctx.params["config_file"]]
@@ -143,7 +143,7 @@ def connection_of(ctx: click.Context, role: str) -> tuple[str, dict[str, Any]]:
 
 def _chosen_context(ctx: click.Context) -> str | None:
     """Return the name of the context that counts; see the help of `headrace context`."""
-    from headrace.cli import _contexts  # noqa: PLC0415 - not for `--help`
+    from headrace.cli import _contexts
 
     context: str | None = ctx.params["context"]
     if _on_line(ctx, "context"):
@@ -197,7 +197,7 @@ def open_client(bootstrap: str, properties: dict[str, Any]) -> BlockingClient:
     Raises:
         TransportError: No bootstrap server answers.
     """
-    from headrace.clients.blocking import BlockingClient  # noqa: PLC0415 - not for `--help`
+    from headrace.clients.blocking import BlockingClient
 
     client = BlockingClient(properties.pop("bootstrap.servers", bootstrap), **properties)
     try:
@@ -214,7 +214,7 @@ def open_admin(bootstrap: str, properties: dict[str, Any]) -> Admin:
     Raises:
         TransportError: No bootstrap server answers.
     """
-    from headrace.clients.admin.blocking import Admin  # noqa: PLC0415 - not for `--help`
+    from headrace.clients.admin.blocking import Admin
 
     check_reachable(bootstrap, dict(properties))
     return Admin(properties.pop("bootstrap.servers", bootstrap), **properties)
@@ -222,6 +222,6 @@ def open_admin(bootstrap: str, properties: dict[str, Any]) -> Admin:
 
 def check_reachable(bootstrap: str, properties: dict[str, str]) -> None:
     """Fail at once, and not after retries, when nothing listens; `properties` may be those of any role."""
-    from headrace.cli._client_settings import general  # noqa: PLC0415 - not for `--help`
+    from headrace.cli._client_settings import general
 
     open_client(bootstrap, general(properties)).close()

@@ -172,7 +172,7 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        from headrace.errors import (  # noqa: PLC0415 - not for `--help`
+        from headrace.errors import (
             ConfigError,
             HeadraceError,
             TransportError,
@@ -219,6 +219,6 @@ def bytes_fields(name: str, data: bytes | None) -> dict[str, Any]:
     try:
         return {name: data.decode()}
     except UnicodeDecodeError:
-        import base64  # noqa: PLC0415 - rarely needed
+        import base64
 
         return {name: base64.b64encode(data).decode(), f"{name}_encoding": "base64"}

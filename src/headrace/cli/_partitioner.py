@@ -21,8 +21,8 @@ def chosen_partitioner(name: str | None, parameters: str | None) -> Any:
         ConfigError: Nothing has that name, or the parameters do not fit.
         UsageError: There is no such module or class.
     """
-    from headrace.clients.producer.partitioners import partitioner_factory  # noqa: PLC0415 - not for `--help`
-    from headrace.registers import Given, Named  # noqa: PLC0415 - as above
+    from headrace.clients.producer.partitioners import partitioner_factory
+    from headrace.registers import Given, Named
 
     if name is None:
         if parameters is not None:
@@ -37,7 +37,7 @@ def chosen_partitioner(name: str | None, parameters: str | None) -> Any:
 
 
 def _imported(target: str) -> Any:
-    from headrace.errors import ConfigError  # noqa: PLC0415 - not for `--help`
+    from headrace.errors import ConfigError
 
     module_name, _, attribute = target.partition(":")
     here = Path.cwd()

@@ -17,7 +17,7 @@ def topic_groups(
     client: BlockingClient, topic: str, ends: Mapping[TopicPartition, ListedOffset]
 ) -> list[dict[str, Any]]:
     """Return a row for each group, by name; the lag is None where nothing is committed."""
-    from headrace.clients.flows.attachments import group_attachments  # noqa: PLC0415 - not for `--help`
+    from headrace.clients.flows.attachments import group_attachments
 
     rows = []
     keeps_attachments = True

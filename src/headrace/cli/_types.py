@@ -30,7 +30,7 @@ class DurationType(click.ParamType):  # type: ignore[type-arg]  # generic in the
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Return milliseconds."""
-        from headrace.cli._offsets import OffsetSpecError, parse_duration  # noqa: PLC0415 - not for `--help`
+        from headrace.cli._offsets import OffsetSpecError, parse_duration
 
         try:
             return parse_duration(str(value))

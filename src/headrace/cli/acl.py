@@ -45,17 +45,17 @@ class _AskedAcls:
         self._client = client
 
     def find(self, which: AclFilter) -> list[AclBinding]:
-        from headrace.clients.flows import acls  # noqa: PLC0415 - not for `--help`
+        from headrace.clients.flows import acls
 
         return self._client.run(acls.describe_acls(which))
 
     def create(self, bindings: Sequence[AclBinding]) -> list[ApiError | None]:
-        from headrace.clients.flows import acls  # noqa: PLC0415 - as above
+        from headrace.clients.flows import acls
 
         return self._client.run(acls.create_acls(bindings))
 
     def delete(self, filters: Sequence[AclFilter]) -> list[Deleted]:
-        from headrace.clients.flows import acls  # noqa: PLC0415 - as above
+        from headrace.clients.flows import acls
 
         return self._client.run(acls.delete_acls(filters))
 
@@ -65,10 +65,10 @@ def _acls(
     bootstrap: str, properties: dict[str, str], data: Path | None, *, create: bool = False
 ) -> Iterator[Acls]:
     """Open the entries of a broker that runs, or of a data directory."""
-    from headrace.errors import ApiError  # noqa: PLC0415 - not for `--help`
+    from headrace.errors import ApiError
 
     if data is not None:
-        from headrace.cli._offline import StoredAcls, metadata_of  # noqa: PLC0415 - as above
+        from headrace.cli._offline import StoredAcls, metadata_of
 
         with metadata_of(data, create=create) as writer:
             yield StoredAcls(writer)
@@ -81,7 +81,7 @@ def _acls(
 
 
 def _refused(error: ApiError) -> NoReturn:
-    from headrace.errors import ErrorCode  # noqa: PLC0415 - not for `--help`
+    from headrace.errors import ErrorCode
 
     if error.code is ErrorCode.SECURITY_DISABLED:
         fail(
@@ -175,7 +175,7 @@ def _find(acls: Acls, filters: Sequence[AclFilter]) -> list[AclBinding]:
 
 
 def _exactly(binding: AclBinding) -> AclFilter:
-    from headrace.security.acls import AclFilter  # noqa: PLC0415 - not for `--help`
+    from headrace.security.acls import AclFilter
 
     return AclFilter(*binding)
 

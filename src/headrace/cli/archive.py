@@ -131,8 +131,8 @@ def run(bootstrap: str, properties: dict[str, Any], *, as_json: bool, **options:
     unless -X isolation.level=read_uncommitted. SIGTERM and Ctrl-C end it after the batch under way.
     """
     with installed():
-        from headrace.spark.archive.running import archiver, check, run  # noqa: PLC0415 - not for `--help`
-        from headrace.spark.session import local_session, stop_session  # noqa: PLC0415 - as above
+        from headrace.spark.archive.running import archiver, check, run
+        from headrace.spark.session import local_session, stop_session
 
     settings = _settings(bootstrap, properties, options)
     check_reachable(bootstrap, properties)
@@ -158,8 +158,8 @@ def run(bootstrap: str, properties: dict[str, Any], *, as_json: bool, **options:
 def _settings(
     bootstrap: str, properties: dict[str, Any], options: dict[str, Any]
 ) -> ArchiveSettings:
-    from headrace.spark.archive.planning import BatchLimits  # noqa: PLC0415 - not for `--help`
-    from headrace.spark.archive.running import ArchiveSettings  # noqa: PLC0415 - as above
+    from headrace.spark.archive.planning import BatchLimits
+    from headrace.spark.archive.running import ArchiveSettings
 
     if bool(options["topics"]) == bool(options["pattern"]):
         raise click.UsageError("name topics or give a --pattern, one of the two")

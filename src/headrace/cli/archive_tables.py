@@ -19,7 +19,7 @@ FILE_BYTES: Final = "128m"
 @contextlib.contextmanager
 def installed() -> Iterator[None]:
     """Say what to do where a library is missing."""
-    from headrace.errors import ConfigError  # noqa: PLC0415 - not for `--help`
+    from headrace.errors import ConfigError
 
     try:
         yield
@@ -67,7 +67,7 @@ def files(
     These, and no others of the directory, are its records without duplicates: for Spark, DuckDB, pandas.
     TABLE: a directory, or s3://BUCKET/NAME.
     """
-    from headrace.spark.archive.table import find_table  # noqa: PLC0415 - not for `--help`
+    from headrace.spark.archive.table import find_table
 
     found = find_table(table, catalog)
     snapshot = found.snapshot()
@@ -100,8 +100,8 @@ def files(
 @guarded
 def describe(table: str, catalog: str | None, output_format: str) -> None:
     """Tell what is in a table, a directory or s3://BUCKET/NAME, and how far it is."""
-    from headrace.spark.archive.files import by_source  # noqa: PLC0415 - not for `--help`
-    from headrace.spark.archive.table import find_table  # noqa: PLC0415 - as above
+    from headrace.spark.archive.files import by_source
+    from headrace.spark.archive.table import find_table
 
     found = find_table(table, catalog)
     snapshot = found.snapshot()
@@ -150,8 +150,8 @@ def compact(table: str, catalog: str | None, output_format: str, file_size: int)
     Replaced files stay on disk, for those who read them, until `headrace archive clean`.
     """
     with installed():
-        from headrace.spark.archive.compaction import compact as run  # noqa: PLC0415 - not for `--help`
-    from headrace.spark.archive.table import find_table  # noqa: PLC0415 - as above
+        from headrace.spark.archive.compaction import compact as run
+    from headrace.spark.archive.table import find_table
 
     done = list(run(find_table(table, catalog), file_size))
     result = {
@@ -187,7 +187,7 @@ def clean(
 
     Choose --older-than longer than a batch takes to write, and longer than readers work on a list of files.
     """
-    from headrace.spark.archive.table import find_table  # noqa: PLC0415 - not for `--help`
+    from headrace.spark.archive.table import find_table
 
     deleted = find_table(table, catalog).delete_orphans(older_than, dry_run=dry_run)
     if output_format == "json":

@@ -79,7 +79,7 @@ def produce(
     Examples: headrace bench produce load -n 1000000 -s 200 --format json; headrace bench produce load --rate 1000;
     headrace bench produce load -X linger.ms=0 -X batch.size=1000000
     """
-    from headrace.clients.producer.blocking import Producer  # noqa: PLC0415 - not for `--help`
+    from headrace.clients.producer.blocking import Producer
 
     _look_at(topic, bootstrap, properties)
     named = {"acks": options["acks"], "compression.type": options["compression"]}
@@ -101,7 +101,7 @@ def produce(
 
 def _look_at(topic: str, bootstrap: str, properties: dict[str, Any]) -> None:
     """Fail where no broker answers or the topic is not there, before a clock runs: producers would create it."""
-    from headrace.cli._client_settings import general  # noqa: PLC0415 - not for `--help`
+    from headrace.cli._client_settings import general
 
     with open_client(bootstrap, general(properties)) as client:
         found = client.metadata([topic]).topics[topic]
@@ -214,7 +214,7 @@ def consume(
     The clock runs from the first request to the last record; `first_record_s` is how long the first one took. Exit
     code 1 if fewer records came than --num says.
     """
-    from headrace.clients.consumer.blocking import Consumer  # noqa: PLC0415 - not for `--help`
+    from headrace.clients.consumer.blocking import Consumer
 
     _look_at(topic, bootstrap, properties)
     defaults: dict[str, Any] = {"auto.offset.reset": "earliest", "max.poll.records": 5000}

@@ -103,7 +103,7 @@ def bridge(
     Exit codes: 0 stopped as asked, or everything copied with --once; 1 it cannot go on; 2 wrong usage or
     configuration; 130 interrupted twice.
     """
-    from headrace.kinesis.bridge.names import is_stream  # noqa: PLC0415 - not for `--help`
+    from headrace.kinesis.bridge.names import is_stream
 
     if is_stream(source) == is_stream(target):
         raise click.UsageError("one of FROM and TO is a topic, the other kinesis://STREAM")
@@ -117,9 +117,9 @@ def bridge(
 def _into_topic(
     source: str, topic: str, brokers: str, properties: dict[str, Any], options: dict[str, Any]
 ) -> _Bridge:
-    from headrace.cli._client_settings import general  # noqa: PLC0415 - not for `--help`
-    from headrace.kinesis.bridge import into_topic  # noqa: PLC0415 - as above
-    from headrace.kinesis.bridge.names import bridge_name, parse_stream  # noqa: PLC0415 - as above
+    from headrace.cli._client_settings import general
+    from headrace.kinesis.bridge import into_topic
+    from headrace.kinesis.bridge.names import bridge_name, parse_stream
 
     place = parse_stream(source)
     if options["envelope"] or options["aggregate"] or options["record_bytes"] is not None:
@@ -144,9 +144,9 @@ def _into_topic(
 def _into_stream(
     topic: str, target: str, brokers: str, properties: dict[str, Any], options: dict[str, Any]
 ) -> _Bridge:
-    from headrace.cli._client_settings import general  # noqa: PLC0415 - not for `--help`
-    from headrace.kinesis.bridge import into_stream  # noqa: PLC0415 - as above
-    from headrace.kinesis.bridge.names import bridge_name, parse_stream  # noqa: PLC0415 - as above
+    from headrace.cli._client_settings import general
+    from headrace.kinesis.bridge import into_stream
+    from headrace.kinesis.bridge.names import bridge_name, parse_stream
 
     place: StreamPlace = parse_stream(target)
     if options["leases"] is not None:
@@ -177,7 +177,7 @@ def _plain(properties: dict[str, Any]) -> dict[str, Any]:
 
 
 def _start(text: str) -> Checkpoint | None:
-    from headrace.core.lease.checkpoint import parse_checkpoint  # noqa: PLC0415 - not for `--help`
+    from headrace.core.lease.checkpoint import parse_checkpoint
 
     if text == "LATEST":
         return None

@@ -68,7 +68,7 @@ def info(bootstrap: str, properties: dict[str, Any], *, as_json: bool) -> None:
 
 def _log_dirs(admin: Admin) -> tuple[list[LogDirDescription] | None, str | None]:
     """Return the log directories, or why this client may not know them."""
-    from headrace.errors import ApiError, ErrorCode  # noqa: PLC0415 - not for `--help`
+    from headrace.errors import ApiError, ErrorCode
 
     hidden = {ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.UNSUPPORTED_VERSION}
     try:
@@ -164,7 +164,7 @@ def log_dirs(
 @client_options
 def apis(bootstrap: str, properties: dict[str, Any], *, as_json: bool) -> None:
     """Show which versions of each API a broker speaks."""
-    from headrace.protocol.api_keys import ApiKey  # noqa: PLC0415 - not for `--help`
+    from headrace.protocol.api_keys import ApiKey
 
     with open_admin(bootstrap, properties) as admin:
         spoken = admin.features().apis

@@ -24,9 +24,9 @@ def completion(shell: str) -> None:
     Names come from the broker that -b, --context or the environment says, which has a second to answer. Internal
     topics and groups are left out, unless what is typed is how their name begins.
     """
-    from click.shell_completion import get_completion_class  # noqa: PLC0415 - for nothing else
+    from click.shell_completion import get_completion_class
 
-    from headrace.cli import VARIABLE, _bash  # noqa: PLC0415 - as above
+    from headrace.cli import VARIABLE, _bash
 
     _bash.register()
     root = click.get_current_context().find_root().command

@@ -115,7 +115,7 @@ def consume(
     write = _writer(template, as_json=as_json)
     source = _Source(topics, _offset(options), options["partitions"], options["group"])
     if options["tags"]:
-        from headrace.records.tags import TagFilter  # noqa: PLC0415 - not for `--help`
+        from headrace.records.tags import TagFilter
 
         properties["tags"] = TagFilter.of(options["tags"])
     check_reachable(bootstrap, properties)
@@ -167,7 +167,7 @@ class _Source:
         partitions: tuple[str, ...],
         group: str | None,
     ) -> None:
-        from headrace.cli._offsets import OffsetSpecError, parse_offset  # noqa: PLC0415 - not for `--help`
+        from headrace.cli._offsets import OffsetSpecError, parse_offset
 
         self._topics = topics
         self._group = group
@@ -186,7 +186,7 @@ class _Source:
             )
 
     def open(self, bootstrap: str, properties: dict[str, str]) -> Consumer:
-        from headrace.clients.consumer.blocking import Consumer  # noqa: PLC0415 - not for `--help`
+        from headrace.clients.consumer.blocking import Consumer
 
         defaults: dict[str, Any] = {"max.poll.records": 2000}
         if self._group is None:
@@ -209,7 +209,7 @@ class _Source:
 
     def begin(self, consumer: Consumer, *, exit_at_end: bool) -> dict[TopicPartition, int] | None:
         """Start reading; return where each partition is to end, if it is."""
-        from headrace.cli._offsets import LATEST, resolve  # noqa: PLC0415 - not for `--help`
+        from headrace.cli._offsets import LATEST, resolve
 
         wanted = self.partitions(consumer)
         if self._group is not None:
@@ -238,8 +238,8 @@ def _partition_numbers(partitions: tuple[str, ...]) -> set[int]:
 def _writer(template: str | None, *, as_json: bool) -> Writer:
     if template is None:
         return _json_line if as_json else _readable_line
-    from headrace.cli._format import compile_writer  # noqa: PLC0415 - not for `--help`
-    from headrace.cli._template import TemplateError, parse_template  # noqa: PLC0415 - as above
+    from headrace.cli._format import compile_writer
+    from headrace.cli._template import TemplateError, parse_template
 
     if as_json:
         raise click.UsageError("--template and --format json exclude each other")
@@ -316,7 +316,7 @@ class Printer:
             raise SystemExit(INTERRUPTED) from None
 
     def _print(self, records: list[ConsumerRecord]) -> None:
-        from headrace.types import TopicPartition  # noqa: PLC0415 - not for `--help`
+        from headrace.types import TopicPartition
 
         lines = []
         printed = {}
@@ -352,7 +352,7 @@ class Printer:
     def _commit(self) -> None:
         if self._consumer.config.group_id is None or not self._positions:
             return
-        from headrace.errors import HeadraceError  # noqa: PLC0415 - not for `--help`
+        from headrace.errors import HeadraceError
 
         owned = self._consumer.positions()
         finished = {where: at for where, at in self._positions.items() if where in owned}

@@ -57,8 +57,8 @@ def add(
     Example: headrace context add prod -b broker:9095 -X security.protocol=SASL_SSL -X sasl.mechanism=SCRAM-SHA-512 -X
     sasl.username=alice -X 'sasl.password=${file:/run/secrets/kafka}'
     """
-    from headrace.cli.properties import read_settings  # noqa: PLC0415 - not for `--help`
-    from headrace.errors import ConfigError  # noqa: PLC0415 - as above
+    from headrace.cli.properties import read_settings
+    from headrace.errors import ConfigError
 
     settings = read_settings(config_file) if config_file is not None else {}
     settings |= assignments(properties, "-X")
@@ -78,10 +78,10 @@ def _check(settings: dict[str, str]) -> None:
     Raises:
         ConfigError: One is unknown.
     """
-    from dataclasses import fields  # noqa: PLC0415 - not for `--help`
+    from dataclasses import fields
 
-    from headrace.clients.config import ALIASES, ConsumerConfig, ProducerConfig  # noqa: PLC0415 - as above
-    from headrace.config.options import unknown_key  # noqa: PLC0415 - as above
+    from headrace.clients.config import ALIASES, ConsumerConfig, ProducerConfig
+    from headrace.config.options import unknown_key
 
     known = {
         field.name.replace("_", ".")
@@ -128,8 +128,8 @@ def list_contexts(*, output_format: str) -> None:
 @guarded
 def show(name: str | None, *, output_format: str) -> None:
     """Show the properties of a context, or of the one in use; a secret that is no reference is hidden."""
-    from headrace.config.secrets import has_reference, is_secret  # noqa: PLC0415 - not for `--help`
-    from headrace.errors import ConfigError  # noqa: PLC0415 - as above
+    from headrace.config.secrets import has_reference, is_secret
+    from headrace.errors import ConfigError
 
     chosen = name or _contexts.current()
     if chosen is None:

@@ -75,8 +75,8 @@ def demo(
     writes them to Parquet files and to a topic, and compares both with the input. Needs the extra `demo` and Java 17
     or newer.
     """
-    from headrace.demo.report import as_json, as_text  # noqa: PLC0415 - not for `--help`
-    from headrace.demo.run import Settings, run_demo  # noqa: PLC0415 - not for `--help`
+    from headrace.demo.report import as_json, as_text
+    from headrace.demo.run import Settings, run_demo
 
     settings = Settings(records, output, bootstrap, topic_prefix)
     try:

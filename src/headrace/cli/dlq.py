@@ -44,7 +44,7 @@ def _topic_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @client_options
 def list_letters(bootstrap: str, properties: dict[str, Any], *, as_json: bool) -> None:
     """List the topics whose names begin with dlq., how many records they have, and the last error of each."""
-    from headrace.workers.letters import DEAD_LETTER_PREFIX  # noqa: PLC0415 - not for `--help`
+    from headrace.workers.letters import DEAD_LETTER_PREFIX
 
     rows = []
     with _admin(bootstrap, properties) as admin, _consumer(bootstrap, properties) as consumer:
@@ -144,7 +144,7 @@ def redrive(bootstrap: str, properties: dict[str, Any], *, as_json: bool, **opti
     Those that are passed over, by --error-type, --from or --max-redrives, come again only with --all, and so do those
     that are left, once a letter behind them was sent.
     """
-    from headrace.cli._redrive import Redrive, Targets  # noqa: PLC0415 - not for `--help`
+    from headrace.cli._redrive import Redrive, Targets
 
     topic = _letters_of(options)
     to, sources, any_topic = options["to"], options["sources"], options["any_topic"]
@@ -222,7 +222,7 @@ def _of_homeless(topic: str, count: int, left: list[dict[str, Any]]) -> str:
 
 
 def _letters_of(options: dict[str, Any]) -> str:
-    from headrace.workers.letters import DEAD_LETTER_PREFIX  # noqa: PLC0415 - not for `--help`
+    from headrace.workers.letters import DEAD_LETTER_PREFIX
 
     topic: str = options["topic"]
     if options["named"] or topic.startswith(DEAD_LETTER_PREFIX):
@@ -233,7 +233,7 @@ def _letters_of(options: dict[str, Any]) -> str:
 def _letters(
     consumer: Any, topic: str, start: dict[TopicPartition, int]
 ) -> Iterator[ConsumerRecord]:
-    from headrace.workers.reading import read_topic  # noqa: PLC0415 - not for `--help`
+    from headrace.workers.reading import read_topic
 
     consumer.partitions_for(topic)  # a topic that is not there is an error here
     yield from read_topic(consumer, topic, start)
@@ -246,7 +246,7 @@ def _last(consumer: Any, topic: str, start: dict[TopicPartition, int]) -> Consum
 
 def _describe(record: ConsumerRecord) -> dict[str, Any]:
     """Return what a letter says, for people and for programs."""
-    from headrace.workers import letters  # noqa: PLC0415 - not for `--help`
+    from headrace.workers import letters
 
     place = letters.named_place(record, letters.LETTER)
     headers = {name: letters.header_text(name, value) for name, value in record.headers}
@@ -283,7 +283,7 @@ def _sent_back(admin: Admin, topic: str) -> dict[TopicPartition, int]:
 
 def _all_sent(admin: Admin, topic: str) -> dict[TopicPartition, int]:
     """Return before which offset of each partition all letters were sent back."""
-    from headrace.cli._redrive import kept_of  # noqa: PLC0415 - not for `--help`
+    from headrace.cli._redrive import kept_of
 
     found = {}
     for name, at in _committed(admin, topic).items():
@@ -305,14 +305,14 @@ def _confirm(question: str, *, yes: bool) -> None:
 
 
 def _admin(bootstrap: str, properties: dict[str, Any]) -> Admin:
-    from headrace.clients.admin.blocking import Admin  # noqa: PLC0415 - not for `--help`
+    from headrace.clients.admin.blocking import Admin
 
     check_reachable(bootstrap, properties)
     return Admin(bootstrap, client_id=CLIENT, **properties)
 
 
 def _consumer(bootstrap: str, properties: dict[str, Any]) -> Any:
-    from headrace.clients.consumer.blocking import Consumer  # noqa: PLC0415 - not for `--help`
+    from headrace.clients.consumer.blocking import Consumer
 
     return Consumer(
         bootstrap,

@@ -40,7 +40,7 @@ def spark(
     """
     if topic is not None and not session:
         raise click.UsageError("--topic goes with --session")
-    from headrace.spark import doctor as checks  # noqa: PLC0415 - not for `--help`
+    from headrace.spark import doctor as checks
 
     findings = list(checks.installation())
     source = click.get_current_context().get_parameter_source("bootstrap")
@@ -87,7 +87,7 @@ def broker(
 
     Exit code 1 if something is wrong.
     """
-    from headrace.cli._broker_checks import examine  # noqa: PLC0415 - not for `--help`
+    from headrace.cli._broker_checks import examine
 
     findings = list(examine(config_file, split_assignments(given), data))
     _print(findings, as_json=output_format == "json")
@@ -96,9 +96,9 @@ def broker(
 
 
 def _broker(where: str, properties: dict[str, Any]) -> str:
-    from headrace.cli._client_settings import general  # noqa: PLC0415 - not for `--help`
-    from headrace.errors import HeadraceError  # noqa: PLC0415 - as above
-    from headrace.spark.doctor import FaultError  # noqa: PLC0415 - as above
+    from headrace.cli._client_settings import general
+    from headrace.errors import HeadraceError
+    from headrace.spark.doctor import FaultError
 
     try:
         with open_client(where, general(properties)) as client:

@@ -147,8 +147,8 @@ def _document(client: BlockingClient, group: GroupDescription) -> dict[str, Any]
 
 def _attached(client: BlockingClient, name: str) -> dict[str, Any] | None:
     """Return what an administrator attached the group to; None if nobody did, or the broker does not say."""
-    from headrace.clients.flows.attachments import group_attachments  # noqa: PLC0415 - not for `--help`
-    from headrace.errors import ApiError, ConfigError  # noqa: PLC0415 - as above
+    from headrace.clients.flows.attachments import group_attachments
+    from headrace.errors import ApiError, ConfigError
 
     try:
         found = client.run(group_attachments(client.state, name))
@@ -161,7 +161,7 @@ def _end_offsets(
     client: BlockingClient, partitions: list[TopicPartition]
 ) -> dict[TopicPartition, int]:
     """Return the end offsets; a topic that was deleted since the commit has none."""
-    from headrace.clients.blocking import LATEST  # noqa: PLC0415 - not for `--help`
+    from headrace.clients.blocking import LATEST
 
     topics = client.metadata(sorted({where.topic for where in partitions})).topics
     present = [

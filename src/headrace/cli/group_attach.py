@@ -64,7 +64,7 @@ def create(bootstrap: str, properties: dict[str, str], *, as_json: bool, **optio
 
     On Kafka a group comes into being when its first consumer subscribes.
     """
-    from headrace.clients.flows.attachments import create_group  # noqa: PLC0415 - not for `--help`
+    from headrace.clients.flows.attachments import create_group
 
     if options["topics"] and options["pattern"]:
         raise click.UsageError("--topic and --pattern exclude each other")
@@ -104,7 +104,7 @@ def attach(
 
     Prints what the group is attached to then.
     """
-    from headrace.clients.flows import attachments  # noqa: PLC0415 - not for `--help`
+    from headrace.clients.flows import attachments
 
     if bool(topics) == (pattern is not None):
         raise click.UsageError("give either TOPICs or --pattern")
@@ -137,7 +137,7 @@ def detach(
 
     Prints what the group is attached to then.
     """
-    from headrace.clients.flows import attachments  # noqa: PLC0415 - not for `--help`
+    from headrace.clients.flows import attachments
 
     if bool(topics) == everything:
         raise click.UsageError("give either TOPICs or --all")
@@ -173,8 +173,8 @@ def remove_member(
 
     A member that is alive joins again: see `stop-member`. Prints one row per member; exit code 1 if one is not there.
     """
-    from headrace.clients.flows.groups import remove_member as flow  # noqa: PLC0415 - not for `--help`
-    from headrace.errors import ApiError  # noqa: PLC0415 - as above
+    from headrace.clients.flows.groups import remove_member as flow
+    from headrace.errors import ApiError
 
     if not members and not instances:
         raise click.UsageError(

@@ -35,7 +35,7 @@ def delete(
 
     Prints one row per group; exit code 1 if one could not be deleted.
     """
-    from headrace.clients.flows import alter as flows  # noqa: PLC0415 - not for `--help`
+    from headrace.clients.flows import alter as flows
 
     _confirm(f"{', '.join(names)} and their committed offsets", yes=yes)
     with open_client(bootstrap, properties) as client:
@@ -70,8 +70,8 @@ def delete_offsets(
 
     Prints one row per partition; exit code 1 if one could not be done.
     """
-    from headrace.clients.flows import alter as flows  # noqa: PLC0415 - not for `--help`
-    from headrace.types import TopicPartition  # noqa: PLC0415 - as above
+    from headrace.clients.flows import alter as flows
+    from headrace.types import TopicPartition
 
     wanted = [topic_and_partitions(text) for text in topics]
     _confirm(f"offsets of {name} for {', '.join(topics)}", yes=yes)

@@ -55,7 +55,7 @@ def config(
 
 
 def _changes(settings: dict[str, str], deleted: tuple[str, ...]) -> list[ConfigChange]:
-    from headrace.clients.flows.alter import ConfigChange, ConfigOperation  # noqa: PLC0415 - not for `--help`
+    from headrace.clients.flows.alter import ConfigChange, ConfigOperation
 
     both = settings.keys() & set(deleted)
     if both:
@@ -65,7 +65,7 @@ def _changes(settings: dict[str, str], deleted: tuple[str, ...]) -> list[ConfigC
 
 
 def _show(client: BlockingClient, name: str, *, as_json: bool) -> None:
-    from headrace.clients.blocking import ResourceType  # noqa: PLC0415 - not for `--help`
+    from headrace.clients.blocking import ResourceType
 
     found = client.describe_configs(ResourceType.GROUP, [name])[name]
     documents = [config_document(each) for each in found]
@@ -78,8 +78,8 @@ def _show(client: BlockingClient, name: str, *, as_json: bool) -> None:
 def _alter(
     client: BlockingClient, name: str, changes: list[ConfigChange], *, dry_run: bool
 ) -> dict[str, ApiError | None]:
-    from headrace.clients.blocking import ResourceType  # noqa: PLC0415 - not for `--help`
-    from headrace.clients.flows.alter import alter_configs  # noqa: PLC0415 - as above
+    from headrace.clients.blocking import ResourceType
+    from headrace.clients.flows.alter import alter_configs
 
     flow = alter_configs(client.state, ResourceType.GROUP, {name: changes}, validate_only=dry_run)
     return client.run(flow)

@@ -122,7 +122,7 @@ def reset(bootstrap: str, properties: dict[str, str], *, as_json: bool, **option
     Shows for each partition the offset before and after, and asks; where nobody can answer, --yes or --dry-run is
     needed.
     """
-    from headrace.clients.admin.offsets import reset_offsets  # noqa: PLC0415 - not for `--help`
+    from headrace.clients.admin.offsets import reset_offsets
 
     name, dry_run = options["name"], options["dry_run"]
     if (options["to"] is None) == (options["from_file"] is None):
@@ -160,16 +160,16 @@ def reset(bootstrap: str, properties: dict[str, str], *, as_json: bool, **option
 
 
 def _commit(client: BlockingClient, name: str, after: dict[TopicPartition, int]) -> None:
-    from headrace.clients.admin.offsets import Reset, reset_offsets  # noqa: PLC0415 - not for `--help`
+    from headrace.clients.admin.offsets import Reset, reset_offsets
 
     client.run(reset_offsets(client.state, name, Reset(offsets=after), dry_run=False))
 
 
 def _saved(text: str) -> dict[TopicPartition, int]:
     """Read what `group offsets` printed."""
-    import json  # noqa: PLC0415 - not for `--help`
+    import json
 
-    from headrace.types import TopicPartition  # noqa: PLC0415 - as above
+    from headrace.types import TopicPartition
 
     try:
         return {
@@ -184,7 +184,7 @@ def _saved(text: str) -> dict[TopicPartition, int]:
 
 def _place(text: str) -> dict[str, Any]:
     """Read --to as one of the ways in which a `Reset` says where to go on."""
-    from headrace.cli._offsets import OffsetSpecError, parse_time  # noqa: PLC0415 - not for `--help`
+    from headrace.cli._offsets import OffsetSpecError, parse_time
 
     words = {"start": "earliest", "end": "latest", "earliest": "earliest", "latest": "latest"}
     if text.lower() in words:
@@ -203,8 +203,8 @@ def _place(text: str) -> dict[str, Any]:
 def _request(
     client: BlockingClient, wanted: list[tuple[str, list[int] | None]], place: dict[str, Any]
 ) -> Reset:
-    from headrace.clients.admin.offsets import Reset, topic_partitions  # noqa: PLC0415 - not for `--help`
-    from headrace.types import TopicPartition  # noqa: PLC0415 - as above
+    from headrace.clients.admin.offsets import Reset, topic_partitions
+    from headrace.types import TopicPartition
 
     if not wanted:
         return Reset(**place)
@@ -269,7 +269,7 @@ def _rows_of(
     internal: bool,
 ) -> list[dict[str, Any]]:
     """Return the rows of the groups that are named, or of all that have committed something."""
-    from headrace.errors import ApiError  # noqa: PLC0415 - not for `--help`
+    from headrace.errors import ApiError
 
     rows = []
     for name in names:
@@ -292,7 +292,7 @@ def _lag_rows(
     client: BlockingClient, name: str, before: dict[tuple[str, str], tuple[float, int, int]]
 ) -> Iterator[dict[str, Any]]:
     """Yield a row for each topic; `before` has what the last round saw, and is brought up to date."""
-    from headrace.clients.admin.offsets import positions, waiting_since  # noqa: PLC0415 - not for `--help`
+    from headrace.clients.admin.offsets import positions, waiting_since
 
     found = client.run(positions(client.state, name))
     at_s, now_ms = time.monotonic(), time.time_ns() // 1_000_000

@@ -56,7 +56,7 @@ def stop_member(
     A member that has not left in time, or whose client does not know the message, is removed by force and may join
     again. Prints one row per member; exit code 1 if one is not there or was removed by force. Only on Headrace.
     """
-    from headrace.errors import ApiError  # noqa: PLC0415 - not for `--help`
+    from headrace.errors import ApiError
 
     if not members and not instances:
         raise click.UsageError(
@@ -84,7 +84,7 @@ def stop_member(
 def _stop(
     client: BlockingClient, group: str, member_id: str, instance: str | None, timeout_ms: int
 ) -> StopOutcome:
-    from headrace.clients.flows.stopping import stop_member as flow  # noqa: PLC0415 - not for `--help`
+    from headrace.clients.flows.stopping import stop_member as flow
 
     asked = False
 

@@ -76,7 +76,7 @@ def _examine(
     bootstrap: str, properties: dict[str, Any], topics: tuple[str, ...]
 ) -> tuple[list[dict[str, str]], bool]:
     """Return what was found, and whether waiting will not change it."""
-    from headrace.errors import AuthenticationError, ConfigError, HeadraceError  # noqa: PLC0415 - not for `--help`
+    from headrace.errors import AuthenticationError, ConfigError, HeadraceError
 
     checks: list[dict[str, str]] = []
     given = {"request.timeout.ms": str(ATTEMPT_MS), **properties}

@@ -100,8 +100,8 @@ def describe(place: Place, *, as_json: bool, group: str, **options: Any) -> None
 
 
 async def _describe(place: Place, group: str, options: dict[str, Any]) -> list[dict[str, Any]]:
-    from headrace.core.lease.names import shown  # noqa: PLC0415 - not for `--help`
-    from headrace.kinesis.leases.administration import watched  # noqa: PLC0415 - as above
+    from headrace.core.lease.names import shown
+    from headrace.kinesis.leases.administration import watched
 
     wait_ms = round(options["watch_s"] * 1000)
     documents = []
@@ -159,9 +159,9 @@ def _row(lease: Lease, state: str, lag_ms: int | None, names: Mapping[str, str])
 
 
 async def _lags(place: Place, stream: str, leases: Sequence[Lease]) -> list[int | None]:
-    from headrace.errors import StreamNotFoundError  # noqa: PLC0415 - not for `--help`
-    from headrace.kinesis.reading.lag import lag_ms  # noqa: PLC0415 - as above
-    from headrace.kinesis.reading.shards import StreamShards  # noqa: PLC0415 - as above
+    from headrace.errors import StreamNotFoundError
+    from headrace.kinesis.reading.lag import lag_ms
+    from headrace.kinesis.reading.shards import StreamShards
 
     name, few = name_of(stream), asyncio.Semaphore(_AT_ONCE)
     async with place.client() as client:

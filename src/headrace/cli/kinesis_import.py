@@ -59,7 +59,7 @@ def import_kcl(place: Place, *, as_json: bool, **options: Any) -> None:
 
 
 def _time(text: str | None) -> int | None:
-    from headrace.cli._offsets import OffsetSpecError, parse_time  # noqa: PLC0415 - not for `--help`
+    from headrace.cli._offsets import OffsetSpecError, parse_time
 
     try:
         return None if text is None else parse_time(text.removeprefix("@"), now_ms())
@@ -70,8 +70,8 @@ def _time(text: str | None) -> int | None:
 async def _import(
     place: Place, at_ms: int | None, options: dict[str, Any], *, as_json: bool
 ) -> None:
-    from headrace.kinesis.leases.administration import apply  # noqa: PLC0415 - not for `--help`
-    from headrace.kinesis.leases.kcl import converted  # noqa: PLC0415 - as above
+    from headrace.kinesis.leases.administration import apply
+    from headrace.kinesis.leases.kcl import converted
 
     group, dry_run = options["group"], options["dry_run"]
     description, listed = await _stream(place, options["stream"])
@@ -97,7 +97,7 @@ async def _import(
 
 
 async def _stream(place: Place, stream: str) -> tuple[StreamDescription, list[ShardInfo]]:
-    from headrace.kinesis.reading.shards import StreamShards  # noqa: PLC0415 - not for `--help`
+    from headrace.kinesis.reading.shards import StreamShards
 
     async with place.client() as client:
         shards = StreamShards(client, stream)
@@ -108,10 +108,10 @@ async def _stopped(
     place: Place, description: StreamDescription, options: dict[str, Any]
 ) -> list[KclLease]:
     """Return the library's leases of the stream, when its application was seen to stand still."""
-    from headrace.kinesis.client.settings import open_client  # noqa: PLC0415 - not for `--help`
-    from headrace.kinesis.leases.dynamodb_calls import DynamoCalls  # noqa: PLC0415 - as above
-    from headrace.kinesis.leases.kcl import of_stream, read_table, renewed  # noqa: PLC0415 - as above
-    from headrace.kinesis.leases.opening import table_place  # noqa: PLC0415 - as above
+    from headrace.kinesis.client.settings import open_client
+    from headrace.kinesis.leases.dynamodb_calls import DynamoCalls
+    from headrace.kinesis.leases.kcl import of_stream, read_table, renewed
+    from headrace.kinesis.leases.opening import table_place
 
     table, aws, _ = table_place(options["table"], place.aws)
     async with open_client(aws, "dynamodb") as client:
@@ -140,7 +140,7 @@ def _created_s(description: StreamDescription) -> int:
 
 
 async def _untouched(store: LeaseStore, stream: str, options: dict[str, Any]) -> Watched:
-    from headrace.kinesis.leases.administration import watched  # noqa: PLC0415 - not for `--help`
+    from headrace.kinesis.leases.administration import watched
 
     group = options["group"]
     if await store.leases(group, stream) and not options["overwrite"]:
@@ -152,7 +152,7 @@ async def _untouched(store: LeaseStore, stream: str, options: dict[str, Any]) ->
 
 
 def _moves(leases: list[Lease], watch: Watched) -> list[Move]:
-    from headrace.kinesis.leases.administration import Move  # noqa: PLC0415 - not for `--help`
+    from headrace.kinesis.leases.administration import Move
 
     seen = {lease.key: lease for lease in watch.leases}
     return [Move(lease.key, seen.get(lease.key), lease) for lease in leases]

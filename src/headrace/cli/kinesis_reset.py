@@ -65,8 +65,8 @@ def reset(place: Place, *, as_json: bool, **options: Any) -> None:
 
 
 def _checkpoint(text: str, shards: Sequence[str]) -> Checkpoint:
-    from headrace.cli._offsets import OffsetSpecError, parse_time  # noqa: PLC0415 - not for `--help`
-    from headrace.core.lease.checkpoint import TRIM_HORIZON, at_timestamp, parse_checkpoint  # noqa: PLC0415 - as above
+    from headrace.cli._offsets import OffsetSpecError, parse_time
+    from headrace.core.lease.checkpoint import TRIM_HORIZON, at_timestamp, parse_checkpoint
 
     if text.upper() == "TRIM_HORIZON":
         return TRIM_HORIZON
@@ -87,7 +87,7 @@ def _checkpoint(text: str, shards: Sequence[str]) -> Checkpoint:
 
 
 async def _reset(place: Place, to: Checkpoint, options: dict[str, Any], *, as_json: bool) -> None:
-    from headrace.kinesis.leases.administration import apply, watched  # noqa: PLC0415 - not for `--help`
+    from headrace.kinesis.leases.administration import apply, watched
 
     group, dry_run = options["group"], options["dry_run"]
     wait_ms = 0 if dry_run else round(options["wait_s"] * 1000)
@@ -124,8 +124,8 @@ async def _reset(place: Place, to: Checkpoint, options: dict[str, Any], *, as_js
 async def _moves(
     place: Place, stream: str, leases: Sequence[Lease], to: Checkpoint, options: dict[str, Any]
 ) -> list[Move]:
-    from headrace.kinesis.leases.administration import moves  # noqa: PLC0415 - not for `--help`
-    from headrace.kinesis.reading.shards import StreamShards  # noqa: PLC0415 - as above
+    from headrace.kinesis.leases.administration import moves
+    from headrace.kinesis.reading.shards import StreamShards
 
     name = name_of(stream)
     async with place.client() as client:

@@ -104,7 +104,7 @@ def plan(*, as_json: bool, no_spark: bool, **options: Any) -> None:
     if as_json:
         print_json([each.as_dict() for each in plans])
         return
-    from headrace.cli._pipeline_output import print_plan  # noqa: PLC0415 - not for `--help`
+    from headrace.cli._pipeline_output import print_plan
 
     for each in plans:
         print_plan(each)
@@ -146,14 +146,14 @@ def run(*, as_json: bool, **options: Any) -> None:
     SIGTERM and Ctrl-C let batches under way finish; a second signal does not wait. One that fails is started again,
     ever later, unless that cannot help. Exit codes: 0 stopped or done, 1 a pipeline failed, 2 nothing was started.
     """
-    from headrace.cli._pipeline_output import reporter  # noqa: PLC0415 - not for `--help`
-    from headrace.pipelines.backoff import Backoff  # noqa: PLC0415 - not for `--help`
-    from headrace.pipelines.isolated import (  # noqa: PLC0415 - not for `--help`
+    from headrace.cli._pipeline_output import reporter
+    from headrace.pipelines.backoff import Backoff
+    from headrace.pipelines.isolated import (
         IsolatedRunner,
         end_with_parent,
     )
-    from headrace.pipelines.running import Runner, Signals  # noqa: PLC0415 - not for `--help`
-    from headrace.pipelines.topics import create_topics  # noqa: PLC0415 - not for `--help`
+    from headrace.pipelines.running import Runner, Signals
+    from headrace.pipelines.topics import create_topics
 
     shown = reporter(as_json=as_json, interval_s=options["interval"])
     state, backoff = _state(options), Backoff(attempts=options["restarts"])
@@ -185,7 +185,7 @@ def run(*, as_json: bool, **options: Any) -> None:
 @guarded
 def list_pipelines(*, everything: bool, output_format: str, **options: Any) -> None:
     """List pipelines that run on this machine, and how others have ended in the last seven days."""
-    from headrace.cli._pipeline_output import COLUMNS, row  # noqa: PLC0415 - not for `--help`
+    from headrace.cli._pipeline_output import COLUMNS, row
 
     found = list(_state(options).statuses())
     old = [] if everything else _ended_before(found, SHOWN_MS)
@@ -205,7 +205,7 @@ def list_pipelines(*, everything: bool, output_format: str, **options: Any) -> N
 @guarded
 def describe(*, name: str, output_format: str, **options: Any) -> None:
     """Show what a pipeline is, how it goes, and why it ended."""
-    from headrace.cli._pipeline_output import print_status  # noqa: PLC0415 - not for `--help`
+    from headrace.cli._pipeline_output import print_status
 
     status = _state(options).status(name)
     if status is None:
@@ -317,8 +317,8 @@ def _wait(state: StateDirectory, names: Sequence[str], timeout_s: float) -> dict
 
 
 def _plans(options: dict[str, Any], sessions: Sessions | None = None) -> list[Plan]:
-    from headrace.pipelines.loading import choose, load_file  # noqa: PLC0415 - not for `--help`
-    from headrace.pipelines.planning import plan_all  # noqa: PLC0415 - not for `--help`
+    from headrace.pipelines.loading import choose, load_file
+    from headrace.pipelines.planning import plan_all
 
     chosen = choose(load_file(options["file"]), options["names"])
     connection = _connection(options)
@@ -326,14 +326,14 @@ def _plans(options: dict[str, Any], sessions: Sessions | None = None) -> list[Pl
 
 
 def _connection(options: dict[str, Any]) -> Connection:
-    from headrace.pipelines.plan import Connection  # noqa: PLC0415 - not for `--help`
+    from headrace.pipelines.plan import Connection
 
     properties = dict(options["properties"])
     return Connection(properties.pop("bootstrap.servers", options["bootstrap"]), properties)
 
 
 def _sessions(options: dict[str, Any], state: StateDirectory) -> Sessions:
-    from headrace.pipelines.session import Sessions  # noqa: PLC0415 - not for `--help`
+    from headrace.pipelines.session import Sessions
 
     settings = assignments(options["conf"], "--conf")
     log_path = state.log_path("-".join(options["names"]) or options["file"].stem)
@@ -341,7 +341,7 @@ def _sessions(options: dict[str, Any], state: StateDirectory) -> Sessions:
 
 
 def _state(options: dict[str, Any]) -> StateDirectory:
-    from headrace.pipelines.state import (  # noqa: PLC0415 - not for `--help`
+    from headrace.pipelines.state import (
         StateDirectory,
         default_directory,
     )
@@ -354,7 +354,7 @@ def _metrics(
 ) -> contextlib.AbstractContextManager[object]:
     if listen is None:
         return contextlib.nullcontext()
-    from headrace.pipelines.metrics import MetricsServer  # noqa: PLC0415 - not for `--help`
+    from headrace.pipelines.metrics import MetricsServer
 
     def statuses() -> list[Any]:
         return [each for plan in plans if (each := state.status(plan.name)) is not None]

@@ -130,14 +130,14 @@ def produce(
 
     Exit codes: 0 all written, 1 a record could not be written, 2 wrong usage, 130 interrupted.
     """
-    from headrace.cli._scan import InputError  # noqa: PLC0415 - not for `--help`
+    from headrace.cli._scan import InputError
 
     read = _reader(topic, options)
     headers = [*_headers(options["headers"]), *_directives(options)]
     partitioner = chosen_partitioner(options["partitioner"], options["partitioner_parameters"])
     defaults = _Defaults(topic, options["key"], headers, options["partition"])
     check_reachable(bootstrap, properties)
-    from headrace.clients.producer.blocking import Producer  # noqa: PLC0415 - not for `--help`
+    from headrace.clients.producer.blocking import Producer
 
     report = _Report(as_json=as_json, quiet=options["quiet"])
     named = {"acks": options["acks"], "compression.type": options["compression"]}
@@ -173,7 +173,7 @@ def _reader(topic: str | None, options: dict[str, Any]) -> Scan:
         raise click.UsageError("--template and --from-json exclude each other")
     if options["tombstone"]:
         raise click.UsageError("--tombstone is not for --from-json, where null is written as null")
-    from headrace.cli._json_input import scan_json  # noqa: PLC0415 - not for `--help`
+    from headrace.cli._json_input import scan_json
 
     keep_partition = not options["repartition"] and options["partition"] is None
 
@@ -188,8 +188,8 @@ def _reader(topic: str | None, options: dict[str, Any]) -> Scan:
 
 
 def _compile(template: str, topic: str | None) -> Scan:
-    from headrace.cli._scan import Source, compile_reader, scan_records  # noqa: PLC0415 - as above
-    from headrace.cli._template import TemplateError, Token, parse_template  # noqa: PLC0415 - as above
+    from headrace.cli._scan import Source, compile_reader, scan_records
+    from headrace.cli._template import TemplateError, Token, parse_template
 
     try:
         pieces = parse_template(template)
@@ -227,8 +227,8 @@ def _headers(given: tuple[str, ...]) -> Iterator[tuple[str, bytes]]:
 
 def _directives(options: dict[str, Any]) -> Headers:
     """Return the headers by which the broker knows what is to be done with the records."""
-    from headrace.cli._offsets import OffsetSpecError, parse_duration  # noqa: PLC0415 - not for `--help`
-    from headrace.records.directives import directives  # noqa: PLC0415 - as above
+    from headrace.cli._offsets import OffsetSpecError, parse_duration
+    from headrace.records.directives import directives
 
     if options["delay"] and options["deliver_at"]:
         raise click.UsageError("--delay and --deliver-at exclude each other")
@@ -248,8 +248,8 @@ def _directives(options: dict[str, Any]) -> Headers:
 
 def _time_of_day(text: str) -> int:
     """Read --deliver-at; a duration would mean a time that is over."""
-    from headrace.cli._offsets import OffsetSpecError, parse_time  # noqa: PLC0415 - not for `--help`
-    from headrace.config.units import is_duration  # noqa: PLC0415 - as above
+    from headrace.cli._offsets import OffsetSpecError, parse_time
+    from headrace.config.units import is_duration
 
     if is_duration(text.removeprefix("-")):
         raise OffsetSpecError(f"{text!r} is a duration, not a time: use --delay {text.strip('-')}")

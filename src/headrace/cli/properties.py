@@ -69,9 +69,9 @@ def _layered(*layers: Mapping[str, str]) -> dict[str, str]:
 
 def _option_of(name: str) -> str:
     """Return one name for all names that an option has."""
-    from headrace.config.broker import BROKER_ALIASES  # noqa: PLC0415 - not for `--help`
-    from headrace.config.foreign import DIRECTORY_OPTIONS  # noqa: PLC0415 - not for `--help`
-    from headrace.config.security import LISTENER_PREFIX  # noqa: PLC0415 - not for `--help`
+    from headrace.config.broker import BROKER_ALIASES
+    from headrace.config.foreign import DIRECTORY_OPTIONS
+    from headrace.config.security import LISTENER_PREFIX
 
     if name.startswith(LISTENER_PREFIX):
         return name.lower()  # a listener's name has no case
@@ -93,7 +93,7 @@ def read_properties(path: Path, journal: Journal) -> dict[str, str]:
 
 def read_environment(environment: Mapping[str, str], journal: Journal) -> dict[str, str]:
     """Return the settings that `KAFKA_...` variables of the environment give; see `headrace.config.environment`."""
-    from headrace.config.environment import from_environment  # noqa: PLC0415 - not for `--help`
+    from headrace.config.environment import from_environment
 
     found = from_environment(environment)
     for variable, remedy in found.doubtful.items():
@@ -109,7 +109,7 @@ def without_foreign(settings: Mapping[str, str], journal: Journal) -> dict[str, 
     Raises:
         ConfigError: An option of Kafka is refused.
     """
-    from headrace.config.foreign import part_foreign  # noqa: PLC0415 - not for `--help`
+    from headrace.config.foreign import part_foreign
 
     ours, ignored = part_foreign(settings)
     if ignored:
@@ -159,7 +159,7 @@ def read_settings(path: Path) -> dict[str, str]:
 
 
 def _parse_toml(path: Path, text: str) -> dict[str, str]:
-    import tomllib  # noqa: PLC0415 - rarely needed
+    import tomllib
 
     try:
         tables = tomllib.loads(text)

@@ -53,7 +53,7 @@ def describe(
 
     What counts for a client is the nearest: user and client id, user, client id; each before its <default>.
     """
-    from headrace.clients.flows import quotas as flows  # noqa: PLC0415 - not for `--help`
+    from headrace.clients.flows import quotas as flows
 
     with open_client(bootstrap, properties) as client:
         found = client.run(flows.describe_quotas(entity, strict=strict))
@@ -100,7 +100,7 @@ def alter(bootstrap: str, properties: dict[str, str], *, as_json: bool, **option
         raise click.UsageError("whose quota: --user or --client-id")
     if not changes:
         raise click.UsageError("nothing to change: --set or --unset")
-    from headrace.clients.flows import quotas as flows  # noqa: PLC0415 - not for `--help`
+    from headrace.clients.flows import quotas as flows
 
     with open_client(bootstrap, properties) as client:
         error = client.run(flows.alter_quotas(entity, changes, validate_only=options["dry_run"]))

@@ -61,7 +61,7 @@ def run(target: str, directory: Path, log_level: str, log_format: str, *, reload
     SIGTERM and Ctrl-C let handlers finish, within the app's bound, and commit; a second signal does not wait. Exit
     codes: 0 stopped as asked, 1 a worker failed, 2 there is no such app, or its settings cannot be used.
     """
-    from headrace.errors import WorkerFailedError  # noqa: PLC0415 - not for `--help`
+    from headrace.errors import WorkerFailedError
 
     if reload:
         options = ["--log-level", log_level, "--log-format", log_format]
@@ -81,7 +81,7 @@ def run(target: str, directory: Path, log_level: str, log_format: str, *, reload
 
 def _show_cause(error: BaseException) -> None:
     """Print the traceback of what the program's own code raised."""
-    from headrace.workers.failures import Failures, place_in  # noqa: PLC0415 - not for `--help`
+    from headrace.workers.failures import Failures, place_in
 
     cause = error.__cause__
     if cause is not None and place_in(cause):
@@ -104,7 +104,7 @@ def _log_to_terminal(level: str, log_format: str) -> None:
     for handler in logging.getLogger().handlers:
         handler.setFormatter(_Lines("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     if log_format == "json":
-        from headrace.server.log import JsonFormatter  # noqa: PLC0415 - not for `--help`
+        from headrace.server.log import JsonFormatter
 
         for handler in logging.getLogger().handlers:
             handler.setFormatter(JsonFormatter())
@@ -119,8 +119,8 @@ def _load(target: str, directory: Path) -> App:
     Raises:
         UsageError: There is none of that name.
     """
-    from headrace.errors import ConfigError  # noqa: PLC0415 - not for `--help`
-    from headrace.workers.app import App  # noqa: PLC0415 - as above
+    from headrace.errors import ConfigError
+    from headrace.workers.app import App
 
     module_name, separator, attribute = target.partition(":")
     if os.sep in module_name or module_name.endswith(".py"):

@@ -132,10 +132,10 @@ def run_server(
             `log.dirs` says.
     """
     # Imported here: `headrace serve --help` needs none of it.
-    from headrace.config.broker import parse_broker_config  # noqa: PLC0415 - see above
-    from headrace.server.listen import chosen_listeners  # noqa: PLC0415 - see above
-    from headrace.server.log import LoggingJournal, configure_logging  # noqa: PLC0415 - see above
-    from headrace.server.process import ServeOptions, run  # noqa: PLC0415 - see above
+    from headrace.config.broker import parse_broker_config
+    from headrace.server.listen import chosen_listeners
+    from headrace.server.log import LoggingJournal, configure_logging
+    from headrace.server.process import ServeOptions, run
 
     configure_logging(log_level, log_format)
     try:

@@ -35,7 +35,7 @@ def spark(*, bootstrap: str, topic: str, output_format: str) -> None:
 
 
 def _facts(bootstrap: str, topic: str) -> dict[str, Any]:
-    from headrace.spark.versions import (  # noqa: PLC0415 - not for `--help`
+    from headrace.spark.versions import (
         connector_coordinates,
         scala_version,
         spark_version,

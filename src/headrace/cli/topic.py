@@ -57,8 +57,8 @@ def create(bootstrap: str, properties: dict[str, str], *, as_json: bool, **optio
 
     Prints one row per topic; exit code 1 if one could not be created.
     """
-    from headrace.clients.blocking import NewTopic  # noqa: PLC0415 - not for `--help`
-    from headrace.errors import ErrorCode  # noqa: PLC0415 - as above
+    from headrace.clients.blocking import NewTopic
+    from headrace.errors import ErrorCode
 
     configs = plain_numbers(assignments(options["configs"], "--config"))
     if options["storage"] is not None:
@@ -199,8 +199,8 @@ def describe(
 def _describe(
     client: BlockingClient, name: str, *, all_configs: bool, groups: bool
 ) -> dict[str, Any]:
-    from headrace.clients.blocking import EARLIEST, LATEST, ResourceType  # noqa: PLC0415 - not for `--help`
-    from headrace.types import TopicPartition  # noqa: PLC0415 - as above
+    from headrace.clients.blocking import EARLIEST, LATEST, ResourceType
+    from headrace.types import TopicPartition
 
     entry = client.metadata([name]).topics[name]
     if entry.error:
@@ -314,7 +314,7 @@ def _print_partitions(partitions: list[dict[str, Any]]) -> None:
 
 
 def _delayed_cells(delayed: dict[str, int | None] | None) -> list[object]:
-    from headrace.cli._format import iso_time  # noqa: PLC0415 - not for `--help`
+    from headrace.cli._format import iso_time
 
     if delayed is None:
         return [None, None]

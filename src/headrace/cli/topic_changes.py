@@ -59,7 +59,7 @@ def alter(bootstrap: str, properties: dict[str, str], *, as_json: bool, **option
 
 
 def _changes(options: dict[str, Any]) -> list[ConfigChange]:
-    from headrace.clients.flows.alter import ConfigChange, ConfigOperation  # noqa: PLC0415 - not for `--help`
+    from headrace.clients.flows.alter import ConfigChange, ConfigOperation
 
     given = {
         ConfigOperation.SET: ("configs", "--config"),
@@ -83,8 +83,8 @@ def _alter(
     *,
     dry_run: bool,
 ) -> dict[str, ApiError | None]:
-    from headrace.clients.blocking import ResourceType  # noqa: PLC0415 - not for `--help`
-    from headrace.clients.flows import alter as flows  # noqa: PLC0415 - as above
+    from headrace.clients.blocking import ResourceType
+    from headrace.clients.flows import alter as flows
 
     outcomes: dict[str, ApiError | None] = dict.fromkeys(names)
     if changes:
@@ -120,7 +120,7 @@ def add_partitions(
 
     Records stay where they are; of keys that are new some go to partitions other than before.
     """
-    from headrace.clients.flows import alter as flows  # noqa: PLC0415 - not for `--help`
+    from headrace.clients.flows import alter as flows
 
     with open_client(bootstrap, properties) as client:
         known = client.metadata(names).topics
@@ -159,7 +159,7 @@ def truncate(bootstrap: str, properties: dict[str, str], *, as_json: bool, **opt
         if not sys.stdin.isatty():
             raise click.UsageError("deleting needs --yes where nobody can be asked")
         confirm(f"Delete the records of {name} below {offset}?")
-    from headrace.clients.flows import alter as flows  # noqa: PLC0415 - not for `--help`
+    from headrace.clients.flows import alter as flows
 
     with open_client(bootstrap, properties) as client:
         offsets = _offsets(client, _partitions(client, name, options["partitions"]), target)
@@ -176,9 +176,9 @@ def truncate(bootstrap: str, properties: dict[str, str], *, as_json: bool, **opt
 
 def _target(text: str) -> tuple[str, int]:
     """Read --offset: ("offset", N), ("end", 0) or ("time", milliseconds)."""
-    import time  # noqa: PLC0415 - not for `--help`
+    import time
 
-    from headrace.cli._offsets import OffsetSpecError, parse_offset  # noqa: PLC0415 - as above
+    from headrace.cli._offsets import OffsetSpecError, parse_offset
 
     try:
         spec = parse_offset(text, time.time_ns() // 1_000_000)
@@ -190,7 +190,7 @@ def _target(text: str) -> tuple[str, int]:
 
 
 def _partitions(client: BlockingClient, name: str, wanted: tuple[int, ...]) -> list[TopicPartition]:
-    from headrace.types import TopicPartition  # noqa: PLC0415 - not for `--help`
+    from headrace.types import TopicPartition
 
     topic = client.metadata([name]).topics[name]
     if topic.error:
@@ -201,7 +201,7 @@ def _partitions(client: BlockingClient, name: str, wanted: tuple[int, ...]) -> l
 def _offsets(
     client: BlockingClient, partitions: list[TopicPartition], target: tuple[str, int]
 ) -> dict[TopicPartition, int]:
-    from headrace.clients.flows.alter import HIGH_WATERMARK  # noqa: PLC0415 - not for `--help`
+    from headrace.clients.flows.alter import HIGH_WATERMARK
 
     kind, value = target
     if kind != "time":
@@ -218,8 +218,8 @@ def _starts_after(
     client: BlockingClient, offsets: dict[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
     """Return where partitions would begin; an offset that is beyond the end is refused, as by a broker."""
-    from headrace.clients.blocking import EARLIEST, LATEST  # noqa: PLC0415 - not for `--help`
-    from headrace.clients.flows.alter import HIGH_WATERMARK  # noqa: PLC0415 - as above
+    from headrace.clients.blocking import EARLIEST, LATEST
+    from headrace.clients.flows.alter import HIGH_WATERMARK
 
     starts = client.list_offsets(dict.fromkeys(offsets, EARLIEST))
     ends = client.list_offsets(dict.fromkeys(offsets, LATEST))

@@ -118,7 +118,7 @@ def _document(found: TransactionDescription) -> dict[str, Any]:
 
 
 def _print_document(document: dict[str, Any]) -> None:
-    from headrace.cli._format import iso_time  # noqa: PLC0415 - not for `--help`
+    from headrace.cli._format import iso_time
 
     facts: dict[str, object] = {
         "transactional id": document["transactional_id"],
@@ -250,7 +250,7 @@ def abort(bootstrap: str, properties: dict[str, Any], *, as_json: bool, **option
 
 def _abort(admin: Admin, transactional_id: str) -> tuple[ApiError | None, str]:
     """Return the error, or what became of a transactional id."""
-    from headrace.errors import ApiError, ErrorCode  # noqa: PLC0415 - not for `--help`
+    from headrace.errors import ApiError, ErrorCode
 
     try:
         state = admin.describe_transaction(transactional_id).state
@@ -269,8 +269,8 @@ def _abort(admin: Admin, transactional_id: str) -> tuple[ApiError | None, str]:
 
 
 def _one_partition(text: str) -> TopicPartition:
-    from headrace.cli.group_offsets import topic_and_partitions  # noqa: PLC0415 - not for `--help`
-    from headrace.types import TopicPartition  # noqa: PLC0415 - as above
+    from headrace.cli.group_offsets import topic_and_partitions
+    from headrace.types import TopicPartition
 
     topic, numbers = topic_and_partitions(text)
     if numbers is None or len(numbers) != 1:
@@ -279,8 +279,8 @@ def _one_partition(text: str) -> TopicPartition:
 
 
 def _partitions(admin: Admin, topics: Iterable[str]) -> list[TopicPartition]:
-    from headrace.cli.group_offsets import topic_and_partitions  # noqa: PLC0415 - not for `--help`
-    from headrace.types import TopicPartition  # noqa: PLC0415 - as above
+    from headrace.cli.group_offsets import topic_and_partitions
+    from headrace.types import TopicPartition
 
     found = []
     for text in topics:
@@ -309,7 +309,7 @@ def _print_rows(rows: list[dict[str, Any]], *, as_json: bool) -> None:
     if as_json:
         print_json(rows)
         return
-    from headrace.cli._format import iso_time  # noqa: PLC0415 - not for `--help`
+    from headrace.cli._format import iso_time
 
     columns = {
         "topic": "TOPIC",

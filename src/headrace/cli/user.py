@@ -46,17 +46,17 @@ class _AskedUsers:
         self._client = client
 
     def describe(self, names: Sequence[str] | None) -> dict[str, UserDescription | ApiError]:
-        from headrace.clients.flows import scram  # noqa: PLC0415 - not for `--help`
+        from headrace.clients.flows import scram
 
         return self._client.run(scram.describe_users(names))
 
     def set(self, name: str, passwords: Sequence[SaltedPassword]) -> None:
-        from headrace.clients.flows import scram  # noqa: PLC0415 - as above
+        from headrace.clients.flows import scram
 
         self._client.run(scram.set_user(name, passwords))
 
     def delete(self, name: str) -> None:
-        from headrace.clients.flows import scram  # noqa: PLC0415 - as above
+        from headrace.clients.flows import scram
 
         self._client.run(scram.delete_user(name))
 
@@ -70,7 +70,7 @@ def _users(
         with open_client(bootstrap, properties) as client:
             yield _AskedUsers(client)
         return
-    from headrace.cli._offline import StoredUsers, metadata_of  # noqa: PLC0415 - not for `--help`
+    from headrace.cli._offline import StoredUsers, metadata_of
 
     with metadata_of(data, create=create) as writer:
         yield StoredUsers(writer)
@@ -168,7 +168,7 @@ def set_password(
 
 def _is_known(users: Users, name: str) -> bool:
     """Return whether there is a user; raise why that cannot be told."""
-    from headrace.errors import ApiError, ErrorCode  # noqa: PLC0415 - not for `--help`
+    from headrace.errors import ApiError, ErrorCode
 
     found = users.describe([name])[name]
     if not isinstance(found, ApiError):
@@ -179,8 +179,8 @@ def _is_known(users: Users, name: str) -> bool:
 
 
 def _set(users: Users, name: str, options: dict[str, Any]) -> None:
-    from headrace.cli._passwords import ask_password  # noqa: PLC0415 - not for `--help`
-    from headrace.clients.flows.scram import salt_password  # noqa: PLC0415 - as above
+    from headrace.cli._passwords import ask_password
+    from headrace.clients.flows.scram import salt_password
 
     password = ask_password(name, options["password_file"])
     mechanisms = options["mechanisms"] or MECHANISMS
@@ -233,7 +233,7 @@ def describe(
 
 
 def _described(users: Users, names: Sequence[str] | None) -> list[UserDescription]:
-    from headrace.errors import ApiError  # noqa: PLC0415 - not for `--help`
+    from headrace.errors import ApiError
 
     found = []
     for name, each in users.describe(names).items():
@@ -279,7 +279,7 @@ def delete(
 
 
 def _deleted(users: Users, name: str) -> ApiError | None:
-    from headrace.errors import ApiError  # noqa: PLC0415 - not for `--help`
+    from headrace.errors import ApiError
 
     try:
         users.delete(name)

@@ -56,7 +56,7 @@ class Run:
 
 def delays(events: DataFrame) -> DataFrame:
     """Return the delays per carrier and hour of a frame of flight records (columns `value` and `timestamp`)."""
-    from pyspark.sql import functions as f  # noqa: PLC0415 - PySpark is an extra, and slow to import
+    from pyspark.sql import functions as f
 
     event = f.from_json(f.col("value").cast("string"), EVENT_COLUMNS)
     delay = f.col("departure_delay_minutes")
@@ -84,7 +84,7 @@ def write_results(frame: DataFrame, batch_id: int, places: Places) -> None:
     Spark may run a batch again. Its files are those of its number, so they are written over; the topic gets its
     records a second time, with the same keys and values (the batch writer writes at least once).
     """
-    from pyspark.sql import functions as f  # noqa: PLC0415 - PySpark is an extra, and slow to import
+    from pyspark.sql import functions as f
 
     # The records that close the stream have no carrier; their own window never becomes final.
     windows = frame.where("carrier IS NOT NULL").persist()
@@ -164,7 +164,7 @@ def read_parquet(parquet: Path) -> Results:
     Raises:
         PipelineError: A window is in the files twice.
     """
-    import pyarrow.dataset  # noqa: PLC0415 - an extra
+    import pyarrow.dataset
 
     names = [name for name in RESULT_COLUMNS if name != "window_end"]
     results: dict[WindowKey, WindowResult] = {}

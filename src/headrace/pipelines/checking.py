@@ -203,7 +203,7 @@ def _topic_source(topic: Topic, group: str, connection: Connection) -> Iterator[
 
 def _doubled(topic: Topic, decode: DecodeOptions) -> Iterator[str]:
     """Yield the columns that a source would have twice: of the record, or the error, and of the value."""
-    from headrace.spark.decode.codec import codec_of  # noqa: PLC0415 - imports Arrow
+    from headrace.spark.decode.codec import codec_of
 
     besides = [*topic.include, *([ERROR] if decode.on_error == "null" else [])]
     record = {name.lower(): name for name in besides}

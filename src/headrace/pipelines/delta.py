@@ -76,9 +76,9 @@ def append(batch: DataFrame, table: Table, app_id: str, batch_id: int) -> None:
     Raises:
         ConfigError: The batch does not fit the table; nothing of it is written.
     """
-    import pyarrow.parquet as pq  # noqa: PLC0415 - an extra
-    from deltalake import CommitProperties, DeltaTable, Schema, Transaction  # noqa: PLC0415 - an extra
-    from deltalake.transaction import AddAction  # noqa: PLC0415 - an extra
+    import pyarrow.parquet as pq
+    from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+    from deltalake.transaction import AddAction
 
     root = _root(table)
     # A batch that is there needs nothing of the table, which may have been altered since.

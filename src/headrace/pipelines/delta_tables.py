@@ -55,8 +55,8 @@ def open_table(path: str) -> Any:
     Raises:
         ConfigError: There is none, or its path cannot be one.
     """
-    from deltalake import DeltaTable  # noqa: PLC0415 - an extra
-    from deltalake.exceptions import DeltaError, TableNotFoundError  # noqa: PLC0415 - as above
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError, TableNotFoundError
 
     problem = path_problem(path)
     if problem is not None:
@@ -71,7 +71,7 @@ def open_table(path: str) -> Any:
 
 def schema_of(table: Any) -> Any:
     """Return the table's StructType."""
-    from pyspark.sql.types import StructType  # noqa: PLC0415 - an extra, and slow to import
+    from pyspark.sql.types import StructType
 
     return StructType.fromJson(json.loads(table.schema().to_json()))
 
@@ -141,7 +141,7 @@ def _astray(table: Any) -> Iterator[str]:
 
 def _paths(table: Any) -> list[str]:
     """Return the files, relative to the table; names in the log are encoded like those of URIs."""
-    import pyarrow as pa  # noqa: PLC0415 - an extra
+    import pyarrow as pa
 
     return [unquote(each) for each in pa.table(table.get_add_actions())["path"].to_pylist()]
 

@@ -28,7 +28,7 @@ def encoded(frame: DataFrame, topic: Topic) -> DataFrame:
     """Return the records of a frame's rows."""
     if topic.format != "json":
         return frame
-    from pyspark.sql import functions as f  # noqa: PLC0415 - an extra, and slow to import
+    from pyspark.sql import functions as f
 
     columns = [quoted(name) for name in frame.columns if name != topic.tombstone]
     value = f.to_json(f.struct(*columns), dict(JSON_OPTIONS))

@@ -101,7 +101,7 @@ def _without_partitions(table: Table, types: Mapping[str, str]) -> Iterator[str]
 
 def _unlike_table(spark: SparkSession, table: Table, frame: DataFrame) -> Iterator[str]:
     if table.format == "delta":
-        from headrace.pipelines.delta import problems as delta_problems  # noqa: PLC0415 - an extra
+        from headrace.pipelines.delta import problems as delta_problems
 
         yield from delta_problems(table, frame.schema)
         return
@@ -195,7 +195,7 @@ def unsupported(frame: DataFrame, plan: Plan) -> Iterator[str]:
     jvm: Any = frame.sparkSession._jvm  # noqa: SLF001 - PySpark has no name for this check
     checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
     mode = getattr(jvm.org.apache.spark.sql.streaming.OutputMode, plan.pipeline.output_mode.title())
-    analyzed = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - as above
+    analyzed = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - PySpark has no name for this check
     try:
         checker.checkForStreaming(analyzed, mode())
     except Exception as error:  # noqa: BLE001 - py4j has its own kinds; a Spark without this check refuses later

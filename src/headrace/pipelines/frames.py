@@ -78,7 +78,7 @@ def read(spark: SparkSession, source: Source, plan: Plan) -> DataFrame:
 
 def spark_schema(text: str) -> Any:
     """Return what Spark takes as a schema: DDL as it is, and the StructType that JSON is of."""
-    from pyspark.sql.types import StructType  # noqa: PLC0415 - an extra, and slow to import
+    from pyspark.sql.types import StructType
 
     return StructType.fromJson(json.loads(text)) if text.lstrip().startswith("{") else text
 
@@ -152,7 +152,7 @@ def _batch_writer(plan: Plan) -> Any:
         if isinstance(sink, ForEachBatch):
             batch, sink = _made_of(batch, batch_id, sink), sink.to
         if isinstance(sink, Table):
-            from headrace.pipelines.delta import append  # noqa: PLC0415 - an extra
+            from headrace.pipelines.delta import append
 
             append(batch, sink, query_id(batch), batch_id)
         elif sink is not None:

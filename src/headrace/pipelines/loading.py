@@ -76,7 +76,7 @@ def _remedy(error: Exception) -> str:
 def _ship_by_value(module: ModuleType) -> None:
     """Have the file's functions sent to Spark's workers whole: they could not import it by a name."""
     try:
-        from pyspark import cloudpickle  # noqa: PLC0415 - an extra, and slow to import
+        from pyspark import cloudpickle
     except ImportError:
         return  # planning works without it; running says what is missing
     cloudpickle.register_pickle_by_value(module)

@@ -45,7 +45,7 @@ def plan_all(
             raise
         problems = [*problems, Problem(None, f"nothing is known of topics: {error}")]
     if sessions is not None:
-        from headrace.pipelines.running import look_at_frames  # noqa: PLC0415 - imports what only Spark needs
+        from headrace.pipelines.running import look_at_frames
 
         sound = [each for each in plans if each.name not in found.unsound]
         try:

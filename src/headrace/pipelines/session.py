@@ -101,8 +101,8 @@ class Sessions:
 
 def _forget_session() -> None:
     """Let the next session be a new one: PySpark returns one that was not stopped in order."""
-    from pyspark import SparkContext  # noqa: PLC0415 - an extra, and slow to import
-    from pyspark.sql import SparkSession  # noqa: PLC0415 - an extra, and slow to import
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
     for owner, name in (
         (SparkContext, "_active_spark_context"),

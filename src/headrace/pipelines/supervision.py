@@ -23,15 +23,15 @@ class Query(Protocol):
     """What is used of Spark's `StreamingQuery`."""
 
     @property
-    def isActive(self) -> bool:  # noqa: N802 - Spark's name
+    def isActive(self) -> bool:
         """Whether it has not ended."""
 
     @property
-    def lastProgress(self) -> Any:  # noqa: N802 - Spark's name
+    def lastProgress(self) -> Any:
         """The report of the last batch, or of a time without one; None before the first."""
 
     @property
-    def recentProgress(self) -> Any:  # noqa: N802 - Spark's name
+    def recentProgress(self) -> Any:
         """The last reports, the latest at the end."""
 
     @property

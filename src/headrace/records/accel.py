@@ -56,7 +56,7 @@ class ColumnWriter(Protocol):
     def __len__(self) -> int:
         """Return the number of rows."""
 
-    def walk(  # noqa: PLR0917 - as below
+    def walk(  # noqa: PLR0917 - positional arguments are faster, and this is called for each batch
         self,
         section: bytes | bytearray | memoryview,
         place: int,
@@ -107,7 +107,7 @@ class Kernels(Protocol):
     RowColumns: Callable[[int, int, Column, Column, Column, Column], RowColumns]
     """Of so many rows, at a time in milliseconds where they have none: keys, values, microseconds, partitions."""
 
-    def decode_records(  # noqa: PLR0917 - names are for calls that happen less often
+    def decode_records(  # noqa: PLR0917 - positional arguments are faster, and this is called for each batch
         self,
         data: bytes | bytearray | memoryview,
         place: int,

@@ -158,14 +158,14 @@ class SchemaRegistry:
 
     def _ask(self, path: str, body: Mapping[str, str] | None = None) -> Mapping[str, Any]:
         import urllib.error  # noqa: PLC0415 - slow to load, and not for those who have no registry
-        import urllib.request  # noqa: PLC0415 - as above
+        import urllib.request  # noqa: PLC0415 - slow to load, and not for those who have no registry
 
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(  # noqa: S310 - the scheme was checked
             self.url + path, data=data, headers={"Content-Type": _CONTENT_TYPE}
         )
         try:
-            with urllib.request.urlopen(request, timeout=self._timeout_s) as response:  # noqa: S310 - as above
+            with urllib.request.urlopen(request, timeout=self._timeout_s) as response:  # noqa: S310 - checked above
                 answer = json.loads(response.read(_MAX_ANSWER_BYTES))
         except urllib.error.HTTPError as error:
             text = error.read(1000).decode(errors="replace")

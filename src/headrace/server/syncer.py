@@ -163,7 +163,7 @@ class Syncer:
         )
         try:
             self._broker.finish_sync(batch, error, self._now_ms())
-        except Exception as bug:  # noqa: BLE001 - as above
+        except Exception as bug:  # noqa: BLE001 - whatever it is, the broker has to learn of it
             failure = failure or bug
         if failure is None:
             self._start()  # the next one runs while the answers of this one are written

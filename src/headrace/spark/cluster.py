@@ -178,7 +178,7 @@ class ClusterClient:
         """See `SourceClient`."""
         if not times:
             return {}
-        from headrace.spark.source.times import first_records  # noqa: PLC0415 - imports Arrow, and is rarely needed
+        from headrace.spark.source.times import first_records
 
         listed = self._client.list_offsets(times, self._isolation)
         answered = {each: found.offset for each, found in listed.items()}

@@ -38,23 +38,23 @@ class HeadraceDataSource(DataSource):
 
     def schema(self) -> str:
         """Return the columns; called once before a read is planned, so wrong options end here."""
-        from headrace.spark.source.schema import spark_schema  # noqa: PLC0415 - see the module's docstring
+        from headrace.spark.source.schema import spark_schema
 
         freeze_imports()
         return spark_schema(self._source_options(None))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the batch reader."""
-        from headrace.spark.source.batch import HeadraceBatchReader  # noqa: PLC0415 - see the module's docstring
+        from headrace.spark.source.batch import HeadraceBatchReader
 
         freeze_imports()
         options = self._source_options(streaming=False)
         _check_schema(schema, options)
         return HeadraceBatchReader(options)
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the streaming reader."""
-        from headrace.spark.source.stream import HeadraceStreamReader  # noqa: PLC0415 - see the module's docstring
+        from headrace.spark.source.stream import HeadraceStreamReader
 
         freeze_imports()
         try:
@@ -64,29 +64,29 @@ class HeadraceDataSource(DataSource):
             return HeadraceStreamReader(error)
         return HeadraceStreamReader(options)
 
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's signature
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the batch writer."""
-        from headrace.spark.options.sink import sink_options  # noqa: PLC0415 - see the module's docstring
-        from headrace.spark.sink.batch import HeadraceWriter  # noqa: PLC0415 - see the module's docstring
+        from headrace.spark.options.sink import sink_options
+        from headrace.spark.sink.batch import HeadraceWriter
 
         return HeadraceWriter(
             sink_options(dict(self.options), streaming=False), schema, overwrite=overwrite
         )
 
-    def streamWriter(  # noqa: N802 - Spark's name
+    def streamWriter(
         self,
         schema: StructType,
-        overwrite: bool,  # noqa: ARG002, FBT001 - Spark's; true is output mode complete, which appends, too
+        overwrite: bool,
     ) -> DataSourceStreamWriter:
         """Return the streaming writer."""
-        from headrace.spark.options.sink import sink_options  # noqa: PLC0415 - see the module's docstring
-        from headrace.spark.sink.stream import HeadraceStreamWriter  # noqa: PLC0415 - see the module's docstring
+        from headrace.spark.options.sink import sink_options
+        from headrace.spark.sink.stream import HeadraceStreamWriter
 
         return HeadraceStreamWriter(sink_options(dict(self.options), streaming=True), schema)
 
-    def _source_options(self, streaming: bool | None) -> SourceOptions:  # noqa: FBT001 - None where it is not known yet
-        from headrace.spark.cluster import consumer_config  # noqa: PLC0415 - see the module's docstring
-        from headrace.spark.options.source import source_options  # noqa: PLC0415 - see the module's docstring
+    def _source_options(self, streaming: bool | None) -> SourceOptions:
+        from headrace.spark.cluster import consumer_config
+        from headrace.spark.options.source import source_options
 
         options = source_options(dict(self.options), streaming=streaming)
         consumer_config(options.client)  # for its checks
@@ -94,7 +94,7 @@ class HeadraceDataSource(DataSource):
 
 
 def _check_schema(schema: StructType, options: SourceOptions) -> None:
-    from headrace.spark.source.schema import columns  # noqa: PLC0415 - see the module's docstring
+    from headrace.spark.source.schema import columns
 
     given = tuple((column.name, column.dataType.simpleString()) for column in schema)
     if given != columns(options):

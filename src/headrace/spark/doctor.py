@@ -229,7 +229,7 @@ def session(properties: Mapping[str, Any], topic: str | None) -> str:
     Raises:
         FaultError: One of this fails.
     """
-    from headrace.spark.session import local_session, stop_session  # noqa: PLC0415 - starts Spark
+    from headrace.spark.session import local_session, stop_session
 
     options = {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": topic or "none"}
     options |= {f"kafka.{name}": str(value) for name, value in properties.items()}

@@ -70,7 +70,7 @@ def open_session(
     """
     check_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    from pyspark.sql import SparkSession  # noqa: PLC0415 - takes a second, and is not needed for the check
+    from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.master(master).appName(name)
     for key, value in settings.items():
@@ -114,7 +114,7 @@ def stop_session(spark: SparkSession) -> None:
     with contextlib.suppress(Exception):
         gateway.shutdown()
     type(context)._gateway = None  # noqa: SLF001 - so that a later session starts a JVM of its own
-    type(context)._jvm = None  # noqa: SLF001 - as above
+    type(context)._jvm = None  # noqa: SLF001 - so that a later session starts a JVM of its own
     if process is not None:
         _end(process)
 

@@ -278,7 +278,7 @@ class Broker:
         """Have `publish` obey what the topic's metadata say by now."""
         if self._producer is not None:
             with self._producer._driver.enter():  # noqa: SLF001 - it is this broker's
-                self._producer._core.forget(topic)  # noqa: SLF001 - as above
+                self._producer._core.forget(topic)  # noqa: SLF001 - it is this broker's
 
     # Groups
 

@@ -290,7 +290,7 @@ class World:
     def listen(self, address: str = "127.0.0.1:0", *, insecure: bool = False) -> str:
         """Serve the broker over TCP too; see `Broker.listen`."""
         from headrace.server.listen import check_exposure  # noqa: PLC0415 - asyncio is slow to import
-        from headrace.streams.listening import Listener  # noqa: PLC0415 - likewise
+        from headrace.streams.listening import Listener  # noqa: PLC0415 - asyncio is slow to import
 
         config = self.broker.config
         wanted = parse_listener(address, parse_protocol_map(config.listener_security_protocol_map))

@@ -35,7 +35,7 @@ class Clients:
 
     def producer(self, **options: Any) -> Producer:
         """Return a new `headrace.Producer`."""
-        from headrace.clients.producer.blocking import Producer  # noqa: PLC0415 - not every test has one
+        from headrace.clients.producer.blocking import Producer
 
         return self._open.enter_context(Producer(self.target, **self._with(options)))
 
@@ -44,7 +44,7 @@ class Clients:
 
         Unless it is told otherwise it begins at the earliest record.
         """
-        from headrace.clients.consumer.blocking import Consumer  # noqa: PLC0415 - not every test has one
+        from headrace.clients.consumer.blocking import Consumer
 
         wanted = self._with({"auto_offset_reset": "earliest", **options})
         consumer = self._open.enter_context(Consumer(self.target, **wanted))
@@ -54,7 +54,7 @@ class Clients:
 
     def admin(self, **options: Any) -> Admin:
         """Return a new `headrace.Admin`."""
-        from headrace.clients.admin.blocking import Admin  # noqa: PLC0415 - not every test has one
+        from headrace.clients.admin.blocking import Admin
 
         return self._open.enter_context(Admin(self.target, **self._with(options)))
 

@@ -72,7 +72,7 @@ def broker(
     @pytest.fixture(scope=scope)
     def made(request: pytest.FixtureRequest) -> Iterator[Broker]:
         """A Kafka broker in this process, see `headrace.testing.Broker`."""
-        from headrace.testing.broker import Broker  # noqa: PLC0415 - pytest starts without it
+        from headrace.testing.broker import Broker
 
         opened = request.config.stash.setdefault(OPEN_BROKERS, [])
         with Broker(configs=configs, clock=clock() if clock else None) as running:
@@ -94,7 +94,7 @@ def broker_proc(*, scope: Scope = "function", configs: Mapping[str, Value] | Non
     @pytest.fixture(scope=scope)
     def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         """A Kafka broker as a process of its own, to be killed, see `headrace.testing.BrokerProcess`."""
-        from headrace.testing.process import BrokerProcess  # noqa: PLC0415 - pytest starts without it
+        from headrace.testing.process import BrokerProcess
 
         with BrokerProcess(tmp_path_factory.mktemp("broker"), configs=configs) as running:
             yield running
@@ -163,7 +163,7 @@ def topic(
     @pytest.fixture(scope=scope)
     def made(request: pytest.FixtureRequest) -> Iterator[str]:
         """The name of a topic for this test alone."""
-        from headrace.clients.admin.blocking import Admin  # noqa: PLC0415 - pytest starts without it
+        from headrace.clients.admin.blocking import Admin
 
         mark = request.node.get_closest_marker("headrace_topic")
         wanted = {"partitions": partitions, **options, **(mark.kwargs if mark else {})}
@@ -189,7 +189,7 @@ def admin(broker: str | None = None, *, scope: Scope = "function") -> Any:
     @pytest.fixture(scope=scope)
     def made(request: pytest.FixtureRequest) -> Iterator[Admin]:
         """A `headrace.Admin` of the broker."""
-        from headrace.clients.admin.blocking import Admin  # noqa: PLC0415 - pytest starts without it
+        from headrace.clients.admin.blocking import Admin
 
         found = _of(request, broker)
         with Admin(_target(found), **_properties(found)) as connected:
@@ -209,7 +209,7 @@ def client(broker: str | None = None, *, scope: Scope = "function") -> Any:
     @pytest.fixture(scope=scope)
     def made(request: pytest.FixtureRequest) -> Iterator[Clients]:
         """Makes Headrace's producers and consumers of the broker, see `headrace.testing.Clients`."""
-        from headrace.testing.clients import Clients  # noqa: PLC0415 - pytest starts without it
+        from headrace.testing.clients import Clients
 
         found = _of(request, broker)
         with Clients(_target(found), **_properties(found)) as clients:
@@ -229,7 +229,7 @@ def aws(*, scope: Scope = "function", **options: Any) -> Any:
     @pytest.fixture(scope=scope)
     def made() -> Iterator[FakeAws]:
         """Fakes of Kinesis and DynamoDB on a free port, see `headrace.testing.FakeAws`."""
-        from headrace.testing.kinesis.aws import FakeAws  # noqa: PLC0415 - pytest starts without it
+        from headrace.testing.kinesis.aws import FakeAws
 
         with FakeAws(**options) as running:
             yield running
@@ -291,7 +291,7 @@ def _of(request: pytest.FixtureRequest, name: str | None) -> Any:
 
 def _target(found: Any) -> Target:
     """Return what Headrace's clients take: a broker in this process itself, the address of another."""
-    from headrace.testing.broker import Broker  # noqa: PLC0415 - pytest starts without it
+    from headrace.testing.broker import Broker
 
     return found if isinstance(found, Broker) else str(found.bootstrap)
 

@@ -287,7 +287,7 @@ class SyncContext(Context):
         sent: Any = asyncio.run_coroutine_threadsafe(sending, self._loop)
         if running is not None:
             sent = asyncio.wrap_future(sent, loop=running)
-        return sent.result() if running is None else sent  # type: ignore[no-any-return]  # as above
+        return sent.result() if running is None else sent  # type: ignore[no-any-return]  # rare, and untyped
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

@@ -16,15 +16,15 @@ MAX_PAUSE_S: Final = 100 * 365 * 86_400.0
 """The longest pause that can be written down in a record's headers, and then some."""
 
 
-class Skip(Exception):  # noqa: N818 - a wish of the handler, not a fault
+class Skip(Exception):
     """Take the record for finished, without a result and without a dead letter."""
 
 
-class DeadLetter(Exception):  # noqa: N818 - as above
+class DeadLetter(Exception):
     """Do not try again: write the record to the dead-letter topic, with this text as the reason."""
 
 
-class RetryLater(Exception):  # noqa: N818 - as above
+class RetryLater(Exception):
     """Try again after a pause of the handler's choice; it counts as an attempt.
 
     Attributes:
@@ -40,7 +40,7 @@ class RetryLater(Exception):  # noqa: N818 - as above
         self.delay_s = delay_s
 
 
-class Unusable(HeadraceError):  # noqa: N818 - the worker's verdict, which no program catches
+class Unusable(HeadraceError):
     """The program's code cannot be used as it is: no record would be handled, so the worker stops at the first."""
 
 

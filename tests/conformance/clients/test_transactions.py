@@ -247,7 +247,7 @@ def test_kafkajs(target: Target, topic: str, scratch: Path) -> None:
 def test_kafka_python(target: Target, topic: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # it reads its schemas in an old way
-        import kafka  # noqa: PLC0415 - where its warnings are not errors
+        import kafka
     settings: dict[str, Any] = {
         "bootstrap_servers": target.bootstrap,
         **client_security.kafka_python(target.client_properties),

@@ -281,8 +281,8 @@ def _counted(data: bytes) -> tuple[bytes | None, bytes]:
 
 def spark(place: Place, count: int) -> list[Sent]:
     """Read by the source's own classes, without a JVM."""
-    from headrace.spark.options.source import source_options  # noqa: PLC0415 - Spark may not be installed
-    from headrace.spark.source.batch import HeadraceBatchReader  # noqa: PLC0415 - likewise
+    from headrace.spark.options.source import source_options
+    from headrace.spark.source.batch import HeadraceBatchReader
 
     assert count
     given = {

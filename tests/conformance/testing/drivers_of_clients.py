@@ -33,7 +33,7 @@ def until_the_end_of_input() -> threading.Event:
 
 
 def confluent_produce(bootstrap: str, topic: str, values: list[bytes]) -> None:
-    from confluent_kafka import Producer  # noqa: PLC0415 - a process needs one of the clients
+    from confluent_kafka import Producer
 
     problems: list[object] = []
 
@@ -49,7 +49,7 @@ def confluent_produce(bootstrap: str, topic: str, values: list[bytes]) -> None:
 
 
 def confluent_consume(bootstrap: str, topic: str, group: str) -> None:
-    from confluent_kafka import Consumer  # noqa: PLC0415 - a process needs one of the clients
+    from confluent_kafka import Consumer
 
     ended = until_the_end_of_input()
     consumer = Consumer(
@@ -72,7 +72,7 @@ def confluent_consume(bootstrap: str, topic: str, group: str) -> None:
 
 
 def kafka_python_produce(bootstrap: str, topic: str, values: list[bytes]) -> None:
-    from kafka import KafkaProducer  # noqa: PLC0415 - a process needs one of the clients
+    from kafka import KafkaProducer
 
     producer = KafkaProducer(bootstrap_servers=bootstrap, acks="all")
     for sent in [producer.send(topic, value) for value in values]:
@@ -81,7 +81,7 @@ def kafka_python_produce(bootstrap: str, topic: str, values: list[bytes]) -> Non
 
 
 def kafka_python_consume(bootstrap: str, topic: str, group: str) -> None:
-    from kafka import KafkaConsumer  # noqa: PLC0415 - a process needs one of the clients
+    from kafka import KafkaConsumer
 
     ended = until_the_end_of_input()
     consumer = KafkaConsumer(
@@ -102,7 +102,7 @@ def kafka_python_consume(bootstrap: str, topic: str, group: str) -> None:
 
 
 def aiokafka_produce(bootstrap: str, topic: str, values: list[bytes]) -> None:
-    from aiokafka import AIOKafkaProducer  # noqa: PLC0415 - a process needs one of the clients
+    from aiokafka import AIOKafkaProducer
 
     async def main() -> None:
         async with AIOKafkaProducer(
@@ -115,7 +115,7 @@ def aiokafka_produce(bootstrap: str, topic: str, values: list[bytes]) -> None:
 
 
 def aiokafka_consume(bootstrap: str, topic: str, group: str) -> None:
-    from aiokafka import AIOKafkaConsumer  # noqa: PLC0415 - a process needs one of the clients
+    from aiokafka import AIOKafkaConsumer
 
     async def main() -> None:
         ended = until_the_end_of_input()

@@ -285,7 +285,7 @@ def test_text_is_no_data() -> None:
             with pytest.raises(TypeError, match="stream is the name of a stream"):
                 await untyped.send(stream, b"x", partition_key="k")
         with pytest.raises(TypeError, match="partition_key is a str: not bytes and NoneType"):
-            _ = await producer.send("orders", b"", partition_key=None)  # type: ignore[arg-type]  # as above
+            _ = await producer.send("orders", b"", partition_key=None)  # type: ignore[arg-type]  # that is the test
 
     asyncio.run(story())
 

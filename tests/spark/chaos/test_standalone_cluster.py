@@ -158,7 +158,7 @@ def test_a_slow_task_is_overtaken_by_its_copy(copy: Copy) -> None:
 
     def slow(batches: Iterator[Any]) -> Iterator[Any]:
 
-        from pyspark import TaskContext  # noqa: PLC0415 - as above
+        from pyspark import TaskContext
 
         context = TaskContext.get()
         assert context is not None

@@ -169,7 +169,7 @@ def test_while_nobody_knows_nothing_is_changed_and_then_it_is_found_out(
         finally:
             store.down = True
 
-    store.commit = and_then_down  # type: ignore[method-assign] # as above
+    store.commit = and_then_down  # type: ignore[method-assign] # the first commit takes the store down
     assert change(harness) == UNKNOWN
     for other in CHANGES:
         if other is not grow:  # which looks into the store first

@@ -232,7 +232,7 @@ def _commands(command: click.Command, name: str = "") -> Iterator[tuple[str, cli
 
 
 def test_a_silent_server_is_not_waited_for(environment: dict[str, str]) -> None:
-    import socket  # noqa: PLC0415 - for this test alone
+    import socket
 
     as_users_have_it(environment)
     with socket.create_server(("127.0.0.1", 0)) as silent:

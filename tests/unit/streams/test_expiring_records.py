@@ -167,7 +167,7 @@ def test_a_partition_full_of_what_nobody_wants_does_not_use_up_the_effort_of_a_f
 
 
 def _ask(request):
-    from headrace.clients.flows.effects import Call  # noqa: PLC0415 - of this test only
+    from headrace.clients.flows.effects import Call
 
     (answer,) = yield (Call(request=request, node=1),)
     return answer

@@ -123,7 +123,7 @@ def test_a_storage_that_nobody_registered_takes_only_its_own_topics(tmp_path) ->
     with Broker(tmp_path) as broker:
         broker.create_topic("kept")
         broker.create_topic("quick", storage="passing")
-    from headrace.storage import registry  # noqa: PLC0415 - as if in another process
+    from headrace.storage import registry
 
     del registry.STORAGES._factories["passing"]
     with Broker(tmp_path) as again:

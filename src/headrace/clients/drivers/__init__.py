@@ -112,7 +112,7 @@ def open_blocking_driver(target: Target, config: ClientConfig) -> Driver:
     """
     if isinstance(target, str):
         # A program with its broker inside needs no sockets.
-        from headrace.clients.drivers.blocking import BlockingDriver  # noqa: PLC0415 - see above
+        from headrace.clients.drivers.blocking import BlockingDriver  # noqa: PLC0415 - an embedded one needs no sockets
 
         return BlockingDriver(client_state(config), config)
     return LocalDriver(port_of(target), config, client_state(config))
@@ -121,8 +121,8 @@ def open_blocking_driver(target: Target, config: ClientConfig) -> Driver:
 def open_aio_driver(target: Target, config: ClientConfig) -> AsyncDriver:
     """Return the driver of a client on the running event loop; the arguments as for a blocking one."""
     # Importing asyncio takes longer than all of a blocking client.
-    from headrace.clients.drivers.aio import AioDriver  # noqa: PLC0415 - see above
-    from headrace.clients.drivers.local_aio import LocalAioDriver  # noqa: PLC0415 - see above
+    from headrace.clients.drivers.aio import AioDriver  # noqa: PLC0415 - slow to import
+    from headrace.clients.drivers.local_aio import LocalAioDriver  # noqa: PLC0415 - slow to import
 
     if isinstance(target, str):
         return AioDriver(client_state(config), config)

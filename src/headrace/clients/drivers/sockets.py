@@ -337,7 +337,7 @@ class Sockets:
     def _begin_tls(
         self, link: Link, stream: Stream, sock: socket.socket, context: ssl.SSLContext
     ) -> None:
-        from headrace.clients.drivers.tls import TlsSocket  # noqa: PLC0415 - as above
+        from headrace.clients.drivers.tls import TlsSocket  # noqa: PLC0415 - most clients need none of it
 
         self._selector.unregister(sock)
         stream.sock = stream.tls = TlsSocket(context, sock, link.address[0])
@@ -358,7 +358,7 @@ class Sockets:
     def _fail(self, link: Link, error: OSError) -> None:
         """Give up a link over which a system call or TLS failed."""
         if self._tls is not None and not link.ready:
-            from headrace.clients.drivers.tls import distrust  # noqa: PLC0415 - as above
+            from headrace.clients.drivers.tls import distrust  # noqa: PLC0415 - most clients need none of it
 
             reason = distrust(link.peer, error)
             if reason is not None:

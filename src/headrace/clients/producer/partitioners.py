@@ -97,8 +97,8 @@ class Sticky:
 
     def partition(
         self,
-        key: bytes | None,  # noqa: ARG002 - it does not count here
-        value: bytes | None,  # noqa: ARG002 - nor does it
+        key: bytes | None,
+        value: bytes | None,
         available: Sequence[int],
         count: int,
     ) -> int:
@@ -135,13 +135,13 @@ class RoundRobin:
 
     name: ClassVar = "round_robin"
 
-    def __init__(self, choose: Choose | None = None) -> None:  # noqa: ARG002 - all are made alike
+    def __init__(self, choose: Choose | None = None) -> None:
         self._next = 0
 
     def partition(
         self,
-        key: bytes | None,  # noqa: ARG002 - it does not count here
-        value: bytes | None,  # noqa: ARG002 - nor does it
+        key: bytes | None,
+        value: bytes | None,
         available: Sequence[int],
         count: int,
     ) -> int:
@@ -175,10 +175,10 @@ class Random:
 
     def partition(
         self,
-        key: bytes | None,  # noqa: ARG002 - it does not count here
-        value: bytes | None,  # noqa: ARG002 - nor does it
+        key: bytes | None,
+        value: bytes | None,
         available: Sequence[int],
-        count: int,  # noqa: ARG002 - those with a leader do
+        count: int,
     ) -> int:
         """Return one of the partitions that have a leader."""
         return available[self._choose(len(available))]

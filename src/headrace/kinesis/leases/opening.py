@@ -60,7 +60,7 @@ def _sqlite(text: str, rest: str, *, create: bool) -> LeaseStore:
 
 def _dynamodb(text: str, aws: AwsSettings | None, *, create: bool) -> LeaseStore:
     from headrace.kinesis.leases.dynamodb import DynamoLeaseStore  # noqa: PLC0415 - AWS only for whom it is
-    from headrace.kinesis.leases.dynamodb_table import TableSettings  # noqa: PLC0415 - as above
+    from headrace.kinesis.leases.dynamodb_table import TableSettings  # noqa: PLC0415 - AWS only for whom it is
 
     table, aws, given = table_place(text, aws)
     numbers = {name: _number(name, given[name]) for name in sorted(_NUMBERS & given.keys())}

@@ -150,7 +150,7 @@ class Directory:
 
     def open(self, path: str) -> Any:
         """See `Place`."""
-        from pyarrow import OSFile  # noqa: PLC0415 - lists of files need no pyarrow
+        from pyarrow import OSFile
 
         return OSFile(str(self.path / path))
 
@@ -208,7 +208,7 @@ def place(location: str | Path | Place) -> Place:
         return Directory(Path(text).absolute())
     if scheme[1].lower() == "file":
         return Directory(Path(text[scheme.end() :]).absolute())
-    from headrace.spark.archive.stores import bucket  # noqa: PLC0415 - loads the clients of stores
+    from headrace.spark.archive.stores import bucket
 
     return bucket(text)
 

@@ -193,11 +193,11 @@ def create_table(
 def _implementation(kind: str, root: Place, catalog: str | None) -> TableKind:
     try:
         if kind == "delta":
-            from headrace.spark.archive.delta import DeltaArchive  # noqa: PLC0415 - needs its library
+            from headrace.spark.archive.delta import DeltaArchive
 
             return DeltaArchive(root)
         if kind == "iceberg":
-            from headrace.spark.archive.iceberg import IcebergArchive  # noqa: PLC0415 - needs its library
+            from headrace.spark.archive.iceberg import IcebergArchive
 
             return IcebergArchive(root, catalog)
     except ImportError as error:

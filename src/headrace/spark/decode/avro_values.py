@@ -36,7 +36,7 @@ def avro_codec(schema: str) -> Codec:
         ConfigError: The schema is none, or has types that columns cannot have; fastavro is not installed.
     """
     try:
-        import fastavro  # noqa: PLC0415 - an extra
+        import fastavro
     except ImportError:
         raise ConfigError(
             "option format avro needs fastavro: pip install 'headrace[avro]'"

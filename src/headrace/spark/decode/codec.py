@@ -42,7 +42,7 @@ class Codec:
             for row, value in enumerate(values):
                 try:
                     parsed.append(None if value is None else self._parse_again(value))
-                except Exception as error:  # noqa: BLE001 - as above
+                except Exception as error:  # noqa: BLE001 - whatever a decoder says of bytes from anywhere
                     parsed.append(None)
                     errors[row] = reason(error)
         try:
@@ -67,7 +67,7 @@ class Codec:
         """Find the values that no column can hold, by halves: few are wrong."""
         try:
             self.column.build(parsed[start:end])
-        except Exception as error:  # noqa: BLE001 - as above
+        except Exception as error:  # noqa: BLE001 - of numbers that Arrow cannot hold, for example
             if end - start == 1:
                 errors[start] = reason(error)
                 return
@@ -92,15 +92,15 @@ def codec_of(options: DecodeOptions) -> Codec:
         ConfigError: The schema cannot be used, or a library is not installed.
     """
     if options.format == "json":
-        from headrace.spark.decode.json_values import json_codec  # noqa: PLC0415 - only what is needed
+        from headrace.spark.decode.json_values import json_codec
 
         codec = json_codec(options.schema)
     elif options.format == "avro":
-        from headrace.spark.decode.avro_values import avro_codec  # noqa: PLC0415 - an extra
+        from headrace.spark.decode.avro_values import avro_codec
 
         codec = avro_codec(options.schema)
     else:
-        from headrace.spark.decode.protobuf_values import protobuf_codec  # noqa: PLC0415 - an extra
+        from headrace.spark.decode.protobuf_values import protobuf_codec
 
         codec = protobuf_codec(options.schema)
     _check_type(codec.column.type)

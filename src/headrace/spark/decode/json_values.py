@@ -94,7 +94,7 @@ def _of(kind: Any, types: _Types) -> tuple[Any, Column]:
         return dict[key, item] | None, Map(Leaf(kind.key_type), items)  # type: ignore[valid-type]  # made here
     if pa.types.is_list(kind):
         element, elements = _of(kind.value_type, types)
-        return list[element] | None, Array(elements)  # type: ignore[valid-type]  # as above
+        return list[element] | None, Array(elements)  # type: ignore[valid-type]  # made here
     if pa.types.is_decimal(kind):
         return Decimal | None, Leaf(kind, _fitting(kind.precision, kind.scale))
     if kind == TIMESTAMP:

@@ -63,7 +63,7 @@ def decoded(batches: Iterable[Any], options: SourceOptions, schema: Any) -> Iter
         def send(batch: Any, errors: Mapping[int, str]) -> None:
             nonlocal letters
             if letters is None:
-                from headrace.spark.decode.letters import DeadLetters  # noqa: PLC0415 - a producer, rarely needed
+                from headrace.spark.decode.letters import DeadLetters
 
                 letters = stack.enter_context(DeadLetters(options))
             letters.send(batch, errors)

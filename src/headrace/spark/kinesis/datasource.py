@@ -30,26 +30,26 @@ class KinesisDataSource(DataSource):
 
     def schema(self) -> str:
         """Return the columns; called once before a read is planned, so wrong options end here."""
-        from headrace.spark.kinesis.columns import spark_schema  # noqa: PLC0415 - see the module's docstring
-        from headrace.spark.kinesis.options import read_options  # noqa: PLC0415 - as above
+        from headrace.spark.kinesis.columns import spark_schema
+        from headrace.spark.kinesis.options import read_options
 
         return spark_schema(read_options(dict(self.options), streaming=None))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the batch reader."""
-        from headrace.spark.kinesis.batch import KinesisBatchReader  # noqa: PLC0415 - see the module's docstring
-        from headrace.spark.kinesis.columns import check_schema  # noqa: PLC0415 - as above
-        from headrace.spark.kinesis.options import read_options  # noqa: PLC0415 - as above
+        from headrace.spark.kinesis.batch import KinesisBatchReader
+        from headrace.spark.kinesis.columns import check_schema
+        from headrace.spark.kinesis.options import read_options
 
         options = read_options(dict(self.options), streaming=False)
         check_schema(schema, options)
         return KinesisBatchReader(options)
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the streaming reader."""
-        from headrace.spark.kinesis.columns import check_schema  # noqa: PLC0415 - see the module's docstring
-        from headrace.spark.kinesis.options import read_options  # noqa: PLC0415 - as above
-        from headrace.spark.kinesis.stream import KinesisStreamReader  # noqa: PLC0415 - as above
+        from headrace.spark.kinesis.columns import check_schema
+        from headrace.spark.kinesis.options import read_options
+        from headrace.spark.kinesis.stream import KinesisStreamReader
 
         try:
             options = read_options(dict(self.options), streaming=True)
@@ -58,20 +58,20 @@ class KinesisDataSource(DataSource):
             return KinesisStreamReader(error)
         return KinesisStreamReader(options)
 
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's signature
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the batch writer."""
-        from headrace.spark.kinesis.sink import KinesisWriter  # noqa: PLC0415 - see the module's docstring
+        from headrace.spark.kinesis.sink import KinesisWriter
 
         if overwrite:
             raise ConfigError('streams cannot be overwritten: use .mode("append")')
         return KinesisWriter(dict(self.options), schema)
 
-    def streamWriter(  # noqa: N802 - Spark's name
+    def streamWriter(
         self,
         schema: StructType,
-        overwrite: bool,  # noqa: ARG002, FBT001 - Spark's; true is output mode complete, which appends, too
+        overwrite: bool,
     ) -> DataSourceStreamWriter:
         """Return the streaming writer."""
-        from headrace.spark.kinesis.sink import KinesisStreamWriter  # noqa: PLC0415 - see the module's docstring
+        from headrace.spark.kinesis.sink import KinesisStreamWriter
 
         return KinesisStreamWriter(dict(self.options), schema)

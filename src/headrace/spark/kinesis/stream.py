@@ -56,29 +56,29 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._planner = Planner(self._options, access())
         return self._planner
 
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+    def initialOffset(self) -> dict[str, Any]:
         """Return the offset before the first round."""
         return self.planner.initial().to_json()
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+    def getDefaultReadLimit(self) -> ReadLimit:
         """Return no limit: those of this source bound the parts of a round, and hold for every trigger."""
         return ReadAllAvailable()
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+    def prepareForTriggerAvailableNow(self) -> None:
         """Fix the end of this run."""
         self.planner.set_target()
 
-    def latestOffset(  # noqa: N802 - Spark's name
+    def latestOffset(
         self,
         start: dict[str, Any],
-        limit: ReadLimit,  # noqa: ARG002 - Spark's signature
+        limit: ReadLimit,
     ) -> dict[str, Any]:
         """Return the offset behind the next round; `start` when there is nothing to read."""
         begin = StreamOffset.from_json(start)
         end = access().run(self.planner.latest(begin))
         return start if end is begin else end.to_json()
 
-    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
+    def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return how far each shard is behind, for progress reports: Kinesis tells nobody a newest position."""
         return {"millisBehindLatest": self.planner.behind_ms}
 

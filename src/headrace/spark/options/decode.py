@@ -59,10 +59,10 @@ def decode_options(reader: OptionReader, column: str = "value") -> DecodeOptions
 
 def _checked(options: DecodeOptions) -> DecodeOptions:
     """Refuse a schema that cannot be used before a task does; put the descriptor in place of its file."""
-    from headrace.spark.decode.codec import codec_of  # noqa: PLC0415 - imports Arrow
+    from headrace.spark.decode.codec import codec_of
 
     if options.format == "protobuf":
-        from headrace.spark.decode.protobuf_values import inline_schema  # noqa: PLC0415 - an extra
+        from headrace.spark.decode.protobuf_values import inline_schema
 
         options = replace(options, schema=inline_schema(options.schema))
     codec_of(options)

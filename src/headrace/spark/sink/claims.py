@@ -53,8 +53,8 @@ def kept_claim(client: BlockingClient, topic: str, name: str) -> OffsetAndMetada
 
 def _records(client: BlockingClient, place: TopicPartition) -> Iterator[Any]:
     """Yield what is committed up to where the log ends now, which others' open transactions may hold up."""
-    from headrace.spark.source.arrow import RangeDecoder  # noqa: PLC0415 - rarely needed
-    from headrace.spark.source.schema import topic_schema  # noqa: PLC0415 - rarely needed
+    from headrace.spark.source.arrow import RangeDecoder
+    from headrace.spark.source.schema import topic_schema
 
     start, end = (client.list_offsets({place: at})[place].offset for at in (EARLIEST, LATEST))
     decoder = RangeDecoder(place, start, end, topic_schema(include_headers=False))

@@ -128,7 +128,7 @@ def rows_by_topic(batch: pa.RecordBatch, topic: str | None, now_ms: int) -> Iter
     if len(topics) == 1:
         yield _rows(batch, topics[0].as_py(), now_ms)
         return
-    from pyarrow import compute  # noqa: PLC0415 - takes longer than a batch of thousands of rows
+    from pyarrow import compute
 
     for name in topics.to_pylist():
         yield _rows(batch.filter(compute.equal(column, name)), name, now_ms)

@@ -32,7 +32,7 @@ class HeadraceStreamWriter(DataSourceStreamArrowWriter):
     def commit(
         self,
         messages: list[WriterCommitMessage | None],
-        batchId: int,  # noqa: N803, ARG002 - Spark's signature
+        batchId: int,
     ) -> None:
         """Commit what all tasks of a micro-batch have written."""
         self._rows.commit(messages)
@@ -40,7 +40,7 @@ class HeadraceStreamWriter(DataSourceStreamArrowWriter):
     def abort(
         self,
         messages: list[WriterCommitMessage | None],
-        batchId: int,  # noqa: N803, ARG002 - Spark's signature
+        batchId: int,
     ) -> None:
         """Have it taken for never written."""
         self._rows.abort(messages)

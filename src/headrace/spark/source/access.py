@@ -24,7 +24,7 @@ def source_client(options: SourceOptions) -> SourceClient:
     client.reach()
     if options.history is None:
         return client
-    from headrace.spark.archive.history import History, HistoryClient  # noqa: PLC0415 - needs the extra `archive`
+    from headrace.spark.archive.history import History, HistoryClient
 
     return HistoryClient(client, History(options.history))
 
@@ -41,7 +41,7 @@ def pieces(
     """
     if options.history is None:
         return ranges
-    from headrace.spark.archive.history import HistoryClient  # noqa: PLC0415 - as above
+    from headrace.spark.archive.history import HistoryClient
 
     assert isinstance(client, HistoryClient)
     lost = client.lost(ranges) if options.fail_on_data_loss else None
@@ -56,6 +56,6 @@ def read(task: ReadTask, options: SourceOptions) -> Iterator[Any]:
     client = shared_client(options.client)
     if options.history is None:
         return read_task(client, task, options)
-    from headrace.spark.archive.history import read_history, shared_history  # noqa: PLC0415 - as above
+    from headrace.spark.archive.history import read_history, shared_history
 
     return read_history(client, shared_history(options.history), task, options)

@@ -57,11 +57,11 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._planner = StreamPlanner(source_client(self._options), self._options)
         return self._planner
 
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+    def initialOffset(self) -> dict[str, Any]:
         """Return where the query starts."""
         return self.planner.initial().to_json()
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+    def getDefaultReadLimit(self) -> ReadLimit:
         """Return one of the limits: Spark has none for several, and hands it back unless all is to be read."""
         options = self._options
         if options.max_offsets_per_trigger is not None:
@@ -72,17 +72,17 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMinRows(options.min_offsets_per_trigger)
         return ReadAllAvailable()
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+    def prepareForTriggerAvailableNow(self) -> None:
         """Fix the end of this run."""
         self.planner.set_target()
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return the end of the next batch; `start` when there is nothing new."""
         begin = StreamOffsets.from_json(start)
         end = self.planner.latest(begin, limited=not isinstance(limit, ReadAllAvailable))
         return start if end is begin else end.to_json()
 
-    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
+    def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return the next offsets of all partitions, so that progress reports show how far behind the query is."""
         heads = self.planner.heads()
         return None if heads is None else positions_to_json(heads)

@@ -135,7 +135,7 @@ class FakeAws:
         if self._server is not None:
             raise ConfigError("the fake of AWS runs already")
         try:
-            from headrace.testing.kinesis.server import Server  # noqa: PLC0415 - aiohttp is optional
+            from headrace.testing.kinesis.server import Server
         except ModuleNotFoundError as error:
             raise ConfigError(
                 "the fake of AWS needs aiohttp: pip install 'headrace[kinesis]'"

@@ -172,7 +172,7 @@ def test_a_batch_that_is_committed_again_changes_nothing_and_that_of_another_is_
 
 
 def test_the_state_survives_a_log_that_is_cleaned(tmp_path: Path) -> None:
-    from deltalake import DeltaTable  # noqa: PLC0415 - takes a second
+    from deltalake import DeltaTable
 
     world = World(tmp_path, max_offsets=3)
     world.cluster.grow("flights", 0, 7)
@@ -304,7 +304,7 @@ def test_a_table_of_other_columns_or_another_name_is_refused(tmp_path: Path) -> 
 
 
 def test_a_table_whose_making_was_killed_is_made(tmp_path: Path) -> None:
-    from headrace.spark.archive.iceberg import CATALOG, _catalog  # noqa: PLC0415 - takes a second
+    from headrace.spark.archive.iceberg import CATALOG, _catalog
 
     (tmp_path / "iceberg").mkdir()
     root = tmp_path / "iceberg"
@@ -329,7 +329,7 @@ def test_two_tables_of_one_last_name_tell_two_groups(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_archivers_that_make_one_table_at_once_all_have_it(kind: str, tmp_path: Path) -> None:
-    from deltalake import DeltaTable  # noqa: PLC0415 - takes a second
+    from deltalake import DeltaTable
 
     for number in range(3):
         ready = threading.Barrier(3)

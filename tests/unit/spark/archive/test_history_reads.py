@@ -264,7 +264,7 @@ def test_archives_that_cannot_be_history_are_refused(tmp_path: Path) -> None:
 
 
 def test_tables_that_another_program_rewrites_are_refused(delta_world: World) -> None:
-    from deltalake import DeltaTable  # noqa: PLC0415 - takes a second
+    from deltalake import DeltaTable
 
     DeltaTable(str(delta_world.root)).optimize.compact()
     with pytest.raises(ConfigError, match="files of another program"):
@@ -272,7 +272,7 @@ def test_tables_that_another_program_rewrites_are_refused(delta_world: World) ->
 
 
 def test_paths_sort_by_offset() -> None:
-    from headrace.spark.archive.files import Source, parse_path  # noqa: PLC0415 - of this test
+    from headrace.spark.archive.files import Source, parse_path
 
     source = Source("_flights.of-2013", "", 3)
     path = file_path(source, 7, 1_000_000_000_000)

@@ -129,7 +129,7 @@ def _updated(
     changed = {name: value for name, value in given.items() if value is not None}
     if request.subscribed_topic_regex is not None or joining:
         changed["regex"] = request.subscribed_topic_regex or None
-    updated: MemberMetadata = member._replace(classic=None, **changed)  # type: ignore[arg-type]  # by field, as above
+    updated: MemberMetadata = member._replace(classic=None, **changed)  # type: ignore[arg-type]  # names of fields
     return updated
 
 
