@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tools import check_prose
+
 ROOT = Path(__file__).resolve().parents[2]
 GENERATED = "src/headrace/protocol/messages/"
 LINE_LIMIT = 120
@@ -96,6 +98,17 @@ def test_every_suppression_has_a_reason() -> None:
                 reason = match["rest"].strip(" -#") if match else "none needed"
                 if len(reason) < 8 or re.search(r"\b(as|see) (above|below)\b|likewise", reason):
                     yield f"{relative(path)}:{number}: a suppression without a reason behind it"
+
+    problems(found())
+
+
+def test_prose_follows_the_style_guide() -> None:
+    allowed = check_prose.exceptions()
+
+    def found() -> Iterator[str]:
+        for problem in check_prose.problems():
+            if problem.directory not in allowed:
+                yield f"{problem} (CONTRIBUTING.md, Prose)"
 
     problems(found())
 

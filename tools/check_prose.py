@@ -1,0 +1,172 @@
+"""Check docstrings, comments, messages, test names and Markdown against the prose rules of CONTRIBUTING.md.
+
+    python tools/check_prose.py                      the number of problems in each directory
+    python tools/check_prose.py src/headrace/cli     every problem below a directory, or in a file
+    python tools/check_prose.py --update             take directories without problems off the list of exceptions
+
+`tests/unit/test_tidy.py` runs the same check. It skips the directories listed in `tools/prose_exceptions.txt`.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+EXCEPTIONS = ROOT / "tools/prose_exceptions.txt"
+MARKDOWN_LINE_LIMIT = 160
+LEAST_WORDS = 4
+
+UNCHECKED = (
+    "src/headrace/protocol/messages/",
+    "benchmarks/results/",
+    "tools/check_prose.py",
+    "CONTRIBUTING.md",
+)
+"""Prefixes of paths that are not checked: generated files, and the two files that quote the banned words."""
+
+FRAGMENT = re.compile(
+    r"(Of|Those|That|What|Why|Who|Whose|By|From|In which|Likewise|As|The same|The one|The ones)\b"
+)
+"""The first words of a docstring that is a noun fragment."""
+
+BANNED = {
+    r"\bstor(y|ies)\b": "a scenario, or a simulation run",
+    r"\bjudge[sd]?\b": "a checker",
+    r"\bverdicts?\b": "a result, or an outcome",
+    r"\btwins?\b": "the asyncio client, the blocking client",
+    r"\bwhoever\b": "name the actor",
+    r"\btold\b": "reports, returns, logs, raises, notifies",
+    r"\basks? nobody\b": "without authentication",
+    r"\bwho they are\b|\bwho is on (a|the) connection\b": "the authenticated principal",
+    r"\bshuts? out\b|\bshutting out\b": "fenced",
+    r"\bunder way\b|\bon (its|their) way\b": "in flight, or running",
+    r"\blikewise\b": "repeat the fact",
+    r"\bbookmarks?\b": "a committed offset",
+    r"\bwaiting room\b": "the purgatory",
+    r"\bmend(s|ed|ing)?\b": "repair, correct",
+}
+"""Patterns of banned words, and what to write instead."""
+_BANNED = re.compile(
+    "|".join(f"(?P<b{n}>{pattern})" for n, pattern in enumerate(BANNED)), re.IGNORECASE
+)
+_INSTEAD = list(BANNED.values())
+
+
+class Problem(NamedTuple):
+    """A place in a file that breaks a rule of prose."""
+
+    path: str
+    line: int
+    text: str
+    """What the rule is, with the words in question."""
+
+    @property
+    def directory(self) -> str:
+        return self.path.rpartition("/")[0] or "."
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.text}"
+
+
+def problems(*below: str) -> Iterator[Problem]:
+    """Yield the problems of all tracked files, or of those below the given directories and files."""
+    for path in _tracked():
+        inside = not below or any(f"{path}/".startswith(f"{each.rstrip('/')}/") for each in below)
+        if inside and not path.startswith(UNCHECKED):
+            text = (ROOT / path).read_text()
+            found = _in_python(text) if path.endswith(".py") else _in_markdown(text)
+            for line, problem in found:
+                yield Problem(path, line, problem)
+
+
+def exceptions() -> set[str]:
+    """Return the directories in which problems are allowed for now."""
+    return set(EXCEPTIONS.read_text().split()) if EXCEPTIONS.exists() else set()
+
+
+def _tracked() -> list[str]:
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.py", "*.md"]
+    listing = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return [path for path in sorted(listing.stdout.splitlines()) if (ROOT / path).is_file()]
+
+
+def _in_python(source: str) -> Iterator[tuple[int, str]]:
+    tree = ast.parse(source)
+    for line, docstring in _docstrings(tree):
+        yield from _of_docstring(line, docstring)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
+            yield from _banned(node.value, node.lineno)
+        elif isinstance(node, _FUNCTIONS) and node.name.startswith("test_"):
+            yield from _banned(node.name.replace("_", " "), node.lineno)
+    for number, line in enumerate(source.splitlines(), 1):
+        if "# " in line and (comment := re.search(r"(?:^\s*|\s\s)# (.*)", line)):
+            yield from _banned(comment[1], number)
+
+
+def _docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield the line and text of each string that stands alone: docstrings, and those of attributes."""
+    for node in ast.walk(tree):
+        for statement in node.body if isinstance(node, _BODIES) else ():
+            if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+                text = statement.value.value
+                if isinstance(text, str):
+                    yield statement.lineno, text
+
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_BODIES = (ast.Module, ast.ClassDef, *_FUNCTIONS)
+
+
+def _of_docstring(line: int, text: str) -> Iterator[tuple[int, str]]:
+    words = text.split()
+    if len(words) < LEAST_WORDS:
+        yield line, f"a docstring of fewer than {LEAST_WORDS} words: {' '.join(words)!r}"
+    elif FRAGMENT.match(text.lstrip()):
+        yield line, f"a docstring that opens with a fragment: {' '.join(words[:6])!r}"
+
+
+def _banned(text: str, line: int) -> Iterator[tuple[int, str]]:
+    for match in _BANNED.finditer(text):
+        instead = _INSTEAD[int((match.lastgroup or "b0")[1:])]
+        found = line + text.count("\n", 0, match.start())
+        yield found, f"{match[0]!r} is not used here; instead: {instead}"
+
+
+def _in_markdown(text: str) -> Iterator[tuple[int, str]]:
+    fenced = False
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.lstrip().startswith("```"):
+            fenced = not fenced
+        elif not fenced:
+            if len(line) > MARKDOWN_LINE_LIMIT and not line.lstrip().startswith("|"):
+                yield number, f"{len(line)} characters, the limit is {MARKDOWN_LINE_LIMIT}"
+            yield from _banned(re.sub(r"`[^`]*`", "", line), number)
+
+
+def main(arguments: list[str]) -> int:
+    """Print problems, or their number in each directory; return the exit code."""
+    if arguments and arguments != ["--update"]:
+        found = list(problems(*arguments))
+        print("\n".join(map(str, found)))
+        return 1 if found else 0
+    counts = Counter(problem.directory for problem in problems())
+    if arguments:
+        EXCEPTIONS.write_text("".join(f"{each}\n" for each in sorted(exceptions() & set(counts))))
+        return 0
+    for directory, count in sorted(counts.items()):
+        allowed = "" if directory in exceptions() else "  not allowed"
+        print(f"{count:6}  {directory}{allowed}")
+    print(f"{counts.total():6}  in all")
+    return 1 if set(counts) - exceptions() else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
