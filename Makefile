@@ -97,7 +97,7 @@ fuzz:  ## damaged messages, batches and files for FUZZ_SECONDS (300), then expen
 	$(BIN)/python -m tests.cost --thorough
 	$(BIN)/python -m tests.cost --thorough --requests-only --admin
 
-bench:  ## measure against Apache Kafka on this machine (twenty minutes); ARGS=--page rewrites docs/performance.md
+bench:  ## measure against Apache Kafka on this machine (twenty minutes); ARGS=--page rewrites docs/reports/performance.md
 	@$(PYTHON) tools/prepare.py test
 	$(BIN)/python -m benchmarks.macro.compare_kafka $(ARGS)
 

@@ -1,4 +1,4 @@
-"""Write `docs/broker-options.md` from the declarations of the options; `--check` only compares."""
+"""Write `docs/reference/broker-options.md` from the declarations of the options; `--check` only compares."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headrace.config.broker import BROKER_ALIASES, BROKER_OPTIONS, BrokerConfig
 from headrace.config.foreign import ACCEPTED, KAFKA_VERSION, REFUSED
 from headrace.config.options import OptionType, render_value
 
-TARGET = Path(__file__).resolve().parent.parent / "docs" / "broker-options.md"
+TARGET = Path(__file__).resolve().parent.parent / "docs" / "reference" / "broker-options.md"
 HEAD = f"""\
 # Options of a broker
 
@@ -78,7 +78,9 @@ def main() -> None:
     if "--check" not in sys.argv:
         TARGET.write_text(page())
     elif TARGET.read_text() != page():
-        sys.exit("docs/broker-options.md is out of date: run tools/generate_broker_options.py")
+        sys.exit(
+            "docs/reference/broker-options.md is out of date: run tools/generate_broker_options.py"
+        )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Write `docs/protocol-support.md` from the registry of handlers and their docstrings; `--check` only compares."""
+"""Write `docs/reference/protocol-support.md` from the handlers and their docstrings; `--check` only compares."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.broker.access.authorization_rules import RULES
 from headrace.broker.handlers import REGISTRY
 from headrace.protocol.api_keys import ApiKey
 
-TARGET = Path(__file__).resolve().parent.parent / "docs" / "protocol-support.md"
+TARGET = Path(__file__).resolve().parent.parent / "docs" / "reference" / "protocol-support.md"
 WIDTH = 118
 SECTIONS = ("Behaviour", "Not implemented", "Versions")
 HEAD = """\

@@ -1,4 +1,4 @@
-"""Writes the tables of docs/client-performance.md from a run's JSON file, so that the page says what was measured.
+"""Write the tables of docs/reports/client-performance.md from the JSON file of a run.
 
     python -m benchmarks.macro.client_page [benchmarks/results/clients-DATE-COMMIT.json]
 
@@ -91,7 +91,7 @@ def _body(results: Results, _: str, extremes: bool) -> list[str]:  # noqa: FBT00
 
 
 SHOWN = Measured("Python clients", _where, _body)
-PAGE = SHOWN.page(ROOT / "docs" / "client-performance.md")
+PAGE = SHOWN.page(ROOT / "docs" / "reports" / "client-performance.md")
 
 
 if __name__ == "__main__":

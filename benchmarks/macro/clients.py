@@ -4,7 +4,8 @@
 
 Every load runs in a process of its own, clients in an order that turns with each round. The result is a table of
 medians with their extremes, and a JSON file with every single value; `--page` writes the tables of
-docs/client-performance.md too. PYTHON is the interpreter of an environment that has FastStream and Quix Streams,
+docs/reports/client-performance.md too. PYTHON is the interpreter of an environment that has FastStream and
+Quix Streams,
 which the project itself does not need. Headrace's clients are measured without its accelerator, and with `--accel` in
 rows of their own with it too.
 """

@@ -161,7 +161,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--preset", choices=tuple(PRESETS), action="append", help="only this one")
     parser.add_argument("--rows", choices=tuple(PARTS), action="append", help="only this part")
     parser.add_argument(
-        "--page", action="store_true", help="write docs/performance.md from the results as well"
+        "--page",
+        action="store_true",
+        help="write docs/reports/performance.md from the results as well",
     )
     parser.add_argument("--output", type=Path, default=RESULTS, help="where the results go")
     return parser.parse_args()

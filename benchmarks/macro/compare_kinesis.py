@@ -4,7 +4,8 @@
 
 PYTHON is the interpreter of an environment that has `async-kinesis[dynamodb]`, which pins an aiobotocore of its own.
 Each consumer is a process. Both are told that a lease lasts ten seconds; everything else is as their libraries have it.
-The result is a table of medians with their extremes, and a JSON file; `--page` writes docs/kinesis-performance.md too.
+The result is a table of medians with their extremes, and a JSON file; `--page` writes
+docs/reports/kinesis-performance.md too.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ TRANSACTIONS_MS = (10, 100, 1_000)
 REBALANCES_IN = (
     "os"  # the preset: nothing in them waits for a disk but a few records of the coordinator
 )
-PAGE = MarkedPage(ROOT / "docs" / "delivery-performance.md", page.tables)
+PAGE = MarkedPage(ROOT / "docs" / "reports" / "delivery-performance.md", page.tables)
 
 
 def make_server(target: str, preset: str, directory: Path) -> Server:
@@ -150,7 +150,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="short loads, for a first look")
     parser.add_argument("--preset", choices=tuple(PRESETS), action="append", help="only this one")
     parser.add_argument(
-        "--page", action="store_true", help="write docs/delivery-performance.md as well"
+        "--page", action="store_true", help="write docs/reports/delivery-performance.md as well"
     )
     parser.add_argument("--output", type=Path, default=RESULTS, help="where the results go")
     arguments = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Writes the tables of docs/kinesis-performance.md from a run's JSON file, so that the page says what was measured.
+"""Write the tables of docs/reports/kinesis-performance.md from the JSON file of a run.
 
 python -m benchmarks.macro.kinesis_page [benchmarks/results/kinesis-DATE-COMMIT.json]
 """
@@ -40,7 +40,7 @@ def _where(facts: Mapping[str, Any]) -> list[str]:
 
 
 SHOWN: Final = Measured("Consumers of Kinesis", _where, _rows)
-PAGE: Final = SHOWN.page(ROOT / "docs" / "kinesis-performance.md")
+PAGE: Final = SHOWN.page(ROOT / "docs" / "reports" / "kinesis-performance.md")
 
 
 if __name__ == "__main__":

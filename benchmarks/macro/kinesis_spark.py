@@ -5,7 +5,7 @@
 The fake, a process of its own without AWS's limits on writes, shares the cores with Spark; what it uses is not counted.
 Reads keep to the 2 MiB a second that a shard gives. Before a part is measured, its first load has run once, smaller.
 The result is a table of medians with their extremes, and a JSON file; `--page` writes the section of
-docs/spark-kinesis.md too.
+docs/guides/spark-kinesis.md too.
 """
 
 from __future__ import annotations
@@ -243,7 +243,7 @@ def _rows(results: Results, _: str, extremes: bool) -> list[str]:  # noqa: FBT00
 
 
 SHOWN: Final = Measured("Spark over Kinesis", _where, _rows)
-PAGE: Final = SHOWN.page(ROOT / "docs" / "spark-kinesis.md")
+PAGE: Final = SHOWN.page(ROOT / "docs" / "guides" / "spark-kinesis.md")
 
 
 if __name__ == "__main__":

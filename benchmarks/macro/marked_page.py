@@ -19,7 +19,7 @@ from benchmarks.macro.report import Results
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
-_SOURCE = re.compile(r"\(\.\./benchmarks/results/([^)]+)\.md\)")
+_SOURCE = re.compile(r"\(\.\./\.\./benchmarks/results/([^)]+)\.md\)")
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Measured:
 
     def tables(self, name: str, facts: Mapping[str, Any]) -> str:
         """What stands between the marks of a page."""
-        every = f"[the results](../benchmarks/results/{name}.md)"
+        every = f"[the results](../../benchmarks/results/{name}.md)"
         lines = [*self.where(facts), f"Medians; the least and the most of each are in {every}.", ""]
         return "\n".join([*lines, *self._body(facts, "###", extremes=False)])
 

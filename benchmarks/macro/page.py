@@ -1,4 +1,4 @@
-"""Writes the tables of docs/performance.md from a run's JSON file, so that the page says what was measured.
+"""Writes the tables of docs/reports/performance.md from a run's JSON file, so that the page says what was measured.
 
     python -m benchmarks.macro.page [benchmarks/results/DATE-COMMIT.json]
 
@@ -106,7 +106,7 @@ def tables(name: str, facts: Mapping[str, Any]) -> str:
     results = Results.from_json(facts)
     presets = list(dict.fromkeys(row.preset for row in results.rows))
     where, how = header(facts)
-    every = f"[the results](../benchmarks/results/{name}.md)"
+    every = f"[the results](../../benchmarks/results/{name}.md)"
     lines = [
         f"Headrace {facts['commit']} and Apache Kafka {facts['kafka']}, {facts['date']}. {where}",
         f"{how} Medians; the least and the most of each are in {every}.",
@@ -128,7 +128,7 @@ def tables(name: str, facts: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-PAGE = MarkedPage(ROOT / "docs" / "performance.md", tables)
+PAGE = MarkedPage(ROOT / "docs" / "reports" / "performance.md", tables)
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ AUTHORIZER = {
     "super.users": "User:ANONYMOUS",
 }
 TOPIC_PREFIX = "secure-"
-PAGE = MarkedPage(ROOT / "docs" / "security-performance.md", page.tables)
+PAGE = MarkedPage(ROOT / "docs" / "reports" / "security-performance.md", page.tables)
 
 
 @dataclass(frozen=True)
@@ -238,7 +238,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="small loads, for a first look")
     parser.add_argument(
-        "--page", action="store_true", help="write docs/security-performance.md as well"
+        "--page", action="store_true", help="write docs/reports/security-performance.md as well"
     )
     parser.add_argument("--output", type=Path, default=RESULTS, help="where the results go")
     arguments = parser.parse_args()

@@ -89,7 +89,7 @@ def _arguments() -> argparse.Namespace:
         help="a setting of Spark, beside those of spark_session.py",
     )
     parser.add_argument(
-        "--page", action="store_true", help="write docs/spark-performance.md as well"
+        "--page", action="store_true", help="write docs/reports/spark-performance.md as well"
     )
     parser.add_argument("--output", type=Path, default=RESULTS, help="where the results go")
     arguments = parser.parse_args()

@@ -1,4 +1,4 @@
-"""The report of `benchmarks.macro.spark`, and the tables of docs/spark-performance.md, from a run's JSON file.
+"""The report of `benchmarks.macro.spark`, and the tables of docs/reports/spark-performance.md, from a run's JSON file.
 
     python -m benchmarks.macro.spark_page [benchmarks/results/spark-DATE-COMMIT.json]
 
@@ -123,7 +123,7 @@ def _body(results: Results, heading: str, extremes: bool) -> list[str]:  # noqa:
 
 
 SHOWN = Measured("Spark beside its own Kafka connector", _where, _body)
-PAGE = SHOWN.page(ROOT / "docs" / "spark-performance.md")
+PAGE = SHOWN.page(ROOT / "docs" / "reports" / "spark-performance.md")
 
 
 if __name__ == "__main__":

@@ -58,7 +58,7 @@ def microseconds(options: DecodeOptions, value: bytes) -> float:
 
 
 def main() -> None:
-    """Print the rows of the table in docs/decoding.md."""
+    """Print the rows of the table in docs/guides/decoding.md."""
     avro = io.BytesIO()
     fastavro.schemaless_writer(avro, fastavro.parse_schema(AVRO), FLIGHT)
     message = type_pb2.Field(name="carrier", number=1, json_name="JFK", type_url="LAX", packed=True)

@@ -146,7 +146,7 @@ async def calls(client: AwsClient) -> tuple[float, float, float]:
 
 
 def main() -> None:
-    """Print the rows of the tables in docs/kinesis-reading.md."""
+    """Print the rows of the tables in docs/guides/kinesis-reading.md."""
     empty = asyncio.run(measured(answer(0, 0)))
     print(
         f"a call without records, CPU ms: botocore {empty[0] / 1000:.2f}, ours {empty[1] / 1000:.2f}"

@@ -2,7 +2,8 @@
 
     python benchmarks/micro/storage.py [--directory DIR]
 
-Best of several rounds, as the machine is shared. `own` is the list of batches that docs/embedded.md shows, with an
+Best of several rounds, as the machine is shared. `own` is the list of batches that docs/guides/embedded.md
+shows, with an
 index of where they begin. Files are written to the page cache; nobody syncs here.
 """
 

@@ -1,4 +1,4 @@
-"""Network silence: see docs/chaos.md. No partition has two owners at one time, and everything is handled in the end.
+"""Network silence: see docs/reports/chaos.md. No partition has two owners at a time, and all records are handled.
 
 HEADRACE_CHAOS_SECONDS adds rounds with random silences; HEADRACE_CHAOS_SEED repeats them.
 """

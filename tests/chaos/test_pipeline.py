@@ -1,4 +1,4 @@
-"""Exactly once under chaos: see docs/chaos.md.
+"""Exactly once under chaos: see docs/reports/chaos.md.
 
 HEADRACE_CHAOS_SECONDS is how long the faults of all runs go on together; without it two runs take 28 seconds.
 HEADRACE_CHAOS_SEED repeats a run's faults.

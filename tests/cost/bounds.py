@@ -1,6 +1,6 @@
 """What a request may cost: a row for each API that the broker answers, and for each way in which a field can be large.
 
-`docs/limits.md` says the same to users. An API without a row, and a field without one in `fields.py`, fail
+`docs/reference/limits.md` says the same to users. An API without a row, and a field without one in `fields.py`, fail
 `test_bounds.py`: who adds one says here what bounds it.
 """
 

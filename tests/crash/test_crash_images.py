@@ -3,7 +3,7 @@
 `make crash` looks at thousands of images, the tests at about a hundred. HEADRACE_CRASH_CHAINS and
 HEADRACE_CRASH_IMAGES (of each of the three lives of a chain) set the numbers, HEADRACE_CRASH_SEED the first seed.
 Chains of an odd seed have two log directories.
-What is proved and what is not stands in docs/crash-testing.md.
+What is proved and what is not stands in docs/reports/crash-testing.md.
 """
 
 from __future__ import annotations

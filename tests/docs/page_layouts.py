@@ -1,4 +1,4 @@
-"""Reads the layouts of docs/client-protocol.md and decodes bytes by them, as a reader of the page would.
+"""Reads the layouts of docs/reference/client-protocol.md and decodes bytes by them, as a reader of the page would.
 
 A layout is a title and one line a field, indented below the array that it belongs to. Nothing of Headrace is used
 here: the page alone has to be enough.

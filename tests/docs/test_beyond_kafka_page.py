@@ -1,4 +1,4 @@
-"""docs/beyond-kafka.md tells the truth: its programs run, and its options and headers are those that there are."""
+"""The programs of docs/guides/beyond-kafka.md run; the page has every option and header."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headrace.records import directives
 from tests.docs.console import run_shell, steps, users_environment
 from tests.fixtures.processes import ServerProcess
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "beyond-kafka.md").read_text()
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "guides" / "beyond-kafka.md").read_text()
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
@@ -20,7 +20,7 @@ def test_the_programs_of_the_page_run(tmp_path, monkeypatch) -> None:
     blocks = BLOCK.findall(PAGE)
     assert blocks
     for block in blocks:
-        exec(compile(block, "docs/beyond-kafka.md", "exec"), {"__name__": "beyond"})
+        exec(compile(block, "docs/guides/beyond-kafka.md", "exec"), {"__name__": "beyond"})
 
 
 def test_the_commands_print_what_the_page_shows(tmp_path) -> None:

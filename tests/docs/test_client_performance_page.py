@@ -1,4 +1,4 @@
-"""docs/client-performance.md shows what was measured: its tables are those of the run that it names."""
+"""docs/reports/client-performance.md shows what was measured: its tables are those of the run that it names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/client-protocol.md cannot lie: its layouts are the schemas', its examples what the codec writes."""
+"""docs/reference/client-protocol.md cannot lie: its layouts are the schemas', its examples what the codec writes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.docs.page_layouts import Field, blocks, parse_layout, render
 from tools.message_schema import FieldSchema, parse_schema
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "client-protocol.md").read_text()
+PAGE = (ROOT / "docs" / "reference" / "client-protocol.md").read_text()
 TITLE = re.compile(r"(\w+) (request|response), key (\d+), version (\d+)")
 LAYOUTS = {title: parse_layout(text) for title, text in blocks(PAGE, "layout").items()}
 EXAMPLES = blocks(PAGE, "hex")
@@ -346,7 +346,7 @@ def test_versions_of_the_page_are_those_of_the_layouts_and_served() -> None:
     titles = [match for match in map(TITLE.fullmatch, LAYOUTS) if match]
     told = re.findall(r"(\w+) \| (\d+) \| (\d+) \|", PAGE.split("## 3.")[1].split("```")[0])
     assert set(told) == {match.group(1, 3, 4) for match in titles}
-    support = (ROOT / "docs" / "protocol-support.md").read_text()
+    support = (ROOT / "docs" / "reference" / "protocol-support.md").read_text()
     for api, key, version in told:
         [(low, high)] = re.findall(
             rf"^\| {key} \| \[{api}\].* (\d+)-(\d+) \|$", support, re.MULTILINE

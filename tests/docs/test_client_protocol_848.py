@@ -1,4 +1,4 @@
-"""docs/client-protocol.md on KIP-848: its layouts are the schemas', its examples what the codec writes."""
+"""docs/reference/client-protocol.md on KIP-848: its layouts are the schemas', its examples what the codec writes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.docs.page_layouts import NUMBERS, Field, Walk, parse_layout
 from tools.message_schema import FieldSchema, parse_schema
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "client-protocol.md").read_text()
+PAGE = (ROOT / "docs" / "reference" / "client-protocol.md").read_text()
 TITLE = re.compile(r"(\w+) (request|response), key (\d+), version (\d+)")
 BLOCK = re.compile(r"^```(flexible|bytes)\n([^\n]+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LAYOUTS = {

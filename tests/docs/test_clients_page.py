@@ -1,4 +1,4 @@
-"""docs/clients.md: every line of the table of wrong uses raises what it says, and the client goes on afterwards."""
+"""Every row of the table of wrong uses in docs/guides/clients.md raises what it says; the client works afterwards."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import headrace
 from headrace import TopicPartition, errors
 from tests.fixtures.processes import running_server
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "clients.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "clients.md"
 LINE = re.compile(r"^\| ([^|]+) \| `([^|]+)` \| (\w+Error) \| ([^|]+) \|$", re.MULTILINE)
 LINES = {what: (code, kind, text) for what, code, kind, text in LINE.findall(PAGE.read_text())}
 OPTIONS: dict[str, Any] = {"group": "g", "auto_offset_reset": "earliest"}
@@ -159,7 +159,10 @@ def test_a_callback_that_takes_the_senders_lock_waits_for_itself_unless_it_is_an
 def test_the_program_with_records_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
     section = PAGE.read_text().partition("## Records and their types")[2].partition("\n## ")[0]
     (program,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
-    exec(compile(program, "docs/clients.md", "exec", dont_inherit=True), {"__name__": "orders"})
+    exec(
+        compile(program, "docs/guides/clients.md", "exec", dont_inherit=True),
+        {"__name__": "orders"},
+    )
     assert capsys.readouterr().out.strip() == program.partition("it printed: ")[2].strip()
 
 
@@ -185,7 +188,7 @@ def test_the_program_with_transactions_of_others_finds_an_open_one(
             producer.send("t", b"half").result(30)
             program = program.replace('"localhost:9092"', repr(broker.listen()))
             program = program.replace("longer_than_ms=900_000", "longer_than_ms=None")
-            exec(compile(program, "docs/clients.md", "exec", dont_inherit=True), {})
+            exec(compile(program, "docs/guides/clients.md", "exec", dont_inherit=True), {})
     told = capsys.readouterr().out
     assert "TransactionDescription(transactional_id='x', state='Ongoing'" in told
     assert "LogDirDescription(" in told
@@ -223,7 +226,7 @@ def test_the_program_with_transactions_handles_records_of_an_aborted_one_again()
         program = program.replace('"localhost:9092"', repr(broker.listen()))
         try:
             with pytest.raises(EnoughError):
-                exec(compile(program, "docs/clients.md", "exec", dont_inherit=True), names)
+                exec(compile(program, "docs/guides/clients.md", "exec", dont_inherit=True), names)
             found = [record.value for record in broker.read("invoices", 0, 0)]
             assert found == [b"invoice 1", b"invoice 2"]
             committed = names["consumer"].committed()

@@ -1,4 +1,4 @@
-"""docs/clients.md: the table of the asyncio API is the API, and the program beside it prints what it says."""
+"""docs/guides/clients.md: the table of the asyncio API is the API, and the program beside it prints what it says."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from headrace import aio
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "clients.md").read_text()
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "guides" / "clients.md").read_text()
 SECTION = PAGE.partition("## The clients for asyncio")[2].partition("\n## ")[0]
 ROW = re.compile(r"^\| `(\w+)` \| (.*?) \| (.*?) \| (.*?) \|$", re.MULTILINE)
 CLIENTS = {"Consumer": aio.Consumer, "Producer": aio.Producer, "Admin": aio.Admin}
@@ -43,5 +43,7 @@ def test_the_text_names_what_the_rule_excepts() -> None:
 
 def test_the_program_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
     (program,) = re.findall(r"```python\n(.*?)```", SECTION, re.DOTALL)
-    exec(compile(program, "docs/clients.md", "exec", dont_inherit=True), {"__name__": "page"})
+    exec(
+        compile(program, "docs/guides/clients.md", "exec", dont_inherit=True), {"__name__": "page"}
+    )
     assert capsys.readouterr().out.splitlines() == re.findall(r"print\(.*\)  # (.*)", program)

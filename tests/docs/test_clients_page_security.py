@@ -1,4 +1,4 @@
-"""docs/clients.md: the programs of the section on TLS and SASL run against a broker that insists on them."""
+"""docs/guides/clients.md: the programs of the section on TLS and SASL run against a broker that insists on them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.fixtures.certificates import make_certificates
 from tests.fixtures.secured_headrace import SecuredHeadrace
 from tests.fixtures.secured_kafka import PASSWORD
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "clients.md").read_text()
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "guides" / "clients.md").read_text()
 SECTION = PAGE.partition("## A broker that wants to know who you are")[2].partition("\n## ")[0]
 PROGRAMS = re.findall(r"```python\n(.*?)```", SECTION, re.DOTALL)
 ADDRESS = re.compile(r"broker:\d+")
@@ -36,7 +36,7 @@ def test_the_programs_run(
         assert len(PROGRAMS) == 5
         for written in PROGRAMS:
             program = ADDRESS.sub(lambda found: server.bootstraps[LISTENERS[found[0]]], written)
-            exec(compile(program, "docs/clients.md", "exec"), {"ask_issuer": ask_issuer})
+            exec(compile(program, "docs/guides/clients.md", "exec"), {"ask_issuer": ask_issuer})
     finally:
         server.stop()
     assert capsys.readouterr().out.splitlines() == [

@@ -1,4 +1,4 @@
-"""docs/command-line.md: what it shows is run, in order, as a user types it."""
+"""docs/guides/command-line.md: what it shows is run, in order, as a user types it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.cli import main
 from headrace.testing import Broker
 from tests.docs.console import run_shell, steps, users_environment
 
-PAGE = (Path(__file__).parents[2] / "docs" / "command-line.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "guides" / "command-line.md").read_text()
 
 
 def test_every_command_of_the_page_works(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""docs/embedded.md tells the truth: its code is run, in order, and prints what it says; so do the examples."""
+"""docs/guides/embedded.md tells the truth: its code is run, in order, and prints what it says; so do the examples."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ EXAMPLES = sorted((ROOT / "examples").glob("embedded_*.py"))
 
 def test_the_page(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
-    blocks = BLOCK.findall((ROOT / "docs" / "embedded.md").read_text())
+    blocks = BLOCK.findall((ROOT / "docs" / "guides" / "embedded.md").read_text())
     assert len(blocks) > 8
     names: dict[str, object] = {"__name__": "embedded"}
     for block in blocks:
-        exec(compile(block, "docs/embedded.md", "exec"), names)
+        exec(compile(block, "docs/guides/embedded.md", "exec"), names)
         expected = [first or second for first, second in PRINTED.findall(block)]
         assert capsys.readouterr().out.splitlines() == expected, block
 

@@ -1,4 +1,4 @@
-"""docs/groups.md tells the truth: its programs run in order, and its commands print what it shows."""
+"""docs/guides/groups.md tells the truth: its programs run in order, and its commands print what it shows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.docs.console import run_shell, steps, users_environment
 from tests.fixtures.processes import ServerProcess
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "groups.md").read_text()
+PAGE = (ROOT / "docs" / "guides" / "groups.md").read_text()
 PATIENCE_S = 60
 BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 PRINTED = re.compile(r"^ *print\(.*\)  # (.*)$", re.MULTILINE)
@@ -31,7 +31,7 @@ def test_the_programs(tmp_path, monkeypatch, capsys) -> None:
     names: dict[str, object] = {"__name__": "groups"}
     try:
         for block in blocks:
-            exec(compile(block, "docs/groups.md", "exec"), names)
+            exec(compile(block, "docs/guides/groups.md", "exec"), names)
             assert capsys.readouterr().out.splitlines() == PRINTED.findall(block), block
     finally:
         names["broker"].close()  # type: ignore[attr-defined]  # it is the page's

@@ -1,4 +1,4 @@
-"""docs/hazards.md and docs/fault-classes.md name tests that exist."""
+"""docs/reports/hazards.md and docs/reports/fault-classes.md name tests that exist."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-TEXT = (ROOT / "docs" / "hazards.md").read_text()
-FAULT_CLASSES = (ROOT / "docs" / "fault-classes.md").read_text()
+TEXT = (ROOT / "docs" / "reports" / "hazards.md").read_text()
+FAULT_CLASSES = (ROOT / "docs" / "reports" / "fault-classes.md").read_text()
 TEST = re.compile(r"`(tests/[^`]+::[^`]+)`")
 ROW = re.compile(r"^\| ([A-E]\d+) \|(.*)\|$", re.MULTILINE)
 ONE_BROKER = {

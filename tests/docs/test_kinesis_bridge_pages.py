@@ -1,4 +1,4 @@
-"""docs/bridge.md and docs/kinesis-producer.md: commands print what they show, the program runs, the table is true."""
+"""Commands, program and table of docs/guides/bridge.md and docs/guides/kinesis-producer.md are right."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from headrace.testing.kinesis import FakeAws, Limits
 from tests.docs.console import run_shell, steps, users_environment
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-BRIDGE = (DOCS / "bridge.md").read_text()
-PRODUCER = (DOCS / "kinesis-producer.md").read_text()
+BRIDGE = (DOCS / "guides" / "bridge.md").read_text()
+PRODUCER = (DOCS / "guides" / "kinesis-producer.md").read_text()
 
 
 def test_the_commands_of_the_bridge_print_what_the_page_shows(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The programs of docs/kinesis.md and its example run, and what the page lists is what there is."""
+"""The programs of docs/guides/kinesis.md and its example run, and what the page lists is what there is."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from headrace.testing import FakeAws
 from headrace.workers.context import Context
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs/kinesis.md").read_text()
+PAGE = (ROOT / "docs/guides/kinesis.md").read_text()
 APP, FIVE_MINUTES, PUT, FENCING, DERIVED = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
 def run(text: str, names: dict[str, Any]) -> None:
-    exec(compile(text, "docs/kinesis.md", "exec"), names)
+    exec(compile(text, "docs/guides/kinesis.md", "exec"), names)
 
 
 def variables(aws: FakeAws) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""docs/kinesis-reading.md says what is so."""
+"""docs/guides/kinesis-reading.md says what is so."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from headrace.kinesis.reading.settings import ReadSettings
 
-PAGE = (Path(__file__).parents[2] / "docs/kinesis-reading.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs/guides/kinesis-reading.md").read_text()
 
 
 def test_the_settings_and_their_defaults_are_those_of_the_code() -> None:

@@ -1,4 +1,4 @@
-"""The part of docs/security.md about listeners: its settings are accepted, its certificate works."""
+"""The part of docs/guides/security.md about listeners: its settings are accepted, its certificate works."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headrace.server.tls_context import ServerTls
 from tests.fixtures.certificates import make_certificates
 from tests.unit.server.fakes import RecordingJournal
 
-PAGE = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "guides" / "security.md").read_text()
 PART = PAGE.partition("## Listeners and TLS\n")[2].partition("\n## ")[0]
 
 

@@ -1,4 +1,4 @@
-"""docs/security.md: the worker, the commands and the fixtures of its section on programs log in, and have rights."""
+"""The worker, commands and fixtures in docs/guides/security.md authenticate and are authorized."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.fixtures.certificates import make_certificates
 from tests.fixtures.secured_headrace import SecuredHeadrace
 from tests.fixtures.secured_kafka import PASSWORD
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "security.md").read_text()
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "guides" / "security.md").read_text()
 SECTION = section(PAGE, "How programs connect")
 PROGRAMS = re.findall(r"```python\n# (\S+)\n(.*?)```", SECTION, re.DOTALL)
 COMMANDS = re.findall(r"^\$ headrace (.*)$", SECTION, re.MULTILINE)

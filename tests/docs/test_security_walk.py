@@ -1,4 +1,4 @@
-"""docs/security-walk.md is walked: its commands are run in order, by a shell of its own, and print what it says."""
+"""The commands of docs/start/security-walk.md run in order in a shell and print what the page shows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.docs.console import Step, run_shell, steps, users_environment
 from tests.fixtures.kafka import free_ports
 from tests.fixtures.processes import READY_LINE
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "security-walk.md").read_text()
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "start" / "security-walk.md").read_text()
 STEPS = list(steps(PAGE))
 
 

@@ -1,4 +1,4 @@
-"""docs/testing-kinesis.md tells the truth: its files are put into a project, and its tests pass."""
+"""docs/guides/testing-kinesis.md tells the truth: its files are put into a project, and its tests pass."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace.testing.kinesis import Limits, faults
 
 pytest_plugins = "pytester"
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "testing-kinesis.md").read_text()
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "guides" / "testing-kinesis.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
 FAULTS = Path(str(faults.__file__)).read_text()
 FILES = {block.split("\n", 1)[0].removeprefix("# "): block for block in BLOCKS}

@@ -1,4 +1,4 @@
-"""docs/testing.md tells the truth: its files are put into a project, and its tests pass."""
+"""docs/guides/testing.md tells the truth: its files are put into a project, and its tests pass."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 pytest_plugins = "pytester"
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "testing.md").read_text()
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "guides" / "testing.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
 FILES = {block.split("\n", 1)[0].removeprefix("# "): block for block in BLOCKS}
 

@@ -1,4 +1,4 @@
-"""The programs of docs/workers.md and of its example run, and do what is said there."""
+"""The programs of docs/guides/workers.md and of its example run, and do what is said there."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from headrace.workers import letters
 from headrace.workers.counters import Counters
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs/workers.md").read_text()
+PAGE = (ROOT / "docs/guides/workers.md").read_text()
 
 
 def test_the_programs_of_the_page_run() -> None:
     app, once, seen, test = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     apart: dict[str, Any] = {"__name__": "billing"}
-    exec(compile(app + once + seen, "docs/workers.md", "exec"), apart)
+    exec(compile(app + once + seen, "docs/guides/workers.md", "exec"), apart)
     assert list(apart["app"].counters) == ["bill", "bill-2", "bill-3"]
     names: dict[str, object] = {"__name__": "billing"}
-    exec(compile(app, "docs/workers.md", "exec"), names)
-    exec(compile(test, "docs/workers.md", "exec"), names)
+    exec(compile(app, "docs/guides/workers.md", "exec"), names)
+    exec(compile(test, "docs/guides/workers.md", "exec"), names)
     function = names["test_negative_orders_are_dead_letters"]
     assert callable(function)
     function()

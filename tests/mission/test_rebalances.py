@@ -136,7 +136,7 @@ def test_b7_with_asyncio_there_is_no_thread_either(place, name) -> None:
 
 
 def test_b7_the_protocol_is_documented_for_those_who_write_clients() -> None:
-    page = (ROOT / "docs" / "client-protocol.md").read_text()
+    page = (ROOT / "docs" / "reference" / "client-protocol.md").read_text()
     for needed in ("JoinGroup", "SyncGroup", "Heartbeat", "OffsetCommit", "FindCoordinator"):
         assert needed in page
     peers = ROOT / "tests" / "conformance" / "other_languages"

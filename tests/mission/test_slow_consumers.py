@@ -1,4 +1,4 @@
-"""B5: slow consumers, as docs/adr/0023 says. In virtual time, with a broker and whole consumers."""
+"""B5: slow consumers, as docs/design/adr/0023 says. In virtual time, with a broker and whole consumers."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from headrace.types import TopicPartition
 from tests.docs.console import run_shell, steps, users_environment
 from tests.spark.conftest import Reader, Topics, produce_values, run_available, sunk
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "archive.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "archive.md"
 
 
 def settings(read: Reader, topic: str, table: Path, **given: Any) -> ArchiveSettings:

@@ -18,7 +18,7 @@ from headrace.spark.session import JVM_OPTIONS
 from tests.fixtures.targets import Target
 from tests.spark.conftest import Topics, produce_values
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "pipelines.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "pipelines.md"
 TIMEOUT_S = 600
 SPEC = """
 name: flights

@@ -1,4 +1,4 @@
-"""Typed values on real Spark: the programs of docs/decoding.md run, every type arrives, and a bad value is told of."""
+"""Typed values on real Spark: the programs of docs/guides/decoding.md run; every type arrives."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headrace.records.builder import build_batch
 from headrace.types import TopicPartition
 from tests.spark.conftest import Reader, Topics
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "decoding.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "decoding.md"
 LETTER = "kafka_dlt-original-"
 
 

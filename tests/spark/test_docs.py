@@ -1,4 +1,4 @@
-"""The programs in docs/spark.md run, one after the other, and do what the text says."""
+"""The programs in docs/guides/spark.md run, one after the other, and do what the text says."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace.spark.options.source import SOURCE_OPTIONS
 from headrace.types import TopicPartition
 from tests.spark.conftest import Reader, Topics
 
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "spark.md"
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "guides" / "spark.md"
 
 
 def test_the_programs_of_the_document_run(
@@ -58,7 +58,7 @@ def test_every_option_of_the_source_is_documented() -> None:
 
 def test_the_program_of_the_readme_runs(read: Reader, topics: Topics) -> None:
     topic = topics.create(partitions=2)
-    readme = DOCUMENT.parents[1] / "README.md"
+    readme = DOCUMENT.parents[2] / "README.md"
     programs = re.findall(r"```python\n(.*?)```", readme.read_text(), flags=re.DOTALL)
     (program,) = (each for each in programs if "spark." in each)
     names: dict[str, Any] = {"spark": read.spark}

@@ -1,4 +1,4 @@
-"""The pipelines of docs/pipelines.md are in order, and run."""
+"""The pipelines of docs/guides/pipelines.md are in order, and run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from headrace.pipelines.topics import check_topics, create_topics
 from tests.spark.conftest import Reader
 from tests.spark.test_pipeline_examples import SharedSessions, Told
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "pipelines.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "pipelines.md"
 
 
 def test_the_pipelines_of_the_page_run(

@@ -1,4 +1,4 @@
-"""docs/limits.md has every bound of the code, with its value, and names tests that are there.
+"""docs/reference/limits.md has every bound of the code, with its value, and names tests that are there.
 
 Bounds are the fields of `ServerLimits`, and the constants of the broker's packages that are named as bounds: with MAX,
 MOST, LIMIT, LONGEST or ELEMENTS in their names. Who adds one says here in which row it is, or why users need
@@ -20,7 +20,7 @@ from headrace.server.limits import ServerLimits
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 SOURCE: Final = ROOT / "src" / "headrace"
-PAGE: Final = (ROOT / "docs" / "limits.md").read_text()
+PAGE: Final = (ROOT / "docs" / "reference" / "limits.md").read_text()
 PACKAGES: Final = ("broker", "server", "core", "records", "protocol", "security")
 NAMED_AS_BOUND: Final = re.compile(r"(^|_)(MAX|MOST|LIMIT|LONGEST|ELEMENTS)(_|$)")
 
@@ -234,7 +234,7 @@ def is_written(value: int, lines: list[str]) -> bool:
 def test_every_field_of_the_server_limits_is_on_the_page():
     limits = ServerLimits()
     fields = {each.name: getattr(limits, each.name) for each in dataclasses.fields(ServerLimits)}
-    assert set(SERVER_LIMITS) == set(fields), "say in which row of docs/limits.md it is"
+    assert set(SERVER_LIMITS) == set(fields), "say in which row of docs/reference/limits.md it is"
     for name, begin in SERVER_LIMITS.items():
         assert rows(begin), f"no row begins with {begin!r}"
         assert is_written(fields[name], rows(begin)), (
@@ -245,7 +245,9 @@ def test_every_field_of_the_server_limits_is_on_the_page():
 def test_every_constant_that_is_a_bound_is_on_the_page():
     known = set(CONSTANTS) | set(NO_BOUNDS_FOR_USERS)
     found = constants()
-    assert set(found) - known == set(), "say in which row of docs/limits.md it is, or why in none"
+    assert set(found) - known == set(), (
+        "say in which row of docs/reference/limits.md it is, or why in none"
+    )
     assert known - set(found) == set(), "these are gone"
 
 
@@ -253,7 +255,7 @@ def test_every_constant_that_is_a_bound_is_on_the_page():
 def test_a_bound_has_its_value_in_its_row(constant):
     value, begin = constants()[constant], CONSTANTS[constant]
     assert value is not None, "write the bound as a number"
-    assert rows(begin), f"no row of docs/limits.md begins with {begin!r}"
+    assert rows(begin), f"no row of docs/reference/limits.md begins with {begin!r}"
     assert is_written(value, rows(begin)), (
         f"{value:,} is not in {rows(begin) if begin else 'the text'}"
     )

@@ -1,4 +1,4 @@
-"""The table of defences fits the source, the tests and docs/defences.md; `make mutate` removes each of them."""
+"""The table of defences fits the source, the tests and docs/reports/defences.md; `make mutate` removes each of them."""
 
 from __future__ import annotations
 

@@ -177,6 +177,6 @@ def test_every_document_has_one_title() -> None:
     sorted(p.name for p in (ROOT / "src/headrace").iterdir() if (p / "__init__.py").exists()),
 )
 def test_the_file_map_names_every_package(package: str) -> None:
-    assert f"{package}/" in (ROOT / "docs/design.md").read_text(), (
-        f"docs/design.md does not say what {package}/ is"
+    assert f"{package}/" in (ROOT / "docs/design/index.md").read_text(), (
+        f"docs/design/index.md does not say what {package}/ is"
     )

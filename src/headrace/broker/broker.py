@@ -278,7 +278,7 @@ class Broker:
                 error=str(error),
                 meaning="groups in this partition are refused with NOT_COORDINATOR",
                 remedy=f"restore the directory {OFFSETS_TOPIC}-{index} from a backup, or give up what it holds: "
-                "docs/on-disk-format.md, 'A damaged partition of the broker'",
+                "docs/reference/on-disk-format.md, 'A damaged partition of the broker'",
             )
             return
         forgotten = self.groups.forget_deleted_topics(

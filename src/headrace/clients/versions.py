@@ -31,7 +31,7 @@ CLIENT_MAX_VERSIONS: Final[dict[int, int]] = {
 
 
 FILTER_EXTENSION: Final = "filter"
-"""By this word brokers say that a fetch may name tags, see docs/beyond-kafka.md."""
+"""By this word brokers say that a fetch may name tags, see docs/guides/beyond-kafka.md."""
 DELAYED_EXTENSION: Final = "delayed"
 """By this one, that ListOffsets may ask how many delayed records wait."""
 

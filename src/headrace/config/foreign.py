@@ -209,7 +209,7 @@ REFUSED: Final[Mapping[str, Refused]] = {
         "topics with cleanup.policy=compact are always compacted", ("true",)
     ),
     "max.connection.creation.rate": Refused(
-        "the rate of new connections has fixed bounds (docs/limits.md)", ("2147483647",)
+        "the rate of new connections has fixed bounds (docs/reference/limits.md)", ("2147483647",)
     ),
     "max.connections.per.ip.overrides": Refused(
         "all addresses have one limit, max.connections.per.ip"

@@ -1,4 +1,4 @@
-"""Headers by which a record says what is to be done with it, on topics that have the option; see docs/beyond-kafka.md.
+"""Headers of a record that direct the broker, on topics with the option; see docs/guides/beyond-kafka.md.
 
 On all other topics, and to all other brokers, they are bytes like any other header.
 """

@@ -28,7 +28,7 @@ NAME = "headrace"
 class HeadraceDataSource(DataSource):
     """Topics of Headrace, or of any cluster that speaks the Kafka protocol, as a PySpark source and sink.
 
-    Options and schema are those of Spark's own Kafka connector; see `docs/spark.md`.
+    Options and schema are those of Spark's own Kafka connector; see `docs/guides/spark.md`.
     """
 
     @classmethod

@@ -61,7 +61,7 @@ def broker(
     """Make a fixture of a `headrace.testing.Broker`, in memory.
 
     After each test that uses it the test's faults end, and the topics and groups that the test made go. What fixtures
-    of a wider scope made stays as long as they do; see docs/testing.md.
+    of a wider scope made stays as long as they do; see docs/guides/testing.md.
 
     Args:
         scope: How long it lives.

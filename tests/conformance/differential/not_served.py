@@ -1,6 +1,6 @@
 """What Kafka 4.3 offers its clients and Headrace does not: APIs, and the newest versions of others. With the reasons.
 
-docs/differences-from-kafka.md is made from it, by `python -m tests.conformance.differential.on_purpose`.
+docs/reference/differences-from-kafka.md is made from it, by `python -m tests.conformance.differential.on_purpose`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-// A member of a consumer group, written from docs/client-protocol.md alone; numbers in brackets are its sections.
+// A member of a consumer group, written from docs/reference/client-protocol.md alone; numbers in brackets are its sections.
 // Prints what happens as JSON lines, records among it. SIGTERM makes it commit, leave and end.
 //   node consumer.js --bootstrap 127.0.0.1:9092 --group billing --topics orders,payments
 'use strict'

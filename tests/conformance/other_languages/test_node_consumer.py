@@ -1,4 +1,4 @@
-"""The consumer that was written from docs/client-protocol.md alone, in JavaScript, in groups of several kinds."""
+"""The JavaScript consumer, written from docs/reference/client-protocol.md alone, works in several kinds of groups."""
 
 from __future__ import annotations
 

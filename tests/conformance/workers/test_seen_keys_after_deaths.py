@@ -150,7 +150,8 @@ class Place:
         self.until(lambda: len(self.noted("handled")) == 5 and self.noted("stands"))
         if self.commits:
             self.until(lambda: self.committed() >= 5)
-            # Exactly once, the file gets keys after the transaction: docs/workers.md tells of the moment in between.
+            # Exactly once, the file gets keys after the transaction: docs/guides/workers.md tells of the
+            # moment in between.
             self.until(lambda: self.keys_in_file() in {None, 5})
         still.kill()
         still.wait()

@@ -1,4 +1,4 @@
-"""The programs in docs/spark-kinesis.md run, one after the other, and do what the text says."""
+"""The programs in docs/guides/spark-kinesis.md run, one after the other, and do what the text says."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.spark.kinesis.options import COLUMNS, READ_OPTIONS, read_options
 from headrace.spark.kinesis.sink import COLUMNS as WRITTEN
 from headrace.spark.kinesis.sink import WRITE_OPTIONS
 
-DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "spark-kinesis.md"
+DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "guides" / "spark-kinesis.md"
 
 
 def test_the_programs_of_the_document_run(spark: Any) -> None:

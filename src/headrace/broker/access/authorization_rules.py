@@ -1,7 +1,8 @@
 """Which rights each API asks for: the one table.
 
 The handlers ask (`headrace.broker.access.authorizer.allows`); this says what they ask. A test drives every handler and
-holds it against this table, docs/protocol-support.md shows it, and an API of the registry without a row here fails the
+holds it against this table, docs/reference/protocol-support.md shows it, and an API of the registry without a
+row here fails the
 tests.
 """
 

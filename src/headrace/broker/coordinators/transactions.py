@@ -123,7 +123,7 @@ class Transactions:
                     error=str(error),
                     meaning="transactional producers in this partition are refused with NOT_COORDINATOR",
                     remedy=f"restore the directory {TRANSACTIONS_TOPIC}-{index} from a backup: "
-                    "docs/on-disk-format.md, 'A damaged partition of the broker'",
+                    "docs/reference/on-disk-format.md, 'A damaged partition of the broker'",
                 )
 
     def end_forgotten(self, now_ms: int) -> None:

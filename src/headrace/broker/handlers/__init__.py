@@ -1,6 +1,7 @@
 """The Kafka APIs that this broker serves: one module each, in the order of their keys.
 
-This tuple is the registry. ApiVersions, the dispatch of requests and docs/protocol-support.md are derived from it.
+This tuple is the registry. ApiVersions, the dispatch of requests and docs/reference/protocol-support.md are
+derived from it.
 """
 
 from __future__ import annotations

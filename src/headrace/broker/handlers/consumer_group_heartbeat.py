@@ -4,7 +4,8 @@ Behaviour: the server-side group protocol (KIP-848), see `headrace.core.coordina
 consumers becomes a consumer group when one joins it, and back when the last one leaves, as
 group.consumer.migration.policy says; one without members in any case. Regular expressions need `headrace[server]`, or
 `headrace[regex]`, where the broker runs; they match topics that the client may describe.
-The tagged field 26738 of the answer is true for a member that an administrator stops (docs/client-protocol.md).
+The tagged field 26738 of the answer is true for a member that an administrator stops
+(docs/reference/client-protocol.md).
 Not implemented: racks are kept and given to assignors, but Headrace's own do not use them.
 Versions: v1 regular expressions; clients choose their member ids.
 """

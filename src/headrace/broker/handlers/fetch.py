@@ -3,7 +3,8 @@
 Behaviour: partitions are read in the order of the request, whole batches as ranges of the segment files, never above
 the high watermark (with read_committed: the last stable offset). `max_bytes` and `partition_max_bytes` hold, except
 that the first partition with data returns at least one batch. With less than `min_bytes` and no error the answer waits
-for `max_wait_ms`, woken by the high watermark, or for less when very many fetches wait (docs/limits.md). The answer to
+for `max_wait_ms`, woken by the high watermark, or for less when very many fetches wait
+(docs/reference/limits.md). The answer to
 a full fetch holds every partition that was asked for, in order; one that is named twice is read once, as its last
 mention says. Sessions (KIP-227): up to max.incremental.fetch.session.cache.slots are remembered; their fetches name
 and are answered what is new, see `headrace.broker.fetch_sessions`; to other users than the one who began it a session

@@ -2,7 +2,8 @@
 
 Behaviour: extends the member's session; REBALANCE_IN_PROGRESS tells it to join again. While the group is being loaded
 the answer is NONE, because clients take COORDINATOR_LOAD_IN_PROGRESS for fatal here; sessions begin anew after loading.
-The tagged field 26738 of the answer is true for a member that an administrator stops (docs/client-protocol.md).
+The tagged field 26738 of the answer is true for a member that an administrator stops
+(docs/reference/client-protocol.md).
 Versions: v3 group instance ids (KIP-345); v4 flexible.
 """
 

@@ -3,7 +3,7 @@
 Behaviour: removes one member (up to v2) or several (from v3 on), each with an error code of its own; one rebalance for
 all of them. A static member may be named by its instance id alone. A request whose tagged field 26738 names a member
 removes nobody: the answers to that member's heartbeats tell it to stop, and the tagged field 26738 of the answer says
-how far that is (docs/client-protocol.md). The client asks again until the member has stopped.
+how far that is (docs/reference/client-protocol.md). The client asks again until the member has stopped.
 Versions: v3 member list (KIP-345); v4 flexible; v5 reason (ignored).
 """
 

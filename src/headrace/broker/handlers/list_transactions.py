@@ -3,7 +3,8 @@
 Behaviour: lists the transactional ids that the client may describe, and that pass the filters; what is not the name of
 a state is returned. The duration counts from the start of the id's last transaction, whether or not that has ended; an
 id without a transaction passes every duration, as in Kafka. A pattern is a regular expression (RE2's syntax) that has
-to match the whole id, with bounds (docs/limits.md); a bad one is INVALID_REGULAR_EXPRESSION. The ids are in no
+to match the whole id, with bounds (docs/reference/limits.md); a bad one is INVALID_REGULAR_EXPRESSION. The ids
+are in no
 particular order.
 Versions: v0 flexible; v1 duration; v2 pattern.
 """

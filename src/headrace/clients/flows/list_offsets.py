@@ -31,7 +31,7 @@ READ_COMMITTED: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Delayed:
-    """The delayed records that wait for their time (docs/beyond-kafka.md)."""
+    """The delayed records that wait for their time (docs/guides/beyond-kafka.md)."""
 
     pending: int
     """How many; -1 if the broker cannot read its schedule."""

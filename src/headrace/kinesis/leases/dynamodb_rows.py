@@ -1,4 +1,4 @@
-"""The row of a lease in DynamoDB: what is promised about what is stored (docs/kinesis-leases.md).
+"""The row of a lease in DynamoDB: what is promised about what is stored (docs/reference/kinesis-leases.md).
 
 Whoever reads tolerates attributes that it does not know, and whoever writes leaves them alone. A row with a later `v`
 than ours is not for us; one that lacks what every lease has is somebody else's.

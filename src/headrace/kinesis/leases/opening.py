@@ -30,7 +30,8 @@ def open_store(text: str, aws: AwsSettings | None = None, *, create: bool = True
 
     Args:
         text: `dynamodb://table`, with `?region=`, `endpoint_url=`, `create=false` and more behind it (see
-            docs/kinesis-leases.md); `sqlite:///file` (four slashes begin an absolute path); or `memory://name`.
+            docs/reference/kinesis-leases.md); `sqlite:///file` (four slashes begin an absolute path); or
+            `memory://name`.
         aws: Region, credentials and endpoint for DynamoDB; what the text says goes before.
         create: Whether a table or file that is missing is created.
 

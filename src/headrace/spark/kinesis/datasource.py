@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @short_tracebacks
 class KinesisDataSource(DataSource):
-    """Streams of Amazon Kinesis as a PySpark source and sink; see `docs/spark-kinesis.md`."""
+    """Streams of Amazon Kinesis as a PySpark source and sink; see `docs/guides/spark-kinesis.md`."""
 
     @classmethod
     def name(cls) -> str:

@@ -1,4 +1,4 @@
-"""Rows of leases in DynamoDB are what docs/kinesis-leases.md promises."""
+"""Rows of leases in DynamoDB are what docs/reference/kinesis-leases.md promises."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from headrace.errors import ConfigError
 from headrace.kinesis.leases.dynamodb_rows import ForeignRowError, item_of, lease_of
 from headrace.kinesis.leases.sqlite import APPLICATION_ID
 
-PAGE = (Path(__file__).resolve().parents[4] / "docs" / "kinesis-leases.md").read_text()
+PAGE = (
+    Path(__file__).resolve().parents[4] / "docs" / "reference" / "kinesis-leases.md"
+).read_text()
 ROW = json.loads(re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)[0])
 
 

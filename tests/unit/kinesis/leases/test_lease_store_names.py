@@ -78,7 +78,9 @@ def test_what_names_nothing_is_refused(text: str, said: str) -> None:
 
 
 def test_every_name_is_documented() -> None:
-    page = (Path(__file__).resolve().parents[4] / "docs" / "kinesis-leases.md").read_text()
+    page = (
+        Path(__file__).resolve().parents[4] / "docs" / "reference" / "kinesis-leases.md"
+    ).read_text()
     table = page.partition("| name | |")[2].partition("\n\n")[0]
     documented = set(
         re.findall(r"`([a-zA-Z_.]+)`", "".join(re.findall(r"^\| (.*?) \|", table, re.MULTILINE)))
