@@ -30,14 +30,14 @@ types:
 
 quick:
 # One worker more than cores: there is always a test that waits.
-	$(PYTEST) -n 3 -m "not slow" tests/unit tests/property tests/cost
+	$(PYTEST) -n 3 -m "not slow" tests/unit tests/property tests/cost tests/simulation tests/mutations tests/benchmarks
 
 test: check  ## everything that needs no special hardware (about twenty-five minutes)
 	$(PYTEST) -n 3 -m slow tests/unit tests/property
 	$(PYTEST) -n 2 tests/fuzz
 # The longest files come first, and each is one worker's; else a few of them would be left when the other workers are done.
-	$(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder tests/chaos tests/spark tests/crash tests/kinesis tests/mission \
-		tests/conformance tests/docs
+	$(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder tests/chaos tests/integration/spark tests/crash \
+		tests/integration/kinesis tests/acceptance tests/conformance tests/docs
 	HEADRACE_ACCEL=0 $(PYTEST) -n 2 -m "not slow" tests/unit/records tests/unit/clients tests/property/test_records.py
 
 conformance:  ## the client suites alone; TARGET is kafka, kafka-3.9, or headrace-secured (TLS, users, rights)
@@ -57,10 +57,11 @@ chaos:  ## pipelines under kill -9 of workers and broker, members on a silent ne
 
 chaos-spark:  ## Spark's source, sink, pipelines, archive under kill -9 of driver, worker, broker: ROUNDS (30) of each
 	@$(PYTHON) tools/prepare.py test
-	HEADRACE_SPARK_PIPELINES=1 $(PYTEST) tests/spark/test_declarative_pipelines.py
+	HEADRACE_SPARK_PIPELINES=1 $(PYTEST) tests/integration/spark/test_declarative_pipelines.py
 	HEADRACE_SPARK_PLANS=1 HEADRACE_SPARK_VALUES=20000 \
-		$(PYTEST) tests/spark/test_pipeline_plans.py tests/spark/test_round_trips.py
-	HEADRACE_SPARK_ROUNDS=$(or $(ROUNDS),30) $(PYTEST) -s tests/spark/chaos
+		$(PYTEST) tests/integration/spark/test_pipeline_plans.py \
+		tests/integration/spark/test_round_trips.py
+	HEADRACE_SPARK_ROUNDS=$(or $(ROUNDS),30) $(PYTEST) -s tests/integration/spark/chaos
 
 crash:  ## power cuts at thousands of points of recorded servers, then many cycles of kill -9 under load
 	@$(PYTHON) tools/prepare.py test

@@ -27,7 +27,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         "core/log/validation.py",
         "        and crc32c(memoryview(records)[CRC_START:]) == crc\n",
         "",
-        ("tests/unit/log/test_validation.py",),
+        ("tests/unit/core/log/test_validation.py",),
     ),
     Mutation(
         "recovery",
@@ -35,7 +35,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         "core/log/recovery.py",
         "                self._cut(segment, scan.position)\n",
         "",
-        ("tests/unit/log/test_recovery.py", "tests/unit/log/test_partition_log.py"),
+        ("tests/unit/core/log/test_recovery.py", "tests/unit/core/log/test_partition_log.py"),
     ),
     Mutation(
         "recovery",
@@ -43,7 +43,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         "core/log/recovery.py",
         "                self._check_torn(segment, scan.position, scan.fault)\n",
         "",
-        ("tests/unit/log/test_recovery.py", "tests/unit/log/test_partition_log.py"),
+        ("tests/unit/core/log/test_recovery.py", "tests/unit/core/log/test_partition_log.py"),
     ),
     Mutation(
         "compaction",
@@ -51,7 +51,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         "core/log/cleanable.py",
         "min(log.high_watermark, log.last_stable_offset, log.synced_offset, log.keep_from)",
         "min(log.high_watermark, log.synced_offset, log.keep_from)",
-        ("tests/unit/log/test_compaction.py", "tests/unit/log/test_transactions.py"),
+        ("tests/unit/core/log/test_compaction.py", "tests/unit/core/log/test_transactions.py"),
     ),
     Mutation(
         "compaction",
@@ -59,7 +59,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         "core/log/cleanable.py",
         "min(log.high_watermark, log.last_stable_offset, log.synced_offset, log.keep_from)",
         "min(log.high_watermark, log.last_stable_offset, log.keep_from)",
-        ("tests/unit/log/test_compaction.py", "tests/unit/log/test_transactions.py"),
+        ("tests/unit/core/log/test_compaction.py", "tests/unit/core/log/test_transactions.py"),
     ),
     Mutation(
         "coordinators",
@@ -67,7 +67,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         "core/coordinator/runtime.py",
         "        if self.high_watermark >= self.end_offset:\n            return response\n",
         "        return response\n",
-        ("tests/unit/coordinator/test_runtime.py",),
+        ("tests/unit/core/coordinator/test_runtime.py",),
     ),
     Mutation(
         "coordinators",
@@ -75,7 +75,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         "core/coordinator/consumer/turn.py",
         "        return owner is None or owner in (self.member_id, self._identity.replaces)\n",
         "        return owner is None or bool(owner)\n",
-        ("tests/unit/coordinator/test_consumer_group.py",),
+        ("tests/unit/core/coordinator/consumer/test_consumer_group.py",),
     ),
     Mutation(
         "coordinators",
@@ -84,7 +84,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         "    if error is ErrorCode.NONE and committer.epoch != group.generation.number:\n"
         "        error = ErrorCode.ILLEGAL_GENERATION\n",
         "",
-        ("tests/unit/coordinator/test_offsets.py",),
+        ("tests/unit/core/coordinator/group/test_offsets.py",),
     ),
     Mutation(
         "coordinators",
@@ -92,7 +92,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         "core/coordinator/group/membership.py",
         "if error is ErrorCode.NONE and has_new_partitions(shard, group):",
         "if error is ErrorCode.NONE and has_new_partitions(shard, group) and not group:",
-        ("tests/unit/coordinator/test_group_soft_state.py",),
+        ("tests/unit/core/coordinator/group/test_group_soft_state.py",),
     ),
     Mutation(
         "transactions",
@@ -100,7 +100,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         "core/log/producer_state.py",
         '            raise _fenced(producer_id, known_epoch, "batch", epoch)\n',
         "            return None\n",
-        ("tests/unit/log/test_producer_state.py",),
+        ("tests/unit/core/log/test_producer_state.py",),
     ),
     Mutation(
         "transactions",
@@ -108,7 +108,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         "core/coordinator/group/shard.py",
         "            self.offsets.replay_pending(record)\n",
         "            self.offsets.replay(record.commit)\n",
-        ("tests/unit/coordinator/test_transactional_offsets.py",),
+        ("tests/unit/core/coordinator/group/test_transactional_offsets.py",),
     ),
     Mutation(
         "producer sequence",
@@ -116,7 +116,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         "core/log/producer_state.py",
         "                    return repeated\n",
         "                    return None\n",
-        ("tests/unit/log/test_producer_state.py", "tests/unit/broker/test_produce.py"),
+        ("tests/unit/core/log/test_producer_state.py", "tests/unit/broker/test_produce.py"),
     ),
     Mutation(
         "producer sequence",
@@ -124,7 +124,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         "core/log/producer_state.py",
         "        if sequence != expected and sequence >= 0:\n",
         "        if sequence != expected and sequence < -1:\n",
-        ("tests/unit/log/test_producer_state.py",),
+        ("tests/unit/core/log/test_producer_state.py",),
     ),
     Mutation(
         "fetch isolation",
@@ -188,7 +188,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         "core/log/selective_read.py",
         "        if end == position:\n            return None\n",
         "        return None\n",
-        ("tests/unit/log/test_selective_read.py",),
+        ("tests/unit/core/log/test_selective_read.py",),
     ),
     Mutation(
         "ttl",
@@ -196,7 +196,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         "core/log/selective_read.py",
         "        if first is None:\n            return found\n",
         "        return found\n",
-        ("tests/unit/log/test_selective_read.py", "tests/property/test_expiry_and_tags.py"),
+        ("tests/unit/core/log/test_selective_read.py", "tests/property/test_expiry_and_tags.py"),
     ),
     Mutation(
         "quotas",
@@ -305,7 +305,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         "kinesis/bridge/shard_copy.py",
         'return f"__bridge.{self.name}.{stream}.{shard}"',
         'return f"__bridge.{self.name}.{stream}.{shard}.{id(self)}"',
-        ("tests/kinesis/bridge/test_shard_copied_once.py",),
+        ("tests/integration/kinesis/bridge/test_shard_copied_once.py",),
     ),
     Mutation(
         "bridge",
@@ -313,7 +313,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         "kinesis/bridge/positions.py",
         '            isolation_level="read_committed",\n',
         '            isolation_level="read_uncommitted",\n',
-        ("tests/kinesis/bridge",),
+        ("tests/integration/kinesis/bridge",),
     ),
     Mutation(
         "Spark sink",

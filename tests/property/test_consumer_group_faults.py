@@ -1,7 +1,7 @@
 """The property test of consumer groups finds faults: defences are switched off, one at a time, and each makes it fail.
 
 These are found in a second. What an upgrade or a downgrade must not forget has tests by name in
-`tests/unit/coordinator/test_mixed_group.py`.
+`tests/unit/core/coordinator/consumer/test_mixed_group.py`.
 """
 
 from __future__ import annotations

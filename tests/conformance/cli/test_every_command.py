@@ -88,13 +88,13 @@ OTHERS = {
     "serve": "ends by signals, below",
     "dev": "ends by signals, below",
     "run": "ends by signals, below",
-    "demo": "tests/spark/test_demo.py",
+    "demo": "tests/integration/spark/test_demo.py",
     "spark": "asks no broker: tests/unit/cli/test_spark_commands.py",
     "doctor broker": "asks no broker: tests/unit/cli/test_doctor_broker.py",
     "doctor spark": "tests/unit/spark/test_doctor.py",
-    "pipeline": "tests/spark/test_pipeline_command.py",
+    "pipeline": "tests/integration/spark/test_pipeline_command.py",
     "archive": "tests/unit/cli/test_archive_commands.py",
-    "kinesis": "asks no broker: tests/kinesis/test_kinesis_commands.py",
+    "kinesis": "asks no broker: tests/integration/kinesis/test_kinesis_commands.py",
 }
 
 

@@ -1,4 +1,4 @@
-"""What frames need of Spark where it could be missing; with Spark: tests/spark/test_pipeline_examples.py."""
+"""What frames need of Spark where it could be missing; with Spark: tests/integration/spark/test_pipeline_examples.py."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from headrace.security.acls import AclBinding, Operation, PatternType, Permissio
 from headrace.testing import Broker as FaultyBroker
 from headrace.testing.interception import Exchange
 from headrace.types import TopicPartition
-from tests.kinesis.group.apps import fake_aws, quick
+from tests.integration.kinesis.group.apps import fake_aws, quick
 
 PASSWORD = "correct horse"
 LOGIN: dict[str, Any] = {

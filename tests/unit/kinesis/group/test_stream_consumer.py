@@ -1,4 +1,4 @@
-"""What a consumer of streams does at its own table; `tests/kinesis` has it read."""
+"""What a consumer of streams does at its own table; `tests/integration/kinesis` has it read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Leases in memory and in SQLite files, by the suite that DynamoDB has to pass too (tests/kinesis)."""
+"""Leases in memory and in SQLite files, by the suite that DynamoDB has to pass too (tests/integration/kinesis)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from headrace.errors import ConfigError, LeaseStoreError
 from headrace.kinesis.leases.memory import MemoryLeaseStore
 from headrace.kinesis.leases.sqlite import SqliteLeaseStore
-from tests.kinesis.lease_store_conformance import (
+from tests.integration.kinesis.lease_store_conformance import (
     CHECKS,
     Check,
     a_closed_store_says_so,

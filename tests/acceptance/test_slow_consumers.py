@@ -1,0 +1,150 @@
+"""B5: slow consumers, as docs/design/adr/0023 says. In virtual time, with a broker and whole consumers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from headrace import TopicPartition
+from headrace.errors import ApiError, ErrorCode
+from headrace.protocol.messages.leave_group import LeaveGroupRequest
+from tests.acceptance.test_coordinator_failures import SERVER_SIDE, Story, is_kind
+from tests.fixtures.consumer_world import Program, rebalance
+
+POLL_MS = 15_000
+SESSION_MS = 10_000
+ASSIGNORS = ["range", "equal", SERVER_SIDE]
+
+
+class Slow:
+    """A group of two; the program of the second is slow. What its listener is told is kept."""
+
+    def __init__(self, assignor: str, **options: Any) -> None:
+        self.story = Story(assignor, members=1, session_ms=SESSION_MS)
+        self.slow: Program = self.story.member(max_poll_interval_ms=POLL_MS, **options)
+        self.told: list[str] = []
+        self.slow.subscribe(["t"], listener=self)
+        self.story.members.append(self.slow)
+        self.story.settle()
+        self.told.clear()
+
+    @property
+    def other(self) -> Program:
+        return self.story.members[0]
+
+    def on_revoked(self, _partitions: list[TopicPartition]) -> None:
+        self.told.append("revoked")
+
+    def on_lost(self, _partitions: list[TopicPartition]) -> None:
+        self.told.append("lost")
+
+    def works_for(self, milliseconds: int) -> None:
+        """The slow program works on its own; the other polls."""
+        rebalance(self.other, rounds=milliseconds // 500)
+
+    def leaves(self) -> int:
+        return sum(is_kind(call.request, LeaveGroupRequest) for call in self.slow.calls)
+
+
+@pytest.mark.parametrize("assignor", ASSIGNORS)
+def test_b5_who_works_for_longer_than_a_session_keeps_its_partitions(assignor: str) -> None:
+    """Heartbeats do not depend on the program."""
+    group = Slow(assignor)
+    held = group.slow.assignment()
+    group.works_for(SESSION_MS + 3_000)
+    assert group.slow.assignment() == held
+    assert not group.slow.warnings
+    group.slow.poll()
+    assert group.told == []
+    assert group.slow.assignment() == held
+
+
+@pytest.mark.parametrize("assignor", ASSIGNORS)
+def test_b5_who_does_not_come_back_in_time_leaves_by_itself_and_the_others_do_not_wait(
+    assignor: str,
+) -> None:
+    group = Slow(assignor)
+    group.story.world.fill("t", 6, 3)
+    group.slow.poll(5_000)
+    began_ms = group.story.world.now_ms
+    while group.slow.core.trouble is None:
+        group.works_for(500)
+    assert group.story.world.now_ms - began_ms <= POLL_MS + 1_000
+    assert group.leaves() == 1
+    assert any("max.poll.interval.ms" in warning for warning in group.slow.warnings)
+    # Not after the slow one's session, nor after its rebalance timeout: with the next heartbeats of the others.
+    began_ms = group.story.world.now_ms
+    while len(group.other.assignment()) < 6:
+        group.works_for(500)
+    assert group.story.world.now_ms - began_ms < SESSION_MS
+
+
+@pytest.mark.parametrize("assignor", ASSIGNORS)
+def test_b5_what_it_worked_on_is_not_committed_and_it_returns_with_its_next_poll(
+    assignor: str,
+) -> None:
+    group = Slow(assignor, enable_auto_commit=False)
+    [where, *_] = group.slow.assignment()
+    group.works_for(POLL_MS + 5_000)
+    with pytest.raises(ApiError) as refused:
+        group.slow.commit({where: 1})
+    assert refused.value.code in {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION}
+    assert group.other.committed(where)[where] in {None, 0}
+    assert group.told == []  # the program is told where it calls in
+    group.slow.poll()
+    assert group.told == ["lost"]
+    group.story.settle()
+    assert group.slow.assignment()
+
+
+@pytest.mark.parametrize("assignor", ASSIGNORS)
+def test_b5_who_is_behind_and_polls_is_not_expelled(assignor: str) -> None:
+    """Lag is no reason: one record a poll, ten seconds of work for each, for minutes."""
+    group = Slow(assignor)
+    group.story.world.fill("t", 6, 100)
+    held = group.slow.assignment()
+    for _ in range(20):
+        assert len(group.slow.poll(1_000, max_records=1)) == 1
+        group.works_for(10_000)
+    assert group.slow.assignment() == held
+    assert group.told == []
+    assert not group.slow.warnings
+
+
+@pytest.mark.parametrize("assignor", ASSIGNORS)
+def test_b5_a_slow_static_member_keeps_its_place_until_its_session_ends(assignor: str) -> None:
+    """As in Kafka: it says nothing when it stops, for its instance id means that it comes back."""
+    group = Slow(assignor, group_instance_id="slow")
+    held = group.slow.assignment()
+    began_ms = group.story.world.now_ms
+    while len(group.other.assignment()) < 6:
+        group.works_for(500)
+        assert group.story.world.now_ms - began_ms < POLL_MS + 2 * SESSION_MS + 5_000
+    assert group.story.world.now_ms - began_ms >= POLL_MS + SESSION_MS // 2
+    group.story.settle()
+    assert len(group.slow.assignment()) == len(held)
+
+
+@pytest.mark.parametrize("assignor", ["range", "equal"])
+def test_b5_a_slow_member_holds_up_a_classic_rebalance_for_its_poll_interval_at_most(
+    assignor: str,
+) -> None:
+    group = Slow(assignor)
+    group.slow.poll()
+    newcomer = group.story.member()
+    began_ms = group.story.world.now_ms
+    while not newcomer.assignment():
+        rebalance(group.other, newcomer, rounds=1)
+    took_ms = group.story.world.now_ms - began_ms
+    assert POLL_MS - 2_000 <= took_ms <= POLL_MS + SESSION_MS
+
+
+def test_b5_a_slow_member_of_a_consumer_group_holds_up_only_what_it_has_to_give() -> None:
+    group = Slow(SERVER_SIDE)
+    group.slow.poll()
+    newcomer = group.story.member()
+    began_ms = group.story.world.now_ms
+    while not newcomer.assignment():
+        rebalance(group.other, newcomer, rounds=1)
+    assert group.story.world.now_ms - began_ms < POLL_MS - 2_000

@@ -1,0 +1,44 @@
+"""The fake of DynamoDB and dynalite answer the same probes, and where they do not it is said who is right."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+import pytest
+
+from headrace.testing.kinesis import FakeAws
+from tests.integration.kinesis.fakes.dynamodb_probes import PROBES, DynamoPeer, key
+from tests.integration.kinesis.fakes.peers import Answers, answers
+
+DIFFERENCES: Final[dict[str, tuple[Any, Any, str]]] = {
+    "the_item_of_a_failed_condition": (
+        ("ConditionalCheckFailedException", key()),
+        ("ConditionalCheckFailedException", None),
+        "the API returns it since 2023",
+    ),
+}
+"""By probe: what the fake says, what dynalite says, and why the fake is believed to be as AWS is."""
+
+
+@pytest.fixture(scope="module")
+def ours() -> Answers:
+    """What the fake answers."""
+    with FakeAws() as aws:
+        return asyncio.run(answers("dynamodb", aws.endpoint_url, DynamoPeer, PROBES))
+
+
+@pytest.fixture(scope="module")
+def theirs(dynamodb_url: str) -> Answers:
+    """What dynalite answers."""
+    return asyncio.run(answers("dynamodb", dynamodb_url, DynamoPeer, PROBES))
+
+
+@pytest.mark.parametrize("name", [probe.__name__ for probe in PROBES])
+def test_a_probe(name: str, ours: Answers, theirs: Answers) -> None:
+    known = DIFFERENCES.get(name, (ours[name], ours[name], ""))
+    assert (ours[name], theirs[name]) == known[:2]
+
+
+def test_every_difference_is_probed() -> None:
+    assert set(DIFFERENCES) <= {probe.__name__ for probe in PROBES}

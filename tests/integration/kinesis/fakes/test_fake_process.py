@@ -1,0 +1,80 @@
+"""`python -m headrace.testing.kinesis`: the fakes as a process."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from tests.integration.kinesis.fakes.peers import client_of
+
+COMMAND = [sys.executable, "-m", "headrace.testing.kinesis"]
+
+
+def test_it_serves_until_its_input_ends() -> None:
+    async def work(url: str) -> list[Any]:
+        async with client_of("kinesis", url) as client:
+            shards = (await client.list_shards(StreamName="orders"))["Shards"]
+            asked = [await client.describe_stream_summary(StreamName="billing") for _ in range(30)]
+        return [len(shards), asked[-1]["StreamDescriptionSummary"]["OpenShardCount"]]
+
+    arguments = ["--stream", "orders:3", "--stream", "billing", "--unthrottled"]
+    with subprocess.Popen(
+        [*COMMAND, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        url = process.stdout.readline().strip()
+        assert asyncio.run(work(url)) == [3, 1]
+        process.stdin.close()
+        assert process.wait(30) == 0
+
+
+def test_it_goes_on_in_the_background_of_a_shell_until_it_is_told_to_end() -> None:
+    with subprocess.Popen(
+        COMMAND, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        host, _, port = process.stdout.readline().strip().rpartition("/")[2].partition(":")
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.5)
+        socket.create_connection((host, int(port)), timeout=30).close()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--stream", "orders:many"], "is no number of shards"),
+        (["--stream", "or ders"], "ValidationException"),
+        (["--shard-end", "never"], "--shard-end"),
+    ],
+)
+def test_it_says_what_is_wrong(arguments: list[str], complaint: str) -> None:
+    done = subprocess.run(
+        [*COMMAND, *arguments],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode != 0, complaint in done.stderr) == (True, True), done.stderr
+
+
+def test_a_port_that_is_taken() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        done = subprocess.run(
+            [*COMMAND, "--port", port],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert (done.returncode, "address already in use" in done.stderr) == (1, True), done.stderr

@@ -1,0 +1,34 @@
+"""How many stories, and in which order the victims die: one in `make test`, thirty in `make chaos-spark`."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.integration.spark.chaos.kills import Story, Subject
+
+ROUNDS = int(os.environ.get("HEADRACE_SPARK_ROUNDS", "1"))
+SEED = os.environ.get("HEADRACE_SPARK_SEED")
+TIMEOUT_S = 400 * ROUNDS
+VICTIMS = ("worker", "broker", "driver")
+
+
+def tell(directory: Path, subject: Callable[[], Subject]) -> None:
+    """Tell all stories of a subject; each has every victim once, in an order of its own."""
+    for number in range(ROUNDS):
+        seed = int(SEED) if SEED else random.randrange(1 << 32)
+        victims = list(VICTIMS)
+        random.Random(seed).shuffle(victims)
+        place = directory / str(number)
+        place.mkdir()
+        story = Story(place, subject(), seed)
+        try:
+            story.run(victims)
+        except BaseException as error:
+            error.add_note(f"HEADRACE_SPARK_SEED={seed}: {victims}; logs are in {place}")
+            raise
+        print({"subject": directory.name, "seed": seed, "victims": victims, **story.counts})
+        shutil.rmtree(place)

@@ -1,0 +1,262 @@
+"""Tables in a store that speaks S3: a server process that knows conditional writes, and one that does not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from pyiceberg.catalog.sql import SqlCatalog
+
+from headrace.errors import ConfigError, HeadraceError
+from headrace.spark.archive import delta, orphans
+from headrace.spark.archive.batches import Archiver
+from headrace.spark.archive.compaction import compact
+from headrace.spark.archive.files import Source
+from headrace.spark.archive.history import History, HistoryClient, read_history
+from headrace.spark.archive.places import Place, place
+from headrace.spark.archive.table import ConflictError, create_table, find_table
+from headrace.spark.options.source import Selection, source_options
+from headrace.spark.source.batch import batch_ranges
+from headrace.spark.source.tasks import ReadTask
+from headrace.types import TopicPartition
+from tests.fixtures.s3_server import ENVIRONMENT, new_bucket, s3_server
+from tests.unit.spark.archive.worlds import SCHEMA, World
+
+KINDS = ["delta", "iceberg"]
+FLIGHTS = TopicPartition("flights", 0)
+
+
+@pytest.fixture(scope="module")
+def store_url() -> Iterator[str]:
+    with s3_server() as url:
+        yield url
+
+
+@pytest.fixture
+def store(store_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The address of a bucket, which the environment says how to reach."""
+    for name, value in {**ENVIRONMENT, "AWS_ENDPOINT_URL": store_url}.items():
+        monkeypatch.setenv(name, value)
+    return f"s3://{new_bucket(store_url)}"
+
+
+class StoreWorld(World):
+    """A world whose table is in a store."""
+
+    def __init__(self, tmp_path: Path, address: str, kind: str, **limits: Any) -> None:
+        super().__init__(tmp_path, kind, **limits)
+        self.address = f"{address}/lake/flights"
+        self.catalog = f"sqlite:///{tmp_path / 'catalog.db'}" if kind == "iceberg" else None
+
+    @property
+    def place(self) -> Place:
+        return place(self.address)
+
+    def archiver(self, *topics: str, **settings: Any) -> Archiver:
+        return Archiver(
+            self.cluster,
+            create_table(self.kind, self.place, None, SCHEMA, self.catalog),
+            Selection(topics=topics or ("flights",)),
+            self.execute,
+            self.told.update,
+            self.limits,
+            **settings,
+        )
+
+    def table(self) -> Any:
+        return find_table(self.address, self.catalog)
+
+
+def read_history_of(world: StoreWorld) -> list[int]:
+    given = {
+        "kafka.bootstrap.servers": "localhost:1",
+        "subscribe": "flights",
+        "archive": world.address,
+        "archiveFormat": world.kind,
+    }
+    if world.catalog is not None:
+        given["archiveCatalog"] = world.catalog
+    chosen = source_options(given, streaming=None)
+    assert chosen.history is not None
+    history = History(chosen.history)
+    ranges = batch_ranges(HistoryClient(world.cluster, history), chosen)
+    batches = read_history(world.cluster, history, ReadTask(ranges), chosen)
+    return [offset for batch in batches for offset in batch.column("offset").to_pylist()]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_table_in_a_store_is_written_read_compacted_and_cleaned(
+    kind: str, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = StoreWorld(tmp_path, store, kind)
+    for _ in range(3):
+        world.cluster.grow("flights", 0, 6)
+        assert world.archiver().run_batch() is not None
+    assert world.archived() == world.expected()
+    world.cluster.grow("flights", 0, 2)
+    world.cluster.logs[FLIGHTS] = (18, 20)
+    assert read_history_of(world) == list(range(20))
+
+    (orphan,) = world.write(Source("flights", "id-flights", 0), 18, 20)
+    assert [done.removed for done in compact(world.table(), 1 << 20)] == [3]
+    assert world.table().delete_orphans(3_600_000, dry_run=False) == []
+    assert read_history_of(world) == list(range(20))
+    monkeypatch.setattr(orphans, "LEAST_AGE_MS", 0)
+    monkeypatch.setattr("headrace.spark.archive.delta.LEAST_AGE_MS", 0)
+    deleted = world.table().delete_orphans(0, dry_run=False)
+    assert orphan.file.path in deleted
+    assert len([path for path in deleted if path.endswith(".parquet")]) == 4
+    assert read_history_of(world) == list(range(20))
+    if kind == "delta":
+        known = DeltaTable(world.place.uri, storage_options=dict(world.place.delta_options or {}))
+        assert len(known.file_uris()) == 1
+    else:
+        catalog = SqlCatalog("headrace", uri=world.catalog, **world.place.iceberg_options)
+        assert catalog.load_table("headrace.flights").scan().to_arrow().num_rows == 18
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_of_two_archivers_of_one_store_one_is_refused(
+    kind: str, store: str, tmp_path: Path
+) -> None:
+    world = StoreWorld(tmp_path, store, kind)
+    world.cluster.grow("flights", 0, 12)
+    world.archiver().run_batch()
+    world.cluster.grow("flights", 0, 12)
+    ready, outcomes = threading.Barrier(2), []
+
+    def run() -> None:
+        archiver = world.archiver()
+        append = archiver.table.append
+
+        def together(commit: Any) -> None:
+            ready.wait(30)
+            append(commit)
+
+        archiver.table.append = together  # type: ignore[method-assign]  # of this archiver alone
+        try:
+            archiver.run_batch()
+            outcomes.append("done")
+        except ConflictError:
+            outcomes.append("refused")
+
+    threads = [threading.Thread(target=run) for _ in range(2)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(60)
+    assert sorted(outcomes) == ["done", "refused"]
+    assert world.archived() == world.expected()
+
+
+def test_a_store_that_overwrites_what_it_should_not_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delta, "_PROBE_ROUNDS", 12)  # each may miss what it looks for
+    with s3_server("careless") as url:
+        for name, value in {**ENVIRONMENT, "AWS_ENDPOINT_URL": url}.items():
+            monkeypatch.setenv(name, value)
+        world = StoreWorld(tmp_path, f"s3://{new_bucket(url)}", "delta")
+        with pytest.raises(ConfigError, match=r"If-None-Match.*conditional writes"):
+            world.archiver()
+        assert not world.place.occupied()  # not even of the trial
+        StoreWorld(tmp_path, f"s3://{new_bucket(url)}", "iceberg").archiver()  # its catalog decides
+
+
+def test_what_is_missing_is_named(
+    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigError, match=r"no bucket nowhere.*AWS_ENDPOINT_URL, AWS_REGION"):
+        place("s3://nowhere/table")
+    with pytest.raises(ConfigError, match="names no table: s3://BUCKET/TABLE"):
+        place(store)
+    with pytest.raises(ConfigError, match=r"no archive in s3://.*name its catalog"):
+        find_table(f"{store}/table")
+    with pytest.raises(ConfigError, match=r"needs a catalog.*HEADRACE_ARCHIVE_CATALOG"):
+        create_table("iceberg", f"{store}/table", None, SCHEMA)
+    with pytest.raises(ConfigError, match="unknown zone"):
+        place(f"{store}/table?zone=1")
+    with pytest.raises(ConfigError, match="cannot be opened"):
+        create_table("iceberg", f"{store}/table", None, SCHEMA, "sqlite:////no/such/catalog.db")
+    monkeypatch.setenv("AWS_S3_ALLOW_UNSAFE_RENAME", "true")
+    with pytest.raises(ConfigError, match=r"AWS_S3_ALLOW_UNSAFE_RENAME is set.*Unset it"):
+        place(f"{store}/table")
+    monkeypatch.delenv("AWS_S3_ALLOW_UNSAFE_RENAME")
+    known = place(f"{store}/table")
+    create_table("delta", known, None, SCHEMA)
+    monkeypatch.delenv("AWS_ENDPOINT_URL")
+    monkeypatch.delenv("AWS_REGION")
+    assert find_table(str(known)).root.uri == known.uri  # what tasks are told is all of it
+
+
+def test_two_tables_of_one_name_in_one_catalog_are_told_apart(store: str, tmp_path: Path) -> None:
+    catalog = f"sqlite:///{tmp_path / 'catalog.db'}"
+    create_table("iceberg", f"{store}/a/flights", None, SCHEMA, catalog)
+    with pytest.raises(ConfigError, match=r"headrace\.flights is in s3://.*/a/flights, not in"):
+        create_table("iceberg", f"{store}/b/flights", None, SCHEMA, catalog)
+    create_table("iceberg", f"{store}/b/delays", None, SCHEMA, catalog)
+
+
+def test_a_store_that_goes_away_is_something_to_try_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    with s3_server() as url:
+        for name, value in {**ENVIRONMENT, "AWS_ENDPOINT_URL": url}.items():
+            monkeypatch.setenv(name, value)
+        world = StoreWorld(tmp_path, f"s3://{new_bucket(url)}", "iceberg")
+        world.cluster.grow("flights", 0, 3)
+        archiver = world.archiver()
+    with pytest.raises(HeadraceError) as raised:
+        archiver.run_batch()
+    assert not isinstance(raised.value, (ConfigError, ConflictError))
+
+
+KILLS = {"delta": [(1, 0.02), (2, 0.1)], "iceberg": [(2, 0.05)]}
+"""After so many batches, and so many seconds."""
+ARCHIVE_AND_COMPACT = """
+import sys
+from pathlib import Path
+from headrace.spark.archive.compaction import compact
+from tests.integration.spark.test_archive_stores import StoreWorld
+
+world = StoreWorld(Path(sys.argv[1]), sys.argv[2], sys.argv[3], max_offsets=4)
+world.cluster.grow("flights", 0, 16)
+archiver = world.archiver()
+while result := archiver.run_batch():
+    print(result.batch, flush=True)
+    if result.batch % 2 == 0:
+        list(compact(world.table(), 1 << 20))
+"""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_whoever_archives_to_a_store_and_is_killed_leaves_each_record_once(
+    kind: str, store: str, tmp_path: Path
+) -> None:
+    world = StoreWorld(tmp_path, store, kind, max_offsets=4)
+    world.cluster.grow("flights", 0, 16)
+    command = [sys.executable, "-c", ARCHIVE_AND_COMPACT, str(tmp_path), store, kind]
+    for batches, more_s in KILLS[kind]:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            seen = [process.stdout.readline() for _ in range(batches)]
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(more_s)  # so that it is wherever it is
+            process.kill()
+        assert all(seen)
+        found = world.archived()
+        assert found == world.expected()[: len(found)]
+    archiver = world.archiver()
+    while archiver.run_batch() is not None:
+        continue
+    list(compact(world.table(), 1 << 20))
+    assert world.archived() == world.expected()
+    assert read_history_of(world) == list(range(16))

@@ -1,7 +1,0 @@
-"""The servers of these tests."""
-
-from __future__ import annotations
-
-from tests.kinesis.servers import dynamodb_url, kinesis_url
-
-__all__ = ["dynamodb_url", "kinesis_url"]
