@@ -32,13 +32,19 @@ quick:
 # One worker more than cores: there is always a test that waits.
 	$(PYTEST) -n 3 -m "not slow" tests/unit tests/property tests/cost tests/simulation tests/mutations tests/benchmarks
 
-test: check  ## everything that needs no special hardware (about twenty-five minutes)
+ifdef ROOM
+test:
+	@$(PYTHON) tools/prepare.py test
+	@tests=$$($(BIN)/python -m tests.suites "$(ROOM)") && set -x && $(PYTEST) -n 3 --dist loadfile $$tests
+else
+test: check  ## everything that needs no special hardware (about twenty-five minutes); ROOM=core/log: what concerns one package
 	$(PYTEST) -n 3 -m slow tests/unit tests/property
 	$(PYTEST) -n 2 tests/fuzz
 # The longest files come first, and each is one worker's; else a few of them would be left when the other workers are done.
 	$(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder tests/chaos tests/integration/spark tests/crash \
 		tests/integration/kinesis tests/acceptance tests/conformance tests/docs
 	HEADRACE_ACCEL=0 $(PYTEST) -n 2 -m "not slow" tests/unit/records tests/unit/clients tests/property/test_records.py
+endif
 
 conformance:  ## the client suites alone; TARGET is kafka, kafka-3.9, or headrace-secured (TLS, users, rights)
 	@$(PYTHON) tools/prepare.py test

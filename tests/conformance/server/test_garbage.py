@@ -1,4 +1,4 @@
-"""Nothing of a connection or a request refers back to itself when it ends: its memory is free at once."""
+"""A connection or request that ends leaves no reference cycles: its memory is free without the garbage collector."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -67,7 +68,7 @@ def fail(target: str, security: Properties) -> None:
 
 
 def leave(target: str, security: Properties) -> None:
-    """Go while requests wait: a poll, and a member that joins."""
+    """Close consumers while their requests wait: a poll, and a member that joins."""
     for _ in range(3):
         with ThreadPoolExecutor(2) as pool:
             consumers = [Consumer(target, group="leaving", **security) for _ in range(2)]
@@ -77,8 +78,17 @@ def leave(target: str, security: Properties) -> None:
             list(pool.map(lambda consumer: consumer.close(), consumers))
 
 
+class Report(NamedTuple):
+    """What a server did since the report before."""
+
+    garbage: dict[str, int]
+    """Numbers of objects that only the garbage collector would free, by type."""
+    imported: list[str]
+    """Modules that the server has imported."""
+
+
 class Server:
-    """A server whose garbage nobody collects, with a listener of each kind."""
+    """A server without a garbage collector, with a listener of each kind."""
 
     def __init__(self, directory: Path) -> None:
         self._report = directory / "found.json"
@@ -91,13 +101,12 @@ class Server:
         encrypted = login(certificates.authority, "SCRAM-SHA-256", USER, PASSWORD)
         self.security = {"PLAINTEXT": NO_SECURITY, "SASL_SSL": encrypted}
 
-    def garbage(self) -> dict[str, int]:
-        """Return the number of our objects that only the collector would free now, by type."""
+    def report(self) -> Report:
+        """Have the server report, and free the garbage that it reports."""
         self._report.unlink(missing_ok=True)
         os.kill(self.secured.pid, signal.SIGUSR1)
         wait_until("a report", self._report.exists)
-        found: dict[str, int] = json.loads(self._report.read_text())
-        return found
+        return Report(**json.loads(self._report.read_text()))
 
 
 @pytest.fixture(scope="module")
@@ -112,9 +121,18 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.mark.parametrize("protocol", ["PLAINTEXT", "SASL_SSL"])
 @pytest.mark.parametrize("clients", [produce, transact, consume, administrate, fail, leave])
-def test_what_clients_leave_is_freed_without_the_collector(
+def test_clients_leave_nothing_that_only_the_garbage_collector_frees(
     server: Server, clients: Callable[[str, Properties], None], protocol: str
 ) -> None:
-    server.garbage()  # of the start, and of the tests before
-    clients(server.secured.bootstraps[protocol], headrace(server.security[protocol]))
-    assert not server.garbage()
+    """Repeat the clients if they made the server import a module: an import leaves garbage of its own, but only once.
+
+    `dataclass(slots=True)`, for example, replaces the class that it decorates; the first class is garbage.
+    """
+    target, security = server.secured.bootstraps[protocol], headrace(server.security[protocol])
+    server.report()  # the start and the tests before have left garbage
+    clients(target, security)
+    report = server.report()
+    if report.imported:
+        clients(target, security)
+        report = server.report()
+    assert report == Report({}, [])
