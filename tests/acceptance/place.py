@@ -1,4 +1,4 @@
-"""Where a row of the mission is tried: a broker in this process, a served one, or Apache Kafka; one face for all."""
+"""The place where a row is tried: a broker in this process, a served one, or Apache Kafka, behind one interface."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KAFKA_BOUNDS = {
     "group.consumer.min.session.timeout.ms": "4000",
     "group.consumer.min.heartbeat.interval.ms": "200",
 }
-"""What Kafka wants besides, before it believes those."""
+"""Further settings that Kafka needs before it accepts `BROKER_SETTINGS`."""
 QUICK: dict[str, Any] = {"retry_backoff_ms": 20}
 QUICK_CONSUMER: dict[str, Any] = {
     **QUICK,
@@ -35,7 +35,7 @@ QUICK_CONSUMER: dict[str, Any] = {
 ON_KAFKA: dict[str, Any] = {"metadata_max_age_ms": 500}
 """Kafka leaves it to classic members to look for added partitions; by default they do so every five minutes."""
 CLASSIC_ONLY = frozenset({"session_timeout_ms", "heartbeat_interval_ms", "assignor"})
-"""What the coordinator decides under the protocol `consumer`."""
+"""Settings that the coordinator decides, not the client, under the protocol `consumer`."""
 
 
 @dataclass
@@ -91,7 +91,7 @@ class Place:
 
 
 class Member:
-    """A consumer in a group, the numbers it has read, and what its listener was told."""
+    """A consumer in a group, the numbers that it has read, and the calls of its listener."""
 
     def __init__(self, place: Place, group: str, topics: Any = None, **options: Any) -> None:
         subscription = {

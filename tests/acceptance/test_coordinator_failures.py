@@ -35,7 +35,7 @@ SAME_AS = {
     HeartbeatRequest: lambda beat: beat.member_epoch > 0,
     LeaveGroupRequest: lambda beat: beat.member_epoch < 0,
 }
-"""What is said under the protocol `consumer` in place of a request of the classic one."""
+"""The API that the protocol `consumer` uses in place of an API of the classic protocol."""
 
 
 def is_kind(request: Any, kind: type) -> bool:
@@ -45,7 +45,7 @@ def is_kind(request: Any, kind: type) -> bool:
 
 
 class Story:
-    """A group of three in a settled world, and a broker that can be killed at the n-th request or answer of a kind."""
+    """A settled group of three members, and a broker that can be killed at the n-th request or answer of a kind."""
 
     def __init__(
         self, assignor: str, members: int = 3, session_ms: int = 10_000, **options: Any
@@ -115,7 +115,7 @@ def story(request) -> Story:
 
 
 def test_b5_1_killed_after_noticing_a_change(story) -> None:
-    """A member has gone, and nobody has been told yet."""
+    """The broker is killed after a member has left and before the other members know."""
     gone = story.members.pop()
     story.kill_at(LeaveGroupRequest, answered=True)
     gone.close()
@@ -124,7 +124,7 @@ def test_b5_1_killed_after_noticing_a_change(story) -> None:
 
 
 def test_b5_1_killed_after_noticing_a_death(story) -> None:
-    """A session has ended, and nobody has been told yet."""
+    """The broker is killed after a session has expired and before the other members know."""
     story.members.pop().die()
     before = story.generations
     while story.size() == 3:
@@ -273,7 +273,7 @@ def test_b5_commits_and_heartbeats_during_a_rebalance(assignor) -> None:
 
 
 def frozen(story: Story, member: Program, duration_ms: int) -> None:
-    """As SIGSTOP and SIGCONT: the others live on."""
+    """Stop a member as SIGSTOP does; the other members go on."""
     story.world.programs.remove(member)
     others = [one for one in story.members if one is not member]
     rebalance(*others, rounds=duration_ms // 500)
@@ -306,7 +306,7 @@ def test_b5_a_member_that_pauses_after_its_join_has_a_full_session_from_the_answ
     story.world.lost = count
     for _ in range(100):
         rebalance(*story.members, sleeper, rounds=1)
-        if len(answers) == 2:  # the first only told its member id
+        if len(answers) == 2:  # the answer to the first join only contains the member id
             break
     story.world.lost = None
     story.members.append(sleeper)

@@ -15,7 +15,7 @@ HALVES = {
     "at_least_once": [b"a1", b"b1", b"a2", b"a2", b"b2", b"a3", b"b3"],
     "exactly_once": [b"a1", b"b1", b"a2", b"b2", b"a3", b"b3"],
 }
-"""What is there of two results of each record, when the handler fails between those of the second."""
+"""The results that remain when the handler fails between the two results that it writes for each record."""
 
 
 @pytest.mark.parametrize("delivery", HALVES)

@@ -1,4 +1,4 @@
-"""B6: rebalances do not stop the world. B7: the client stays thin."""
+"""B6: rebalances do not stop all members. B7: the client contains little of the protocol's logic."""
 
 from __future__ import annotations
 

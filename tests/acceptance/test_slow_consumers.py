@@ -18,7 +18,7 @@ ASSIGNORS = ["range", "equal", SERVER_SIDE]
 
 
 class Slow:
-    """A group of two; the program of the second is slow. What its listener is told is kept."""
+    """A group of two members, of which the second has a slow program. It keeps the calls of its listener."""
 
     def __init__(self, assignor: str, **options: Any) -> None:
         self.story = Story(assignor, members=1, session_ms=SESSION_MS)
@@ -91,7 +91,7 @@ def test_b5_what_it_worked_on_is_not_committed_and_it_returns_with_its_next_poll
         group.slow.commit({where: 1})
     assert refused.value.code in {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION}
     assert group.other.committed(where)[where] in {None, 0}
-    assert group.told == []  # the program is told where it calls in
+    assert group.told == []  # the program gets the error from its next call
     group.slow.poll()
     assert group.told == ["lost"]
     group.story.settle()
@@ -114,7 +114,7 @@ def test_b5_who_is_behind_and_polls_is_not_expelled(assignor: str) -> None:
 
 @pytest.mark.parametrize("assignor", ASSIGNORS)
 def test_b5_a_slow_static_member_keeps_its_place_until_its_session_ends(assignor: str) -> None:
-    """As in Kafka: it says nothing when it stops, for its instance id means that it comes back."""
+    """As in Kafka, a static member sends no LeaveGroup when it stops, because its instance id means that it returns."""
     group = Slow(assignor, group_instance_id="slow")
     held = group.slow.assignment()
     began_ms = group.story.world.now_ms

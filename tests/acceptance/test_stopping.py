@@ -116,7 +116,7 @@ def test_a17_what_the_program_works_on_is_finished_first(
     until(lambda: len(member.numbers) == 5, member)
     told = place.admin()
     with stopping(place, name, member_id(member)) as outcomes:
-        # It is told by its heartbeats while it works; nothing happens to it meanwhile.
+        # Its heartbeats ask it to stop while it works; it is not removed meanwhile.
         wait_for(lambda: member.consumer._core._group.stopping)
         assert member.partitions == {TopicPartition(topic, 0)}
         assert not outcomes
@@ -217,7 +217,7 @@ def test_a17_a_member_that_does_not_come_back_is_removed_by_force(
     until(lambda: member.partitions, member)
     assert place.admin().stop_member(name, member_id(member), timeout_s=1.5) == "removed"
     assert place.admin().members(name) == []
-    # It was told, so it does not join again.
+    # It was asked to stop, so it does not join again.
     while not member.consumer.stopped:
         member.poll()
     assert member.told[-1][0] == "lost"

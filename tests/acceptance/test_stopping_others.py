@@ -85,7 +85,7 @@ def test_a17_a_foreign_member_is_removed_by_force_and_the_caller_is_told(
     with polling(poll):
         [member] = wait_for(lambda: members(admin, name))
         assert admin.stop_member(name, member, timeout_s=1.0) == "removed"
-        # It does not know what it was told, and joins again, as after any removal.
+        # It does not know the request to stop, and joins again, as after any removal.
         assert wait_for(lambda: members(admin, name))
     place.close()
 
@@ -95,7 +95,7 @@ def test_a17_a_foreign_member_is_removed_by_force_and_the_caller_is_told(
 def test_a17_a_stop_survives_that_the_broker_is_restarted(
     tmp_path: Path, name: str, protocol: str, how: str
 ) -> None:
-    """The member hears of it from the broker that came back: the administrator's client asks that one again."""
+    """The restarted broker notifies the member, because the administrator's client repeats its request there."""
     settings = [f"--config={key}={value}" for key, value in BROKER_SETTINGS.items()]
     server = ServerProcess(tmp_path / "data", arguments=settings, log_path=tmp_path / "log")
     with server:

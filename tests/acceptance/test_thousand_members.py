@@ -16,8 +16,10 @@ TOPICS = 4
 PARTITIONS = 250
 INTERVAL_MS = 5_000
 HEARTBEAT_COST_S = 0.002
-"""Of the coordinator's processor time, at most: many times what it takes, and far from what looking at all members of
-the group in each heartbeat would."""
+"""Processor time that the coordinator may need for a heartbeat, in seconds.
+
+It is many times the usual cost, and far less than a look at all members of the group would take.
+"""
 
 
 class Crowd:

@@ -110,5 +110,5 @@ class Program:
 
     @property
     def log(self) -> str:
-        """What it wrote to standard error."""
+        """Return the text that the process wrote to standard error."""
         return self._log.read_text()

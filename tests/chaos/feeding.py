@@ -1,4 +1,4 @@
-"""What goes into the pipeline, and who looks at what comes out of it. Each writes down its operations."""
+"""The feeder of the pipeline and the readers of its output. Each records its operations."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CALL_S = 5.0
 
 
 class Background:
-    """A thread that lives until it is told to end; what it dies of is kept."""
+    """A thread that runs until it is stopped. It keeps the exception that ended it."""
 
     def __init__(self, name: str) -> None:
         self.trouble: BaseException | None = None
@@ -55,7 +55,7 @@ class Background:
     def _guarded(self) -> None:
         try:
             self.run()
-        except BaseException as error:  # noqa: BLE001 - whoever started it looks
+        except BaseException as error:  # noqa: BLE001 - the owner of the thread looks at it
             self.trouble = error
 
     def run(self) -> None:
@@ -68,7 +68,7 @@ class Feeder(Background):
     def __init__(self, bootstrap: str, journal: Path, seed: int, *, transactional: bool) -> None:
         super().__init__("feeder")
         self.sent = [0] * PARTITIONS
-        """How many records each partition has by now, as far as the feeder has been told."""
+        """Number of records in each partition, as far as they are acknowledged."""
         self._random = random.Random(seed)
         self._journal = Journal(journal, "feeder")
         self._transactional = transactional
@@ -139,7 +139,7 @@ class Feeder(Background):
         return False
 
     def _is_lost(self, error: KafkaException) -> bool:
-        """Whether the producer had to give up before it asked for the commit."""
+        """Return whether the producer failed before it asked for the commit."""
         return bool(error.args[0].code() == KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER)
 
     def _abort(self) -> None:
@@ -147,7 +147,7 @@ class Feeder(Background):
             _repeat(partial(self._producer.abort_transaction, CALL_S))
         except KafkaException as error:
             # librdkafka asks for the end of a transaction whose beginning may have got lost with the broker: if there
-            # is none, it is told so by INVALID_TXN_STATE, and is of no more use. Nor is it when it takes a sequence
+            # is none, its request fails with INVALID_TXN_STATE, and it is of no more use. Nor is it when it takes a sequence
             # again that it has given to records which it left behind in an abort and which have arrived nevertheless.
             if not error.args[0].fatal():
                 raise

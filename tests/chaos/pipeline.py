@@ -1,4 +1,4 @@
-"""Four workers between two topics, told by a seed: what happens to them and to the broker, and what must come out.
+"""Four workers between two topics. A seed determines the faults of workers and broker; the output must be exact.
 
 A worker consumes from `input`, produces to the same partition of `output` and commits its position, all in one
 transaction. Processes are killed, stopped until their sessions and transactions are over, and woken up again as
@@ -53,9 +53,8 @@ PATIENCE_S = 45
 CALM_S = (0.1, 0.5, 1, 2, 4)
 STOPPED_S = (0.3, 1.5, SESSION_MS / 1000 + 1, TRANSACTION_MS / 1000 + 1.5)
 ENDS = {0: "left", -signal.SIGTERM: "left", 3: "fenced", 4: "astray", 5: "stopped"}
-"""How workers may end by themselves: told to (before they listen, or when they end anyway), shut out, with a position
-lost (librdkafka's alone), or unable to commit what has to go.
-"""
+"""Exit codes with which workers may end: stopped (before or after they listen to the signal), fenced, with a lost
+position (librdkafka only), or unable to commit what they must hand over."""
 
 
 @dataclass
@@ -88,7 +87,7 @@ class Pipeline:
     client: str
     protocol: str
     fault: str = ""
-    """What workers by Headrace's clients do wrong on purpose."""
+    """The fault that workers with Headrace's clients commit on purpose; None for none."""
     counts: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
@@ -112,7 +111,7 @@ class Pipeline:
         self._tick = threading.Event()
 
     def run(self, seconds: float) -> Verdict:
-        """Live so long, then let everything heal, and judge."""
+        """Run for the given time, then end all faults, and check the output."""
         try:
             self._begin()
             self._live(time.monotonic() + seconds)
@@ -175,7 +174,7 @@ class Pipeline:
             self._tick.wait(0.03)
 
     def _turn(self, now: float) -> None:
-        """Start and wake up what is due; whoever has ended comes again."""
+        """Start and wake the workers that are due, and start ended workers again."""
         if self._broker_due_at and now >= self._broker_due_at:
             self._broker_due_at = 0.0
             self.server.start()

@@ -168,7 +168,7 @@ class Feeder:
     def __init__(self, target: str) -> None:
         self._target = target
         self.counts: Counter[str] = Counter()
-        """Records by kind."""
+        """Number of records handled, by kind of client."""
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -244,7 +244,7 @@ def return_to(
 
 
 async def consume(target: str, member: str, protocol: str, notes: Notes) -> None:
-    """What a program with an asyncio consumer does, until it is cancelled."""
+    """Consume with an asyncio consumer until the task is cancelled."""
     async with headrace.aio.Consumer(
         target,
         group="group-aio",

@@ -68,7 +68,7 @@ class Network:
         )
 
     def taken_over(self, since_s: float) -> bool:
-        """Whether the member that can be heard handles all partitions."""
+        """Return whether the member with a working network handles all partitions."""
         return all(self.notes.of(kind, "other", since_s) == PARTITIONS for kind in KINDS)
 
     def all_handled(self) -> bool:

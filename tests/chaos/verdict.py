@@ -1,4 +1,4 @@
-"""What must hold after a run: the output is exactly the input, once, in order, and no client saw anything else."""
+"""Conditions after a run: the output is exactly the input, once, in order, and no client saw anything else."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from tests.cost.shapes import request_schemas
 from tests.cost.world import LONG, SHORT, World
 
 Measured = tuple[str, int, Cost, Bound]
-"""What was sent, how many bytes of it, what it cost, and what it may cost."""
+"""A request's name, its size in bytes, its cost, and its bound."""
 
 
 def main() -> int:

@@ -1,7 +1,7 @@
-"""What a request may cost: a row for each API that the broker answers, and for each way in which a field can be large.
+"""Bounds on the cost of requests: a row for each API that the broker answers, and for each way to make a field large.
 
-`docs/reference/limits.md` says the same to users. An API without a row, and a field without one in `fields.py`, fail
-`test_bounds.py`: who adds one says here what bounds it.
+`docs/reference/limits.md` lists the bounds for users. An API without a row, and a field without one in `fields.py`, fail
+`test_bounds.py`: a new API or field needs its bound here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MIB: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What one request of an API may cost.
+    """The most that one request of an API may cost.
 
     Attributes:
         loop_ms: The longest step of the event loop.
@@ -33,7 +33,7 @@ class Bound:
 
 
 SCENARIO: Final = Bound(answer_bytes=64 * MIB)
-"""What a scenario does may cost: it may be a fetch, or many requests that are answered in turn."""
+"""The bound for a scenario: a scenario may contain a fetch, or many requests that are answered in turn."""
 _SMALL: Final = Bound(memory_mb=16.0, answer_bytes=64 << 10)
 """A request that names one thing: its answer has no lists of the client's making."""
 _LISTS: Final = Bound()

@@ -33,7 +33,7 @@ USER, PASSWORD = "few", "the password of a user with few rights"
 
 
 class Cost(NamedTuple):
-    """What a request, or several, cost the broker."""
+    """The cost of one or several requests to the broker."""
 
     loop_ms: float
     """The longest step of the event loop, in CPU time."""
@@ -42,7 +42,7 @@ class Cost(NamedTuple):
     steps: int
     total_ms: float
     memory_mb: float
-    """By how much the process's memory rose at most, in MiB (its resident set); 0 where Linux does not tell."""
+    """The largest rise of the process's resident memory, in MiB; 0 on systems other than Linux."""
     answer_bytes: int
     outcome: str
     """"answered", "closed" by the broker, or "waits"."""
@@ -108,7 +108,8 @@ def framed(request: Message, version: int, client_id: str | None = "cost") -> by
 
 
 class WatchedBroker:
-    """`headrace serve` with rights: everybody on the first listener is an administrator, users log in on the other."""
+    """`headrace serve` with an authorizer: clients of the first listener are administrators, clients of the second log
+    in."""
 
     def __init__(self, directory: Path, settings: Mapping[str, str], *, accel: bool = True) -> None:
         self._directory = directory
@@ -181,13 +182,13 @@ class WatchedBroker:
         return (self._directory / "log").read_text()[-3000:]
 
     def bugs(self) -> list[str]:
-        """Return the lines of the log that were added since the last call and tell of an exception in the broker."""
+        """Return the log lines since the last call that report an exception in the broker."""
         lines = (self._directory / "log").read_text().splitlines()
         before, self._lines_read = self._lines_read, len(lines)
         return [line for line in lines[before:] if any(event in line for event in BUGS)]
 
     def stop(self) -> None:
-        """End the process."""
+        """Stop the broker's process."""
         self._control.close()
         self._process.send_signal(signal.SIGTERM)
         try:
@@ -200,7 +201,7 @@ class WatchedBroker:
         self._log.close()
 
     def connection(self, *, as_admin: bool = False) -> Connection:
-        """Return a new connection of the administrator, or of the user with few rights, who has logged in."""
+        """Return a new connection: the administrator's, or the authenticated one of the user with few permissions."""
         if as_admin:
             return Connection(self.admin)
         connection = Connection(self.user)

@@ -31,7 +31,7 @@ def drive(
         broker: The broker.
         values: What it holds.
         names: The requests' names.
-        as_admin: Send them as somebody who may do everything, else as somebody with few rights.
+        as_admin: Send them as an administrator with all permissions, else as a user with few.
         thorough: See `cases`.
     """
     sender = _Sender(broker, as_admin=as_admin)

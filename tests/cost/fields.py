@@ -1,4 +1,4 @@
-"""What the fields of requests hold: one row for each list, string, bytes and id of every API that the broker answers.
+"""Values for the fields of requests: one row for each list, string, bytes and id of every API that the broker answers.
 
 A request whose fields have no row here cannot be made expensive, so `test_bounds.py` fails until each has one. Numbers
 need a row only where their default would make the request a cheap one.
@@ -11,7 +11,7 @@ from typing import Any, Final
 
 
 class Kind(Enum):
-    """What a value stands for."""
+    """The meaning of a field's value, which decides how the field is made large."""
 
     LIST = "a list of structures"
     STRUCT = "a structure"

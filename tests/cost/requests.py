@@ -31,13 +31,13 @@ MOST_ELEMENTS: Final = REQUEST_ELEMENTS - 1_000
 
 
 class Values(NamedTuple):
-    """What exists at the broker that is asked: lists of names, of which the first has the most to it."""
+    """The names that exist at the broker under test. The first name of each list belongs to the largest object."""
 
     existing: dict[Kind, list[Any]]
 
 
 class Case(NamedTuple):
-    """One expensive request."""
+    """One expensive request of an API."""
 
     name: str
     frame: bytes

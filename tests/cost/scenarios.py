@@ -58,9 +58,9 @@ from tests.cost.world import (
 )
 
 Found = Iterator[tuple[str, int, Cost]]
-"""What was done, the bytes that were sent, and the cost."""
+"""The scenario's name, the bytes that were sent, and the cost."""
 PIPELINED_BYTES: Final = 2_000_000
-"""What the sockets hold while nobody reads the answers."""
+"""Bytes that the sockets hold while the client does not read the answers."""
 TAGS: Final = b"\1" + b"".join(b"\1" + bytes([65 + number]) for number in range(64))
 
 
@@ -77,7 +77,7 @@ def one(
 
 
 def bombs_are_produced(world: World, values: Values) -> Found:
-    """What each bomb cost when it was planted."""
+    """Return the cost of planting each bomb."""
     yield from world.planting
 
 
@@ -201,7 +201,7 @@ def tags_of_heartbeats(world: World, values: Values) -> Found:
 
 
 def strangers(world: World, values: Values) -> Found:
-    """What somebody who has not logged in can send."""
+    """Send the requests that a client can send before it logs in."""
     content = b"a" * (world.unauthenticated_bytes - 100)
     for mechanism in ("PLAIN", "SCRAM-SHA-256"):
         frames = [
@@ -222,7 +222,8 @@ def strangers(world: World, values: Values) -> Found:
 
 
 def pipelined(world: World, values: Values) -> Found:
-    """As many requests in one write as a connection may have in flight: are others served in between?"""
+    """Send as many requests in one write as a connection may have in flight, and check that others are served in
+    between."""
     every = list(range(world.scale.partitions))
     requests: list[tuple[str, Message, int]] = [
         ("Metadata of everything", _metadata(), 9),
@@ -369,7 +370,7 @@ def transactions(world: World, values: Values) -> Found:
 
 
 def silence(world: World, values: Values) -> Found:
-    """What the broker does by itself while nobody asks for anything."""
+    """Measure the broker's own work while no client sends a request."""
     yield "nothing at all, for three seconds", 0, idle(world.broker, 3.0)
 
 

@@ -23,8 +23,10 @@ collection of garbage in ns, and unused ones."""
 LONGEST, STEPS, TOTAL, GARBAGE = range(4)
 
 ADDRESS_SPACE: Final = 4 << 30
-"""What the process may have of the machine's memory, in bytes: a request that wants more fails, and the machine does
-not."""
+"""The limit of the process's address space, in bytes.
+
+A request that needs more fails before the machine runs out of memory.
+"""
 
 _numbers: memoryview
 _began_ns = 0

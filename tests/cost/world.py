@@ -1,4 +1,4 @@
-"""What a broker has to hold so that requests are expensive, and the rights of the user who makes them."""
+"""The data that a broker must hold so that requests are expensive, and the permissions of the user who makes them."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ class Scale:
     """How much the broker holds."""
 
     partitions: int
-    """Of the topic `few`."""
+    """Number of partitions of the topic `few`."""
     topics: int
     """Further topics, with a partition each."""
     producers: int
     """That have written to partition 0 of `few`."""
     groups: int
     members: int
-    """Of the group `few`; the same of the consumer group `few.c`."""
+    """Number of members of the group `few`, and of the consumer group `few.c`."""
     acls: int
     record_count: int
     """That each bomb of many records claims."""
@@ -76,7 +76,7 @@ class Scale:
     created: int
     """Topics that an administrator creates at once; a request may have 1,000."""
     metadata_bytes: int = 300_000
-    """Of each member of `few`."""
+    """Size of the metadata of each member of `few`, in bytes."""
 
 
 TINY: Final = Scale(
@@ -91,7 +91,7 @@ TINY: Final = Scale(
     connections=2,
     created=10,
 )
-"""Of `make check`: no bombs, which have tests of their own."""
+"""The sizes in `make check`: no bombs, which have tests of their own."""
 SHORT: Final = Scale(
     partitions=300,
     topics=200,
@@ -129,7 +129,7 @@ SPECIAL: Final[dict[str, dict[str, str]]] = {
 }
 ATTEMPTS: Final = 50
 PASSING: Final = {14, 15, 16, 51}
-"""Errors of coordinators that pass: they load, or another request is under way."""
+"""Temporary errors of coordinators: they load, or another request is in flight."""
 RIGHTS: Final = [
     (ResourceType.TOPIC, Operation.READ),
     (ResourceType.TOPIC, Operation.WRITE),
@@ -149,9 +149,9 @@ class World:
         self.planted: dict[str, list[str]] = {}
         """The bombs that the broker has accepted, by topic; the n-th has the time NOW_MS and n seconds."""
         self.offsets: dict[str, list[int]] = {}
-        """Where they are."""
+        """The committed offset of each partition that groups have committed."""
         self.planting: list[tuple[str, int, Cost]] = []
-        """What it cost to plant each, or to have it refused."""
+        """The cost of planting each bomb, or of having it refused."""
         self.unauthenticated_bytes = 512 << 10
         self._spare: Connection | None = None
         self.topic_ids: dict[str, bytes] = {}
@@ -309,7 +309,7 @@ class World:
             assert answer.topics[0].partitions[0].error_code == 0, answer
 
     def _classic_members(self) -> None:
-        """A group whose members have said and been told as much as they may."""
+        """Fill a classic group whose members send and receive metadata of the largest size."""
         connections = [Connection(self.broker.admin) for _ in range(self.scale.members)]
         content = b"m" * self.scale.metadata_bytes
         for connection in connections:

@@ -1,4 +1,4 @@
-"""What a broker has promised so far, and whether the one that stands on an image keeps it."""
+"""The promises of a broker so far, and a check whether a broker that starts on a crash image keeps them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Topic:
     """Its deletion was asked for."""
     produced: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     seen: dict[int, dict[str, str]] = field(default_factory=dict)
-    """What consumers have read, by partition and offset."""
+    """The records that consumers have read, by partition and offset."""
     trimming: dict[int, int] = field(default_factory=dict)
     """How far records may be gone, by partition."""
     trimmed: dict[int, int] = field(default_factory=dict)
@@ -158,7 +158,7 @@ class Ledger:
                 )
 
     def _check_keys(self, notes: list[dict[str, Any]], log: Log) -> None:
-        """Of each key there is the newest acknowledged value, or a newer one."""
+        """Check that each key has the newest acknowledged value, or a newer one."""
         latest: dict[bytes, int] = {}
         for note in notes:
             for index, record in enumerate(read_records(batch_for(note))):
@@ -181,7 +181,7 @@ class Log(NamedTuple):
 
 
 class State(NamedTuple):
-    """What a broker serves."""
+    """The state that a broker serves: topics, records, committed offsets."""
 
     topics: dict[str, str]
     logs: dict[tuple[str, int], Log]
@@ -252,7 +252,7 @@ def read_log(harness: BrokerHarness, topic: str, partition: int) -> Log:
 
 
 def sound_records(data: bytes) -> Iterator[Record]:
-    """Yield the records of fetched bytes whose checksums are right."""
+    """Yield the records of fetched batches whose checksums are right."""
     position = 0
     while position < len(data):
         header = check_batch(data, position)

@@ -1,4 +1,4 @@
-"""From recordings to crash images to verdicts.
+"""Replay recordings to crash images, and check a broker on each image.
 
 A run is a chain of lives: a server is recorded over an image until it is killed, its recording is replayed and images
 are taken on the way, and one of them is what the next server wakes up on. So recovery is itself recorded, and crashes.
@@ -29,7 +29,7 @@ _MEMORY = Path("/dev/shm")
 
 @dataclass
 class Verdicts:
-    """What became of the images of a run."""
+    """The results of the images of a run."""
 
     images: int = 0
     distinct: set[bytes] = field(default_factory=set)
@@ -51,7 +51,7 @@ class Verdicts:
 
 @dataclass(frozen=True)
 class Faults:
-    """What is switched off, to see that the check can fail."""
+    """Faults of the disk's model that show whether the check can fail."""
 
     arguments: tuple[str, ...] = ()
     ignored: str = "$^"
@@ -139,7 +139,7 @@ class Chain:
 
 
 def choose_points(events: list[Event], count: int, chance: random.Random) -> Iterator[int]:
-    """Choose where to crash: anywhere, and often right after an acknowledgement or around a sync."""
+    """Choose points for crashes: anywhere, and often right after an acknowledgement or around a sync."""
     near = [
         number + after
         for number, event in enumerate(events)

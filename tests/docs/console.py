@@ -1,4 +1,4 @@
-"""What a page shows: commands with what they print, and files and programs."""
+"""The content of a page: commands with their output, files, and programs."""
 
 from __future__ import annotations
 

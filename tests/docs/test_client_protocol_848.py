@@ -107,7 +107,7 @@ STOP = {
     kind == "bool": LAYOUTS[f"Tag 26738 of {where}"]
     for where, kind in (("a heartbeat's answer", "bool"), ("LeaveGroup", "struct"))
 }
-"""What is in the tag of section 13: that a member has to stop, or which one."""
+"""The content of the tag in section 13: a field that asks the member to stop, or that names the member to stop."""
 
 
 class FlexibleWalk(Walk):

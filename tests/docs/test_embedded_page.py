@@ -1,4 +1,4 @@
-"""docs/guides/embedded.md tells the truth: its code is run, in order, and prints what it says; so do the examples."""
+"""docs/guides/embedded.md is right: its code runs in order and prints what the page shows, and so do the examples."""
 
 from __future__ import annotations
 

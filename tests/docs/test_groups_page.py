@@ -1,4 +1,4 @@
-"""docs/guides/groups.md tells the truth: its programs run in order, and its commands print what it shows."""
+"""docs/guides/groups.md is right: its programs run in order, and its commands print what the page shows."""
 
 from __future__ import annotations
 

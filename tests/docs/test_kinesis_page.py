@@ -26,7 +26,7 @@ def run(text: str, names: dict[str, Any]) -> None:
 
 
 def variables(aws: FakeAws) -> dict[str, str]:
-    """What the page has exported."""
+    """Return the environment variables that the page exports."""
     [line] = re.findall(r"^\$ export (.*)$", PAGE, re.MULTILINE)
     named = dict(pair.split("=", 1) for pair in line.split())
     return {**named, "AWS_ENDPOINT_URL": aws.endpoint_url}

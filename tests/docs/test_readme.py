@@ -1,4 +1,4 @@
-"""The README tells the truth: its commands are run, in order, and print what it says they print."""
+"""The README is right: its commands run in order and print what the README shows."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_make_knows_the_targets() -> None:
 def test_five_minutes(tmp_path: Path, shell_environment: dict[str, str]) -> None:
     first, *others = commands(CONSOLE_BLOCKS[1])
     assert first == ("headrace dev &", "")
-    # The one liberty: a port of its own instead of 9092, told to the commands by the documented variable.
+    # One difference: a port of its own instead of 9092, which the commands read from the documented variable.
     with ServerProcess(None, log_path=tmp_path / "server.log") as server:
         environment = {**shell_environment, "HEADRACE_BOOTSTRAP": server.bootstrap}
         for command, shown in others:

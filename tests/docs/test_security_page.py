@@ -1,4 +1,4 @@
-"""docs/guides/security.md: the commands of its sections on users and rights are run, and print what it says."""
+"""docs/guides/security.md: the commands of its sections on users and permissions run and print what the page shows."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from tests.docs.console import Step, run_shell, section, steps, users_environment
 from tests.fixtures.processes import running_server
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "guides" / "security.md").read_text()
-# Whoever comes over plaintext is an administrator here: how commands log in is what security-walk.md is about.
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "security.md").read_text()
+# Every client in plaintext is an administrator here: how commands log in is what security-walk.md is about.
 SETTINGS = (
     "--config=authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "--config=super.users=User:ANONYMOUS",

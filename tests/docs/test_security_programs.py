@@ -1,4 +1,4 @@
-"""The worker, commands and fixtures in docs/guides/security.md authenticate and are authorized."""
+"""docs/guides/security.md: the worker, the commands and the fixtures of its section on programs log in and are authorized."""
 
 from __future__ import annotations
 

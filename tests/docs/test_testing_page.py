@@ -1,4 +1,4 @@
-"""docs/guides/testing.md tells the truth: its files are put into a project, and its tests pass."""
+"""docs/guides/testing.md is right: its files form a project whose tests pass."""
 
 from __future__ import annotations
 

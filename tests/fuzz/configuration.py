@@ -85,7 +85,8 @@ READERS: Final[dict[str, tuple[str, Callable[[str], object]]]] = {
 
 
 def fuzz_configuration(chance: Random) -> None:
-    """What an administrator writes is understood or refused as a ConfigError, soon, whatever it is."""
+    """Parse any configuration of an administrator: it is accepted, or refused as a ConfigError, within a bounded
+    time."""
     text, read = READERS[chance.choice(sorted(READERS))]
     if chance.random() < 0.2:
         text += f"\n{chance.choice(sorted(BROKER_OPTIONS))}={text}"

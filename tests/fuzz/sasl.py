@@ -52,7 +52,7 @@ def _sides(chance: Random) -> tuple[SaslClient, SaslServer]:
 
 
 def fuzz_sasl(chance: Random) -> None:
-    """Either side fails with SaslError; nobody but alice is ever let in, nor without her secret."""
+    """Check that either side fails with SaslError: only alice is authenticated, and only with her secret."""
     client, server = _sides(chance)
     message: bytes | None = client.first()
     with contextlib.suppress(SaslError):

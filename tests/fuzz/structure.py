@@ -32,10 +32,11 @@ from tests.fuzz.mutation import mutated
 
 REQUESTS: Final = 8
 LONGEST_S: Final = 0.5
-"""Of CPU time for a request; ten times what the cost test allows, as these are small and the machine may be busy."""
+"""Limit of CPU time for a request, in seconds: ten times the bound of the cost tests, because these requests are small
+and the machine may be busy."""
 MEMORY: Final = 32 << 20
 EXPECTED: Final = {"transaction_markers_refused"}
-"""What the log tells of when nothing was synced for a minute, which happens here, or when a topic was deleted."""
+"""Log events that are no bugs here: nothing was synced for a minute, or a topic was deleted."""
 TOPICS: Final = ("plain", "compact", "ttl", "delay", "filter")
 NAMES: Final = [
     "",

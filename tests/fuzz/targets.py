@@ -1,4 +1,4 @@
-"""What is fuzzed: each target makes a case of a seed, and runs it; whatever it raises is a bug.
+"""The targets of the fuzzer: each makes a case from a seed and runs it. An exception is a bug.
 
 Cases are valid messages, batches and files that are damaged (`mutation.py`). The same seed always makes the same case.
 """
@@ -99,7 +99,7 @@ def fuzz_requests(chance: Random) -> None:
 
 
 def fuzz_messages(chance: Random) -> None:
-    """The same for every message, responses and stored ones too, with a bound on memory."""
+    """Fuzz every message, responses and stored records too, with a bound on memory."""
     name, version = chance.choice(CASES)
     cls = message_class(name)
     data = mutated(joined(random_message(name, version, chance).encode(version)), chance)
@@ -261,7 +261,8 @@ def _everything(harness: BrokerHarness, topic: str) -> list[bytes]:
 
 
 def fuzz_columns(chance: Random) -> None:
-    """What a reader makes Arrow columns of: the same with the accelerator as without, in bounds, or corrupt."""
+    """Make Arrow columns of damaged batches: the result with the accelerator is that without, within bounds, or an
+    error."""
     fetched = b"".join(damaged_batch(chance) for _ in range(chance.choice([1, 1, 3])))
     start = chance.choice([0, 0, chance.randrange(120)])
     rest: dict[str, Any] = {

@@ -11,11 +11,11 @@ class Mutation(NamedTuple):
     area: str
     defence: str
     path: str
-    """Below src/headrace."""
+    """The file, below src/headrace."""
     old: str
     """The text, which the file has once."""
     new: str
-    """What takes its place."""
+    """The text that replaces `old`."""
     tests: tuple[str, ...]
     """Files, or tests; one of them has to fail."""
 

@@ -48,7 +48,7 @@ def kernels() -> Kernels:
 def in_python(
     data: bytes, header: BatchHeader, place: int = 0, most_bytes: int = 2**40
 ) -> tuple[list[Record], int] | None:
-    """What the loop in Python reads and where it ends; None for damage."""
+    """Return what the loop in Python reads and where it ends; None for damage."""
     new = partial(tuple.__new__, Record)
     if not 0 <= header.records_count * MIN_RECORD_SIZE <= len(data):
         return None
@@ -83,7 +83,7 @@ def assert_equal(kernels: Kernels, data: bytes, header: BatchHeader) -> None:
     if expected is not None and any(
         not -(2**63) <= number < 2**63 for record in expected[0] for number in record[:2]
     ):
-        return  # no such number fits the place it came from; Python may judge it
+        return  # no such number fits its field; Python may decide
     if expected is not None and found is None:
         # Sums of timestamps that leave 64 bits are left to Python, which wraps them.
         assert header.timestamp_type or any(map(partial(wraps, header), expected[0]))

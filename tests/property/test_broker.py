@@ -61,7 +61,7 @@ class CuttingStore(MemoryMetadataStore):
 
 @dataclass
 class Log:
-    """What we know of one partition of one topic id."""
+    """The expected state of one partition of one topic id."""
 
     sent: set[bytes] = field(default_factory=set)
     kept: dict[int, bytes] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class BrokerWorld(RuleBasedStateMachine):
         self.logs: dict[tuple[bytes, int], Log] = {}
         self.ids: dict[str, bytes] = {}
         self.doubtful: set[str] = set()
-        """Topics whose creation or deletion was cut short: both outcomes are right."""
+        """Topics whose creation or deletion was interrupted: they may exist or not."""
         self.pending: list[tuple[Pending, Log, list[bytes]]] = []
         self.commits: list[tuple[Pending, int]] = []
         self.acknowledged_commit = 0

@@ -32,7 +32,7 @@ MOST = 12 * (FETCH_BYTES + 2 * PARTITION_BYTES)
 
 @dataclass
 class Connection:
-    """What a server keeps of a connection: who it is, and the answers that it waits for."""
+    """A server's state of a connection: its principal, and the answers that it waits for."""
 
     session: Session = field(default_factory=Session)
     polls: list[Pending] = field(default_factory=list)

@@ -28,12 +28,12 @@ def partitions_are_given_before_they_are_given_up(patch: Patch) -> None:
 
 
 def nobody_is_told_that_partitions_are_free(patch: Patch) -> None:
-    """A classic member is not told to join again when it could have more."""
+    """A classic member is not notified to join again when it could have more partitions."""
     patch.setattr(classic_members, "_is_released", lambda _group, _member_id: False)
 
 
 def commits_of_any_epoch_count(patch: Patch) -> None:
-    """Nobody is fenced."""
+    """No member is fenced."""
     check = kinds.CONSUMER._replace(check_commit=lambda _shard, _committer: ErrorCode.NONE)
     patch.setattr(kinds, "CONSUMER", check)
 

@@ -39,7 +39,7 @@ IMAGE = (
 
 
 class ConsumerGroupMachine(RuleBasedStateMachine):
-    """The world, and who is alive in it."""
+    """The coordinator, its members, and which of them are alive."""
 
     @initialize(
         assignor=st.sampled_from(["uniform", "range"]),

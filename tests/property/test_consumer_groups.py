@@ -115,7 +115,7 @@ class Worker:
 
 
 class Life:
-    """One seeded history."""
+    """One random history of a group."""
 
     def __init__(self, seed: int, assignor: str) -> None:
         self.chance = Random(seed)
@@ -133,7 +133,7 @@ class Life:
         self.world.lost = self.lose_answer
         self.world.fault = self.lose_request
 
-    # The world's moods
+    # The network's states
 
     def lose_request(self, _program: Program, call: Any) -> Any:
         if self.to_lose and isinstance(call.request, LOSABLE) and self.chance.random() < 0.5:
@@ -148,7 +148,7 @@ class Life:
         return None
 
     def note_commits(self) -> None:
-        """What the group has committed: what a broker's operator would see."""
+        """Record the group's committed offsets, as an operator of the broker sees them."""
         observer = ConsumerObserver(self.world)
         self.committed = observer.offsets()
 

@@ -1,4 +1,4 @@
-"""Whatever is among them, good values decode to what they are, in their places, and every bad one is told of."""
+"""Good values decode among any bad ones, in their positions, and every bad one is reported."""
 
 from __future__ import annotations
 

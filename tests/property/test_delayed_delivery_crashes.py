@@ -1,11 +1,11 @@
-"""Delayed records over power cuts and kills at any operation: none lost, none twice, none early, all in order.
+"""Scheduled records under power cuts and kills at any operation: none lost, none twice, none early, all in order.
 
 A producer repeats each batch until it is answered, an idempotent one in sequence. A reader follows the partition, and
 now and then deletes what it has read. At the end, when everything is due, each record whose producer is idempotent has
 been read once, at one offset; others as often as they were sent at most, and once if the first attempt was answered.
 
-Two worlds in five have durability `os` or `interval`: a power cut may take acknowledged records of the partition there,
-never delayed ones. In these the partition itself is counted, because what was read may be lost and come again.
+Two runs in five have durability `os` or `interval`: a power cut may lose acknowledged records of the partition there,
+never scheduled ones. In these the partition itself is counted, because what was read may be lost and come again.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Sent:
     attempts: int = 0
     answered: bool = False
     in_flight: bool = False
-    """Sent once by a producer that does not wait for answers; it has no delayed records."""
+    """Batches of a producer that sends once and does not wait for answers; they contain no scheduled records."""
 
 
 @dataclass
@@ -176,7 +176,7 @@ class World:
         batch = self.broker.start_sync()
         if batch is not None:
             if self.chance.random() < 0.2:
-                self.tick()  # while the sync is under way
+                self.tick()  # while the sync runs
             tasks = list(batch.tasks)
             self.chance.shuffle(tasks)  # a server runs them in threads
             for task in tasks:
@@ -287,7 +287,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def live(seed: int) -> World:
-    """Let a world live through power cuts and kills, its starts included, and come to its end."""
+    """Run a broker through power cuts and kills, also while it starts, until everything is due."""
     chance = random.Random(f"lives {seed}")
     world = World(seed, {"log_segment_bytes": 900, "num_partitions": 1})
     world.start()

@@ -71,7 +71,7 @@ class World:
             builder = BatchBuilder()
             assert builder.append(value, value, (), harness.now_ms)
             pending.append(harness.send(produce_request("t", 0, bytes(builder.build()))))
-        # A commit that is under way ends first, as the server does.
+        # A running commit ends first, as in the server.
         self.unanswered = pending
         while not all(each.done for each in pending) and harness.sync():
             pass

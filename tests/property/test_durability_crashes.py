@@ -1,4 +1,4 @@
-"""What a power cut may take, preset by preset; and that the test can tell them apart.
+"""Records that a power cut may lose, by preset of durability; and a check that the test distinguishes the presets.
 
 A broker started with `durability=os` holds topics of every preset. Records are produced, time passes, syncs finish or
 do not; then the power goes, and the disk is what POSIX allows (`CrashFileSystem`).

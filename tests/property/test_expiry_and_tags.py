@@ -58,7 +58,7 @@ class Entry:
 
 @dataclass
 class Model:
-    """What should be in the log, and the log."""
+    """A log, and the records that it should contain."""
 
     chance: random.Random
     files: CrashFileSystem = field(default_factory=CrashFileSystem)

@@ -1,4 +1,4 @@
-"""Readers with fetch sessions know at any time what a full fetch would tell them, however sessions come and go."""
+"""Readers with fetch sessions always know what a full fetch would return, however sessions come and go."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Truth:
 
 @dataclass
 class Reader:
-    """A client: what it wants, what it has asked for in its session, what it was told."""
+    """A client: the partitions that it reads, those of its session, and the responses."""
 
     wanted: dict[Key, int] = field(default_factory=dict)
     session_id: int = 0
@@ -75,7 +75,7 @@ class Sessions(RuleBasedStateMachine):
         for number, reader in enumerate(self.readers):
             reader.wanted = dict.fromkeys(KEYS[number:], 0)
 
-    # --- the world ---
+    # --- the broker ---
 
     @rule(key=st.sampled_from(KEYS))
     def append(self, key: Key) -> None:

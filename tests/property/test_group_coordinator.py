@@ -97,7 +97,7 @@ class GroupCoordinatorMachine(RuleBasedStateMachine):
         self, *, manual: bool, delay_ms: int, rebalance_ms: int, names: tuple[str, ...]
     ) -> None:
         # Empty groups are not deleted here: a deleted group begins again with generation 1 (and with new member ids,
-        # which is what keeps its former members out), so numbers would not tell generations apart.
+        # which is what keeps its former members out), so numbers would not distinguish generations.
         never_ms = 10**12
         self.world = GroupWorld(
             manual=manual,
@@ -328,12 +328,12 @@ class GroupCoordinatorMachine(RuleBasedStateMachine):
                 continue
             assert entry.committed_offset >= acknowledged, "an acknowledged commit is lost"
             assert entry.committed_offset in self.attempted[entry.partition_index]
-            # Whoever was shown an offset may act on it: it must not be taken back either.
+            # A client may act on an offset that it has read: the offset must not be taken back either.
             self.acknowledged[entry.partition_index] = entry.committed_offset
 
     @invariant()
     def members_of_the_working_membership_have_deadlines(self) -> None:
-        """Nobody can stay in the group without being heard of: a timer or a parked request vouches for everybody."""
+        """Every member must have a deadline: a timer, or a parked request."""
         if not hasattr(self, "world"):
             return
         shard = self.world.coordinator._shards[0]

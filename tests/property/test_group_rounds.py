@@ -1,4 +1,4 @@
-"""A thousand stories of a group in virtual time (a few of them here; HEADRACE_GROUP_ROUNDS=1000 tells all)."""
+"""Random runs of a group in virtual time: a few here, a thousand with HEADRACE_GROUP_ROUNDS=1000."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_nothing_is_lost_and_nobody_shares_a_partition_whatever_happens(assignor
         except AssertionError as error:
             raise AssertionError(f"round {seed} of {assignors}: {error}") from error
         counts += story.counts
-    # A story in which nothing happened proves nothing.
+    # A run in which nothing happened proves nothing.
     happened = {"kills", "freezes", "leaves", "crashes", "restarts", "commits"}
     assert happened <= set(counts), counts
 

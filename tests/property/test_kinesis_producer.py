@@ -24,7 +24,7 @@ TIMEOUTS_MS = (200, 5_000)
 
 
 class Stream:
-    """What Kinesis does with requests; it keeps what readers would see of each key, in order."""
+    """A model of Kinesis that keeps what readers would see of each key, in order."""
 
     def __init__(self, chance: random.Random) -> None:
         self.random = chance
@@ -152,7 +152,7 @@ class World:
 
     @property
     def goes_on(self) -> bool:
-        """Whether nothing is left to do, or something is under way."""
+        """Return whether nothing is left to do, or a request is in flight."""
         return self.core.idle or bool(self.under_way) or self.core.wants_map
 
     def run(self, steps: int) -> None:

@@ -1,6 +1,6 @@
 """Rounds of Spark's reads of a shard: copies of tasks that interleave, die, come late; records that arrive meanwhile.
 
-Whoever completes a read of a round has the rows that everybody else has, and the rounds together are the shard.
+All tasks that complete a read of a round have the same rows, and the rounds together are the shard.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ async def read(world: World, number: int, start: Checkpoint, bounds: Bounds) -> 
 
 
 def some_bounds(chance: random.Random, number: int, until_ms: int | None) -> Bounds:
-    """Return limits of a copy; those of late rounds are wide, so that a story comes to its end."""
+    """Return limits of a copy. Those of late rounds are wide, so that a run comes to its end."""
     if number > 6:
         return Bounds(max_bytes=1000)
     return Bounds(chance.choice([1, 30, 1000]), chance.choice([None, 1, 4]), until_ms)

@@ -1,4 +1,4 @@
-"""A few stories of leases, and whether they notice a broken rule; `make simulate` tells ten thousand."""
+"""A few simulation runs of leases, and whether they find a broken rule; `make simulate` does ten thousand."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ class LogMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.sequences)
     @rule(back=st.integers(1, 7))
     def retry(self, back: int) -> None:
-        """Of the latest five batches a repetition is recognised; an older one is out of order."""
+        """Send an earlier batch again: one of the latest five is a duplicate; an older one is out of order."""
         if back > len(self.sequences):
             return
         sequence, count, base = self.sequences[-back]

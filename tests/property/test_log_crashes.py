@@ -25,7 +25,7 @@ TOPIC_IDS = {partition: bytes([number + 1]) * 16 for number, partition in enumer
 
 @dataclass
 class History:
-    """What was appended to one partition, and how much of it was acknowledged."""
+    """The batches that were appended to one partition, and how many of them were acknowledged."""
 
     values: dict[int, set[bytes]] = field(
         default_factory=dict
@@ -134,7 +134,7 @@ class World:
         if batch is None:
             return
         if self.chance.random() < 0.3:
-            self.append()  # while the sync is under way: not covered by it
+            self.append()  # while the sync runs: not covered by it
         batch.run()
         for log in self.manager.finish_sync(batch):
             self.acknowledge(log)
@@ -225,7 +225,8 @@ class World:
 
 
 def check_transactions(log: PartitionLog, batches: dict[int, bytes]) -> None:
-    """What is stable, and what was aborted, is what the batches say; retention takes nothing of an open transaction."""
+    """Check that stable offsets and aborted transactions match the batches, and that retention keeps open
+    transactions."""
     is_open: dict[int, int] = {}
     aborted: list[tuple[int, int]] = []
     for offset, batch in batches.items():
@@ -288,7 +289,7 @@ def test_acknowledged_batches_survive_any_power_cut(
 def test_a_sync_that_leaves_something_out_loses_acknowledged_batches(
     what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the first group commit of a log has to sync: its data, its names, and its directory's name."""
+    """The first group commit of a log has to sync three things: data, names, and the name of its directory."""
 
     def careless(task: SyncTask) -> None:
         if what != "data":

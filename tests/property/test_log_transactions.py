@@ -52,7 +52,7 @@ class Appended:
 
 @dataclass
 class Transaction:
-    """One transaction as the whole list tells it."""
+    """One transaction, by the list of all batches."""
 
     producer: int
     batches: list[Appended]
@@ -87,7 +87,7 @@ class World:
 
     @property
     def actions(self) -> dict[Callable[[], None], int]:
-        """What may happen, and how often."""
+        """Return the actions that may happen, and their weights."""
         return {
             self.write: 10,
             self.make_durable: 4,

@@ -1,4 +1,4 @@
-"""A few stories of the simulated world, whether they notice a missing defence; `make simulate` tells ten thousand."""
+"""A few simulation runs, and whether they find a missing defence; `make simulate` does ten thousand."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_one_seed_tells_one_story() -> None:
 
 
 class _Group:
-    """Members that take the same words as the broker's group, for whoever keeps books of what they hold."""
+    """Members with the attributes of the broker's group, for a checker of assignments."""
 
     def __init__(self) -> None:
         self.holders = Holders("g")

@@ -1,4 +1,4 @@
-"""What Spark writes exactly once is there once, wherever tasks and drivers end (HEADRACE_SINK_ROUNDS=1000: more)."""
+"""Spark's exactly-once writes are there once, wherever tasks and drivers end (HEADRACE_SINK_ROUNDS=1000: more runs)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_every_row_is_there_once_whatever_happens() -> None:
 
 
 def sweep(take: Callable[[SinkRound, int], bool]) -> None:
-    """Tell one story for each step at which something may happen, as long as there are more steps."""
+    """Do one run for each step at which an event may happen."""
     step = 0
     while True:
         story = SinkRound(step, batches=1)

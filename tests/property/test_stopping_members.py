@@ -23,7 +23,7 @@ AnyMember = Consumer | ClassicConsumer
 
 @dataclass
 class Actor:
-    """A member's program: whether it obeys, whether it is alive, and what it has heard."""
+    """A member's program: whether it obeys, whether it is alive, and which requests to stop it has received."""
 
     member: AnyMember
     obeys: bool
@@ -101,7 +101,7 @@ class History:
         fate = self.random.choices(["answered", "late", "lost"], [8, 1, 1])[0]
         before = self.is_told(actor)
         actor.member.beat(fate)
-        # It hears what its heartbeat was answered, unless that is lost.
+        # It gets the answer to its heartbeat, unless the answer is lost.
         if fate == "answered" and before and actor.member_id == actor.asked:
             actor.told = True
 

@@ -50,7 +50,7 @@ MOST_TOPICS = 6
 
 
 class Round:
-    """One history."""
+    """One random history of consumers with subscriptions."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(f"subscriptions {seed}")

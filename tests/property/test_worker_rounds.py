@@ -1,4 +1,4 @@
-"""Lives of workers in virtual time (a few of them here; HEADRACE_WORKER_ROUNDS=1000 tells more)."""
+"""Random runs of workers in virtual time: a few here, more with HEADRACE_WORKER_ROUNDS=1000."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_nothing_is_lost_committed_early_or_out_of_order_whatever_happens(
                 f"round {seed} of {ordering}, batches={batches}: {error}"
             ) from error
         counts += story.counts
-    # A story in which nothing happened proves nothing.
+    # A run in which nothing happened proves nothing.
     assert {"commits", "letters", "flaky", "stops", "cancelled"} <= set(counts), counts
 
 
@@ -73,7 +73,7 @@ def first_failure(seeds: range, kind: type[WorkerRound] = WorkerRound) -> str:
 
 
 async def nothing(*_: Any) -> None:
-    """Take no time."""
+    """Handle a record in no time."""
 
 
 write = Outlet.write
@@ -174,7 +174,7 @@ EXACTLY_ONCE_FAULTS: dict[str, tuple[int, str, Any]] = {
         "is open",
         patch.object(Transactor, "keep", lambda self, job, box: None),
     ),
-    # One of the two is enough: a member that gives up in time has nothing to commit when others have its partitions.
+    # One of the two is enough: a member that stops in time has nothing to commit when others have its partitions.
     "a member's place is not told, and it does not watch its session": (
         3,
         "",

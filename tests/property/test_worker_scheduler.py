@@ -20,7 +20,7 @@ def record(partition: int, offset: int, key: bytes | None = None) -> ConsumerRec
 
 
 class World:
-    """Runs a scheduler with random outcomes, and keeps its own books."""
+    """A scheduler with random results of handlers, and a model to compare it with."""
 
     def __init__(self, seed: int, ordering: str, concurrency: int, batch: int | None) -> None:
         self.random = random.Random(seed)

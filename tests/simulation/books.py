@@ -1,9 +1,9 @@
-"""What is known of the world, and what must hold: checked at every step of the broker and at the end of the story.
+"""The invariants of a simulation run, checked at every step of the broker and at the end of the run.
 
 The numbers are those of the invariants in the design of the simulation:
 
-* 6, 7, 8: an offset has one batch for ever once it could be read; offsets have no gaps; who reads twice reads the same;
-* 9, 10: nobody gets what lies beyond the high watermark, or with read_committed beyond the last stable offset, and
+* 6, 7, 8: an offset has one batch for ever once it could be read; offsets have no gaps; two reads return the same;
+* 9, 10: no reader gets what lies beyond the high watermark, or with read_committed beyond the last stable offset, and
   that is the minimum of the high watermark and where the first undecided transaction begins;
 * 14: a partition has one owner in a generation; 15, 16: what was committed does not go back, and is not forgotten;
 * 17: a batch of an idempotent producer is in the log once; acknowledged ones are there;
@@ -48,7 +48,7 @@ READ_COMMITTED = 1
 
 
 class Kept(NamedTuple):
-    """One batch of a log, as the books have it."""
+    """One batch of a log, as the checker remembers it."""
 
     header: BatchHeader
     values: tuple[bytes | None, ...]
@@ -148,13 +148,13 @@ class Mirror:
 
 @dataclass
 class Transaction:
-    """What a program has done in one transaction."""
+    """The effects of one transaction of a program."""
 
     name: str
     wanted: bool | None = None
     """Whether it has asked for the commit, or the abort."""
     told: bool | None = None
-    """The outcome that it was told."""
+    """The outcome that the client reported; None while it is unknown."""
     sources: list[tuple[int, int]] = field(default_factory=list)
     """Partition and offset of the records that it has worked on."""
     acknowledged: list[bytes] = field(default_factory=list)
@@ -175,7 +175,7 @@ class Books:
         self.identities: dict[tuple[int, int], Client] = {}
         self.plain_acknowledged: set[bytes] = set()
         self.committed: dict[TopicPartition, int] = {}
-        """What the group was told to have committed."""
+        """The committed offsets that the group has acknowledged."""
         self.counts: Counter[str] = Counter()
         self.broker: Broker | None = None
         self._holders = Holders(group)
@@ -304,7 +304,7 @@ class Books:
             )
 
     def ended(self, transaction: Transaction) -> None:
-        """A program was told that its transaction is committed."""
+        """Record that a program's commit of a transaction was acknowledged."""
         for partition, offset in transaction.sources:
             name = TopicPartition("in", partition)
             self.committed[name] = max(self.committed.get(name, -1), offset + 1)
@@ -399,7 +399,7 @@ class Books:
             raise ViolationError(f"acknowledged and lost: {sorted(missing)[:3]} (1, 17)")
 
     def check_history(self) -> None:
-        """Judge what clients said of their operations."""
+        """Check the clients' history of operations."""
         anomalies = check(self.history.operations)
         if anomalies:
             raise ViolationError(f"the history has {len(anomalies)} anomalies: {anomalies[0]}")

@@ -93,7 +93,7 @@ DEFENCES: dict[str, list[Any]] = {
 
 
 def without(defence: str) -> AbstractContextManager[object]:
-    """Switch one off."""
+    """Switch one defence off."""
     stack = ExitStack()
     for each in DEFENCES[defence]:
         stack.enter_context(each)

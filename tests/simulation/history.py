@@ -1,4 +1,4 @@
-"""The operations of a story's clients as the checker of histories takes them."""
+"""The operations of a run's clients, in the form that the checker of histories takes."""
 
 from __future__ import annotations
 

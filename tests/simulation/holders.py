@@ -1,4 +1,5 @@
-"""Whose each partition of a group is, as the heartbeats of KIP-848 say: what a member was told or says that it owns."""
+"""The owner of each partition of a group, by the heartbeats of KIP-848: what a member received or reports that it
+owns."""
 
 from __future__ import annotations
 
@@ -16,10 +17,12 @@ Place = tuple[bytes, int]
 
 
 class Holders:
-    """What each member was given and holds: until it says that it does not any more, or the group has removed it.
+    """The partitions that each member owns: from the assignment until the member reports that it released them, or is
+    removed.
 
-    Nobody holds what it was not given: a heartbeat may come late, when its member was removed and has joined again. Its
-    epoch does not tell: who has not got its last answer names what it owns with the epoch before, and it counts.
+    A member owns nothing that it was not assigned: a heartbeat may come late, when its member was removed and has
+    joined again. The epoch does not show that: a member without its last answer reports its partitions with the epoch
+    before, and the report counts.
     """
 
     def __init__(self, group: str) -> None:

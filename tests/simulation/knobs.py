@@ -1,4 +1,4 @@
-"""What a seed draws: its settings, its faults and their rates. Each seed leaves most faults out."""
+"""The values that a seed determines: settings, faults and their rates. Most seeds leave most faults out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FAULTS = {
     "repeat": 10.0,
     "marker": 3.0,
 }
-"""How often each may happen in a second of the story."""
+"""Rate of each fault, per second of virtual time."""
 PAUSES_MS = (50, 500, 2000)
 SWOONS_MS = (300, 1500)
 """For how long a member is stopped that has a successor when it wakes up."""
@@ -33,7 +33,7 @@ CATCHING_UP_MS = 4_000
 
 
 class Knobs:
-    """The settings of one story."""
+    """The settings of one run."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -107,7 +107,8 @@ class Knobs:
 
     @property
     def settling_ms(self) -> int:
-        """The longest that what is under way when the faults end may take: all of it, one after the other."""
+        """Return the longest time that everything in flight may take after the faults end, one after the other, in
+        milliseconds."""
         return sum(
             {
                 "who is stopped, or has died, comes back": max(PAUSES_MS + SWOONS_MS + VACANT_MS),

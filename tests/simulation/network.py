@@ -1,7 +1,7 @@
 """Clients and the network between them and the broker: real pools of real connections, whose bytes take their time.
 
 Bytes of one connection arrive in order, whatever happens; on different connections they overtake each other. A
-connection may stall, or break with requests and answers under way: a request that was sent before its connection broke
+connection may stall, or break with requests and answers in flight: a request that was sent before its connection broke
 may arrive long after the client has sent it again on another.
 """
 
@@ -74,7 +74,7 @@ class Frame(NamedTuple):
 
 
 class Network:
-    """All connections."""
+    """All connections of the simulation."""
 
     def __init__(self, machine: Machine, chance: random.Random, weather: Weather) -> None:
         self.machine = machine
@@ -98,7 +98,7 @@ class Network:
 
 
 class Wire:
-    """One connection, with what is under way on it in both directions."""
+    """One connection, with the bytes in flight in both directions."""
 
     def __init__(self, network: Network, client: Client | None, link: Link | None) -> None:
         self._network = network
@@ -281,7 +281,7 @@ class Wire:
         self._after(0, self._notice_end)
 
     def _notice_end(self) -> None:
-        """The broker's side: nobody reads the answers, so those that wait are given up."""
+        """End the broker's side: no client reads the answers, so the waiting answers are cancelled."""
         self._noticed = True
         if self._machine.broker is not None and self._machine.life == self._life:
             self._cancel_open()
@@ -328,7 +328,7 @@ class Client:
         process.clients.append(self)
 
     def offered(self, versions: ApiVersionsResponse) -> ApiVersionsResponse:
-        """What a broker would say that knows only as much of transactions as this client shall use."""
+        """Return the versions of a broker that supports transactions only as far as this client shall use them."""
         if not self.speaks_v2:
             for row in versions.api_keys:
                 row.max_version = min(row.max_version, OLD_PROTOCOL.get(row.api_key, 1 << 15))
@@ -412,7 +412,7 @@ class Client:
 
 
 Step = tuple[Client, Flow[Any], int] | int
-"""What a program asks for: a flow of a client with its time-out, or a pause in milliseconds."""
+"""A step of a program: a flow of a client with its time-out, or a pause in milliseconds."""
 Program = Generator[Step, Any, None]
 
 

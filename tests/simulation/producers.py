@@ -42,7 +42,7 @@ class FailedError(Exception):
 
 
 class Producer(Protocol):
-    """What a program does with a transactional producer."""
+    """The calls of a program to a transactional producer."""
 
     def begin(self) -> Program: ...
 

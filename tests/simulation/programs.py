@@ -1,4 +1,4 @@
-"""What the processes of a story do: plain producers, members that transform, readers."""
+"""The processes of a run: plain producers, members that transform, readers."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class Plain(Process):
 
 
 class Reader(Process):
-    """Reads the output without a group, and tells all that it gets."""
+    """A reader of the output without a group; it reports all records to the checker."""
 
     def __init__(
         self, network: Network, name: str, knobs: Knobs, books: Books, *, committed: bool
@@ -153,7 +153,7 @@ class Reader(Process):
 
 
 class Listener:
-    """Tells the books whose partitions are whose."""
+    """A listener that reports owners of partitions to the checker."""
 
     def __init__(self, member: Member) -> None:
         self._member = member
@@ -296,7 +296,7 @@ class Member(Process):
 
 
 class Careless(Process):
-    """A transactional producer that ends its transactions while its batches are still on their way, and goes on."""
+    """A transactional producer that ends its transactions while its batches are still in flight, and goes on."""
 
     def __init__(self, network: Network, knobs: Knobs, books: Books) -> None:
         super().__init__(network, "z")

@@ -30,13 +30,14 @@ Told = tuple[int, str, Counter[str]]
 
 @dataclass(frozen=True)
 class Simulation:
-    """What can be run. The functions are at the top of their modules, so that other processes find them.
+    """A simulation that the command line can run. The functions are at the top of their modules, so that other
+    processes find them.
 
     Attributes:
-        module: How it is called: `python -m` this.
+        module: The module for `python -m`.
         about: One paragraph.
         tell: Runs a seed.
-        trace: Runs a seed and prints what happens; returns whether it went wrong.
+        trace: Runs a seed and prints its events; returns whether it failed.
         defences: The names of defences that can be switched off.
         without: Switches one off.
     """
@@ -137,7 +138,7 @@ class Done:
         )
 
     def add(self, seed: int) -> None:
-        """Remember one more."""
+        """Add one seed's result to the file."""
         self.seeds.add(seed)
         with self._path.open("a") as file:
             file.write(f"{seed}\n")

@@ -1,4 +1,4 @@
-"""One seed, one story: processes at work, what goes wrong, and the judgement at the end."""
+"""One seed, one simulation run: processes at work, faults, and the checks at the end."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ REPEATED = (
     ApiKey.ADD_PARTITIONS_TO_TXN,
     ApiKey.ADD_OFFSETS_TO_TXN,
 )
-"""What the one sends again who has seen it: late, and more than once."""
+"""Requests that a faulty client sends again: late, and more than once."""
 
 
 class Story:
-    """A world of one seed."""
+    """The simulated cluster of one seed."""
 
     def __init__(self, seed: int, *, trace: bool = False) -> None:
         self.seed = seed
@@ -86,10 +86,10 @@ class Story:
         """Members that were replaced while they were stopped, and go on."""
 
     def run(self) -> None:
-        """Tell it.
+        """Run all events, then check.
 
         Raises:
-            ViolationError: A promise was broken.
+            ViolationError: An invariant does not hold.
         """
         machine, knobs = self.machine, self.knobs
         end_ms = machine.now_ms + knobs.duration_ms
@@ -102,7 +102,7 @@ class Story:
             self._judge()
         finally:
             for process in self.network.processes:
-                process.dead = True  # flows that end with the story's memory are nobody's any more
+                process.dead = True  # no program owns flows that end with the run's memory
 
     # What goes wrong
 
@@ -134,7 +134,7 @@ class Story:
             self._ambush = self._chance.choice([*REPEATED, ApiKey.INIT_PRODUCER_ID]), cut_power
 
     def _spring(self, *, cut_power: bool) -> None:
-        """The broker ends right after it has given an answer that was waited for."""
+        """End the broker right after it has given an answer that was waited for."""
 
         def spring() -> None:
             if self.machine.broker is not None and not self.knobs.calm:
@@ -195,7 +195,7 @@ class Story:
         return member
 
     def _member_ended(self, number: int, member: Member) -> None:
-        """It was shut out, and ends; it begins again, unless it has been replaced."""
+        """Start a fenced member again, unless it has been replaced."""
         member.kill()
         delay_ms = self._chance.choice([1, 50])
         self.machine.schedule.at(
@@ -238,7 +238,7 @@ class Story:
     def _may_be_repeated(self, frame: Frame) -> bool:
         client = frame.client
         assert client is not None
-        # The first protocol does not tell transactions of one epoch apart.
+        # The first protocol does not distinguish transactions of one epoch.
         return client.speaks_v2 or frame.api_key == ApiKey.PRODUCE
 
     def _hear(self, frame: Frame, request: Message) -> None:
@@ -259,7 +259,7 @@ class Story:
     # The end
 
     def _settle(self) -> None:
-        """No more faults: everything that is under way must come to its end."""
+        """End the faults, and wait until everything in flight has come to its end."""
         machine = self.machine
         knobs = self.knobs
         self.network.weather = Weather(delay_ms=1)
@@ -279,7 +279,7 @@ class Story:
         return not self._unsettled()
 
     def _unsettled(self) -> str:
-        """Return what is still under way, if anything is."""
+        """Return what is still in flight, if anything is."""
         if self.machine.broker is None:
             return "the broker is down"
         if not all(process.done for process in self.plain):
@@ -379,14 +379,14 @@ class Story:
         while isinstance(reply, Deferred) and not reply.done:
             batch = broker.start_sync()
             if batch is None:
-                return None  # one is under way
+                return None  # one is in flight
             batch.run()
             broker.finish_sync(batch, None, self.machine.now_ms)
         return reply.value if isinstance(reply, Deferred) else reply
 
 
 def tell(seed: int) -> tuple[int, str, Counter[str]]:
-    """Tell one story; return what was wrong with it, if anything was."""
+    """Do one run; return what was wrong with it, if anything was."""
     story = Story(seed)
     try:
         story.run()

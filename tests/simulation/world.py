@@ -30,7 +30,7 @@ class ViolationError(AssertionError):
 
 
 class Schedule:
-    """What will happen, and when. Of what is due at one moment, what was put there first comes first."""
+    """The coming events by time. Events of one moment come in the order in which they were scheduled."""
 
     def __init__(self) -> None:
         self.now_ms = START_MS
@@ -50,7 +50,7 @@ class Schedule:
 
 
 class Journal:
-    """Keeps the last lines for a trace; what the broker calls an error is looked at by the books."""
+    """Keeps the last lines for a trace, and gives the broker's errors to the checker."""
 
     def __init__(self, trace: Callable[[str], None]) -> None:
         self._trace = trace

@@ -1,4 +1,4 @@
-"""What `headrace` offers is there, and costs nothing until it is used."""
+"""The public names of `headrace` exist, and are imported with their first use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The house rules that no linter knows. Each failure names the file, the line and the rule."""
+"""Rules of the project that no linter knows. Each failure names the file, the line and the rule."""
 
 from __future__ import annotations
 

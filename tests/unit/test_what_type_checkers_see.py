@@ -1,4 +1,4 @@
-"""What mypy says of programs.
+"""Errors that mypy finds in users' programs.
 
 Each `type: ignore` stands at a mistake that mypy has to find: mypy reports one that is not needed.
 """

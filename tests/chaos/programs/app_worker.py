@@ -1,8 +1,8 @@
 """A worker of Headrace's that processes exactly once: `delivery="exactly_once"`. Its argument is JSON.
 
 Handlers run side by side and do not learn what became of their transaction, so each attempt is an operation of its own
-whose end nobody knows. It ends by itself with code 3 if it was shut out, 5 if it could not commit what
-had to go to another member.
+whose end nobody knows. The worker ends with code 3 if it was fenced, and with 5 if it could not commit a partition that
+it had to hand over.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """A worker by librdkafka: consume, transform, produce, commit in one transaction. Its one argument is JSON.
 
-It ends by itself with code 3 if it was fenced, 4 if it has lost its place, and with 1 if a transaction hangs.
+The worker ends with code 3 if it was fenced, 4 if it has lost its position, and 1 if a transaction hangs.
 
-An attempt to process a record has a value of its own, so that an aborted one is told from one that was committed.
+An attempt to process a record has a value of its own, so that the checker distinguishes aborted attempts from committed
+ones.
 """
 
 from __future__ import annotations
@@ -37,11 +38,13 @@ FAST = {
     "metadata.recovery.strategy": "none",  # "rebootstrap" forgets the only broker, and what waits for it hangs
 }
 DEBUG = os.environ.get("HEADRACE_CHAOS_DEBUG")
-"""What librdkafka's producer writes to the worker's .err file besides, `eos,broker,protocol` for one."""
+"""The value of librdkafka's `debug` for the worker's .err file, for example `eos,broker,protocol`; empty for none."""
 T = TypeVar("T")
 ASTRAY = 4
-"""librdkafka has forgotten that it was told to ask again for a committed offset, because a transaction held it pending
-while the assignment changed, and thinks that there is none. By "earliest" it would read everything again.
+"""The message of a known fault of librdkafka.
+
+(1) The assignment changes while a transaction holds the committed offset pending. (2) librdkafka forgets to ask for the
+offset again, and assumes that there is none. (3) With "earliest" it would read everything again.
 """
 
 
@@ -108,7 +111,8 @@ class Worker:
         self._journal.write(OK, "assign", names)
 
     def _refresh(self) -> None:
-        """Take the group's metadata before what is read under them: whoever lost its partitions may not look newer."""
+        """Take the group's metadata before reading the positions, so that a member that lost its partitions does not
+        look newer."""
         self._metadata = self._consumer.consumer_group_metadata()
 
     def _is_member(self) -> bool:

@@ -1,6 +1,6 @@
 """A worker by Headrace's consumer and producer: consume, transform, produce, commit in one transaction. Argument: JSON.
 
-It ends by itself with code 3 if it was shut out or does not know the fate of a transaction. An attempt to process a
+The worker ends with code 3 if it was fenced or does not know the result of a transaction. An attempt to process a
 record has a value of its own.
 """
 
@@ -34,13 +34,13 @@ FAST: dict[str, Any] = {
     "request_timeout_ms": 2_500,
 }
 COMMITS_APART, READS_ALL = "commits apart", "reads all"
-"""What a worker does wrong on purpose, for the judge to find."""
+"""Faults that a worker commits on purpose, which the checker has to find."""
 ENDING = (FatalTransactionError, CommitInDoubtError)
 PASSING = (AbortableTransactionError, ApiError, TransportError)
 
 
 class Worker:
-    """One process of the pipeline, until SIGTERM or until it is shut out."""
+    """One process of the pipeline. It runs until SIGTERM or until it is fenced."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self._settings = settings

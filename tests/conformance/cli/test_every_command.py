@@ -1,4 +1,5 @@
-"""Every command: its JSON parses, and it ends soon and with the right code when something is missing or goes away."""
+"""Every command: its JSON can be parsed, and it ends soon and with the right code when something is missing or
+disappears."""
 
 from __future__ import annotations
 
@@ -100,7 +101,7 @@ OTHERS = {
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
-    # `acl` needs an authorizer, which lets nobody do anything but those that it is told.
+    # `acl` needs an authorizer, which denies everything but to the listed users.
     access = {
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": "User:ANONYMOUS",
@@ -322,7 +323,7 @@ LONG = {
     "dev": (["dev", "--listen", "127.0.0.1:0"], 0, 0),
     "serve": (["serve", "--listen", "127.0.0.1:0", "--data", "{directory}/data"], 0, 0),
 }
-"""Commands that go on until they are told to end: with which codes SIGINT and SIGTERM end them."""
+"""Commands that run until a signal ends them, with their exit codes for SIGINT and SIGTERM."""
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda each: each.name)

@@ -1,4 +1,5 @@
-"""What Kafka has not: times to live, delays and tags on the command line; and the configs of a group, which it has."""
+"""Commands for features that Kafka does not have (times to live, delays, tags), and for configs of groups, which it
+has."""
 
 from __future__ import annotations
 

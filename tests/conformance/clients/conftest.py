@@ -18,7 +18,7 @@ QUICK_GROUPS = {
     "group.consumer.min.heartbeat.interval.ms": "300",
     "group.consumer.heartbeat.interval.ms": "300",
 }
-"""As members of the classic protocol have it in these tests."""
+"""Settings of classic members in these tests."""
 
 
 @pytest.fixture(scope="module")

@@ -88,7 +88,7 @@ def translate(line: str) -> tuple[str, Mapping[str, object]] | None:
 
 
 class JavaMember:
-    """A VerifiableConsumer."""
+    """A VerifiableConsumer of Kafka's Java tools, as a member of a group."""
 
     def __init__(self, peer: Peer, history: History) -> None:
         self.name, self._peer, self._history = peer.name, peer, history
@@ -123,7 +123,7 @@ class JavaLoad:
 
     @property
     def acknowledged(self) -> Acknowledged:
-        """What was acknowledged so far."""
+        """Return the numbers that are acknowledged so far."""
         return sent_rows(self._sent.events()) + self._burst
 
     def stop(self) -> None:
@@ -133,7 +133,7 @@ class JavaLoad:
             self._peer = None
 
     def burst(self) -> None:
-        """Produces some more."""
+        """Produce the next records."""
         self._burst += self._client.produce(self._topic, 0, VALUE_BASE, 60, "lz4", idempotent=True)
 
 

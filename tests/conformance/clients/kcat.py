@@ -31,10 +31,10 @@ def find_kcat() -> str | None:
 
 
 def without_scram(properties: Properties) -> dict[str, str]:
-    """The same login by PLAIN.
+    """Return the same login, by PLAIN in place of SCRAM.
 
     librdkafka before 2.6.1, which Debian's kcat carries, sends a nonce by SCRAM that is not the exchange's. Kafka
-    takes it no more since version 4, nor do we.
+    refuses it since version 4, and so does Headrace.
     """
     mechanism = properties.get("sasl.mechanism", "")
     return {**properties, **({"sasl.mechanism": "PLAIN"} if mechanism.startswith("SCRAM") else {})}
@@ -74,7 +74,10 @@ class Kcat:
     tells_commits = False
     outlives_brokers = False
     drops_when_stopped = True
-    """Told to end, kcat takes one more record from librdkafka, which counts as consumed, and does not print it."""
+    """When it is stopped, kcat takes one more record from librdkafka.
+
+    The record counts as consumed, and kcat does not print it.
+    """
 
     def __init__(
         self,

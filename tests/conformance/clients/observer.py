@@ -87,7 +87,6 @@ class Observer:
         return wait_until("an answer", probe)
 
     def create_topic(self, topic: str, partitions: int, configs: dict[str, str]) -> None:
-        """Create a topic."""
         new = NewTopic(topic, partitions, 1, config=configs)
         self._admin.create_topics([new])[topic].result(ANSWER_S)
         wait_until("the topic", lambda: self.partitions(topic) == partitions)
@@ -200,7 +199,7 @@ class Observer:
             raise AssertionError(f"{error}; last seen: {last[0]}") from None
 
     def ledger(self, group: str) -> list[GenerationRecord | CommitRecord]:
-        """What the coordinator wrote about the group, in order."""
+        """Return the coordinator's records about the group, in order."""
         records = [(seen.key or b"", seen.value) for seen in self.read(OFFSETS_TOPIC)]
         return parse_ledger(records, group)
 

@@ -1,6 +1,6 @@
-"""The life that every client has to get through; told once, for all of them.
+"""The scenario that every client has to pass, written once for all clients.
 
-A client is anything with the face of `Client`: most are a program that speaks JSON lines (`ProgramClient`), the
+A client is any class with the methods of `Client`: most are a program that speaks JSON lines (`ProgramClient`), the
 command-line clients are wrapped in their own modules.
 """
 
@@ -22,7 +22,7 @@ from tests.fixtures.targets import Target
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 STORED = ("uncompressed", *CODECS[1:])
-"""What topics may have as their codec."""
+"""Values of `compression.type` that a topic may have."""
 CODEC_NUMBERS = {name: number for number, name in enumerate(CODECS)}
 PARTITIONS = 6
 BURST = 60
@@ -66,7 +66,7 @@ class Client(Protocol):
 
 
 class Load(Protocol):
-    """Records being produced until it is told to stop; n counts up from 0."""
+    """Produce records until it is stopped; n counts up from 0."""
 
     @property
     def acknowledged(self) -> Acknowledged: ...
@@ -243,21 +243,21 @@ def _as_sent(client: Client, n: int, partition: int, offset: int) -> tuple[objec
 
 
 class BurstLoad:
-    """Bursts of records, one after the other, until it is told to stop."""
+    """Produce bursts of records, one after the other, until it is stopped."""
 
     def __init__(self, client: Client, topic: str, first: int = 0) -> None:
         self._acknowledged: Acknowledged = []
         self._client, self._topic, self.next = client, topic, first
         self._stop = threading.Event()
         self.between_bursts = threading.Lock()
-        """Whoever holds it keeps the next burst waiting."""
+        """A lock. While a thread holds it, the next burst waits."""
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     @property
     def acknowledged(self) -> Acknowledged:
-        """What was acknowledged so far."""
+        """Return the numbers that are acknowledged so far."""
         return self._acknowledged
 
     def _run(self) -> None:

@@ -1,7 +1,7 @@
 """Partitions that are added to a topic, with clients of every kind in their default settings: read within seconds.
 
-The group has two members and one partition, so that the leader may be the one that reads nothing: it fetches from
-nobody, and nothing but the coordinator tells it that its metadata are old.
+The group has two members and one partition, so that the leader may be the one that reads nothing: it fetches from no
+broker, and only the coordinator can notify it that its metadata are old.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Reader:
         self._thread.start()
 
     def stop(self) -> None:
-        """End it."""
+        """Stop the producer thread."""
         self.stopping.set()
         self._thread.join(30)
         assert not self._thread.is_alive()

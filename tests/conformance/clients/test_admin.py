@@ -134,7 +134,7 @@ def test_kafka_python_adds_partitions(
 
 
 class Reader(threading.Thread):
-    """A member of a group that notes what it gets, until it is told to stop."""
+    """A member of a group that records what it reads, until it is stopped."""
 
     def __init__(
         self, target: Target, group: str, topic: str, seen: set[tuple[int, bytes]]

@@ -1,6 +1,6 @@
-"""Delayed records with clients that know nothing of them: any producer that sets a header, any consumer.
+"""Scheduled records with clients that do not know them: any producer that sets a header, any consumer.
 
-What a consumer may meet while nothing is due are dozens of control records in a row, one for each delayed batch.
+While no record is due, a consumer may read dozens of control records in a row: one for each batch of scheduled records.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from tests.fixtures.targets import Target
 PARTITIONS = 2
 ROUNDS = 6
 WANTED = sorted(f"{number}-{part}" for number in range(0, ROUNDS, 2) for part in range(4))
-"""What remains of the rounds of which every second one is aborted."""
+"""The values that remain when every second round is aborted."""
 
 
 class SpoiltError(Exception):

@@ -31,7 +31,7 @@ def client(target: Target, scratch: Path) -> JavaClient:
 
 @pytest.fixture(scope="module")
 def tools(client: JavaClient, target: Target, scratch: Path) -> JavaClient:
-    """The same, for an administrator."""
+    """Return Kafka's tools with the login of an administrator."""
     return JavaClient(target.bootstrap, scratch, target.admin_properties)
 
 

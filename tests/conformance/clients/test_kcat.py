@@ -1,8 +1,7 @@
 """kcat through the life of `tests.conformance.clients.scenario`.
 
-Debian's kcat carries librdkafka 2.0, which has to be told by the advertised ranges that it may compress (Produce
-from version 0). Its `api.version.request=false` is not tried: it then speaks versions that Kafka 4 has dropped, and
-we with it.
+Debian's kcat carries librdkafka 2.0, which compresses only if the advertised versions of Produce begin at 0. Its
+`api.version.request=false` is not tried: it then speaks versions that Kafka 4 has dropped, and so has Headrace.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the Spark sink asks of a cluster to write exactly once, without Spark: Headrace, or Kafka by --target."""
+"""The requests with which the Spark sink writes exactly once, without Spark: to Headrace, or to Kafka with --target."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from headrace.spark.sink.exactly_once import (
 from tests.fixtures.targets import Target
 
 PARTITIONS = 3
-"""Of Spark's; the topics have fewer."""
+"""Number of Spark partitions; the topics have fewer partitions."""
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def expected(*parts: tuple[int, int]) -> list[bytes]:
 
 
 def check(target: Target, options: SinkOptions, *parts: tuple[int, int]) -> None:
-    """What is committed is there, once; markers may still be written when a commit is answered."""
+    """Check that each committed value is there once. Markers may still be written after a commit has been answered."""
     place = headrace.TopicPartition(options.topic or "", 0)
     wanted = expected(*parts)
     with (

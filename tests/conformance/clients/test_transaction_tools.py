@@ -66,7 +66,7 @@ def test_what_hangs_is_found_and_ended_and_what_is_stored_is_kafkas(server: Head
         topics=[WritableTxnMarkerTopic(name="t", partition_indexes=[0])],
         coordinator_epoch=LATER_COORDINATOR,
     )
-    peer.quiet(WriteTxnMarkersRequest(markers=[marker]))  # whoever did that was no coordinator
+    peer.quiet(WriteTxnMarkersRequest(markers=[marker]))  # no coordinator did that
     producer.end("commit", "")
     producer.over("over", "")
     producer.send("send", "")

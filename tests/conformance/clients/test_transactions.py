@@ -28,7 +28,7 @@ PARTITIONS = 2
 MANY = 40
 ROUNDS = 6
 WANTED = sorted(f"{number}-{part}" for number in range(0, ROUNDS, 2) for part in range(4))
-"""What remains of the rounds of which every second one is aborted."""
+"""The values that remain when every second round is aborted."""
 OFFSETS_ROUND = 4
 OFFSET = 5
 
@@ -127,7 +127,7 @@ def test_confluent_kafka(target: Target, topic: str) -> None:
 
 
 def words(line: str) -> tuple[str, dict[str, object]] | None:
-    """What a line of the Java program says."""
+    """Return the fields of a line that the Java program wrote."""
     name, _, value = line.strip().partition(" ")
     return (name, {"value": value}) if value else None
 

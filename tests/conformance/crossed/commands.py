@@ -67,7 +67,7 @@ def delete(place: Place, stored: list[Sent]) -> None:
 
 
 def dead_letters(place: Place, stored: list[Sent]) -> None:
-    """Write letters into a dead-letter topic of the same settings, look at them, send them back, delete them."""
+    """Write dead letters into a dead-letter topic of the same settings, look at them, send them back, delete them."""
     letters = f"dlq.{place.topic}"
     place.broker.create_topic(letters, configs=configs(place))
     with Producer(place.broker, serde="bytes", key_serde="bytes", partitioner="sticky") as producer:

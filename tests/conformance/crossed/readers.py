@@ -37,7 +37,7 @@ def _data(fields: dict[str, str], name: str) -> bytes | None:
 
 
 def consume(place: Place, count: int) -> list[Sent]:
-    """Read by a template, which cannot tell null from empty: those are asked for separately."""
+    """Read with a template. A template does not distinguish null from empty, so those values are read separately."""
     template = "%K{big32}%k%V{big32}%v%H%h{%K{byte}%k%V{byte}%v}"
     out = place.run("consume", place.topic, "-n", str(count), "-f", template).out
     found = []
@@ -320,7 +320,7 @@ READERS: dict[str, Callable[[Place, int], list[Sent]]] = {
     "spark": spark,
 }
 TYPED = {"blocking", "aio", "embedded"}
-"""Those that obey the topic's serdes."""
+"""Readers that decode with the topic's serdes."""
 EMPTY_IS_NULL = {"consume"}
-"""Those that cannot tell a value that is empty from one that is not there."""
+"""Readers that do not distinguish an empty value from a missing one."""
 __all__ = ["EMPTY_IS_NULL", "NO_HEADERS", "READERS", "TYPED"]

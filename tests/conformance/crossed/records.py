@@ -8,7 +8,7 @@ Headers = tuple[tuple[str, bytes | None], ...]
 
 
 class Sent(NamedTuple):
-    """One record."""
+    """One record that was written, with the values that a reader must return."""
 
     key: bytes
     value: bytes | None

@@ -300,5 +300,5 @@ WRITERS: dict[str, Callable[[Place], list[Sent]]] = {
     "kcat": kcat,
 }
 TYPED = {"blocking", "transactional", "aio", "embedded", "worker"}
-"""Those that obey the topic's serdes."""
+"""Writers that encode with the topic's serdes."""
 OBEY_PARTITIONER = TYPED | {"produce", "produce --from-json", "blocking bytes", "bridge"}

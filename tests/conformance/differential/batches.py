@@ -43,7 +43,7 @@ def batch(
 
 
 def patched(raw: bytes, *changes: tuple[tuple[int, str], int], crc: bool = True) -> bytes:
-    """Return a batch with other header fields, and the right CRC unless told otherwise."""
+    """Return a batch with other header fields, and with the right CRC unless `crc` is given."""
     changed = bytearray(raw)
     for (position, layout), value in changes:
         struct.pack_into(layout, changed, position, value)

@@ -1,4 +1,4 @@
-"""Requests of the group protocol, and a member that remembers what it was told."""
+"""Requests of the group protocol, and a member that keeps the values of the responses."""
 
 from __future__ import annotations
 
@@ -193,17 +193,14 @@ class Member:
         return self.peer.answer(on=self.name)
 
     def sync(self, label: str = "syncs", **options: Any) -> None:
-        """Sync and wait."""
         self.send_sync(label, **options)
         self.answer()
 
     def heartbeat(self, label: str = "heartbeats", *, version: int = 4) -> Any:
-        """Send a heartbeat."""
         request = heartbeat(self.group, self.member_id, self.generation, instance=self.instance)
         return self.peer.ask(f"{self.name} {label}", request, version, on=self.name)
 
     def leave(self, label: str = "leaves", *, version: int = 5) -> None:
-        """Leave the group."""
         request = leave(self.group, (self.member_id, self.instance))
         self.peer.ask(f"{self.name} {label}", request, version, on=self.name)
 

@@ -68,7 +68,7 @@ def normal(value: Any, symbols: Symbols) -> Normal:
 
 
 def identity(item: dict[str, Normal]) -> tuple[Normal, ...]:
-    """Return the fields that tell an element of a list from its neighbours."""
+    """Return the fields that distinguish an element of a list from its neighbours."""
     found = []
     for names in IDENTITY_FIELDS:
         found += [item[name] for name in names if item.get(name) is not None][:1]

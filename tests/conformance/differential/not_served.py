@@ -1,4 +1,4 @@
-"""What Kafka 4.3 offers its clients and Headrace does not: APIs, and the newest versions of others. With the reasons.
+"""APIs and versions that Kafka 4.3 offers its clients and Headrace does not, with the reasons.
 
 docs/reference/differences-from-kafka.md is made from it, by `python -m tests.conformance.differential.on_purpose`.
 """
@@ -73,7 +73,7 @@ OPTIONAL: Final = (
         "here, and clients that do not find these APIs send no metrics.",
     ),
 )
-"""What a Kafka with other settings would advertise."""
+"""APIs that Kafka advertises only with other settings."""
 
 VERSIONS: Final = (
     Older(ApiKey.PRODUCE, 13, "Topics are named, not identified by ids."),

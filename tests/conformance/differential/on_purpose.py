@@ -74,7 +74,7 @@ def where(
     kafka: str | None = None,
     headrace: str | None = None,
 ) -> Where:
-    """Shorten the table."""
+    """Return a short text for a path in a response."""
     return Where(scenario, steps or ("*",), paths, kafka, headrace)
 
 

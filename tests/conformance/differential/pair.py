@@ -20,7 +20,7 @@ class Scenarios(list[Scenario]):
     """The scenarios of one file; the object is the decorator that adds one."""
 
     def __call__(self, scenario: Scenario) -> Scenario:
-        """Add a scenario."""
+        """Add a scenario to the pair."""
         self.append(scenario)
         return scenario
 
@@ -31,7 +31,7 @@ class Scenarios(list[Scenario]):
 
 @dataclass(frozen=True)
 class Broker:
-    """A running broker."""
+    """A running broker, and how to stop it."""
 
     name: str
     address: tuple[str, int]

@@ -80,7 +80,7 @@ class Connection:
             self.socket.sendall(data)
 
     def await_answer(self, timeout_s: float) -> bool:
-        """Wait for the beginning of an answer, and tell whether there is one."""
+        """Wait for the beginning of an answer, and return whether one has come."""
         readable, _, _ = select([self.socket], [], [], timeout_s)
         return bool(readable)
 
@@ -113,7 +113,6 @@ class Connection:
         return bytes(data)
 
     def close(self) -> None:
-        """Close the socket."""
         self.socket.close()
 
 
@@ -132,7 +131,7 @@ class Peer:
     name: str
     address: tuple[str, int]
     versions: Versions
-    """What both brokers serve."""
+    """The version range that both brokers serve, by API."""
     steps: list[Step] = field(default_factory=list)
     shared: dict[str, Normal] = field(default_factory=dict)
     started_ms: int = field(default_factory=lambda: int(time.time() * 1000))
@@ -151,7 +150,6 @@ class Peer:
         return self._connections[connection]
 
     def drop(self, connection: str) -> None:
-        """Close a connection."""
         if (found := self._connections.pop(connection, None)) is not None:
             found.close()
 
@@ -302,7 +300,6 @@ class Peer:
         return response.producer_id, response.producer_epoch
 
     def close(self) -> None:
-        """Close all connections."""
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()

@@ -1,4 +1,4 @@
-"""The ACL matrix: every API and resource, with and without each right, is answered as Apache Kafka answers it.
+"""The ACL matrix: every API and resource, with and without each permission, is answered as Apache Kafka answers it.
 
 Every case and variant of `tests.fixtures.acl_cases` has a user, a topic and a group of its own name, so that all ACLs
 are there before the first request. Kafka's users log in with PLAIN; ours are given to the broker by name.
@@ -80,7 +80,7 @@ KEPT = frozenset(
         "user",
     }
 )
-"""The fields that are compared, besides error codes and ids of topics: those that tell who sees what."""
+"""Fields that are compared besides error codes and topic ids: they show what a user may see."""
 
 _AT_ONCE = "a topic that was created by asking for it is in the answer"
 ON_PURPOSE: dict[str, str] = {
@@ -174,7 +174,7 @@ class Side:
     ) -> None:
         self.admin = admin
         self.fresh = fresh
-        """The same, on a connection of its own."""
+        """A second user of the same permissions, on a connection of its own."""
         self.user = user
         self.served = served
         self.topic_ids: dict[str, bytes] = {}
@@ -317,7 +317,7 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Side, Side
 
 
 def reduced(value: Any, user: str) -> Any:
-    """What is compared of an answer, with one name for all users."""
+    """Return the fields of an answer that are compared, with one name for all users."""
     if isinstance(value, list):
         return sorted((reduced(item, user) for item in value), key=repr)
     if isinstance(value, str):
@@ -337,7 +337,7 @@ def reduced(value: Any, user: str) -> Any:
 
 
 def _settled(side: Side, user: str, case: Case) -> Any:
-    """What a broker answers when a coordinator that it has just begun with is there."""
+    """Repeat a request until the coordinator, which has just started, has loaded its data; return the last answer."""
     deadline = time.monotonic() + 60
     while True:
         answer = side.ask(user, case)

@@ -206,7 +206,7 @@ def test_the_versions_that_both_serve_are_nearly_all(pair: Pair) -> None:
     kafka, headrace = advertised(pair.kafka.address), advertised(pair.headrace.address)
     for key, (low, high) in headrace.items():
         assert key in kafka
-        # Whoever speaks to Kafka in its oldest version has to find it here.
+        # A client that speaks Kafka's oldest version has to find that version here.
         assert low == kafka[key][0], key
         assert high <= kafka[key][1], key
 

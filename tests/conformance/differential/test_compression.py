@@ -134,7 +134,7 @@ def produce_compression_of_bad_batches(peer: Peer) -> None:
 
 @scenarios
 def produce_compression_to_sizes(peer: Peer) -> None:
-    """What was sent is held against max.message.bytes, and what it becomes."""
+    """Both sizes are compared with max.message.bytes: the size that was sent, and the size after compression."""
     peer.create("compression-sizes", compression_type="uncompressed", max_message_bytes="1000")
     for size, codec in itertools.product((800, 2000), (Compression.NONE, Compression.GZIP)):
         sent = batch(b"x" * size, compression=codec)
@@ -185,7 +185,7 @@ def produce_compression_of_retries(peer: Peer) -> None:
 
 @scenarios
 def produce_compression_for_old_fetches(peer: Peer) -> None:
-    """Who speaks a version of before zstd is told so, if the topic has that codec."""
+    """A Fetch version older than zstd is refused with UNSUPPORTED_COMPRESSION_TYPE if the topic has that codec."""
     for kind in ("zstd", "gzip", "producer"):
         topic = f"compression-fetch-{kind}"
         peer.create(topic, compression_type=kind)

@@ -1,4 +1,4 @@
-"""What is no proper request at all: who closes, who answers, who does nothing."""
+"""Malformed requests: for each, whether a broker closes the connection, answers, or does nothing."""
 
 from __future__ import annotations
 

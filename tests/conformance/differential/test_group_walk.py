@@ -29,7 +29,7 @@ WALKS_AT_ONCE = 4
 STEPS = 40
 PATIENCE_S = 10
 GRACE_S = 0.15
-"""For an answer that was on its way when the group was looked at on another connection."""
+"""Time for an answer that was in flight when another connection looked at the group, in seconds."""
 EMPTY_S = 2.0
 """For a group without members to be empty."""
 OFFERS = ((("range", b"1"),), (("range", b"1"), ("sticky", b"2")), (("range", b"3"),))

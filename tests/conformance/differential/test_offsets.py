@@ -1,4 +1,4 @@
-"""ListOffsets and OffsetForLeaderEpoch."""
+"""Scenarios of ListOffsets and OffsetForLeaderEpoch."""
 
 from __future__ import annotations
 

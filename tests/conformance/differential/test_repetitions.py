@@ -1,4 +1,4 @@
-"""The same thing named again and again, and counts that are claimed: who answers what, and who closes."""
+"""Requests that name one thing repeatedly, and requests with wrong counts: whether a broker answers or closes."""
 
 from __future__ import annotations
 

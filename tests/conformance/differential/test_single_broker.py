@@ -1,4 +1,4 @@
-"""What administrators ask of a cluster of one broker: reassignments, elections, directories, quorum, features."""
+"""Requests of administrators to a cluster of one broker: reassignments, elections, directories, quorum, features."""
 
 from __future__ import annotations
 

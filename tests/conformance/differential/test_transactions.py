@@ -257,7 +257,7 @@ class Producer:
 
 
 def scenario_name(name: str, protocol: str) -> str:
-    """What a sequence in a protocol is called where differences are explained."""
+    """Return the name of a sequence in a protocol, as it appears where differences are explained."""
     return f"transactions_{name}_{protocol}"
 
 

@@ -1,10 +1,10 @@
-"""A group of processes under everything that may happen to processes, told by a seed; and the judge of their ledgers.
+"""A group of processes under faults that a seed determines, and the checker of the members' ledgers.
 
-The rules are those of tests/fixtures/group_rounds.py, read off what the members wrote down:
+The rules are those of tests/fixtures/group_rounds.py, checked on the ledgers that the members write:
 
 * every record that was published is handled;
 * within one tenure of a partition the records come in order, and none is left out;
-* no partition is taken by two members in one generation;
+* no partition is assigned to two members in one generation;
 * what was committed is not handled again, but by a member that had it in hand when it was committed;
 * a commit never goes back, so that a member which was expelled while it slept commits nothing;
 * two members work on one partition at one time only where the first was stopped or slow: these are counted.
@@ -38,7 +38,7 @@ SLOW_S = (0.5, 4.0)
 
 
 class Line(NamedTuple):
-    """What a member wrote down."""
+    """One line of a member's ledger."""
 
     moment: float
     member: str
@@ -74,7 +74,7 @@ class Story:
         self._tick = threading.Event()
 
     def run(self, seconds: float = 6.0) -> None:
-        """Live through it, wait until all is committed, and judge."""
+        """Run all events, wait until everything is committed, and check the ledgers."""
         self.directory.mkdir(parents=True)
         with headrace.Admin(self.server.bootstrap) as admin:
             admin.create_topic(self.topic, PARTITIONS)
@@ -235,7 +235,7 @@ def _read(ledger: Path) -> Iterator[Line]:
 
 
 class Judge:
-    """Reads the ledgers of one story from the first moment to the last."""
+    """Check the ledgers of one run from its first moment to its last."""
 
     def __init__(self, story: Story) -> None:
         self.story = story
@@ -292,9 +292,10 @@ class Judge:
         self.story.counts["overlaps"] += 1
 
     def _had_it(self, line: Line, number: int, offset: int) -> bool:
-        """Whether the poll that handed this record out may lie before its commit by another member.
+        """Return whether this record's poll may lie before the commit of another member.
 
-        A member that was stopped goes on with what it had in hand, until its next call tells it that it was expelled.
+        A stopped member goes on with the records that it has polled until its next request fails because it was
+        expelled.
         """
         first = next(moment for moment, at in self.committed_at[number] if at > offset)
         polled = self._last_call(line)

@@ -1,4 +1,4 @@
-"""Fifty stories of a group of real processes (three of them here; HEADRACE_PROCESS_ROUNDS=50 tells all)."""
+"""Random runs of a group of real processes: three here, fifty with HEADRACE_PROCESS_ROUNDS=50."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_nothing_is_lost_whatever_happens_to_processes(tmp_path: Path) -> None:
 
 
 def judged(*lines: tuple[str, str, int, str], published: int = 1) -> Judge:
-    """A judgement on ledgers that are made up: (member, what, generation, words)."""
+    """Return the checker after ledgers that are made up: (member, event, generation, words)."""
     story = Story(ServerProcess(None, log_path=Path(os.devnull)), Path("/nowhere"), 0, "equal")
     story.published[0] = published
     written = [

@@ -17,7 +17,7 @@ from tests.fixtures.processes import ServerProcess
 
 
 class OwnError(BaseException):
-    """As libraries derive that do not want to be caught."""
+    """An exception that derives from BaseException, as some libraries do to pass `except Exception`."""
 
 
 EXCEPTIONS = (ValueError, SystemExit, KeyboardInterrupt, GeneratorExit, StopIteration, OwnError)

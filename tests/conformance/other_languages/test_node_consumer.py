@@ -50,7 +50,7 @@ def node_event(line: str) -> tuple[str, Mapping[str, object]] | None:
 
 
 class NodeMember:
-    """A running consumer.js."""
+    """A process that runs consumer.js as a member."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class NodeMember:
 
 
 class BurstsUncompressed:
-    """Bursts of records, which the consumer can read, from a thread, until it is told to stop."""
+    """A thread that produces bursts of uncompressed records, which the consumer can read, until it is stopped."""
 
     def __init__(self, producer: ProgramClient, topic: str) -> None:
         self.acknowledged: Acknowledged = []
@@ -239,7 +239,7 @@ class Group:
         return {place: times for place, times in Counter(rows).items() if times > 1}
 
     def reasons(self, name: str) -> list[object]:
-        """Why a member gave up its partitions, each time."""
+        """Return the reason of each revocation of a member's partitions."""
         events = self.history.events()
         return [e.fields["why"] for e in events if (e.member, e.kind) == (name, "revoked")]
 
@@ -334,7 +334,7 @@ def test_with_a_python_member_in_one_group(
     group = Group(client, observer, f"node-with-{python}-{leader}")
     makers = [client.member, member] if leader == "node" else [member, client.member]
     with group.members(*makers, client.member) as (first, second, third):
-        first.leave()  # the one that led: whoever is next takes over
+        first.leave()  # the leader has gone: the next member takes over
         group.gone(first)
         group.finish([second, third])
     assert not group.repeated(), "each record was handled once"

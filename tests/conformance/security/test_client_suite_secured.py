@@ -1,7 +1,7 @@
 """Some of the client suite behind SASL_SSL with an authorizer; all of it: `make conformance TARGET=headrace-secured`.
 
-The user of the clients has the rights of a producer and a consumer. The groups live through a restart of the broker and
-through a kill: users, rights and certificates are there again, and so are the clients.
+The user of the clients has the permissions of a producer and a consumer. The broker is restarted and killed while the
+groups run: users, permissions and certificates are there again, and the clients reconnect.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every client is told what is wrong: with its credentials, and with the server."""
+"""Every client reports what is wrong: with its credentials, or with the server."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ LOGIN = {
     "java": "SaslAuthenticationException",
     "headrace": "AuthenticationError",
 }
-"""What each client calls it."""
+"""The words for a failed login in the messages of each client."""
 NO_TRUST = dict.fromkeys(CLIENTS, "certificate verify failed") | {
     "aiokafka": "CERTIFICATE_VERIFY_FAILED",
     "kafka-python": "CERTIFICATE_VERIFY_FAILED",

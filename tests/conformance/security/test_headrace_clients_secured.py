@@ -58,7 +58,7 @@ async def round_trip_aio(bootstrap: str, topic: str, properties: dict[str, Any])
 
 
 def refusal(twin: str, bootstrap: str, properties: dict[str, Any]) -> tuple[HeadraceError, float]:
-    """What a client is told that cannot come in, and after how many seconds."""
+    """Return the error of a client that cannot log in, and the seconds until it is raised."""
 
     async def list_topics() -> None:
         async with headrace.aio.Admin(bootstrap, **properties) as admin:

@@ -105,7 +105,7 @@ def test_a_client_that_is_revoked_is_refused_within_seconds(
     with running_server(tmp_path, *listeners, *configs) as server:
 
         def topics(pair: KeyPair) -> str:
-            """Return what a client is told: nothing if it is let in."""
+            """Return the error of a client, or nothing if the client is authenticated."""
             told: list[str] = []
             client = AdminClient(
                 {

@@ -1,4 +1,4 @@
-"""Users and rights by everybody's tools: what one of them sets, the others see; on Headrace and on Apache Kafka."""
+"""Users and ACLs by the tools of several projects: each sees what another has set, on Headrace and on Apache Kafka."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ with warnings.catch_warnings():
 
 SECURED: Final = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-    "super.users": "User:ANONYMOUS",  # whoever connects in plaintext: these tests are about the lists
+    "super.users": "User:ANONYMOUS",  # every client in plaintext is an administrator: these tests are about the lists
 }
 WAIT_S: Final = 20
 SHA_256, SHA_512 = "SCRAM-SHA-256", "SCRAM-SHA-512"

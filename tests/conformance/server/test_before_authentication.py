@@ -1,4 +1,4 @@
-"""What a server with SASL endures from clients that it does not know yet, and how old clients speak to it."""
+"""Requests that a server with SASL receives before authentication, and the handshakes of old clients."""
 
 from __future__ import annotations
 

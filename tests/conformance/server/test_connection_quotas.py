@@ -27,7 +27,7 @@ def set_rate(connection: Connection, rate: float | None) -> None:
 
 
 def is_served(address: tuple[str, int]) -> bool:
-    """Tell whether a new connection is answered."""
+    """Return whether a new connection is answered."""
     try:
         connection = Connection(address)
     except ConnectionError:

@@ -1,7 +1,7 @@
-"""Many delayed records over kills of the server: each comes once, when it is due, in order.
+"""Many scheduled records while the server is killed: each is delivered once, when it is due, in order.
 
-HEADRACE_DELAYED_RECORDS says how many (50,000; `make delay` takes a million). The server is killed while they are
-scheduled and again while they come. What was measured is printed and kept in .cache/delay/results.txt.
+HEADRACE_DELAYED_RECORDS is their number (50,000; `make delay` takes a million). The server is killed while they are
+scheduled and again while they come. The measurements are printed and kept in .cache/delay/results.txt.
 """
 
 from __future__ import annotations
@@ -35,9 +35,12 @@ PARTITIONS = 4
 BATCH = 500
 WINDOW = 5
 BEFORE_A_KILL_MS = 1000
-"""What is due so shortly before a kill may not have come by then, and comes after it."""
+"""Records that are due less than this before a kill may be delivered after it, in milliseconds."""
 CAUGHT_UP_MS = 500
-"""What was due in an outage comes first. That is over as soon as all has come that was due so long ago."""
+"""Records that were due during an outage are delivered first.
+
+The outage counts as over when all records older than this are delivered, in milliseconds.
+"""
 UNDISTURBED_SHARE = 0.1
 """At least so many of the records are due while no outage is near: else nothing would be said of them."""
 SLACK_MS = 2

@@ -1,4 +1,4 @@
-"""Clients that are there before the broker: while it starts they are refused, never told that there is nothing."""
+"""Clients that start before the broker are refused while it starts. They never read an empty cluster."""
 
 from __future__ import annotations
 

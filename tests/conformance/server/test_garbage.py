@@ -79,7 +79,7 @@ def leave(target: str, security: Properties) -> None:
 
 
 class Report(NamedTuple):
-    """What a server did since the report before."""
+    """The report of a server on the time since its last report."""
 
     garbage: dict[str, int]
     """Numbers of objects that only the garbage collector would free, by type."""

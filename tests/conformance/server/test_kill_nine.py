@@ -37,7 +37,7 @@ class Batch:
 
 @dataclass
 class Ledger:
-    """What one producer sent to one partition; values count up from 0, one per record."""
+    """The records that one producer sent to one partition. Values count up from 0, one per record."""
 
     partition: int
     idempotent: bool

@@ -137,7 +137,7 @@ def test_produce_requests_in_flight_are_answered_before_the_stop(tmp_path: Path)
         client.create_topic("t")
         for _ in range(50):
             client.send_batch("t", 0, build_batch([RECORD]))
-        client.receive()  # the others are in the server's hands or on their way
+        client.receive()  # the others are in the server's hands or in flight
         server.signal(signal.SIGTERM)
         acknowledged = 1
         try:

@@ -41,7 +41,7 @@ def marker(producer_id: int, *, committed: bool) -> WriteTxnMarkersRequest:
 
 
 class Story:
-    """What is written, and what readers of both isolation levels are to find."""
+    """The records to write, and the records that readers of both isolation levels have to find."""
 
     def __init__(self, harness: BrokerHarness) -> None:
         self._harness = harness
@@ -106,7 +106,9 @@ def story(tmp_path: Path) -> Story:
 
 
 @pytest.fixture
-def server(tmp_path: Path, story: Story) -> Iterator[ServerProcess]:  # the story is what it serves
+def server(
+    tmp_path: Path, story: Story
+) -> Iterator[ServerProcess]:  # the server serves these records
     made = ServerProcess(tmp_path / "data", log_path=tmp_path / "server.log")
     with made:
         yield made

@@ -113,7 +113,6 @@ class WireClient:
         assert response.api_keys
 
     def create_topic(self, name: str, partitions: int = 1, **configs: str) -> None:
-        """Create a topic."""
         topic = CreatableTopic(
             name=name,
             num_partitions=partitions,
@@ -196,7 +195,6 @@ class WireClient:
             offset = records[-1].offset + 1
 
     def close(self) -> None:
-        """Close the socket."""
         self.sock.close()
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""Three foreign clients behind one small face: write some values, read some values, in a process of their own.
+"""Three clients of other projects behind one interface: write some values, read some values, in a process of their own.
 
     python drivers_of_clients.py CLIENT produce BOOTSTRAP TOPIC VALUE...
     python drivers_of_clients.py CLIENT consume BOOTSTRAP TOPIC GROUP COUNT

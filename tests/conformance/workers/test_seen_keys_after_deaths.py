@@ -121,7 +121,7 @@ class Place:
             return sum(bool(each.assignment) for each in admin.members(self.name))
 
     def send(self, *orders: str) -> None:
-        """Write records whose last letter is the number of their partition."""
+        """Write records. The last character of a value is the number of its partition."""
         with headrace.Producer(self.bootstrap, serde="str") as producer:
             for order in orders:
                 producer.send(self.name, order, partition=int(order[-1]))
@@ -150,8 +150,7 @@ class Place:
         self.until(lambda: len(self.noted("handled")) == 5 and self.noted("stands"))
         if self.commits:
             self.until(lambda: self.committed() >= 5)
-            # Exactly once, the file gets keys after the transaction: docs/guides/workers.md tells of the
-            # moment in between.
+            # Exactly once, the file gets keys after the transaction: docs/guides/workers.md describes the moment in between.
             self.until(lambda: self.keys_in_file() in {None, 5})
         still.kill()
         still.wait()

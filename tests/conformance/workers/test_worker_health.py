@@ -1,4 +1,4 @@
-"""What is reported, and how soon, when a worker or a client cannot do its work: with a real server, and defaults."""
+"""Reports of workers and clients that cannot work, and how soon they come: with a real server and default settings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.fixtures.proxy import Proxy
 
 REPORTED_S = 2.0
 SLACK_S = 1.0
-"""What a busy machine adds."""
+"""Additional time for a busy machine, in seconds."""
 BEAT_S = 5.0
 """Kafka's default between two heartbeats, of which a silent connection is found by the first that is not answered."""
 

@@ -1,4 +1,4 @@
-"""What every store of leases does: checks that are given a maker of stores on the same rows."""
+"""Checks for every store of leases; each gets a function that opens stores over the same rows."""
 
 from __future__ import annotations
 

@@ -82,11 +82,11 @@ def _address(name: str) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def kinesis_url() -> Iterator[str]:
-    """Where kinesis-local is."""
+    """Return the URL of kinesis-local."""
     yield from _address("kinesis")
 
 
 @pytest.fixture(scope="session")
 def dynamodb_url() -> Iterator[str]:
-    """Where dynalite is."""
+    """Return the URL of dynalite."""
     yield from _address("dynamodb")

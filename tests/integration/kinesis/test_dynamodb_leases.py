@@ -70,7 +70,7 @@ def test_dynamodb(check: Check, shared: tuple[asyncio.Runner, AwsSettings]) -> N
 
 
 class Faulty:
-    """A store whose client loses what it is told to, by botocore's events."""
+    """A store whose client loses chosen requests or answers, through botocore's events."""
 
     def __init__(self, store: DynamoLeaseStore, client: Any) -> None:
         self.store = store
@@ -78,7 +78,7 @@ class Faulty:
         self.attempts = 0
 
     def lose_answers(self, count: int) -> None:
-        """The next writes happen, and nobody hears of it."""
+        """Lose the answers to the next writes, which are done."""
         left = iter(range(count))
 
         def lose(**_: Any) -> None:
@@ -200,7 +200,7 @@ def test_a_write_that_never_gets_an_answer_is_an_unknown_outcome(
     async def afterwards(faults: Faulty) -> None:
         lease = await created(faults.store)
         first = await faults.store.take(lease, "a")
-        again = await faults.store.take(lease, "a")  # as a member does that heard nothing
+        again = await faults.store.take(lease, "a")  # as a member does that got no answer
         assert first is not None
         assert again == replace(first, beat=first.beat + 1)
 

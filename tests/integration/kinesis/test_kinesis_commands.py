@@ -57,7 +57,7 @@ class Cloud:
         return f"dynamodb://leases-of-commands?endpoint_url={self.dynamodb}"
 
     def do(self, work: Callable[[AwsClient, LeaseStore], Coroutine[Any, Any, Any]]) -> Any:
-        """What a test does besides the commands."""
+        """Do something in the test's process while a command runs."""
 
         async def main() -> Any:
             store = open_store(self.leases, dummy_aws(self.dynamodb))

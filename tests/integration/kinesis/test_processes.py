@@ -116,7 +116,7 @@ class Company:
             process.kill()
             process.communicate()
 
-    # Books
+    # Records of each process
 
     def entries(self, name: str | None = None) -> list[dict[str, Any]]:
         lines = self._book.read_text().splitlines()

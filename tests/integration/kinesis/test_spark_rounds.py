@@ -30,7 +30,7 @@ class Local:
         return access().run(call())
 
     def settle(self) -> None:
-        """Wait until the stream has changed as it was told to."""
+        """Wait until the change of the stream is complete."""
 
         async def status() -> str:
             client = await access().client(self.aws)

@@ -15,7 +15,7 @@ KEY = LeaseKey("billing", "orders@1", "shardId-000000000000")
 PROCESSES = 6
 ROUNDS = 40
 
-# Every process creates the file, then takes the lease whenever it can, and tells of each epoch that it got.
+# Every process creates the file, then takes the lease whenever it can, and prints each epoch that it got.
 PROGRAM = """
 import asyncio, sys
 from pathlib import Path
@@ -90,5 +90,5 @@ def test_a_process_that_is_killed_leaves_a_whole_file(tmp_path: Path) -> None:
 
     lease = asyncio.run(read())
     assert told == sorted(set(told))
-    # What was told is there; one more a kill may be there that nobody was told of.
+    # Every printed epoch is there; for each kill, one more may be there that was not printed.
     assert told[-1] <= lease.epoch <= len(told) + 5

@@ -48,7 +48,7 @@ def store(store_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 class StoreWorld(World):
-    """A world whose table is in a store."""
+    """An archive whose table is in an object store."""
 
     def __init__(self, tmp_path: Path, address: str, kind: str, **limits: Any) -> None:
         super().__init__(tmp_path, kind, **limits)
@@ -193,7 +193,7 @@ def test_what_is_missing_is_named(
     create_table("delta", known, None, SCHEMA)
     monkeypatch.delenv("AWS_ENDPOINT_URL")
     monkeypatch.delenv("AWS_REGION")
-    assert find_table(str(known)).root.uri == known.uri  # what tasks are told is all of it
+    assert find_table(str(known)).root.uri == known.uri  # tasks get all of it
 
 
 def test_two_tables_of_one_name_in_one_catalog_are_told_apart(store: str, tmp_path: Path) -> None:

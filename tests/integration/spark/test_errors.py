@@ -1,4 +1,4 @@
-"""What users see of an error: the words, and at most one line of Headrace's own source in front of them."""
+"""The errors that users see: the message, after at most one line of Headrace's own source."""
 
 from __future__ import annotations
 

@@ -163,7 +163,7 @@ ERRORS: Final[list[tuple[Options, str]]] = [
 
 
 BY_TASKS: Final = "ends at offset 20, before startingOffsets"
-"""Of these the connector finds out in its tasks, in four attempts each."""
+"""Errors that the connector raises only in its tasks, after four attempts each."""
 
 
 def test_what_the_connector_refuses_is_refused_before_a_job_runs(

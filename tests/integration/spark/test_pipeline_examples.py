@@ -88,7 +88,7 @@ class Examples:
         return told.changes
 
     def records(self, topic: str) -> list[tuple[str | None, Any]]:
-        """What a consumer of committed records finds, as key and JSON."""
+        """Return keys and JSON of the committed records."""
         frame = self.read.batch(topic, kafka__isolation__level="read_committed")
         rows = frame.selectExpr("CAST(key AS STRING)", "CAST(value AS STRING)").collect()
         return sorted(

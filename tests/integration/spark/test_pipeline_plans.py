@@ -1,4 +1,4 @@
-"""What `pipeline plan` accepts starts and keeps its values; what cannot is refused by plan, with all that is wrong.
+"""A pipeline that `pipeline plan` accepts starts and keeps its values; plan refuses other pipelines, with all errors.
 
 HEADRACE_SPARK_PLANS=1 tries every type with every sink; otherwise a fixed sixth of these pairs is tried.
 """
@@ -180,7 +180,7 @@ def fourth(records):
 
 
 def test_plan_lists_everything_that_is_wrong(ends: Ends) -> None:
-    """What the declarations, the brokers and Spark say; no stage hides what the next one finds."""
+    """Declarations, brokers and Spark have errors; no stage hides the errors of the next one."""
     path = ends.directory / "flow.py"
     there = ends.topics.create()
     path.write_text(FILE.format(there=there, directory=ends.directory))

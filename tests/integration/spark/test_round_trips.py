@@ -201,7 +201,7 @@ def test_json_topics_give_back_what_they_were_given(
 def test_a_source_that_is_told_to_go_on_finds_nothing_wrong(
     spark: Any, base: Path, topics: Topics, server: Target
 ) -> None:
-    """The same with `onError`, which no value of a sink should ever need."""
+    """A source with `onError` reads all values of a sink without an error."""
     given = spark.read.parquet(str(base))
     name = topics.create()
     sink = topic(name, schema=given.schema)

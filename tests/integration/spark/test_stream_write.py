@@ -41,7 +41,10 @@ def run(frame: Any, bootstrap: str, checkpoint: Path, mode: str = "append", **op
 
 
 def written(topics: Topics, topic: str, partitions: int = 2) -> list[str]:
-    """What is committed; a mark in each partition is waited for, since a commit may be answered before it shows."""
+    """Return the committed values.
+
+    Wait for a mark in each partition, because a commit may be answered before it is visible.
+    """
     places = [headrace.TopicPartition(topic, number) for number in range(partitions)]
     with headrace.Producer(topics.bootstrap) as producer:
         marks = [producer.send(topic, b"mark", partition=place.partition) for place in places]

@@ -20,11 +20,11 @@ REBALANCE_MS = 20_000
 
 
 class ClassicMember:
-    """A member of the classic protocol that assigns by range; it gives up everything when it joins.
+    """A member of the classic protocol that assigns by range; it releases all partitions when it joins.
 
     Attributes:
         owned: The partitions that it reads.
-        answers: The errors that it was given, for the message of a failure.
+        answers: The errors that the member received, for the message of a failure.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class ClassicMember:
 
 
 class ModernMember:
-    """A member of KIP-848's protocol; it gives up at once what it is to give up."""
+    """A member of KIP-848's protocol; it releases revoked partitions at once."""
 
     def __init__(
         self,

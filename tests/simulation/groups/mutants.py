@@ -57,7 +57,7 @@ MUTANTS: Final[dict[str, list[Any]]] = {
 
 
 def without(defence: str) -> AbstractContextManager[object]:
-    """Switch one off."""
+    """Switch one defence off."""
     stack = ExitStack()
     for each in MUTANTS[defence]:
         stack.enter_context(each)

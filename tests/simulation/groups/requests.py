@@ -43,7 +43,7 @@ Owned = list[tuple[bytes, list[int]]]
 
 
 def subscription(topics: Sequence[str]) -> bytes:
-    """Return the metadata of a classic consumer that has given up everything."""
+    """Return the metadata of a classic consumer that owns no partition any more."""
     message = ConsumerProtocolSubscription(topics=list(topics))
     payloads: Any = message.encode(1, b"\0\1")
     return b"".join(map(bytes, payloads))
@@ -92,7 +92,7 @@ def sync(
     generation: int,
     given: Sequence[SyncGroupRequestAssignment],
 ) -> SyncGroupRequest:
-    """Return a SyncGroup."""
+    """Return a SyncGroup request."""
     return SyncGroupRequest(
         group_id=group,
         generation_id=generation,
@@ -112,7 +112,7 @@ def consumer_heartbeat(
     owned: Owned | None,
     **fields: Any,
 ) -> ConsumerGroupHeartbeatRequest:
-    """Return a ConsumerGroupHeartbeat."""
+    """Return a request to send the heartbeat of a consumer group."""
     return ConsumerGroupHeartbeatRequest(
         group_id=group,
         member_id=member_id,
@@ -183,7 +183,7 @@ def add_partition(producer: Any, topic: str, partition: int) -> AddPartitionsToT
 
 
 def add_group(producer: Any, group: str) -> AddOffsetsToTxnRequest:
-    """Return an AddOffsetsToTxn."""
+    """Return a request to add a group's offsets to a transaction."""
     return AddOffsetsToTxnRequest(
         transactional_id=producer.transactional_id,
         producer_id=producer.producer_id,

@@ -1,4 +1,4 @@
-"""Who watches a story: every write to the rows, every record that is handled, and how it ends."""
+"""The checker of a run: every write to the rows, every record that is handled, and the end state."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class ViolationError(AssertionError):
 
 
 class Books:
-    """What is known of a shard."""
+    """The checker's state of one shard."""
 
     def __init__(self, shard: Shard) -> None:
         self.shard = shard

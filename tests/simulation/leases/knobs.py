@@ -1,4 +1,4 @@
-"""What a story is about, all from its seed."""
+"""The settings of a simulation run, all from its seed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace.core.lease.settings import LeaseSettings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knobs:
-    """Probabilities are of one request; times are of the world's clock, ms."""
+    """Settings of one run. Probabilities are per request; times are in milliseconds of the simulation's clock."""
 
     is_clean: bool
     """Nothing goes wrong; members join and leave."""
@@ -27,11 +27,11 @@ class Knobs:
     lost_requests: float
     lost_replies: float
     late: float
-    """The request happens after it was given up."""
+    """Probability that a request is done after its client has stopped waiting for it."""
     twice: float
     """The request happens again, later."""
     stalls: float
-    """A process pauses right behind a request, so that its answer waits."""
+    """Probability that a process pauses right after a request, so that its answer waits."""
     cuts: int
     """How often a member cannot reach the store for longer than a lease lasts, and others can."""
     throttled: int
@@ -49,7 +49,7 @@ class Knobs:
 
 
 def draw(seed: int) -> Knobs:
-    """Return the knobs of a story."""
+    """Return the settings of a run."""
     chance = random.Random(seed)
     clean = chance.random() < 0.25
     duration_ms = chance.choice([12_000, 20_000, 30_000])

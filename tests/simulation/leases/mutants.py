@@ -1,4 +1,4 @@
-"""Broken rules, so that it shows whether a story notices: patches by the rule that they break."""
+"""Broken rules that a run has to find: patches by the rule that they break."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process of the simulated world: a member of the group with a clock of its own, and readers of its shards."""
+"""A simulated process: a member of the group with a clock of its own, and readers of its shards."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Process:
         return self.story.now_ms + self.wall_offset_ms
 
     def world_ms(self, wait_ms: int) -> int:
-        """Return how long something takes by the world's clock."""
+        """Return a duration of the process's clock in milliseconds of the simulation's clock."""
         return max(0, int(wait_ms / self._rate) + 1)
 
     def later(self, wait_ms: int, call: Callable[..., None], *arguments: object) -> None:
@@ -115,7 +115,7 @@ class Process:
         self.perform(self.core.on_reply(request, sent[0], now_ms, outcome, sent[1]))
 
     def close(self) -> None:
-        """Leave."""
+        """Stop reading, and release the reader's records."""
         self.perform(self.core.close(self.now_ms))
 
     def _set_timer(self) -> None:
@@ -161,7 +161,7 @@ class Reader:
             self.process.story.judge.clean.add((self.lease.key, self.lease.epoch))
 
     def drain(self) -> None:
-        """Begin nothing new."""
+        """Begin no new record."""
         self.is_draining = True
         if not self.is_busy:
             self.process.later(0, self._drained)

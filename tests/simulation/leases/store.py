@@ -1,4 +1,4 @@
-"""The rows of the simulated world; whatever is written to them is told to a judge."""
+"""The simulated rows of leases; the checker sees every write."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Rows:
-    """What a store does, by the rules that all stores share."""
+    """A store of leases by the rules that all stores share."""
 
     def __init__(self, judge: Judge) -> None:
         self._judge = judge

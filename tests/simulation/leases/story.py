@@ -1,6 +1,6 @@
-"""A story of a group: members come, go, stall and die, shards split and merge, the store is slow or silent.
+"""A simulation run of a group: members come, go, stall and die, shards split and merge, the store is slow or silent.
 
-Everything comes from one seed and happens in virtual time, so a story that went wrong can be told again.
+Everything comes from one seed and happens in virtual time, so a failed run can be repeated.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BALANCE_MS = 250_000
 
 
 class Story:
-    """One story; `run` tells it, and raises if a promise is broken."""
+    """One simulation run; `run` raises if a promise is broken."""
 
     def __init__(self, seed: int, *, trace: bool = False) -> None:
         self.knobs = draw(seed)
@@ -52,7 +52,7 @@ class Story:
         self._throttled_until_ms = 0
         self._stuck: tuple[str, int] = ("", 0)
 
-    # The world
+    # The environment
 
     def at(self, at_ms: int, call: Any, *arguments: Any) -> None:
         """Have something done at a time."""
@@ -127,7 +127,7 @@ class Story:
     # What happens
 
     def run(self) -> None:
-        """Tell it."""
+        """Run all events from the seed."""
         for _ in range(self.knobs.members):
             self._join()
         self._plan()
@@ -268,7 +268,7 @@ class Story:
     def _check_balance(self) -> None:
         self._run_until(self._trouble_until_ms + BALANCE_MS)
         counts, shards = [0], 0
-        for _ in range(12):  # a lease may be on its way because of its load
+        for _ in range(12):  # a lease may be moving because of its load
             counts = [len(list(process.core.held)) for process in self._living]
             shards = sum(len(stream.open) for stream in self.streams.values())
             self.tell(f"{shards} shards, held: {counts}")
@@ -285,7 +285,7 @@ class Story:
 
 
 def tell(seed: int) -> tuple[int, str, Counter[str]]:
-    """Tell one story; return what was wrong with it, if anything was."""
+    """Do one run; return what was wrong with it, if anything was."""
     story = Story(seed)
     try:
         story.run()

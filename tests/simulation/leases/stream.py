@@ -1,4 +1,4 @@
-"""A stream of the simulated world: shards that split, merge, and in the end are gone."""
+"""A simulated stream: shards that split, merge, and expire in the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is named twice is answered once, and what is stored under a name does not make an answer of any size."""
+"""Names that come twice are answered once, and no name makes an answer arbitrarily large."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one client may ask for is bounded, whatever it says."""
+"""The work that one client can ask for is bounded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CreatePartitions: growing topics."""
+"""Topics grow by CreatePartitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Delayed records: appended when they are due, in order, once, and whatever the producer gets wrong is told to it."""
+"""Scheduled records: appended when they are due, in order, once; errors of a producer are reported to it."""
 
 from __future__ import annotations
 
@@ -595,7 +595,7 @@ def test_a_retry_of_what_was_appended_whole_is_not_scheduled_by_an_option_switch
 
 
 def told(world: World, topic: str = "later", *, asked: bool = True) -> tuple[int, int] | None:
-    """Return what ListOffsets says of delayed records."""
+    """Return the offsets of scheduled records that ListOffsets reports."""
     wanted = ListOffsetsPartition(partition_index=0, timestamp=-1)
     request = ListOffsetsRequest(
         topics=[ListOffsetsTopic(name=topic, partitions=[wanted])], headrace_delayed=asked

@@ -28,7 +28,7 @@ def log_of(harness: BrokerHarness, topic: str = "t"):
 
 
 def waits(harness: BrokerHarness, topic: str = "t") -> bool:
-    """Tell whether a produce waits for a sync, and let it have one if so."""
+    """Return whether a produce waits for a sync, and sync if it does."""
     pending = harness.send(produce_request(topic, 0, batch(b"a")))
     if pending.done:
         return False

@@ -1,4 +1,4 @@
-"""Clients are told the address of the listener that they came by."""
+"""Clients get the address of the listener to which they have connected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Configurations of groups: what an administrator attaches them to, kept, told, and made known to members."""
+"""Configurations of groups: attached topics that administrators set are stored, described, and reported to members."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class Member:
         return ErrorCode(self._harness.call(request).error_code)
 
 
-# What is kept and told
+# Configs that are stored and described
 
 
 def test_a_group_that_nobody_configured_has_defaults(harness) -> None:

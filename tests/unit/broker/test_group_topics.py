@@ -1,4 +1,4 @@
-"""What the coordinator of consumer groups is shown: topics that match, assignors by name."""
+"""The topics and assignors that the coordinator of consumer groups sees: matching topics, assignors by name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def view_of(harness: BrokerHarness) -> GroupTopics:
 
 
 def known(view: GroupTopics, regex: str) -> list[str]:
-    """What an expression matches; it must be known at once."""
+    """Return the topics that an expression matches. They must be known at once."""
     found = view.matching(regex)
     assert found.is_current
     assert found.names is not None

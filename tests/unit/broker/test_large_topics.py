@@ -62,7 +62,7 @@ def finish(harness: BrokerHarness, *pending: Pending) -> list[Any]:
 
 
 def partitions(harness: BrokerHarness, name: str = "t") -> int | None:
-    """Return how many partitions Metadata tells of, None if there is no such topic."""
+    """Return the number of partitions in Metadata, None if the topic does not exist."""
     counts = {
         each.name: len(each.partitions)
         for each in harness.call(MetadataRequest(topics=None)).topics

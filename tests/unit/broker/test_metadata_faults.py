@@ -1,4 +1,4 @@
-"""What the broker makes of a metadata store that fails: an error that clients understand, and nothing half done.
+"""A metadata store that fails: the broker answers an error that clients understand, and no change is half done.
 
 Every change is tried with every fault. Whatever happens, the broker knows in the end exactly what is stored: a process
 that begins over the same store finds the same.
@@ -104,7 +104,7 @@ every_change = pytest.mark.parametrize("change", CHANGES, ids=lambda change: cha
 
 
 def known(harness: Harness) -> Any:
-    """What the broker knows and serves, of all that the changes change."""
+    """Return everything that the broker serves and that the changes change."""
     return (
         {
             topic.name: (topic.topic_id, len(topic.partitions), topic.settings, topic.config)

@@ -1,4 +1,4 @@
-"""What groups have committed for a topic goes with the topic, also where that could not be written down at once."""
+"""A group's committed offsets of a topic are deleted with the topic, also where that could not be written at once."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def with_payload(content: bytes, payload: bytes) -> bytes:
 
 
 class Threads:
-    """What a shell lends to a broker: work waits here until the test has it done."""
+    """Threads for a broker: work waits here until the test runs it."""
 
     def __init__(self, harness: BrokerHarness) -> None:
         self._harness = harness
@@ -122,7 +122,7 @@ class Threads:
         harness.broker.recompressions.run_aside = lambda work, done: self.work.append((work, done))
 
     def finish(self, index: int = 0) -> None:
-        """Do some work, and tell the broker."""
+        """Do some work, and report it to the broker."""
         work, done = self.work.pop(index)
         done(work())
         self._harness.broker.tick(self._harness.now_ms)

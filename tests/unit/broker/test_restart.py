@@ -1,4 +1,4 @@
-"""What a restart, in order or not, keeps: topics, records, epochs, offsets of groups."""
+"""State that a restart, in order or not, keeps: topics, records, epochs, committed offsets."""
 
 from __future__ import annotations
 

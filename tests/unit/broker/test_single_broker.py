@@ -1,4 +1,4 @@
-"""What administrators ask of a cluster of one broker: reassignments, elections, directories, quorum, features."""
+"""Requests of administrators to a cluster of one broker: reassignments, elections, directories, quorum, features."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_the_only_broker_cannot_be_unregistered() -> None:
 
 
 def told(harness: BrokerHarness) -> tuple[int, int]:
-    """Return the level of transaction.version that clients are told, and the epoch."""
+    """Return the level of transaction.version that clients get, and the epoch."""
     answer = harness.call(ApiVersionsRequest(), 4)
     levels = {each.name: each.max_version_level for each in answer.finalized_features}
     return levels.get("transaction.version", 0), answer.finalized_features_epoch

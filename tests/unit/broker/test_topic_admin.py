@@ -1,4 +1,4 @@
-"""CreateTopics, DeleteTopics, DescribeConfigs."""
+"""Requests to create, delete and describe topics: CreateTopics, DeleteTopics, DescribeConfigs."""
 
 from __future__ import annotations
 

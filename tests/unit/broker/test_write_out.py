@@ -1,4 +1,4 @@
-"""Durability `os`: much is on its way to the disk, and who waits for a sync does not wait for that."""
+"""Durability `os`: much data is being written to the disk, and a request that waits for a sync does not wait for it."""
 
 from __future__ import annotations
 
@@ -108,7 +108,8 @@ def test_a_topic_may_be_deleted(begun) -> None:
 def test_a_disk_that_fails_meanwhile_is_found_out_by_the_group_commit(
     tmp_path, monkeypatch
 ) -> None:
-    """(1) The kernel tells of a failed write once, (2) to the write-out, (3) and would call the next sync a success."""
+    """(1) The kernel reports a failed write once, (2) to the write-out, (3) and would report success to the next
+    sync."""
 
     def fail(_: int) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))

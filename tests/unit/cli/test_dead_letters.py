@@ -1,4 +1,4 @@
-"""`headrace dlq`: letters go where the operator says, whatever they say themselves."""
+"""`headrace dlq`: dead letters go where the operator decides, whatever their headers contain."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_letters_that_are_passed_over(broker: Broker) -> None:
     write(
         broker,
         DLQ,
-        (small.value, small.headers),  # a letter without its value
+        (small.value, small.headers),  # a dead letter without its value
         (b"2", (*letter_of("orders"), ("dlq-redrives", b"3"))),
         (b"3", letter_of("orders", error=KeyError("x"))),
         (b"4", letter_of("orders")),

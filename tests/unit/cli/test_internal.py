@@ -1,4 +1,5 @@
-"""What Headrace's own tools keep is in lists only with --internal; a terminal is told how much is hidden."""
+"""Headrace's internal topics and groups are listed only with --internal; on a terminal the number of hidden ones is
+shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `consume --format json` writes, `produce --from-json` reads: any record, byte by byte."""
+"""`produce --from-json` reads the output of `consume --format json`: any record, byte by byte."""
 
 from __future__ import annotations
 

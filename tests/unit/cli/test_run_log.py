@@ -1,4 +1,4 @@
-"""What `headrace run` logs: the start, failures with their tracebacks, JSON on request."""
+"""The log of `headrace run`: the start, failures with their tracebacks, JSON on request."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ SECRET = "hunter2-and-more"
 
 @pytest.fixture
 def configs(monkeypatch: pytest.MonkeyPatch) -> list[BrokerConfig]:
-    """What `serve` would have run with; it ends at once."""
+    """Return the configuration with which `serve` would have run; it ends at once."""
     seen: list[BrokerConfig] = []
 
     def run(options: ServeOptions) -> int:

@@ -215,7 +215,7 @@ def test_a_broken_file_is_named(tmp_path: Path, name: str, content: str) -> None
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> list[ServeOptions]:
-    """What `serve` would have run; it ends at once."""
+    """Return the settings with which `serve` would have run; it ends at once."""
     runs: list[ServeOptions] = []
 
     def run(options: ServeOptions) -> int:

@@ -1,4 +1,4 @@
-"""What a broker or a record says cannot drive the terminal; and JSON is what it was."""
+"""Text of a broker or a record cannot control the terminal, and JSON output keeps it unchanged."""
 
 from __future__ import annotations
 

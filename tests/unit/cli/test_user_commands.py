@@ -41,7 +41,7 @@ class Data:
         }
 
     def credential(self, user: str, mechanism: ScramMechanism) -> ScramCredential:
-        """What a broker would find there."""
+        """Return the credential that a broker would find in the data directory."""
         store = SqliteMetadataStore(self.path / METADATA_FILE)
         try:
             entry = store.get(credential_key(user, mechanism))

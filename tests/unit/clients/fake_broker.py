@@ -95,7 +95,7 @@ class Log:
 
 @dataclass
 class Fault:
-    """What goes wrong with one request of an API: `code` answers with an error."""
+    """A fault of one request of an API: `code` answers with an error."""
 
     api: ApiKey
     kind: str

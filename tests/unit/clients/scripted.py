@@ -19,7 +19,7 @@ Answer = Callable[[Call], Any]
 
 
 class ScriptedDriver:
-    """Answers calls by a function; `calls` and `sleeps` tell what the flow did."""
+    """A driver that answers calls by a function; `calls` and `sleeps` record what the flow did."""
 
     def __init__(self, answer: Answer, *, max_sleeps: int = 20) -> None:
         self.answer = answer

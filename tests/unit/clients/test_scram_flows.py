@@ -80,7 +80,7 @@ class Users:
 
 
 def alterations(driver: ScriptedDriver) -> list[tuple[str, int]]:
-    """What was changed, in order: Kafka takes one change of a user in a request."""
+    """Return the changes in order. Kafka accepts one change of a user in a request."""
     changes: list[tuple[str, int]] = []
     for request in driver.requests(AlterUserScramCredentialsRequest):
         assert len(request.deletions) + len(request.upsertions) == 1

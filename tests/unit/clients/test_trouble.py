@@ -1,4 +1,4 @@
-"""What goes wrong and is tried again: which errors are warnings, how often, and what a time-out says of them."""
+"""Errors that are retried: which of them are logged as warnings, how often, and what a time-out reports of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The blocking clients and their asyncio twins say the same: methods, parameters, documentation."""
+"""The blocking and the asyncio clients have the same methods, parameters and documentation."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ SPECIAL = {
     "__iter__": "__aiter__",
     "__next__": "__anext__",
 }
-"""What the language calls otherwise in a class for asyncio."""
+"""Methods with another name in a class for asyncio."""
 READY = {"Done": "None", "ReadyDict": "dict", "ReadyList": "list", "ReadySet": "frozenset"}
-"""What is returned by methods of asyncio that wait for nothing, and what awaiting it gives."""
+"""The type of methods of asyncio clients that wait for nothing, and the type of its result."""
 
 
 def differences(blocking: type, asyncio_twin: type) -> Iterator[str]:
@@ -86,19 +86,19 @@ def test_classes_are_documented_alike(twins: tuple[type, type]) -> None:
 def test_a_renamed_parameter_a_changed_word_and_a_missing_method_are_noticed() -> None:
     class Blocking:
         def send(self, topic: str, *, key: bytes | None = None) -> None:
-            """Send."""
+            """Send one record now."""
 
         def flush(self) -> None:
-            """Flush."""
+            """Flush all records now."""
 
         def __enter__(self) -> None: ...
 
     class Renamed:
         async def send(self, topic: str, *, keys: bytes | None = None) -> None:
-            """Send."""
+            """Send one record now."""
 
         async def flush(self) -> None:
-            """Flush it."""
+            """Flush all records later."""
 
     assert sorted(differences(Blocking, Blocking)) == [
         "only one has __aenter__",

@@ -1,4 +1,4 @@
-"""What type checkers know of the clients: `make check` runs mypy over this file, and the tests see that it is true."""
+"""Types of the clients, for type checkers: `make check` runs mypy over this file, and the tests check the values."""
 
 from __future__ import annotations
 

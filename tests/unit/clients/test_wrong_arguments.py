@@ -1,8 +1,8 @@
-"""Every parameter of every public method, with values of a wrong type: one clear error, alike over every way in.
+"""Every parameter of every public method, with values of a wrong type: one clear error, by every kind of client.
 
 The methods and parameters are found by inspection, so a new one is tested without a line here. Each value goes to a
 client of a broker in this process, to one that has not connected yet, to one with an open connection, and to the
-asyncio twin. A call may succeed (the value was right after all); otherwise it raises one error of the same text
+asyncio client. A call may succeed (the value was right after all); otherwise it raises one error of the same text
 everywhere, at once, and the client is of use afterwards.
 """
 
@@ -95,7 +95,7 @@ VALID: dict[str, Any] = {
     "address": "127.0.0.1:0",
     "duration_ms": 0,
 }
-"""What the other parameters of a method get, by name."""
+"""Values for the other parameters of a method, by name."""
 UNTYPED = {"value", "key", "values", "keys", "listener", "serde", "key_serde", "properties"}
 """Parameters that take, or may take, any object; a serde or the broker decides."""
 LEFT_OUT = {"close", "wait_for", "run"}

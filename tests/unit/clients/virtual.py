@@ -32,7 +32,7 @@ LONGEST_MS = 400_000
 
 @dataclass
 class Fault:
-    """What goes wrong, from the `since`th request on, those of handshakes included."""
+    """A fault that begins with the `since`th request, those of handshakes included."""
 
     kind: str
     since: int = 1

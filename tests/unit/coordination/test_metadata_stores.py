@@ -154,7 +154,7 @@ def test_what_no_store_could_carry_is_refused(store: MetadataStore, operations: 
 
 
 class Seen:
-    """A callback that keeps what it is told."""
+    """A callback that keeps its arguments."""
 
     def __init__(self) -> None:
         self.batches: list[MetadataBatch] = []

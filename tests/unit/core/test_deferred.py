@@ -1,4 +1,4 @@
-"""Deferred values: resolved once, or cancelled, and then neither told nor held."""
+"""Deferred values: resolved once, or cancelled; a cancelled value is neither reported nor kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with declared pipelines is found at once, with its place, and without a broker or Spark."""
+"""Errors of declared pipelines are found at once, with their positions, without a broker or Spark."""
 
 from __future__ import annotations
 

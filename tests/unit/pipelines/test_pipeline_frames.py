@@ -1,4 +1,5 @@
-"""What frames need of Spark where it could be missing; with Spark: tests/integration/spark/test_pipeline_examples.py."""
+"""The parts of Spark that frames need where they could be missing; with Spark:
+tests/integration/spark/test_pipeline_examples.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What other terminals see of a pipeline, also when its process is gone without a word."""
+"""The state of a pipeline that other terminals see, also after its process has been killed."""
 
 from __future__ import annotations
 

@@ -221,7 +221,7 @@ def test_every_request_has_a_response_of_the_same_key_and_versions() -> None:
 
 
 def test_a_client_s_api_versions_request() -> None:
-    """What librdkafka sends first, byte for byte."""
+    """librdkafka sends these bytes first."""
     data = bytes.fromhex("00120003000000010007") + b"rdkafka" + b"\0\x0blibrdkafka\x072.11.1\0"
     header, request = decode_request(memoryview(data))
     assert header == RequestHeader(18, 3, 1, "rdkafka")

@@ -20,7 +20,7 @@ RECORDS = [
 
 
 def resealed(batch: bytes | bytearray) -> bytes:
-    """Return a batch with its length and CRC made right again."""
+    """Return a batch with corrected length and CRC."""
     fixed = bytearray(batch)
     struct.pack_into(">i", fixed, 8, len(fixed) - 12)
     struct.pack_into(">I", fixed, 17, crc32c(memoryview(fixed)[21:]))

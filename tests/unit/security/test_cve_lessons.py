@@ -1,4 +1,4 @@
-"""What went wrong in other Kafka software, tried on ours: a test for each lesson, doing what the attack did.
+"""Vulnerabilities of other Kafka software, tried on Headrace: a test for each, which does what the attack did.
 
 The names of the tests carry the numbers of the vulnerabilities.
 """
@@ -102,7 +102,7 @@ def test_cve_2026_111108_a_count_of_elements_costs_nothing(count: bytes) -> None
 
 
 def test_cve_2026_111115_unknown_tagged_fields_are_not_kept() -> None:
-    """As many tags in one request as it may have, one more, and a count of tags that is a lie."""
+    """As many tags in one request as it may have, one more, and a wrong count of tags."""
 
     def tagged(tags: int) -> bytes:
         numbers = [bytes((0x80 | n & 0x7F, 0x80 | n >> 7 & 0x7F, n >> 14)) for n in range(tags + 1)]
@@ -273,7 +273,7 @@ def test_cve_2024_56128_the_server_verifies_the_nonce() -> None:
 def test_cve_2021_38153_secrets_are_compared_in_constant_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whatever the password is checked by goes through compare_digest; nobody is let in without it."""
+    """Every check of a password uses compare_digest, and refuses a wrong password."""
     compared: list[tuple[bytes, bytes]] = []
     real = hmac.compare_digest
 
@@ -301,7 +301,7 @@ def test_cve_2021_38153_secrets_are_compared_in_constant_time(
 
 
 def test_cve_2017_12610_nobody_acts_for_somebody_else() -> None:
-    """Right credentials of alice, and another name to act for, in PLAIN and in SCRAM."""
+    """In PLAIN and in SCRAM, alice cannot authenticate with her right credentials as another principal."""
     harness = with_users()
     for message in (b"admin\0alice\0secret", b"User:admin\0alice\0secret"):
         connection = Connection(harness)
@@ -381,7 +381,8 @@ def transactional(records: bytes) -> bytes:
 def test_cve_2018_17196_what_a_batch_is_counts_and_not_what_the_request_says(
     guarded: BrokerHarness,
 ) -> None:
-    """Transactional and idempotent batches in requests that do not say so, by somebody without those rights."""
+    """A user without the permissions sends transactional and idempotent batches in requests that do not declare
+    them."""
 
     def code(user: str, records: bytes, **options: Any) -> int:
         request = produce_request("orders", 0, records, **options)
@@ -401,7 +402,7 @@ def test_cve_2018_17196_what_a_batch_is_counts_and_not_what_the_request_says(
     named = InitProducerIdRequest(transactional_id="t", transaction_timeout_ms=1000)
     assert guarded.call(named, session=of("writer")).error_code == refusal
     assert guarded.broker.topics.require("orders").partition(0).high_watermark == end
-    # Whoever may write to a topic may do so idempotently.
+    # A user who may write to a topic may do so idempotently.
     assert code("writer", idempotent) == 0
 
 
@@ -485,7 +486,7 @@ def test_cve_2025_27817_urls_in_a_configuration_are_on_a_list(url: str) -> None:
 
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__"}
 EVALUATES_ANNOTATIONS = "headrace/workers/handlers.py"
-"""Of the program's own functions, in their own modules, as `typing.get_type_hints` does."""
+"""Modules that evaluate annotations with `typing.get_type_hints`: those of the program's own functions only."""
 FORBIDDEN_MODULES = {"pickle", "marshal", "shelve", "yaml", "dill", "cloudpickle", "jsonpickle"}
 IMPORTED_BY_NAME = {
     "headrace/__init__.py",
@@ -501,9 +502,11 @@ IMPORTED_BY_NAME = {
     "headrace/spark/doctor.py",
     "headrace/testing/__init__.py",
 }
-"""Where `import_module` is: names of our own modules, libraries, the program that a user tells `headrace run` to run,
-the class that a user gives to `headrace produce --partitioner`, and the module of Protobuf code that the option
-`schema` of the user's own query names."""
+"""Modules that call `import_module`.
+
+They import Headrace's own modules, libraries, the program of `headrace run`, the class of `headrace produce
+--partitioner`, and the Protobuf module that the option `schema` of the user's query names.
+"""
 
 
 def test_cve_2023_52251_nothing_is_evaluated() -> None:

@@ -69,7 +69,7 @@ def verify(token: str) -> Identity:
 
 
 class TestOAuthBearer:
-    """RFC 7628."""
+    """OAUTHBEARER exchanges of RFC 7628."""
 
     def test_a_good_token(self):
         client, server = (

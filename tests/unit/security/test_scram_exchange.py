@@ -133,7 +133,7 @@ class TestServerRefuses:
         refused(server(), b"p=tls-unique,,n=user,r=abc", "channel binding")
 
     def test_a_client_that_acts_for_another(self):
-        """CVE-2017-12610."""
+        """A client cannot act for another user (CVE-2017-12610)."""
         refused(server(), b"n,a=admin,n=user,r=abc", "another user")
 
     def test_tokens(self):
@@ -163,7 +163,7 @@ class TestServerRefuses:
 
     @pytest.mark.parametrize("nonce", [CLIENT_NONCE, SERVER_NONCE, NONCE + "x", NONCE[:-1], ""])
     def test_another_nonce_than_its_own(self, nonce):
-        """CVE-2024-56128. The proof is right for the message, only the nonce is not that of the exchange."""
+        """CVE-2024-56128: the proof is right for the message, but the nonce is not that of the exchange."""
         side = server()
         side.step(FIRST)
         refused(side, FINAL.replace(NONCE.encode(), nonce.encode()), "nonce")

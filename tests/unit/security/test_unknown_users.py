@@ -1,4 +1,4 @@
-"""What is shown of users that do not exist: as much like what is stored as a client can tell."""
+"""Users that do not exist look like existing ones, as far as a client can see."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def made_up(names, *credentials):
 
 
 def kafka_salt(number):
-    """As `ScramFormatter.secureRandomBytes` makes it of a random number of 130 bits."""
+    """Return a salt as `ScramFormatter.secureRandomBytes` makes it of a random number of 130 bits."""
     digits = b""
     while number:
         number, digit = divmod(number, 36)
@@ -77,7 +77,7 @@ def test_a_name_keeps_its_salt_while_others_come_and_go():
     after = made_up(NAMES, *known, stored(b"\xff" * 24))
     changed = [(old, new) for old, new in zip(before, after, strict=True) if old != new]
     assert len(changed) <= 10
-    # None goes on with what it began with: that would tell that it is made up.
+    # None goes on with its first characters: that would show that it is made up.
     assert not any(old.salt[:4] == new.salt[:4] for old, new in changed)
 
 

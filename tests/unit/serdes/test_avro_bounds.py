@@ -1,4 +1,4 @@
-"""What one Avro value may cost: how deep it nests, and how many items it has that take no bytes."""
+"""Costs of one Avro value: its depth, and the number of items that take no bytes."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ def test_a_schema_that_is_none_is_refused() -> None:
 
 
 class Registry(BaseHTTPRequestHandler):
-    """As much of a registry as its clients use, over real HTTP."""
+    """A schema registry over real HTTP, with the requests that its clients use."""
 
     schemas: list[str]
     requests: list[str]

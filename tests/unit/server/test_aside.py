@@ -47,7 +47,7 @@ async def test_what_has_not_begun_at_the_end_is_left():
     aside.close()
     gate.set()
     async with asyncio.timeout(10):
-        while len(finished) < 2:  # noqa: ASYNC110 - threads tell nobody
+        while len(finished) < 2:  # noqa: ASYNC110 - threads notify no future
             await asyncio.sleep(0.01)
     assert finished == [None, None]
     assert not aside.busy

@@ -1,4 +1,4 @@
-"""What the hub makes of frames whose sender has not said who it is."""
+"""How the hub handles frames of connections that are not authenticated."""
 
 from __future__ import annotations
 

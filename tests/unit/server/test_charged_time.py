@@ -1,4 +1,5 @@
-"""What of a request is charged to quotas: decoding, handling, and, with the next request, encoding the response."""
+"""The parts of a request that count for quotas: decoding, handling, and, with the next request, encoding the
+response."""
 
 from __future__ import annotations
 

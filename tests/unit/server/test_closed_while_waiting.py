@@ -1,4 +1,4 @@
-"""Connections that end while responses wait: the responses are given up, however the end comes."""
+"""Connections that end while responses wait: the responses are cancelled, however the connection ends."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ IN_FLIGHT = 8
 
 
 class CountedSlot(Slot):
-    """A slot that tells its hub when it is given up."""
+    """A slot that counts its cancellation in the hub."""
 
     __slots__ = ("hub",)
 
@@ -34,7 +34,7 @@ class CountedSlot(Slot):
 
 
 class CountingHub(FakeHub):
-    """Counts the slots that are given up."""
+    """A hub that counts cancelled slots."""
 
     def __init__(self) -> None:
         super().__init__(ServerLimits(max_requests_in_flight=IN_FLIGHT))

@@ -1,4 +1,4 @@
-"""What asyncio reports: said, and not so often that it fills the disk."""
+"""Errors that asyncio reports are logged, and not so often that they fill the disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a full collection looks at."""
+"""The objects that a full collection looks at."""
 
 from __future__ import annotations
 

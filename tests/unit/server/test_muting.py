@@ -42,7 +42,7 @@ async def test_the_answer_leaves_at_once_and_what_follows_waits() -> None:
         assert await muted.receive_frame() == b"mute 300"
         await muted.send(framed(b"and this"))
         await serve_other(other)
-        if loop.time() - began < 0.3:  # else this machine is too slow to tell
+        if loop.time() - began < 0.3:  # else this machine is too slow for a result
             assert b"behind" not in hub.handled
         assert await muted.receive_frame() == b"behind"
         assert loop.time() - began >= 0.29

@@ -51,11 +51,12 @@ class Listener:
         self.tls = ServerTls("SSL", config, self.journal, lambda: self.now_s)
 
     def events(self) -> list[str]:
-        """What the log says."""
+        """Return the events in the log."""
         return [event for event, _ in self.journal.lines]
 
     def admits(self, pair: KeyPair | None, version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3) -> str:
-        """Shake hands in memory; returns why not, or nothing, and checks that the client is told by an alert."""
+        """Shake hands in memory; return the reason for a refusal, or nothing, and check that the client gets an
+        alert."""
         server = TlsChannel(self.tls.context)
         context = client_context(self.certificates, pair)
         context.minimum_version = context.maximum_version = version

@@ -1,4 +1,4 @@
-"""What a hub has done besides when the broker had something to do because of the time."""
+"""Further work of a hub when the broker had something to do because of the time."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Pair:
 def test_openssl_is_given_no_more_than_it_needs_for_what_is_read(
     certificates: Certificates,
 ) -> None:
-    """What its buffers ever held it keeps allocated, for each connection, as long as that lasts."""
+    """OpenSSL keeps the memory that its buffers have needed for as long as the connection lasts."""
     pair, data = Pair(certificates), os.urandom(300_000)
     sealed = pair.sealed(data)
     pair.server.received(sealed)

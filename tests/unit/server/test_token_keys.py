@@ -56,7 +56,7 @@ def known(authenticator: Authenticator, url: str) -> int:
 
 async def until(holds: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
-        while not holds():  # noqa: ASYNC110 - a thread's doing, which tells nobody
+        while not holds():  # noqa: ASYNC110 - a thread's work, which notifies no future
             await asyncio.sleep(0.01)
 
 

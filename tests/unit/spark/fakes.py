@@ -19,7 +19,7 @@ class FakeCluster:
         self.logs: dict[TopicPartition, tuple[int, int]] = {}
         self.ids: dict[str, str] = {}
         self.stale: list[dict[str, TopicDescription]] = []
-        """What a broker that is behind answers, before the others are asked."""
+        """The answer of a broker that is behind, given before the others are asked."""
         self.batch_records = 3
         self.errors: list[ErrorCode] = []
         self.fetches: list[tuple[TopicPartition, int]] = []

@@ -1,4 +1,4 @@
-"""What a task's fetch asks of the client."""
+"""The requests that a task's fetch makes to the client."""
 
 from __future__ import annotations
 

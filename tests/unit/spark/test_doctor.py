@@ -1,4 +1,4 @@
-"""Each fault of a Spark installation is found, and its remedy told."""
+"""Each fault of a Spark installation is found and reported with its remedy."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ print(*counts, len(gc.get_objects()))
 
 
 def counts(main: str) -> list[int]:
-    """What is frozen after each of three calls, and what is still looked at."""
+    """Return the number of frozen objects after each of three calls, and of those that are still looked at."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, main], capture_output=True, text=True, check=True
     )

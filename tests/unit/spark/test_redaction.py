@@ -11,7 +11,7 @@ from headrace.pipelines import session as of_pipelines
 from headrace.spark import session as of_spark
 
 BY_ITSELF = "(?i)secret|password|token|access[.]?key"
-"""What Spark leaves out anyway."""
+"""Options that Spark redacts without a setting."""
 
 
 @pytest.mark.parametrize("settings", [of_pipelines.SETTINGS, of_spark.SETTINGS])

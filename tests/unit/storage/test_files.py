@@ -1,4 +1,4 @@
-"""What both file systems promise, and what only the disk can do."""
+"""Promises of both file systems, and promises of the disk only."""
 
 from __future__ import annotations
 

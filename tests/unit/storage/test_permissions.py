@@ -1,4 +1,4 @@
-"""What is in a data directory is for its owner alone, or for its group where the directory says so."""
+"""Files in a data directory are for their owner only, or for the group if the directory has the permissions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a storage has to do, and what the broker makes of one that does not do it."""
+"""The promises of a storage, and how the broker handles a storage that breaks them."""
 
 from __future__ import annotations
 

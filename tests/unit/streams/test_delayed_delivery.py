@@ -1,4 +1,4 @@
-"""Delayed records by the arguments of our own clients, on a clock that is moved by hand."""
+"""Scheduled records by the arguments of Headrace's clients, on a clock that tests move."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def test_deliveries_are_told_to_callbacks(broker) -> None:
 
 
 def test_a_broker_in_memory_loads_only_what_it_needs() -> None:
-    """What takes long to import (event loops, sockets, a data base, clients) comes with what is used first."""
+    """Modules that take long to import (event loops, sockets, SQLite, clients) are imported with their first use."""
     script = """
 import sys, time, headrace
 headrace.Broker  # loads it

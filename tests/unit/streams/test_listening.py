@@ -211,7 +211,7 @@ class Traffic:
 
     def __init__(self, broker: Broker, address: str) -> None:
         self.told: list[tuple[int, int, bytes]] = []
-        """Partition, offset and value of each record that a producer was told the offset of."""
+        """Partition, offset and value of each record whose offset was reported to a producer."""
         self.consumed = 0
         self.unexpected: list[Exception] = []
         self._over = threading.Event()
@@ -269,7 +269,7 @@ def everything(broker: Broker) -> dict[tuple[int, int], bytes]:
 
 @pytest.mark.parametrize("moment", range(6))
 def test_stress_with_a_close_at_any_moment(tmp_path, moment) -> None:
-    """Whoever was told an offset finds the record there later, also after a restart."""
+    """A record whose offset was reported is there later, also after a restart."""
     data = tmp_path if moment % 2 else None
     broker = Broker(data, configs=NO_DELAY)
     broker.create_topic("t", 3)

@@ -1,4 +1,4 @@
-"""What `Broker.read` returns of transactions and of damaged data."""
+"""The records that `Broker.read` returns for transactions and for damaged data."""
 
 from __future__ import annotations
 

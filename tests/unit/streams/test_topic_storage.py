@@ -17,7 +17,7 @@ from headrace.types import TopicPartition
 
 
 class Recorded(ArraySegment):
-    """A storage of the user's own, which tells what it was asked."""
+    """A storage of the user's own that records its calls."""
 
     all: ClassVar[list[Recorded]] = []
 

@@ -1,4 +1,4 @@
-"""What an app promises, with one worker and a broker in memory."""
+"""The promises of an app, with one worker and a broker in memory."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from headrace.workers import refusals
 pytestmark = pytest.mark.slow  # not in `make check`
 
 QUICK = Retry(attempts=2, first=0.001)
-LARGE = b"x" * 1_048_400  # fits a topic of default settings; its letter is larger than that
+LARGE = b"x" * 1_048_400  # fits a topic of default settings; its dead letter is larger than that
 WAIT_S = 30.0
 
 WRITES: dict[str, dict[str, Any]] = {
@@ -120,7 +120,8 @@ def test_a_letter_whose_key_is_too_large_says_at_least_where_its_record_is(broke
 def test_a_letter_of_a_record_with_all_headers_that_a_record_may_have(
     broker: Broker, kind: str
 ) -> None:
-    """A letter has headers of its own. Whoever may write to the topic could hold its workers up with such a record."""
+    """A dead letter has headers of its own. Otherwise a writer of the topic could stop its workers with such a
+    record."""
     broker.create_topic("orders")
     app, handled = failing_app(**WRITES[kind])
     with headrace.Producer(broker) as producer:

@@ -163,7 +163,9 @@ def function_of(noted: list[Any], kind: str, *, batch: bool, context: bool) -> C
     if kind == "async":
 
         async def in_loop(value: Any, context: Any) -> str:
-            await asyncio.sleep(0.005)  # whoever does not wait for it commits before it is done
+            await asyncio.sleep(
+                0.005
+            )  # a worker that does not wait for it commits before it is done
             await context.publish("noted", "x")
             note(value, context)
             return "result"
@@ -326,7 +328,7 @@ def forgot_arguments(times: Any) -> Any:
     return decorate
 
 
-# What only the first result tells: the worker stops before anything is committed.
+# Only the first result shows it: the worker stops before anything is committed.
 FOUND_OUT: dict[str, Callable[[Any], Any]] = {
     "generator behind a function": later,
     "async generator behind a function": unwrap(async_generator),

@@ -1,4 +1,4 @@
-"""All workers of an app are checked before any of them starts, and all that is wrong is told at once."""
+"""All workers of an app are checked before any of them starts, and all errors are reported at once."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def test_an_app_that_is_stopped_while_it_is_checked_ends_in_order() -> None:
         assert app.status()["bill"].state != "running"
 
 
-# Rights
+# Permissions
 
 
 @pytest.fixture

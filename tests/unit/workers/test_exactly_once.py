@@ -220,7 +220,10 @@ def test_a_transaction_that_fails_is_made_again_and_no_record_handled_twice(
 def test_a_commit_whose_producer_is_shut_out_before_it_is_confirmed_counts_once(
     broker: Broker, app: App
 ) -> None:
-    """(1) EndTxn is done, its answer lost; (2) the producer is shut out; (3) positions say that it was committed."""
+    """(1) EndTxn is done, and its answer is lost. (2) The producer is fenced.
+
+    (3) The positions show that it was committed.
+    """
 
     @app.worker("orders", **SOON)
     @app.publishes("invoices")
@@ -238,7 +241,8 @@ def test_a_commit_whose_producer_is_shut_out_before_it_is_confirmed_counts_once(
 
 
 class _Stub:
-    """An outlet, and a producer that was shut out before its commit was confirmed; the next one has nothing to say."""
+    """An outlet, and a producer that was fenced before its commit was confirmed; the next producer has no open
+    transaction."""
 
     def __init__(self, committed: dict[TopicPartition, int]) -> None:
         self._committed = committed
@@ -351,7 +355,10 @@ def test_what_a_topic_refuses_holds_up_its_own_partition_only_behind_it(
 
 
 def test_a_topic_that_is_deleted_holds_up_only_what_goes_there(app: App, caplog) -> None:
-    """(1) Nobody delivers to it, (2) the transaction's time is over, (3) its producer is shut out, and all wait."""
+    """(1) Records for the topic are not delivered. (2) The transaction times out.
+
+    (3) Its producer is fenced, and all wait.
+    """
     # What is written may create no topic, or the one that is created here would be there already.
     with Broker(configs={"auto.create.topics.enable": False}) as broker:
         for name, partitions in (("many", 2), ("gone", 1), ("invoices", 1)):

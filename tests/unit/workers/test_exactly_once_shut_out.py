@@ -1,4 +1,4 @@
-"""Workers that process exactly once and are shut out of their transactional id: by another, or because time was up."""
+"""Workers that process exactly once and are fenced: by another member, or because the transaction timed out."""
 
 from __future__ import annotations
 

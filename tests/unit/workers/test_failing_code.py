@@ -46,7 +46,7 @@ RAISED: dict[str, Callable[[], BaseException]] = {
 
 
 class Faulty:
-    """What a program gives to a worker; one place of it raises, so often."""
+    """The code that a program gives to a worker; one part of it raises a given number of times."""
 
     def __init__(self, place: str, times: float, make: Callable[[], BaseException]) -> None:
         self._place = place
@@ -422,7 +422,7 @@ def test_a_dead_letter_of_an_unreadable_error_says_its_type(
 def test_a_handler_that_runs_for_long_is_told_of(
     broker: Broker, kind: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # By default it is told of after a minute.
+    # By default it is reported after a minute.
     monkeypatch.setattr("headrace.workers.slots.SLOW_HANDLER_S", 0.1)
     monkeypatch.setattr("headrace.workers.slots.LOOK_SLOW_S", 0.05)
     app = App(group="g")
@@ -455,7 +455,7 @@ def test_a_handler_that_runs_for_long_is_told_of(
 def test_what_blocks_the_event_loop_is_told_of_with_its_place(
     broker: Broker, place: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # By default it is looked every second, and told of after five.
+    # By default the worker looks every second, and reports after five.
     monkeypatch.setattr("headrace.workers.loop_watch.LOOK_S", 0.05)
     monkeypatch.setattr("headrace.workers.loop_watch.BLOCKED_S", 0.2)
     app = App()

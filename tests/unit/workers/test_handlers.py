@@ -1,4 +1,4 @@
-"""What the signature of a handler says."""
+"""The facts that the signature of a handler shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of a record whose handler failed, decided without any I/O."""
+"""The outcome for a record whose handler failed, decided without any I/O."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an app's outlet knows of topics, and for how long."""
+"""The facts that an app's outlet remembers of topics, and for how long."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_limit_that_was_raised_holds_soon() -> None:
             with pytest.raises(MessageTooLargeError):
                 await outlet.check_record(
                     "t", LARGE, 5_000
-                )  # smaller letters would be measured differently
+                )  # smaller dead letters would be measured differently
             await asyncio.sleep(LIMIT_HOLDS_S + 0.1)
             await outlet.check_record("t", LARGE, 5_000)
 

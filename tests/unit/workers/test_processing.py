@@ -1,4 +1,4 @@
-"""What is waited for between a record and its handler: afterwards the record has to be this member's still."""
+"""Waits between a record and its handler: after each, the record's partition must still be this member's."""
 
 from __future__ import annotations
 

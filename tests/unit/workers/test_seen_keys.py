@@ -222,7 +222,7 @@ def test_foreign_records_in_the_topic_are_no_keys(broker: Broker) -> None:
 
 
 def test_no_more_keys_are_read_and_kept_than_it_says(broker: Broker) -> None:
-    """Of three keys the oldest is forgotten: by the process that wrote them, and by the one that reads them."""
+    """Of three keys the oldest is forgotten, by the process that wrote it and by the one that reads it."""
     handled: list[str] = []
     seen = SeenTopic(max_keys=2)
     send(broker, "a", "b", "c", "a")

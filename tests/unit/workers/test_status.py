@@ -1,4 +1,4 @@
-"""`App.status()`: what a health check and metrics are told."""
+"""`App.status()`: the values for a health check and for metrics."""
 
 from __future__ import annotations
 

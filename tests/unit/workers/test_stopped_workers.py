@@ -65,7 +65,7 @@ def test_a_worker_finishes_commits_and_leaves_and_its_app_ends(
     delivery: Delivery,
     protocol: str,
 ) -> None:
-    """What runs is finished within the bounds; what has not begun is left to others."""
+    """Handlers that run finish within the bounds; records that have not begun are left to other members."""
     caplog.set_level(logging.INFO, "headrace.workers")
     for number in range(5):
         broker.publish("orders", b"%d" % number, partition=0)

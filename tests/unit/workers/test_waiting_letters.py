@@ -1,4 +1,4 @@
-"""Letters that wait for their topic: however many there are, one looks whether the topic is there."""
+"""Dead letters that wait for their topic: one task looks whether the topic exists, however many dead letters wait."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COUNT = 50
 
 
 class Outlet:
-    """Has every topic, and delivers nothing before it is told to."""
+    """An outlet that has every topic, and delivers nothing before the test lets it."""
 
     def __init__(self) -> None:
         self.looked = 0
@@ -30,7 +30,7 @@ class Outlet:
         return 1_000
 
     async def create_topics(self, _partitions: Any, **_options: Any) -> None:
-        """Have them."""
+        """Do nothing: all topics exist."""
 
     async def write(self, *_arguments: Any, **_options: Any) -> None:
         await self.delivered.wait()

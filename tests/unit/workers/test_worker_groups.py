@@ -1,4 +1,4 @@
-"""Workers that come and go: partitions that are given up, lost, and taken; handlers that run meanwhile."""
+"""Workers that come and go: partitions that are revoked, lost, and assigned; handlers that run meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same program for a broker in the process, `headrace dev` and `headrace serve`: adds up what comes.
+"""Add up amounts, with a broker in the process, `headrace dev` or `headrace serve`: one program for all of them.
 
 python counting.py embedded         # writes the amounts, too
 python counting.py HOST:PORT

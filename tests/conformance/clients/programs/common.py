@@ -1,4 +1,4 @@
-"""What the client programs share: JSON lines in and out, and the loop of commands.
+"""Shared code of the client programs: JSON lines in and out, and the loop of commands.
 
 A program is started with the bootstrap address. Commands, one JSON object a line on standard input:
 
@@ -38,7 +38,7 @@ def value_of(number: int) -> str:
 
 
 def emit(event: str, **fields: object) -> None:
-    """Tells the test something."""
+    """Write an event for the test to standard output."""
     line = {"event": event, "at_ns": time.monotonic_ns(), **fields}
     sys.stdout.write(json.dumps(line) + "\n")
     sys.stdout.flush()

@@ -40,7 +40,7 @@ _refusals: list[str] = []
 
 
 def _told(error: KafkaError) -> None:
-    """What will not get better by waiting, as librdkafka believes it does."""
+    """Return the error that librdkafka reports and that waiting does not mend, although librdkafka expects so."""
     if error.code() == KafkaError._AUTHENTICATION or "certificate" in error.str():
         _refusals.append(f"{error.name()}: {error.str()}")
 

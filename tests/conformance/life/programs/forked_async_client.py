@@ -1,4 +1,4 @@
-"""As forked_client.py, for clients of asyncio and of Kinesis: forked_async_client.py ADDRESS SUBJECT DIRECTORY."""
+"""Like forked_client.py, for asyncio clients and Kinesis clients: forked_async_client.py ADDRESS SUBJECT DIRECTORY."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Listener:
 
 
 async def kinesis_member(aws: FakeAws) -> tuple[Any, Uses]:
-    """What a worker reads from; in the parent the renewals of its leases go on, and it reads."""
+    """Fork while a worker reads streams. In the parent the renewals of its leases go on, and it reads."""
     streams = streams_of("orders", aws=AwsSettings(**settings_of(aws)), leases="memory://member")
     source = streams.open_source(
         "g", delivery="at_least_once", drain_timeout_s=5, client_id="forking"

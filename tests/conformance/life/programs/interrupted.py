@@ -30,7 +30,7 @@ rng = random.Random(int(SEED))
 
 
 class TimeIsUpError(Exception):
-    """As a time-out of a test raises, from the handler of a signal."""
+    """The exception that the handler of a signal raises, as a test's time-out does."""
 
 
 def by_default(*_: object) -> None:

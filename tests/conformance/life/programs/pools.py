@@ -47,7 +47,7 @@ def executor(method: str) -> list[Any]:
 
 
 def pool(method: str) -> list[Any]:
-    """As Celery's prefork pool: workers live on, tasks come one after another."""
+    """A pool as Celery's prefork pool: workers stay alive, and tasks run one after another."""
     with multiprocessing.get_context(method).Pool(2, maxtasksperchild=5) as workers:
         results = workers.map(write, range(20), chunksize=1)
         workers.close()
@@ -56,7 +56,7 @@ def pool(method: str) -> list[Any]:
 
 
 def worker_of_a_server(numbers: list[int], pipe: int) -> None:
-    """As a worker of gunicorn: forked with the program loaded, ended by a signal with SystemExit."""
+    """A worker as gunicorn's: forked after the program was loaded, and ended by a signal with SystemExit."""
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     results = [write(number) for number in numbers]

@@ -149,7 +149,7 @@ def scene(kinesis_url: str, dynamodb_url: str, tmp_path: Path) -> Iterator[Scene
 
 
 class Committed:
-    """What readers of committed records see of the topic, by and by."""
+    """The committed records of a topic, as readers see more and more of them."""
 
     def __init__(self, bootstrap: str) -> None:
         self._consumer = Consumer(

@@ -102,7 +102,7 @@ class Forgetful(Positions):
 
 
 class Unfenced(Positions):
-    """A broken rule: nobody is shut out before positions are read."""
+    """A broken rule: earlier producers are not fenced before positions are read."""
 
     async def take_over(self, producer, stream, shard, claim):
         async with self._reading:

@@ -1,4 +1,7 @@
-"""A topic is copied into a stream: in order, at least once, and twice at most what a killed process had under way."""
+"""A topic is copied into a stream: in order, at least once.
+
+Only the records that a killed process had in flight come twice.
+"""
 
 from __future__ import annotations
 

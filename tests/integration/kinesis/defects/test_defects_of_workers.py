@@ -135,7 +135,7 @@ def test_what_is_finished_in_a_quiet_moment_would_not_come_again_after_a_kill(aw
         for number in range(7):
             aws.kinesis.put("orders", b"%d" % number)
         async with asyncio.timeout(WAIT_S):
-            while len(handled) < 7 or not await is_written(store):  # noqa: ASYNC110 - it tells nobody
+            while len(handled) < 7 or not await is_written(store):  # noqa: ASYNC110 - it notifies no future
                 await asyncio.sleep(0.02)
         service.stop()
         await running

@@ -1,4 +1,4 @@
-"""Probes of a Kinesis: each does something and tells what it saw, without what no two servers have in common."""
+"""Probes of a Kinesis server: each returns what it saw, without the values that differ between any two servers."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ ONCE = AioConfig(retries={"total_max_attempts": 1})
 
 @asynccontextmanager
 async def client_of(service: str, url: str) -> AsyncIterator[Any]:
-    """A client that asks once and believes what it hears."""
+    """Return a client that sends each request once and does not check the answers."""
     options = {"region_name": "us-east-1", "aws_access_key_id": "d", "aws_secret_access_key": "d"}
     async with get_session().create_client(
         service, endpoint_url=url, config=ONCE, **options
@@ -37,7 +37,7 @@ async def outcome(request: Awaitable[Any]) -> str:
 
 
 Answers = dict[str, Any]
-"""What probes saw, by their names; an exception if they could not see."""
+"""The results of the probes by name; an exception where a probe failed."""
 
 _AT_ONCE = 6
 

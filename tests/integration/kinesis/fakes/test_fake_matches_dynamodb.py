@@ -1,4 +1,4 @@
-"""The fake of DynamoDB and dynalite answer the same probes, and where they do not it is said who is right."""
+"""The fake of DynamoDB and dynalite answer the same probes. For each difference the table gives the right answer."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ DIFFERENCES: Final[dict[str, tuple[Any, Any, str]]] = {
 
 @pytest.fixture(scope="module")
 def ours() -> Answers:
-    """What the fake answers."""
+    """Return the answers of the fake."""
     with FakeAws() as aws:
         return asyncio.run(answers("dynamodb", aws.endpoint_url, DynamoPeer, PROBES))
 
 
 @pytest.fixture(scope="module")
 def theirs(dynamodb_url: str) -> Answers:
-    """What dynalite answers."""
+    """Return the answers of dynalite."""
     return asyncio.run(answers("dynamodb", dynamodb_url, DynamoPeer, PROBES))
 
 

@@ -1,4 +1,5 @@
-"""The fake of Kinesis and kinesis-local answer the same probes, and where they do not it is said who is right."""
+"""The fake of Kinesis and kinesis-local answer the same probes. For each difference the table gives the right
+answer."""
 
 from __future__ import annotations
 
@@ -71,7 +72,7 @@ DIFFERENCES: Final = {
 
 @pytest.fixture(scope="module")
 def ours() -> Answers:
-    """What the fake answers, without limits by the second but for the probe of these."""
+    """Return the answers of the fake. Only the probe of limits has limits per second."""
     with FakeAws(limits=Limits().unthrottled()) as aws:
         found = asyncio.run(answers("kinesis", aws.endpoint_url, KinesisPeer, PROBES))
     with FakeAws() as aws:
@@ -81,7 +82,7 @@ def ours() -> Answers:
 
 @pytest.fixture(scope="module")
 def theirs(kinesis_url: str) -> Answers:
-    """What kinesis-local answers."""
+    """Return the answers of kinesis-local."""
     return asyncio.run(answers("kinesis", kinesis_url, KinesisPeer, PROBES))
 
 

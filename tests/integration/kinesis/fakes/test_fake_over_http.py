@@ -45,7 +45,7 @@ async def posted(aws: FakeAws, **headers: str) -> tuple[int, Any]:
 
 
 def refusal(aws: FakeAws, **headers: str) -> str:
-    """What a request with other headers is refused with."""
+    """Return the error for a request with other headers."""
     status, told = asyncio.run(posted(aws, **headers))
     assert status == 400
     return f"{told['__type']}: {told['message']}"

@@ -48,11 +48,11 @@ class Place:
 
     @property
     def source(self) -> str | Streams:
-        """What `@app.worker` takes."""
+        """Return the source for `@app.worker`."""
         return "orders" if self._streams is None else self._streams
 
     def put(self, value: bytes, key: str = "k") -> None:
-        """Write a record."""
+        """Write one record."""
         if self._aws is not None:
             self._aws.kinesis.put("orders", value, key)
         else:
@@ -61,7 +61,7 @@ class Place:
 
     @contextmanager
     def running(self, app: headrace.App) -> Iterator[Trial]:
-        """Run an app."""
+        """Run an app until the block ends."""
         with app.test() as trial:
             self.trial = trial
             yield trial

@@ -1,4 +1,4 @@
-"""Several workers of one group on one event loop, and books of what they handled."""
+"""Several workers of one group on one event loop, and a record of what they handled."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Hand:
         self.task = asyncio.create_task(service.run())
 
     async def leave(self) -> None:
-        """Stop in order."""
+        """Stop the worker in order."""
         self.service.stop()
         await self.task
 
@@ -42,7 +42,7 @@ class Hand:
 async def until(condition: Callable[[], bool], limit_s: float = WAIT_S) -> None:
     """Wait until something is so."""
     async with asyncio.timeout(limit_s):
-        while not condition():  # noqa: ASYNC110 - of things that tell nobody
+        while not condition():  # noqa: ASYNC110 - these things notify no future
             await asyncio.sleep(0.02)
 
 
@@ -56,7 +56,7 @@ class Team:
         self.handled: list[Entry] = []
         self.hands: dict[str, Hand] = {}
         self.before: Callable[[Entry], Awaitable[None]] | None = None
-        """What a handler does before it is done."""
+        """A function that the handler awaits before it returns."""
 
     def join(self, name: str, streams: Streams | None = None) -> Hand:
         """Start one more worker."""
@@ -74,14 +74,14 @@ class Team:
         return hand
 
     async def leave(self) -> None:
-        """Have everybody stop."""
+        """Stop all workers in order."""
         for hand in list(self.hands.values()):
             if not hand.task.done():
                 await hand.leave()
 
     @property
     def values(self) -> list[str]:
-        """What was handled, in the order of it."""
+        """Return the values in the order in which they were handled."""
         return [entry.value for entry in self.handled]
 
     @property

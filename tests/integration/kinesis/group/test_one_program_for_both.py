@@ -1,4 +1,4 @@
-"""The same handlers over a topic and over a stream: order, retries, dead letters, duplicates, batches, counters."""
+"""The same handlers on a topic and on a stream: order, retries, dead letters, duplicates, batches, counters."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def test_a_stream_that_is_created_again_is_another_one(aws: FakeAws, *, has_read
     with app().test() as trial:
         trial.wait_idle(WAIT_S)
         aws.kinesis.call("DeleteStream", StreamName="orders")
-        aws.advance(2_000)  # its age is told in whole seconds
+        aws.advance(2_000)  # its age is reported in whole seconds
         aws.kinesis.create_stream("orders", 1)
         aws.kinesis.put("orders", b"new")
         with pytest.raises(StreamNotFoundError, match=again):

@@ -1,4 +1,4 @@
-"""The producer for scripts: it waits, it tells what became of records, and leaves no thread."""
+"""The blocking producer: it waits, it reports the result of each record, and it leaves no thread."""
 
 from __future__ import annotations
 

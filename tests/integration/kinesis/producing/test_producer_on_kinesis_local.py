@@ -34,7 +34,7 @@ class Stream:
         self.requests: list[int] = []
         """Records of each request that the producer sent."""
         self.refused: Callable[[int], bool] = lambda position: False
-        """Which records of a request the server has no room for."""
+        """The records of a request that the server refuses for want of capacity."""
         self.lost = 0
         """How many answers are still to be lost."""
 

@@ -24,7 +24,7 @@ AWS_SESSION_CONFIG = {
 
 
 class BindingLogger:
-    """What structlog's loggers look like to those who call them."""
+    """A logger with the interface of structlog's loggers."""
 
     def __init__(self, **fields: object) -> None:
         self._fields = fields

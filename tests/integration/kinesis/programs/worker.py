@@ -23,7 +23,7 @@ SAID = json.dumps(
 
 
 class Refusal:
-    """What AWS answers when it is asked too much."""
+    """An error of AWS for too many requests."""
 
     status_code = 400
     headers = {"Content-Type": "application/x-amz-json-1.1"}  # noqa: RUF012 - never changed

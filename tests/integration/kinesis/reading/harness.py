@@ -36,7 +36,7 @@ class ManualClock:
 
 
 class VirtualTiming:
-    """Whoever sleeps moves the fake's clock: hours pass at once, and limits by the second hold in them."""
+    """Timing in which a sleep moves the fake's clock: hours pass at once, and the limits per second apply to them."""
 
     def __init__(self, aws: FakeAws) -> None:
         self.aws = aws

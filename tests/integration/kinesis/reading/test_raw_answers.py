@@ -86,7 +86,7 @@ def test_aggregates_and_plain_records_come_in_order_and_can_be_resumed_anywhere(
 
 
 def test_user_records_that_belong_to_another_shard_are_dropped_here_and_read_there() -> None:
-    """As when a producer with an old list of shards puts an aggregate while the stream is being split."""
+    """A producer with an old list of shards puts an aggregate while the stream is being split."""
 
     async def story() -> None:
         async with lab(2) as it:

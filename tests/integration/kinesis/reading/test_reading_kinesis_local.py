@@ -1,4 +1,4 @@
-"""The same readers on kinesis-local, which was written by others after AWS: a second opinion on the fake and on us."""
+"""The same readers on kinesis-local, an independent implementation: it checks the fake and Headrace's readers."""
 
 from __future__ import annotations
 

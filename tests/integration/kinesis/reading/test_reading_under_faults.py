@@ -1,4 +1,4 @@
-"""Shards read to their ends while everything goes wrong that can: each record once, in order, whoever reads on."""
+"""Shards read to their ends under every fault: each record once, in order, whichever reader goes on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A driver program: `driver.py SUBJECT ADDRESS DIRECTORY`. It streams until it is told to end (SIGTERM)."""
+"""A driver program: `driver.py SUBJECT ADDRESS DIRECTORY`. It streams until SIGTERM."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def to_files(rows: Any, directory: Path) -> Any:
 
 
 def source(spark: Any, bootstrap: str, directory: Path) -> list[Any]:
-    """Topic to files."""
+    """Copy a topic to files."""
     return [to_files(topic(spark, bootstrap), directory)]
 
 

@@ -1,6 +1,7 @@
-"""Streams on Spark whose driver, Python workers and broker are killed: the judge wants every record of the input once.
+"""Streams on Spark whose driver, Python workers and broker are killed: the output must have every record of the input
+once.
 
-A story has one topic that is fed all the time, one driver process that reads it, and an output that can be looked at.
+A run has one topic that is fed all the time, one driver process that reads it, and an output that can be read.
 Victims are killed (SIGKILL) at random moments while rows come out; a driver that has died is started again with its
 checkpoint. In the end the output is compared with what the broker had acknowledged.
 """
@@ -35,7 +36,7 @@ Row = tuple[int, int]
 
 
 class Subject(Protocol):
-    """What is under test: a driver, and a way to see what it has committed."""
+    """The system under test: a driver, and a way to read what it has committed."""
 
     repeats: bool
     """Whether rows may come out more than once: at least once by choice."""
@@ -51,7 +52,7 @@ class Subject(Protocol):
 
 
 class Feeder:
-    """Sends `partition:number`, in order in each partition, until it is told to stop."""
+    """A thread that sends `partition:number`, in order in each partition, until it is stopped."""
 
     def __init__(self, bootstrap: str, seed: int) -> None:
         self.sent = [0] * PARTITIONS
@@ -117,7 +118,7 @@ class Story:
         )
 
     def run(self, victims: list[str]) -> None:
-        """Live through the death of each victim, and judge.
+        """Kill each victim, wait for the output, and check it.
 
         Raises:
             AssertionError: Rows are missing, came twice or were never sent, or nothing comes out any more.
@@ -183,7 +184,7 @@ class Story:
         self._server.start()
 
     def _descendants(self) -> list[psutil.Process]:
-        """The processes below the driver; remembered, so that none outlives the story."""
+        """Return the processes below the driver. They are remembered, so that none outlives the run."""
         assert self._driver is not None
         try:
             found: list[psutil.Process] = psutil.Process(self._driver.pid).children(recursive=True)
@@ -193,7 +194,7 @@ class Story:
         return sorted(found, key=lambda each: each.pid)
 
     def _tend(self) -> None:
-        """Start the driver again if it has ended, as whoever looks after it would."""
+        """Start the driver again if it has ended, as an operator would."""
         assert self._driver is not None
         if self._driver.poll() is not None:
             assert self.counts["starts"] < 20, f"the driver does not stay: {self._tail()}"
@@ -205,7 +206,7 @@ class Story:
         self._until(lambda: len(self._subject.rows()) > before, "no rows come out")
 
     def _settle(self, sent: list[int]) -> None:
-        """Wait until as much has come out as was sent: whether it is that, the judge looks."""
+        """Wait until as many rows have come out as were sent. The check follows later."""
         self._until(lambda: len(set(self._subject.rows())) >= sum(sent), "some rows never come out")
 
     def _until(self, condition: Callable[[], bool], problem: str) -> None:

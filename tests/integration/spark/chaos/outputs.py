@@ -25,7 +25,7 @@ class TopicOutput:
             admin.create_topic(OUTPUT, PARTITIONS)
 
     def rows(self) -> list[Row]:
-        """What has been committed by now."""
+        """Return the rows that are committed so far."""
         places = [headrace.TopicPartition(OUTPUT, number) for number in range(PARTITIONS)]
         with headrace.Consumer(self.bootstrap, isolation_level="read_committed") as consumer:
             consumer.assign(places)

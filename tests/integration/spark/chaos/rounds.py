@@ -1,4 +1,5 @@
-"""How many stories, and in which order the victims die: one in `make test`, thirty in `make chaos-spark`."""
+"""The number of runs, and the order in which the victims are killed: one run in `make test`, thirty in `make chaos-
+spark`."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ VICTIMS = ("worker", "broker", "driver")
 
 
 def tell(directory: Path, subject: Callable[[], Subject]) -> None:
-    """Tell all stories of a subject; each has every victim once, in an order of its own."""
+    """Do all runs of a subject; each kills every victim once, in its own order."""
     for number in range(ROUNDS):
         seed = int(SEED) if SEED else random.randrange(1 << 32)
         victims = list(VICTIMS)

@@ -47,7 +47,7 @@ class Archive:
         return [*COMMAND, *words, "--master", MASTER]
 
     def rows(self) -> list[Row]:
-        """What is in the files that the table has now."""
+        """Return the rows in the files of which the table consists now."""
         if self._table.find("_delta_log") is None:
             return []
         listed = subprocess.run(
@@ -63,7 +63,7 @@ class Archive:
 
 
 class ArchiveInStore(Archive):
-    """The same to a table in a store."""
+    """The archive with a table in an object store."""
 
     def table(self, directory: Path) -> str:
         return f"s3://{new_bucket(os.environ['AWS_ENDPOINT_URL'])}/table"

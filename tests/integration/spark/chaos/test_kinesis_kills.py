@@ -64,7 +64,7 @@ class KinesisStory(Story):
     """Victims are killed while shards are split and merged."""
 
     def tell(self, fake: FakeAws, victims: list[str]) -> None:
-        """Live through the death of each victim, and judge files and copies."""
+        """Kill each victim, and check files and copies."""
         self._fake = fake
         self._subject.prepare(fake.endpoint_url, self._directory)
         feeder = StreamFeeder(fake, random.Random(self._random.randrange(1 << 32)))

@@ -1,4 +1,4 @@
-"""A pipeline under kill -9, as its command runs it: topic to topic, with a state that has to be right each time."""
+"""A pipeline under kill -9, run by its command: topic to topic, with a state that must be right each time."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ pytestmark = [
 
 PARTITIONS = 4
 RECORDS = 250
-"""Of each partition."""
+"""Number of records in each partition."""
 
 
 @pytest.fixture(scope="module")

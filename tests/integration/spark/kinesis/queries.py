@@ -72,7 +72,7 @@ class Query:
         return [row for task in self.tasks() for row in self.read(task)]
 
     def read(self, task: Any) -> list[str]:
-        """Do one task."""
+        """Run one task, and return its rows."""
         return [
             value.decode()
             for batch in self.reader.read(task)

@@ -361,7 +361,7 @@ class TestReauthentication:
         assert connection.session.ended
 
     def test_with_one_attempt(self, harness, connection):
-        """More of them may be on their way before the first is answered, and the connection closed."""
+        """More attempts may be in flight before the first is answered and the connection closed."""
         connection.run(PlainClient("alice", "secret"))
         harness.advance(30_000)
         connection.handshake("PLAIN")

@@ -1,4 +1,4 @@
-"""Every API asks for the rights that the table says: for all of them, and for no others."""
+"""Every API checks exactly the permissions that the table of rules lists."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ every_case = pytest.mark.parametrize("case", CASES, ids=[case.label for case in 
 
 
 class Recorder:
-    """An authorizer that notes what it is asked, and knows rights without ACLs."""
+    """An authorizer that records the checks, and that grants permissions without ACLs."""
 
     active = True
 
@@ -88,7 +88,7 @@ class Recorder:
 
 @pytest.fixture
 def no_operations(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out the questions that only tell the client what it could do."""
+    """Leave out the checks that only report the authorized operations to the client."""
     for module in (
         "metadata",
         "describe_groups",

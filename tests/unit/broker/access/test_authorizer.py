@@ -278,7 +278,7 @@ def test_rights_that_are_taken_away_count_for_a_fetch_that_waits(harness: Broker
 
 def test_a_transactional_batch_needs_more_than_the_request_says(harness: BrokerHarness):
     create(harness, creation(operation=Operation.WRITE))
-    # Judged by what the batch says, not by the request (CVE-2018-17196).
+    # Decided by the batch, not by the request (CVE-2018-17196).
     request = produce_request("t", 0, transactional_batch())
     response = harness.call(request, session=as_user("alice"))
     assert list(codes(response)) == [ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED]

@@ -1,4 +1,4 @@
-"""The admin client over an embedded broker; most by the blocking twin, for both share what decides."""
+"""The admin client with an embedded broker. Most tests use the blocking client, because both clients share a core."""
 
 from __future__ import annotations
 

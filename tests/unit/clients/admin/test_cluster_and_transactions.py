@@ -1,4 +1,5 @@
-"""Transactions, log directories and features: by both twins over an embedded broker, and over scripted answers."""
+"""Transactions, log directories and features: asyncio and blocking client, with an embedded broker and scripted
+answers."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ def test_seven_partitions_for_five_members_by_the_groups_assignor(admin, world) 
 
 
 def test_a_group_goes_over_to_another_assignor_while_its_members_run(admin, world) -> None:
-    """Those that subscribe to nothing themselves join with all assignors between which that is possible."""
+    """Members that subscribe to nothing themselves join with all assignors between which the group can change."""
     members = [Consumer(world, group="g") for _ in range(2)]
     for member in members:
         member.subscribe()

@@ -1,4 +1,4 @@
-"""Users and rights by the admin client, over a broker in this process."""
+"""Users and ACLs by the admin client, with a broker in this process."""
 
 from __future__ import annotations
 

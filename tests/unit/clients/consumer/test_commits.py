@@ -1,4 +1,4 @@
-"""What is committed, when, and what a program may commit."""
+"""Commits: which offsets are committed, when, and which a program may commit."""
 
 from __future__ import annotations
 

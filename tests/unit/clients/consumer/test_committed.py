@@ -1,4 +1,4 @@
-"""What the group has committed of all that a consumer reads or has read, and going back there."""
+"""The committed offsets of all partitions that a consumer reads or has read, and going back to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The two faces of the consumer, in process and over TCP: the same program everywhere."""
+"""The asyncio and the blocking consumer, in process and over TCP: the same program everywhere."""
 
 from __future__ import annotations
 

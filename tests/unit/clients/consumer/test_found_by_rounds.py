@@ -57,7 +57,7 @@ def test_positions_that_cannot_be_found_do_not_keep_the_poll_from_its_time(broke
         consumer.assign([TopicPartition("t", 0)])
         broker.delete_topic("t")
         began_ms = broker.now_ms()
-        with contextlib.suppress(ApiError):  # that the topic is gone may be told as well
+        with contextlib.suppress(ApiError):  # the topic may be reported as deleted as well
             assert consumer.poll(2.0) == []
         assert broker.now_ms() - began_ms <= 2_500
 

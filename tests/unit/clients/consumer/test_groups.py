@@ -1,4 +1,4 @@
-"""Groups of consumers around one broker, in virtual time: who reads what, who is told, who is late, who is dead."""
+"""Groups of consumers with one broker, in virtual time: assignments, notifications, slow members, dead members."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ BOTH = pytest.mark.parametrize("assignor", ["equal", SERVER_SIDE])
 
 
 class Listener:
-    """Writes down what it is told."""
+    """A listener that records its calls."""
 
     def __init__(self) -> None:
         self.told: list[tuple[str, list[int]]] = []
@@ -195,7 +195,7 @@ def test_revocation_commits_what_is_finished_and_nothing_else() -> None:
     assert len(first.poll(1000)) == 4
     second = member(world, "range")
     second.poll(0)
-    world.advance(3_500)  # the heartbeat tells the first; its program still works on the four
+    world.advance(3_500)  # the heartbeat notifies the first; its program still works on the four
     assert first.committed(t0, t1) == {t0: None, t1: None}
     first.poll(0)  # it comes back: the four are finished, whatever this poll returns is not
     committed = first.committed(t0, t1)
@@ -561,7 +561,7 @@ def test_a_commit_that_a_rebalance_overtook_says_to_come_back() -> None:
     def overtaken(_program, call):
         if not isinstance(call.request, OffsetCommitRequest):
             return None
-        own.generation += 1  # a join that ends while the commit is on its way
+        own.generation += 1  # a join that ends while the commit is in flight
         return OffsetCommitResponse(
             topics=[OffsetCommitResponseTopic(name="t", partitions=[refused])]
         )
@@ -665,7 +665,7 @@ def test_a_process_that_slept_while_it_joined_hands_out_nothing_that_others_have
     assert len(first.poll(1_000, 1)) == 1
     second = member(world, "cooperative-sticky", **options)
     second.poll(0)
-    world.advance(3_500)  # the heartbeats have told of the second
+    world.advance(3_500)  # the heartbeats have reported the second
     first.poll(0, 0)
     own = first.core._member
     assert own is not None

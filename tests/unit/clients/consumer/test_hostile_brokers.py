@@ -1,4 +1,5 @@
-"""Answers of a broker that lead nowhere: the program is told which broker and what, and nobody asks without end."""
+"""Answers of a broker that lead nowhere: the program gets the broker and the reason, and no client retries without
+end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What other clients of a group tell its members: none of it stops the group, or costs more than it is worth."""
+"""Data that other clients of a group send to its members: none of it stops the group or costs too much."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_members_that_want_very_different_topics_are_divided_in_bounded_time(
 
 
 class Taken(Home):
-    """A consumer that hears of what was left out."""
+    """A consumer that records the problems of its subscription."""
 
     def __init__(self) -> None:
         self.warnings: list[str] = []

@@ -1,4 +1,4 @@
-"""What a consumer makes of fetch responses, and of what happens to its partitions meanwhile."""
+"""How a consumer reads fetch responses, and events of its partitions meanwhile."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def marker(base: int, producer_id: int, *, commit: bool) -> bytes:
 
 
 def decoded(data: bytes, offset: int = 0, aborted=()) -> tuple[list[tuple[int, bytes | None]], int]:
-    """What is handed out of a response, and the position afterwards."""
+    """Return the records of a response, and the position afterwards."""
     cursor = Cursor(T0, offset)
     fetched = FetchedPartition(memoryview(data), aborted_transactions=aborted)
     cursor.fetched = FetchedBatches(T0, fetched, check_crcs=True)

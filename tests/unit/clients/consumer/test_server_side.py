@@ -108,7 +108,7 @@ def test_what_is_given_up_is_acknowledged_at_once() -> None:
     rebalance(first)
     second = member(world)
     second.poll(10)
-    world.advance(3_000)  # the heartbeat that is told
+    world.advance(3_000)  # the heartbeat whose answer has it
     before = len(beats(first))
     first.poll(0)
     assert numbers(first) == [0, 1, 2]

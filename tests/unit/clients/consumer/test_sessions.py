@@ -40,12 +40,12 @@ pytestmark = pytest.mark.slow  # not in `make check`
 PARTITIONS = [TopicPartition("t", number) for number in range(4)]
 PROTOCOLS = ["range", *COOPERATIVE, SERVER_SIDE]
 RECORDS = 300
-"""In each partition."""
+"""Number of records in each partition."""
 Silence = Callable[[ConsumerWorld, "set[Program]"], None]
 
 
 def cut(world: ConsumerWorld, silent: set[Program]) -> None:
-    """Connections are refused."""
+    """Refuse all connections."""
     error = TransportError("cannot connect")
     world.fault = lambda program, _: error if program in silent else None
 
@@ -61,12 +61,12 @@ def half_open(world: ConsumerWorld, silent: set[Program]) -> None:
 
 
 def late(world: ConsumerWorld, silent: set[Program]) -> None:
-    """Answers are under way for almost as long as a session lasts."""
+    """Delay answers for almost as long as a session lasts."""
     world.delay_ms = lambda program: 44_000 if program in silent else 0
 
 
 def slow(world: ConsumerWorld, silent: set[Program]) -> None:
-    """Answers are under way for longer than there are between heartbeats."""
+    """Delay answers for longer than the interval of heartbeats."""
     world.delay_ms = lambda program: 8_000 if program in silent else 0
 
 
@@ -74,7 +74,7 @@ SILENCES: list[Silence] = [cut, freeze, half_open, late, slow]
 
 
 def watched_world() -> ConsumerWorld:
-    """A world in which no partition may have two owners at any moment."""
+    """Return a simulated cluster in which no partition may have two owners at any moment."""
     world = ConsumerWorld(group_consumer_heartbeat_interval_ms=5_000)  # Kafka's default
     world.broker.create_topic("t", partitions=len(PARTITIONS))
 

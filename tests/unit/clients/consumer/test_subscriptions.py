@@ -1,4 +1,4 @@
-"""What may be read, by whom, and what is said of the rest."""
+"""Subscriptions: the topics that a member may read, and the reports on those that it may not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a record says besides its content: whose its time is, its size, its tags."""
+"""Fields of a record besides its content: the type of its time, its size, its tags."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headrace.types import TopicPartition
 
 TOPICS = {"by_producer": "CreateTime", "by_broker": "LogAppendTime"}
 HEADERS = [("größe", b"12"), ("none", None)]
-"""Five letters, two of which take two bytes; four letters."""
+"""A header's key of five characters, two of which take two bytes, and a value of four."""
 VALUE = b'{"id": 1}'
 SIZE = len(b"key") + len(VALUE) + 7 + 2 + 4
 

@@ -375,7 +375,7 @@ def test_an_address_of_a_name_that_is_silent_comes_last_the_next_time(cluster, m
     with socket.socket() as full, contextlib.ExitStack() as fillers:
         full.bind(("127.0.0.1", 0))
         full.listen(0)
-        for _ in range(4):  # more than it queues, so that the next one to connect hears nothing
+        for _ in range(4):  # more than it queues, so that the next one to connect gets no answer
             filler = fillers.enter_context(socket.socket())
             filler.settimeout(0)
             filler.connect_ex(full.getsockname())

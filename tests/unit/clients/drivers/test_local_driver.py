@@ -1,4 +1,4 @@
-"""Clients of a broker in this process: the blocking driver over `World`."""
+"""Clients of a broker in this process: the blocking driver over the shared loop."""
 
 from __future__ import annotations
 

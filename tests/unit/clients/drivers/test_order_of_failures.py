@@ -18,10 +18,10 @@ CALLS = 100
 
 
 class CutWorld(RestartableWorld):
-    """A world whose network is cut: nothing arrives."""
+    """A simulated cluster whose network is cut: nothing arrives."""
 
     def submit(self, client: LocalClient, call: Call, on_done: Any) -> None:
-        """Lose a request."""
+        """Lose the request."""
 
 
 def test_calls_fail_in_their_order_when_the_broker_ends() -> None:

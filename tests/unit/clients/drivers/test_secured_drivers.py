@@ -1,4 +1,4 @@
-"""Both drivers under TLS and with tokens: bytes in both directions, time-outs, and what the program is told."""
+"""Both drivers under TLS and with tokens: bytes in both directions, time-outs, and the program's errors."""
 
 from __future__ import annotations
 

@@ -172,7 +172,7 @@ def test_a_failure_that_nobody_was_told_of_is_raised_by_flush_once() -> None:
         sender.flush()
         assert values(cluster) == numbers(2), "a new epoch follows the gap"
         header = BatchHeader.parse(cluster.logs[T0].batches[-1])
-        # Of the same id: what is on its way under the old epoch is refused, whenever it arrives.
+        # Same id: batches in flight under the old epoch are refused, whenever they arrive.
         assert (header.producer_id, header.producer_epoch) == (1, 1)
         assert cluster.count(InitProducerIdRequest) == 1
 
@@ -408,7 +408,10 @@ def test_a_gap_in_one_partition_does_not_write_another_ones_batch_again() -> Non
 
 
 def test_a_batch_given_up_does_not_have_the_one_after_it_written_again() -> None:
-    """(1) Two batches are written, their answers lost, (2) the first is given up, (3) the second is tried again."""
+    """(1) Two batches are written, and their answers are lost. (2) The producer expires the first.
+
+    (3) It retries the second.
+    """
     with FakeCluster(topics={"t": 1}) as cluster:
         options = {
             "delivery_timeout_ms": 1200,

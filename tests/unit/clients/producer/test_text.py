@@ -1,4 +1,4 @@
-"""Keys and values may be text: every way to send takes them, and errors about others name the right parameter."""
+"""Keys and values may be text: every way to send accepts text, and errors about others name the right parameter."""
 
 from __future__ import annotations
 

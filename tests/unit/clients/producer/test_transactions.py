@@ -235,11 +235,11 @@ def test_a_batch_that_comes_too_early_is_sent_again_soon(broker, producer) -> No
 
 @pytest.mark.parametrize("passing", ["NOT_LEADER_OR_FOLLOWER", "CONCURRENT_TRANSACTIONS"])
 def test_batches_behind_one_that_is_sent_again_are_too(broker: Broker, passing: str) -> None:
-    """(1) Several batches are on their way, (2) the first is to be sent again, (3) the next are out of order by it."""
+    """(1) Several batches are in flight. (2) The first must be sent again. (3) The next ones are out of order then."""
     options = {**QUICK, "batch_size": 1000}
     with headrace.Producer(broker.bootstrap, transactional_id="tx", **options) as producer:
         with producer.transaction():
-            producer.send("t", b"0", partition=0).result(5)  # from then on several may be under way
+            producer.send("t", b"0", partition=0).result(5)  # from then on several may be in flight
             fault = broker.faults.on(ApiKey.PRODUCE, once=error(passing))
             values = [b"%d" % n + bytes(600) for n in range(9)]
             producer.send_many("t", values, partition=0)
@@ -311,7 +311,7 @@ def test_a_doomed_transaction_takes_no_records_and_answers_for_those_it_has(
     with pytest.raises(AbortableTransactionError):
         producer.commit_transaction()
     producer.abort_transaction()
-    producer.flush()  # what has failed was told
+    producer.flush()  # the failure was reported
     transact(producer, b"3")
     assert committed(broker) == [b"3"]
 

@@ -1,4 +1,4 @@
-"""Calls that begin, commit, abort or close at once: one of them does it, the others wait or are told."""
+"""Calls that begin, commit, abort or close at once: one of them does it, the others wait or fail."""
 
 from __future__ import annotations
 
@@ -126,7 +126,8 @@ def test_calls_that_abort_at_once_abort_once_and_the_producer_is_as_good_as_new(
 
 @pytest.mark.parametrize("api", [ApiKey.PRODUCE, ApiKey.END_TXN])
 def test_a_commit_that_is_under_way_is_not_aborted(broker: Broker, api: ApiKey) -> None:
-    """Neither while the last records are on their way, which would set the one state over the other."""
+    """An abort fails also while the last records are in flight: otherwise it would overwrite the state of the
+    commit."""
 
     async def run() -> None:
         async with in_transaction(broker) as producer:
@@ -177,7 +178,8 @@ def test_a_commit_takes_offsets_with_it_that_another_call_is_sending(broker: Bro
 
 
 def test_a_producer_that_is_shut_out_while_it_aborts_is_none_any_more(broker: Broker) -> None:
-    """(1) A batch is on its way, (2) the program aborts, (3) the batch's answer is that another has taken over."""
+    """(1) A batch is in flight. (2) The program aborts. (3) The batch's answer is that another producer has taken
+    over."""
 
     def shut_out(exchange: Exchange) -> Reply:
         return exchange.later(error("PRODUCER_FENCED")(exchange), SLOWLY)

@@ -322,7 +322,7 @@ def test_as_many_leases_are_asked_for_as_are_missing_and_taken_as_they_are_given
     taken = replace(asked[first], owner="me", epoch=3, beat=1, next_owner=None)
     bench.reply(actions[0], taken)
     asked[first] = taken
-    assert len(of(bench.reply(Scan(STREAM), asked), Ask)) == 1  # and one is on its way
+    assert len(of(bench.reply(Scan(STREAM), asked), Ask)) == 1  # and one is moving
 
 
 def test_a_question_that_was_refused_is_none() -> None:
@@ -401,7 +401,7 @@ def test_a_member_with_a_bound_never_has_more(monkeypatch: pytest.MonkeyPatch) -
     takes = of(bench.done, Take)
     assert len(takes) == 2
     rows = [row(shard) for shard in "abcd"]
-    assert not of(bench.reply(Scan(STREAM), rows), Take)  # two are on their way
+    assert not of(bench.reply(Scan(STREAM), rows), Take)  # two are moving
     lost = [replace(lease, owner="me/2", epoch=1, beat=1) for lease in rows]
     bench.reply(takes[0], replace(takes[0].seen, owner="me/2", epoch=1, beat=1))
     bench.reply(takes[1], UNKNOWN)

@@ -1,4 +1,4 @@
-"""What members are called, and what people are shown of it."""
+"""Names of members, and the form in which they are shown to users."""
 
 from __future__ import annotations
 

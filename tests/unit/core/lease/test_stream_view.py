@@ -1,4 +1,4 @@
-"""What follows from the leases and the shards of a stream."""
+"""Facts that follow from the leases and the shards of a stream."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_latest_is_the_time_of_the_first_leases_for_all_of_them() -> None:
     made = view(shards=(listed("a"), listed("b")), settings=LATEST)
     assert created(made, listed("a")) == at_timestamp(5000)
     made.on_lease(row("a", checkpoint=at_timestamp(5000)), 130)
-    assert created(made, listed("b")) == at_timestamp(5000)  # by whoever goes on
+    assert created(made, listed("b")) == at_timestamp(5000)  # by the next reader
 
 
 def test_rows_older_than_the_list_do_not_say_where_its_shards_begin() -> None:

@@ -1,4 +1,4 @@
-"""What memory holds of aborted transactions, what is read from files, and what one answer tells of."""
+"""Aborted transactions in memory and in files, and the number of them in one answer."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def open_at_once(log: PartitionLog, count: int) -> None:
 
 
 def answer(log: PartitionLog, offset: int, most: int) -> tuple[int, list[AbortedTransaction]]:
-    """Return the offset behind an answer, and what it tells."""
+    """Return the offset behind an answer, and its aborted transactions."""
     found = log.read(offset, max_bytes=1 << 20, up_to=log.last_stable_offset, minimum_one=True)
     assert found is not None
     records, told = AbortedLookup(most).within_range(log, offset, found)

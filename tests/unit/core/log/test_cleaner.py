@@ -1,4 +1,4 @@
-"""What the cleaner does when something comes between the steps of a round."""
+"""How the cleaner handles changes between the steps of a round."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ def test_a_write_that_fails_changes_nothing(kind: str) -> None:
     with pytest.raises(OSError, match="ENOSPC"):
         append(log, batch)
     assert (repr(log), log.size_bytes, raw_batches(log)) == before
-    files.fault = None  # there is room again, and the producer retries
+    files.fault = None  # there is space again, and the producer retries
     assert append(log, batch) == 3
     assert [record.offset for record in records_of(log)] == [0, 1, 2, 3]
 

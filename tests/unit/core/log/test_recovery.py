@@ -1,4 +1,4 @@
-"""What a start after a crash reads, what it takes from caches, and what it must not believe."""
+"""A start after a crash: what it reads, what it takes from caches, and what it must not trust."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def producing(count: int) -> tuple[MemoryFileSystem, PartitionLog]:
 
 
 def keep_oldest_snapshot(files: MemoryFileSystem, oldest: str) -> None:
-    """As if the others had not reached the disk."""
+    """Remove the other snapshots, as if they had not reached the disk."""
     for name in names(files, ".snapshot"):
         if name != oldest:
             files.remove(f"{DIRECTORY}/{name}")

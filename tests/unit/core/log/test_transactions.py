@@ -27,7 +27,7 @@ COMPACTED = LogConfig(
 
 
 def told(log: PartitionLog, offset: int = 0) -> list[tuple[int, int]]:
-    """Return (producer id, first offset) of all aborted transactions that a reader is told of, each once."""
+    """Return (producer id, first offset) of all aborted transactions that a reader gets, each once."""
     found = pieces(log, offset, up_to=log.last_stable_offset, max_bytes=1 << 20)
     return list(dict.fromkeys((o.producer_id, o.first_offset) for _, told in found for o in told))
 
@@ -323,7 +323,7 @@ def test_b18_a_marker_goes_with_what_readers_are_told_when_its_time_has_passed()
         assert run_round(files, log, now_ms=NOW_MS + passed) is not None
         found = [o for o, b in raw_batches(log).items() if check_batch(b).records_count]
         assert found[:4] == kept, passed
-    # Told of the aborted transaction, a reader would take the committed one for a part of it.
+    # With the aborted transaction, a reader would take the committed one for a part of it.
     assert told(log) == []
     assert (4, b"k", b"committed") in read_committed(log)
     for clean in (False, True):

@@ -1,4 +1,4 @@
-"""What GetRecords answers, read by us and by botocore: the same, whatever it is."""
+"""Answers of GetRecords, parsed by Headrace and by botocore: the results are equal for any answer."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def output_shape() -> Any:
 
 
 class Events:
-    """Those of a client, of which one matters."""
+    """The events of a botocore client, of which one matters."""
 
     def __init__(self) -> None:
         self.handlers: list[Any] = []

@@ -90,7 +90,7 @@ class Store(MemoryLeaseStore):
 
 
 class Team:
-    """A member, and who reads its shards: it finishes at once whatever it is told to drain."""
+    """A member and its readers, which drain at once when the member asks for it."""
 
     def __init__(
         self, store: Store, lister: Lister, loop: LeapingLoop, seed: int = 1, **settings: Any

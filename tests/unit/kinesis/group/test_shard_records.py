@@ -1,4 +1,4 @@
-"""What was handed out of a shard, in any order of calls: positions are checkpoints, and nothing is passed over."""
+"""Records of a shard, in any order of calls: positions are checkpoints, and no record is passed over."""
 
 from __future__ import annotations
 

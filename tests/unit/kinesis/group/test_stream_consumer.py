@@ -1,4 +1,4 @@
-"""What a consumer of streams does at its own table; `tests/integration/kinesis` has it read."""
+"""How a consumer of streams distributes records inside the process; `tests/integration/kinesis` reads real streams."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_look_at_a_shard_that_finds_nothing_wakes_nobody(
 
 
 class Unreadable:
-    """Readers, and what the member is told; nothing can be read until it is said."""
+    """Readers that can read nothing until the test allows it, and the member's notifications."""
 
     def __init__(self) -> None:
         self.is_readable = False

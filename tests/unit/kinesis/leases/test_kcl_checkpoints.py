@@ -1,4 +1,4 @@
-"""What becomes of the leases of the Kinesis Client Library."""
+"""How Headrace treats the leases of the Kinesis Client Library."""
 
 from __future__ import annotations
 

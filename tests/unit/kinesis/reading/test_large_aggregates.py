@@ -46,7 +46,7 @@ class Shard:
 
 
 class Instant:
-    """Timing without pauses."""
+    """A clock whose pauses take no time."""
 
     def now_ms(self) -> int:
         return 0

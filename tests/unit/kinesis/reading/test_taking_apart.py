@@ -62,7 +62,7 @@ def sealed(message: bytes) -> bytes:
 
 
 def by_oracle(message: bytes) -> list[UserRecord] | None:
-    """What Protocol Buffers make of it; None if it is no aggregate."""
+    """Return the content that Protocol Buffers finds; None if it is no aggregate."""
     parsed = ORACLE()
     try:
         parsed.MergeFromString(message)
@@ -131,7 +131,7 @@ def test_what_our_producer_aggregates_is_taken_apart_by_us_and_by_protocol_buffe
 def test_damage_is_seen_as_protocol_buffers_see_it(
     users: list[tuple[str, str | None, bytes]], seed: int
 ) -> None:
-    """With a digest that was made of the damage: whoever puts records can do that."""
+    """The damaged bytes have a right digest: everybody who puts records can make one."""
     message = mutated(written(users), Random(seed))
     ours = taken_apart(sealed(message))
     if ours is not None:

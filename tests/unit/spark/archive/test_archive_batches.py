@@ -81,7 +81,7 @@ def before_the_group_hears(archiver: Archiver) -> None:
     tell = archiver.tell_group
 
     def kill(offsets: Any) -> None:
-        if offsets:  # the first call of all has nothing to tell
+        if offsets:  # the first call of all has nothing to report
             _killed()
         tell(offsets)
 
@@ -155,7 +155,7 @@ def test_a_batch_that_is_committed_again_changes_nothing_and_that_of_another_is_
         commits.append(commit)
         append(commit)
 
-    first.table.append = noted  # type: ignore[method-assign]  # seen on its way
+    first.table.append = noted  # type: ignore[method-assign]  # seen when it is called
     zombie = world.archiver()
     zombie_execute = zombie.execute
 

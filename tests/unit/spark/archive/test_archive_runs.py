@@ -194,7 +194,7 @@ def test_settings_that_cannot_be_are_refused(tmp_path: Path) -> None:
 
 
 def test_letters_of_an_archive_are_not_archived_as_values_again() -> None:
-    """`headrace archive run --pattern ... --on-error dlq:...`: each letter would become the next one."""
+    """`headrace archive run --pattern ... --on-error dlq:...`: otherwise each dead letter would become the next one."""
     options = {
         "kafka.bootstrap.servers": "h:1",
         "subscribePattern": "flights[.].*",

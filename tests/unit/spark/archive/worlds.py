@@ -36,7 +36,7 @@ EPOCH_US = 1_700_000_000_000_000
 
 
 def rows(source: TopicPartition | Source, offsets: list[int]) -> pa.RecordBatch:
-    """Records whose values tell where they are from."""
+    """Return records whose values contain their topic, partition and offset."""
     count = len(offsets)
     columns = [
         [None] * count,

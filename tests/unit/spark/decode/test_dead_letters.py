@@ -1,4 +1,4 @@
-"""Letters of values that do not decode: whole, true about their place, and never too large for their topic."""
+"""Dead letters of values that do not decode: complete, with the right offset, and never too large for their topic."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ FIELD = descriptor_pb2.FieldDescriptorProto
 
 
 def file_set() -> Any:
-    """What protoc would write for a file with a message of everything."""
+    """Return the bytes that protoc would write for a file with a message of every type."""
     file = descriptor_pb2.FileDescriptorProto(
         name="all.proto",
         package="p",

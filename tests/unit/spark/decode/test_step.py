@@ -1,4 +1,4 @@
-"""Batches whose values do not all decode: the read fails, has nulls, or sends letters."""
+"""Batches with values that do not decode: the read fails, has nulls, or sends dead letters."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_wrong_options_are_refused_before_anything_runs(given: dict[str, str], s
 def test_letters_are_not_read_by_the_read_that_writes_them(
     selection: dict[str, str], said: str
 ) -> None:
-    """Each letter would be read, would not decode, and would become another letter, without end."""
+    """Otherwise each dead letter would be read, would not decode, and would become another dead letter, without end."""
     given = {"kafka.bootstrap.servers": "h:1", "format": "json", "schema": "a int", **selection}
     for streaming in (True, False, None):
         source_options({**given, "onError": "dlq:others"}, streaming=streaming)
@@ -171,7 +171,7 @@ def test_framing_needs_a_format() -> None:
 
 
 def test_letters_go_by_the_way_of_the_read() -> None:
-    """What only readers have is left out, and what is said of the network and of credentials is kept."""
+    """Settings for readers only are left out; settings of the network and of credentials are kept."""
     given = {
         "kafka.security.protocol": "SASL_PLAINTEXT",
         "kafka.sasl.mechanism": "PLAIN",

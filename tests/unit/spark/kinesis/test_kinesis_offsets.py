@@ -1,4 +1,4 @@
-"""What checkpoints and the store hold: read back as written, and refused where somebody else wrote it."""
+"""Checkpoints and the store: their content is read back as written, and refused where another program wrote it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrow columns become records, and columns that cannot be written are told with the way out."""
+"""Arrow columns become records; for columns that cannot be written the error names the remedy."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def records(batch: pa.RecordBatch, topic: str | None = "t") -> dict[str, list[Ro
 
 
 def taken(rows: Rows) -> Iterator[Row]:
-    """All rows: where no batch is open, none has room for the next."""
+    """Return all rows: where no batch is open, none has room for the next."""
     while (row := rows.fill({}, 1, 0, -1)) is not None:
         yield row
 

@@ -1,4 +1,4 @@
-"""What an exactly-once write is told when it cannot be sure; that it is right otherwise: test_sink_once.py."""
+"""Errors of an exactly-once write that cannot be sure of its result; test_sink_once.py checks the results."""
 
 from __future__ import annotations
 

@@ -220,7 +220,7 @@ def test_a_log_that_has_become_shorter_than_planned_is_lost_data() -> None:
 
 
 class Recreated(FakeCluster):
-    """Its topic is deleted and created again, with other records in it, while one of the fetches is under way."""
+    """A topic that is deleted and created again with other records while one of the fetches is in flight."""
 
     def __init__(self, during: int) -> None:
         super().__init__()

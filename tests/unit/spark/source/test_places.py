@@ -1,4 +1,4 @@
-"""What a batch read covers: offsets and times that options give, against a cluster in memory."""
+"""The offsets of a batch read: by the options for offsets and times, with a cluster in memory."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def bootstrap(headrace_bootstrap: str) -> str:
 
 
 OFFSETS = {0: 0, 10: 1, 20: 3, 5: 4, 15: 9, 50: 10}
-"""Of the committed records, by their time."""
+"""Offsets of the committed records, by their time."""
 ABORTED = {30: 6, 40: 7}
 
 

@@ -16,7 +16,7 @@ MIB = 1 << 20
 
 
 def put_many(kinesis: Any, *records: dict[str, Any]) -> list[str]:
-    """What became of each: a shard, or an error."""
+    """Return the result of each record: a shard, or an error."""
     told = ask(kinesis, "PutRecords", StreamName="orders", Records=list(records))
     assert told["FailedRecordCount"] == sum("ErrorCode" in each for each in told["Records"])
     return [each.get("ErrorCode") or each["ShardId"] for each in told["Records"]]

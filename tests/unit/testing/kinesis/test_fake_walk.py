@@ -31,7 +31,7 @@ def change(kinesis: FakeKinesis, entropy: random.Random) -> None:
 
 
 class Reader:
-    """Reads shards that it was told of, and after both parents have ended their child."""
+    """A reader that reads the shards it knows, and a child after both of its parents have ended."""
 
     def __init__(self, kinesis: FakeKinesis) -> None:
         self.kinesis = kinesis

@@ -37,7 +37,7 @@ def world() -> World:
 
 
 def test_1_killed_after_noticing_a_change(world):
-    """Second has left, nobody has been told."""
+    """The second member has left, and the others are not notified."""
     now(world.leave((world.second, None)))
     world.restart()
     assert world.heartbeat(world.first, 2) == ErrorCode.NONE
@@ -69,7 +69,7 @@ def test_2_killed_with_only_some_members_told(world):
     assert world.heartbeat(world.second, 2) == ErrorCode.REBALANCE_IN_PROGRESS
     world.restart()
     assert parked(newcomer)  # its connection is closed
-    # The one that was told joins again and, being an unchanged follower, finds its generation as it was.
+    # The member with an answer joins again and, as an unchanged follower, finds its generation as it was.
     assert now(world.join(world.second)).generation_id == 2
     assert now(world.sync_group(world.second, 2)).assignment == assignment("t", 1)
     assert world.group().state is GroupState.STABLE
@@ -112,7 +112,7 @@ def test_4_killed_after_the_new_generation_is_durable(world):
     assert parked(follower)
     world.take_records()
     assert world.group().state is GroupState.COMPLETING_REBALANCE
-    # Nobody was told: both repeat their joins and get the answers they missed, without another rebalance.
+    # No member got an answer: both repeat their joins and get the answers they missed, without another rebalance.
     leader, follower = now(world.join(world.first)), now(world.join(world.second))
     assert (leader.generation_id, follower.generation_id) == (3, 3)
     assert [member.member_id for member in leader.members] == [world.first, world.second]

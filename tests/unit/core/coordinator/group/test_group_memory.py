@@ -1,4 +1,4 @@
-"""What groups and their offsets may hold in memory: who is refused, who stays, and that the count is right."""
+"""Memory of groups and their offsets: requests that are refused, groups that stay, and the count of bytes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def memory_of(world: GroupWorld) -> GroupMemory:
 
 
 def counted(world: GroupWorld) -> tuple[int, int]:
-    """What groups and offsets hold, counted anew."""
+    """Return the memory of groups and offsets, counted anew."""
     groups = offsets = 0
     for shard in world.coordinator._shards.values():
         groups += sum(group.held_bytes for group in shard.groups.values())

@@ -1,4 +1,4 @@
-"""What a coordinator remembers of a group ends with what it describes: patterns, rights, targets, rebalances."""
+"""Soft state of a group ends with the thing that it describes: patterns, permissions, targets, rebalances."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JoinGroup: who is let in, when the join phase completes, who leads, and what is written."""
+"""JoinGroup: which members are accepted, when the join phase completes, which member leads, and what is written."""
 
 from __future__ import annotations
 

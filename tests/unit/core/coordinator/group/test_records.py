@@ -1,4 +1,4 @@
-"""What is written to `__consumer_offsets`, byte by byte as Kafka has it."""
+"""The records that are written to `__consumer_offsets`, byte by byte as Kafka writes them."""
 
 from __future__ import annotations
 

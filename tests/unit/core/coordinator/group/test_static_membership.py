@@ -1,4 +1,4 @@
-"""Static members (KIP-345): the place belongs to the instance id, whoever holds it at the moment."""
+"""Static members (KIP-345): an assignment belongs to the instance id, whichever member has the id at the moment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An administrator stops one member: it is told by its heartbeats, and leaves, or is removed at the deadline."""
+"""An administrator stops one member: its heartbeats notify the member, which leaves, or is removed at the deadline."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def test_a_member_of_a_consumer_group_is_removed_by_force(consumers):
     two.beat()  # under the same id
     assert consumers.group().members.keys() == {"one", "two"}
     assert consumers.stop("two", again=True).state == StopState.REMOVED
-    # Whoever asks anew means the member that there is now.
+    # A new request means the member that there is now.
     assert consumers.stop("two").state == StopState.STOPPING
 
 

@@ -74,7 +74,7 @@ def end(
 
 
 def stable(world: GroupWorld, partition: int = 0) -> tuple[int, int]:
-    """What a consumer of the next transaction is told: error code and offset."""
+    """Return the error code and offset that a consumer of the next transaction gets."""
     wanted = OffsetFetchRequestTopics(name="t", partition_indexes=[partition])
     request = OffsetFetchRequestGroup(group_id="g", topics=[wanted])
     reply = world.coordinator.fetch_offsets([request], world.now_ms, require_stable=True)

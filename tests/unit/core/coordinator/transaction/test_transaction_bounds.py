@@ -1,4 +1,4 @@
-"""What transactional ids may take of memory, and what one step of their coordinator does."""
+"""Memory of transactional ids, and the work in one step of their coordinator."""
 
 from __future__ import annotations
 

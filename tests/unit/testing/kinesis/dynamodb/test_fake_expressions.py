@@ -43,7 +43,7 @@ def used(text: str, given: dict[str, Any] = VALUES) -> dict[str, Any]:
 
 
 def update(dynamodb: FakeDynamoDB, text: str, **more: Any) -> dict[str, Any]:
-    """What the item is after an update."""
+    """Return the item after an update."""
     told = ask(
         dynamodb,
         "UpdateItem",
