@@ -147,7 +147,7 @@ class Feeder(Background):
             _repeat(partial(self._producer.abort_transaction, CALL_S))
         except KafkaException as error:
             # librdkafka asks for the end of a transaction whose beginning may have got lost with the broker: if there
-            # is none, its request fails with INVALID_TXN_STATE, and it is of no more use. Nor is it when it takes a sequence
+            # is none, its request fails with INVALID_TXN_STATE, and it is useless. So it is when it takes a sequence
             # again that it has given to records which it left behind in an abort and which have arrived nevertheless.
             if not error.args[0].fatal():
                 raise

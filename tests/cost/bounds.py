@@ -1,7 +1,7 @@
 """Bounds on the cost of requests: a row for each API that the broker answers, and for each way to make a field large.
 
-`docs/reference/limits.md` lists the bounds for users. An API without a row, and a field without one in `fields.py`, fail
-`test_bounds.py`: a new API or field needs its bound here.
+`docs/reference/limits.md` lists the bounds for users. An API without a row, and a field without one in `fields.py`,
+fail `test_bounds.py`: a new API or field needs its bound here.
 """
 
 from __future__ import annotations

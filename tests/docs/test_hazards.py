@@ -56,7 +56,7 @@ def parsed(path: Path) -> ast.Module:
 
 
 def defined(path: Path) -> set[str]:
-    """Return the tests of a module: functions, methods as `Class::method`, and `Name::runTest` of Hypothesis' machines."""
+    """Return the tests of a module: functions, methods as `Class::method`, Hypothesis' machines as `Name::runTest`."""
     names: set[str] = set()
     for node in parsed(path).body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):

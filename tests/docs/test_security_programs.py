@@ -1,4 +1,4 @@
-"""docs/guides/security.md: the worker, the commands and the fixtures of its section on programs log in and are authorized."""
+"""docs/guides/security.md: the worker, commands and fixtures of its section on programs log in and are authorized."""
 
 from __future__ import annotations
 

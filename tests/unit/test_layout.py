@@ -1,4 +1,4 @@
-"""The directories of the tests: `tests/unit` mirrors the source, and `tests/suites.toml` has a row for every package."""
+"""The directories of the tests: `tests/unit` mirrors the source, and `tests/suites.toml` has a row for each package."""
 
 from __future__ import annotations
 

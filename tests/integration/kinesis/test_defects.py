@@ -17,6 +17,7 @@ LEASES = "tests/integration/kinesis/defects/test_defects_of_leases.py"
 READING = "tests/integration/kinesis/defects/test_defects_of_reading.py"
 WORKERS = "tests/integration/kinesis/defects/test_defects_of_workers.py"
 SHARD_READER = "tests/integration/kinesis/reading/test_shard_reader.py"
+ON_THE_FAKE = "tests/integration/kinesis/reading/test_reading_ahead_on_the_fake.py"
 SHARDS = "tests/integration/kinesis/reading/test_stream_shards.py"
 AHEAD = "tests/unit/kinesis/reading/test_read_ahead.py"
 STREAMS = "tests/unit/kinesis/test_streams.py"
@@ -104,7 +105,7 @@ FEATURES: Final[dict[str, tuple[str, ...]]] = {
         f"{READING}::test_what_is_read_ahead_is_bounded_and_a_slow_handler_loses_nothing",
     ),
     "an idle shard does not slow others": (
-        "tests/integration/kinesis/reading/test_reading_ahead_on_the_fake.py::test_idle_shards_do_not_slow_a_busy_one_down",
+        f"{ON_THE_FAKE}::test_idle_shards_do_not_slow_a_busy_one_down",
     ),
     "no stuck shard": (
         f"{READING}::test_a_shard_whose_reading_hangs_is_read_anew",

@@ -1,4 +1,4 @@
-"""Typed values on real Spark: the programs of docs/guides/decoding.md run, every type arrives, and a bad value is reported."""
+"""Typed values on real Spark: docs/guides/decoding.md's programs run, every type arrives, bad values are reported."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def test_a_division_goes_through_a_checkpoint(division: Division) -> None:
     assert Division.from_json(json.loads(json.dumps(division.to_json()))) == division
 
 
-# Calculated with the formulas of Spark's Kafka connector; tests/integration/spark/test_option_parity.py compares with the real one.
+# Calculated with the formulas of Spark's Kafka connector; test_option_parity.py compares with the real one.
 @pytest.mark.parametrize(
     ("sizes", "min_partitions", "max_records", "expected"),
     [
