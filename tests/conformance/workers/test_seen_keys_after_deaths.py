@@ -150,7 +150,7 @@ class Place:
         self.until(lambda: len(self.noted("handled")) == 5 and self.noted("stands"))
         if self.commits:
             self.until(lambda: self.committed() >= 5)
-            # With exactly once, the file gets keys after the transaction: docs/guides/workers.md describes the time between.
+            # With exactly once, the file gets keys after the transaction: see docs/guides/workers.md.
             self.until(lambda: self.keys_in_file() in {None, 5})
         still.kill()
         still.wait()
