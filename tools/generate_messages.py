@@ -23,6 +23,11 @@ MESSAGES = ROOT / "src" / "headrace" / "protocol" / "messages"
 TITLES = {"request": "Request", "response": "Response", "data": "Stored or embedded data"}
 ENCODE = "(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:"
 DECODE = "(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:"
+CHANGES_OF_SETTINGS = {
+    "AlterClientQuotasRequest",
+    "AlterConfigsRequest",
+    "IncrementalAlterConfigsRequest",
+}
 MODULE_NAMES = {
     "headrace.protocol.codec": [
         *(
@@ -30,6 +35,7 @@ MODULE_NAMES = {
             "NULL_INT16",
             "NULL_INT32",
             "REQUEST_ELEMENTS",
+            "SETTINGS_ELEMENTS",
             "UNSET",
             "ZERO_UUID",
             "Message",
@@ -80,7 +86,8 @@ def class_head(lines: Lines, struct: StructSchema, base: str, doc: str) -> None:
             lines.add(f"MAX_VERSION = {struct.versions.high}")
             lines.add(f"FLEXIBLE_VERSION = {flexible}")
             if struct.kind == "request":
-                lines.add("MAX_ELEMENTS = REQUEST_ELEMENTS")
+                few = struct.name in CHANGES_OF_SETTINGS
+                lines.add(f"MAX_ELEMENTS = {'SETTINGS' if few else 'REQUEST'}_ELEMENTS")
             lines.add()
         for f in struct.fields:
             lines.add(f"{f.name}: {python_type(f)}")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final, NamedTuple
 
-from headrace.protocol.codec import REQUEST_ELEMENTS, write_varint
+from headrace.protocol.codec import write_varint
 from tests.cost.broker import framed
 from tests.cost.fields import Kind
 from tests.cost.shapes import (
@@ -15,6 +15,7 @@ from tests.cost.shapes import (
     exists,
     frame_of,
     make,
+    message_class,
     request_schemas,
     served_fields,
     versions_of,
@@ -26,8 +27,8 @@ REQUEST_BYTES: Final = 1 << 20
 ROOM: Final = 200
 MOST_NAMES: Final = 10_000
 """Elements of a list of the request itself that the broker takes."""
-MOST_ELEMENTS: Final = REQUEST_ELEMENTS - 1_000
-"""Elements of all lists together: a little less than the broker takes."""
+ELEMENTS_LEFT: Final = 1_000
+"""By how many elements a request has less than the broker takes, in all lists together."""
 
 
 class Values(NamedTuple):
@@ -80,6 +81,7 @@ class _Ways:
         self._version = version
         self._values = values
         self._thorough = thorough
+        self._most_elements = message_class(name).MAX_ELEMENTS - ELEMENTS_LEFT
         self._is_flexible = version >= request_schemas()[name][1].first_flexible
 
     def case(self, what: str, frame: bytes) -> Case:
@@ -108,7 +110,7 @@ class _Ways:
         for way, shape in ways.items():
             repeated = Repeated.of(self._name, self._version, shape)
             fits = repeated.fits(REQUEST_BYTES)
-            counts = {min(fits, _admitted(path)), fits}
+            counts = {min(fits, self._admitted(path)), fits}
             if not self._thorough:
                 counts = {min(counts) if way == "repeat" else fits}
             for count in sorted(counts):
@@ -119,9 +121,13 @@ class _Ways:
         for existing in (True, False):
             some = self.frame(_distinct(self._values, path, {path: 1000}, existing=existing))
             fits = 1000 * (REQUEST_BYTES - ROOM) // len(some) * 4 // 5
-            count = min(_admitted(path), fits)
+            count = min(self._admitted(path), fits)
             frame = self.frame(_distinct(self._values, path, {path: count}, existing=existing))
             yield self.case(f"{path}: {'existing' if existing else 'unknown'} x {count}", frame)
+
+    def _admitted(self, path: str) -> int:
+        """Return how many elements the broker takes; those of the request itself often have one of their own each."""
+        return self._most_elements if "." in path else min(MOST_NAMES, self._most_elements // 2)
 
     def filled(self, path: str, each: FieldSchema) -> Case:
         """Make a text or bytes as long as fits."""
@@ -149,7 +155,7 @@ class _Ways:
                     len(self.frame(_same(self._values, {outer: count, path: n}))) for n in (1, 3)
                 )
                 fits = max(1, (REQUEST_BYTES - ROOM - one) * 2 // (three - one))
-                inner = min(fits, (MOST_ELEMENTS - 2 * count) // count)
+                inner = min(fits, (self._most_elements - 2 * count) // count)
                 frame = self.frame(_same(self._values, {outer: count, path: inner}))
                 if len(frame) <= REQUEST_BYTES:
                     yield self.case(f"{outer} x {count} of {path} x {inner}", frame)
@@ -184,10 +190,6 @@ class _Ways:
 def tagged_frames(name: str, version: int, values: Values, most: int) -> Iterator[Case]:
     """Yield a request with tagged fields that nobody knows, of a size."""
     yield from _Ways(name, version, values, thorough=False).tagged(most)
-
-
-def _admitted(path: str) -> int:
-    return MOST_ELEMENTS if "." in path else MOST_NAMES
 
 
 def _same(values: Values, counts: dict[str, int] | None = None, **more: Any) -> Shape:

@@ -98,6 +98,15 @@ def exists(name: str, path: str, version: int) -> bool:
     return True
 
 
+def message_class(name: str) -> type[Message]:
+    """Return the class of a request."""
+    module = request_schemas()[name][0]
+    found: type[Message] = getattr(
+        importlib.import_module(f"headrace.protocol.messages.{module}"), name
+    )
+    return found
+
+
 def make(name: str, version: int, shape: Shape) -> Message:
     """Return a request of a shape."""
     maker = _Maker(name, version, shape)

@@ -107,6 +107,7 @@ CONSTANTS: Final = {
     "core/log/producer_bound.py:MAX_PRODUCERS": "idempotent producers remembered in all",
     "core/log/time_lookup.py:MOST_BATCHES": "batches that a lookup by time",
     "protocol/codec.py:REQUEST_ELEMENTS": "elements of all lists of a request",
+    "protocol/codec.py:SETTINGS_ELEMENTS": "elements of a request that changes configs",
     "protocol/codec.py:STRING_LIMIT": "a string of a request or an answer",
     "protocol/pieces.py:PIECE_ELEMENTS": "elements of an answer that are encoded at a time",
     "records/batch.py:MAX_RECORDS": "records that a batch claims",

@@ -31,7 +31,9 @@ UNSET: Final[Any] = object()
 NULL_INT16: Final = b"\xff\xff"
 NULL_INT32: Final = b"\xff\xff\xff\xff"
 REQUEST_ELEMENTS: Final = 32_000
-"""Elements of all lists of a request together, and its tagged fields."""
+"""Most elements of a request: all lists together, and tagged fields."""
+SETTINGS_ELEMENTS: Final = 16_000
+"""Most elements of a request that changes configs or quotas, whose elements cost twice as much to check."""
 MESSAGE_ELEMENTS: Final = 2_000_000
 """The same of a response, and of what is stored."""
 

@@ -18,6 +18,11 @@ from headrace.protocol.messages.describe_topic_partitions import (
 )
 from headrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from headrace.protocol.messages.heartbeat import HeartbeatRequest
+from headrace.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from headrace.protocol.messages.join_group import JoinGroupResponse
 from headrace.protocol.messages.metadata import (
     MetadataRequest,
@@ -166,6 +171,18 @@ def test_a_request_has_a_bounded_number_of_elements() -> None:
                 FetchRequest.decode(data, 0, 4)
         else:
             assert FetchRequest.decode(data, 0, 4)[0] == request
+
+
+@pytest.mark.parametrize("wanted", [codec.SETTINGS_ELEMENTS, codec.SETTINGS_ELEMENTS + 1])
+def test_a_request_that_changes_configs_has_fewer_elements(wanted: int) -> None:
+    configs = [AlterableConfig(name="a", value=None)] * (wanted - 1)
+    request = IncrementalAlterConfigsRequest(resources=[AlterConfigsResource(configs=configs)])
+    data = memoryview(joined(request.encode(1)))
+    if wanted > codec.SETTINGS_ELEMENTS:
+        with pytest.raises(ProtocolError, match="the message has 1 more than are allowed"):
+            IncrementalAlterConfigsRequest.decode(data, 0, 1)
+    else:
+        assert IncrementalAlterConfigsRequest.decode(data, 0, 1)[0] == request
 
 
 def test_tagged_fields_count_as_elements() -> None:

@@ -11,7 +11,7 @@ from typing import Self
 from headrace.protocol.codec import (
     Message,
     NULL_INT16,
-    REQUEST_ELEMENTS,
+    SETTINGS_ELEMENTS,
     Structure,
     UNSET,
     fail_count,
@@ -110,7 +110,7 @@ class AlterClientQuotasRequest(Message):
     MIN_VERSION = 0
     MAX_VERSION = 1
     FLEXIBLE_VERSION = 1
-    MAX_ELEMENTS = REQUEST_ELEMENTS
+    MAX_ELEMENTS = SETTINGS_ELEMENTS
 
     entries: list[AlterClientQuotasRequestEntryData]
     validate_only: bool

@@ -11,7 +11,7 @@ from typing import Self
 from headrace.protocol.codec import (
     Message,
     NULL_INT16,
-    REQUEST_ELEMENTS,
+    SETTINGS_ELEMENTS,
     Structure,
     UNSET,
     fail_count,
@@ -104,7 +104,7 @@ class IncrementalAlterConfigsRequest(Message):
     MIN_VERSION = 0
     MAX_VERSION = 1
     FLEXIBLE_VERSION = 1
-    MAX_ELEMENTS = REQUEST_ELEMENTS
+    MAX_ELEMENTS = SETTINGS_ELEMENTS
 
     resources: list[AlterConfigsResource]
     validate_only: bool
