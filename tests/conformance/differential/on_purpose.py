@@ -740,8 +740,8 @@ REQUESTS: Final = (
         "all",
         "takes requests of socket.request.max.bytes, whatever is in them",
         "closes the connection for a request of more than 1 MiB that is no Produce, of more than 32,000 elements in "
-        "all its lists together (16,000 where it changes configs or quotas), or 10,000 in a list of the request itself, "
-        "and for more than 1,000 tagged fields in a header",
+        "all its lists together (16,000 where it changes configs or quotas), or 10,000 in a list of the request "
+        "itself, and for more than 1,000 tagged fields in a header",
         "What a request may name bounds what answering it costs (docs/reference/limits.md). "
         "Clients stay far below that.",
         (where("more_than_is_taken"),),

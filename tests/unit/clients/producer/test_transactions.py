@@ -572,7 +572,9 @@ def test_offsets_that_arrive_after_their_consumer_has_joined_again_are_not_commi
                 )
                 while not loading.hits:
                     assert not await consumer.poll(0.01)
-                consumer._core._group.member.lose("a test")
+                member = consumer._core._group.member
+                assert member is not None
+                member.lose("a test")
                 while not (again := await consumer.poll(0.05)):
                     pass
             assert [record.value for record in again] == [b"1", b"2"], "the offsets came too late"
