@@ -21,7 +21,7 @@ check:  ## lint, types, import contracts, generated files, unit and property tes
 	$(BIN)/lint-imports
 	$(BIN)/python tools/generate_messages.py --check
 	$(BIN)/python tools/generate_protocol_support.py --check
-	$(BIN)/python tools/generate_broker_options.py --check
+	$(BIN)/python tools/generate_reference.py --check
 	$(BIN)/python tools/generate_client_properties.py --check
 	@$(MAKE) --no-print-directory -j 2 types quick
 
@@ -120,7 +120,7 @@ generate:  ## write the generated files again
 	@$(PYTHON) tools/prepare.py test
 	$(BIN)/python tools/generate_messages.py
 	$(BIN)/python tools/generate_protocol_support.py
-	$(BIN)/python tools/generate_broker_options.py
+	$(BIN)/python tools/generate_reference.py
 	$(BIN)/python tools/generate_client_properties.py
 
 format:  ## format the code

@@ -116,7 +116,7 @@ def without_foreign(settings: Mapping[str, str], journal: Journal) -> dict[str, 
         journal.warning(
             "config_ignored",
             keys=",".join(sorted(ignored)),
-            meaning="these options of Apache Kafka do nothing here; docs/reference/broker-options.md says why",
+            meaning="these options of Apache Kafka do nothing here; docs/reference/settings-broker.md says why",
         )
     return ours
 
