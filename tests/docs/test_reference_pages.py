@@ -76,7 +76,10 @@ def test_every_method_of_the_asyncio_clients_is_there(client: str) -> None:
 
 
 def test_a_section_of_a_docstring_is_read_by_names() -> None:
-    text = "Do it.\n\n    Args:\n        one: First,\n            and more.\n        **rest: Others.\n\n    Raises:\n        E: No."
+    text = (
+        "Do it.\n\n    Args:\n        one: First,\n            and more.\n"
+        "        **rest: Others.\n\n    Raises:\n        E: No."
+    )
     assert section(text, "Args") == {"one": "First, and more.", "rest": "Others."}
 
 
