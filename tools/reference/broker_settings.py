@@ -45,18 +45,18 @@ This page lists every setting of `headrace serve` and `headrace dev`, and every 
 {KAFKA_VERSION}. [Settings](settings.md) says where settings are given and which units they take.
 
 In the column "dynamic", "yes" means that the setting can change while the broker runs: with `kafka-configs.sh` or
-[`Admin.alter_configs`](python-api.md), for one broker or for all brokers. The other settings need a restart. In the column
-"listener", "yes" means that one listener can have its own value: `listener.name.<name>.<setting>`. In the column
-"origin", "Kafka" means that Apache Kafka has a broker option of this name and meaning.
+[`Admin.alter_configs`](python-api.md), for one broker or for all brokers. The other settings need a restart. In the
+column "listener", "yes" means that one listener can have its own value: `listener.name.<name>.<setting>`. In the
+column "origin", "Kafka" means that Apache Kafka has a broker option of this name and meaning.
 
 `headrace doctor broker` checks settings without starting a broker.
 """
 TOPIC_HEAD: Final = """\
 # Settings of a topic
 
-Set them when you create a topic (`headrace topic create orders -c retention.ms=7d`) or later
-(`headrace topic alter`, `kafka-configs.sh`, [`Admin.alter_configs`](python-api.md)). Every setting can change while the
-topic is in use. A topic without its own value has the value of the broker's setting in the column "broker".
+Set them when you create a topic (`headrace topic create orders -c retention.ms=7d`) or later (`headrace topic
+alter`, `kafka-configs.sh`, [`Admin.alter_configs`](python-api.md)). Every setting can change while the topic is in
+use. A topic without its own value has the value of the broker's setting in the column "broker".
 [Settings](settings.md) describes units.
 
 Settings whose names begin with `headrace.` are Headrace's own. All others have Kafka's name and meaning.
@@ -64,9 +64,9 @@ Settings whose names begin with `headrace.` are Headrace's own. All others have 
 GROUP_HEAD: Final = """\
 # Settings of a consumer group
 
-Set them with `headrace group config`, `headrace group attach`, or `kafka-configs.sh --entity-type groups`. Every setting
-can change while the group is in use. A group without its own value has the value of the broker's setting in the column
-"broker". [Settings](settings.md) describes units.
+Set them with `headrace group config`, `headrace group attach`, or `kafka-configs.sh --entity-type groups`. Every
+setting can change while the group is in use. A group without its own value has the value of the broker's setting in
+the column "broker". [Settings](settings.md) describes units.
 
 Settings whose names begin with `headrace.` are Headrace's own. All others have Kafka's name and meaning.
 """
@@ -158,7 +158,8 @@ def _other_names() -> str:
     ]
     rows.append(("`log.dir`, `log.dirs`", "the option `--data` of `headrace serve`"))
     return (
-        "\n## Other names\n\nIf two names of one setting are given, the one with the finer unit counts, as in Kafka.\n\n"
+        "\n## Other names\n\n"
+        "If two names of one setting are given, the one with the finer unit counts, as in Kafka.\n\n"
         + table(("name", "means"), rows)
     )
 
@@ -180,12 +181,13 @@ def _foreign() -> str:
     ]
     return (
         "\n## Options of Kafka without effect\n\n"
-        "The broker accepts these options and ignores them. At the start it logs their names once. Options of releases\n"
-        "before 4.0 (`zookeeper.*`, `inter.broker.protocol.version` and others) have no effect either.\n\n"
+        "The broker accepts these options and ignores them. At the start it logs their names once. Options\n"
+        "of releases before 4.0 (`zookeeper.*`, `inter.broker.protocol.version` and others) have no effect either.\n\n"
         + table(("why", "options"), accepted)
         + "\n## Options of Kafka that are refused\n\n"
-        "With any other value than those in the table the broker does not start, because ignoring the option would break\n"
-        "what it promises.\n\n" + table(("option", "accepted values", "why"), refused)
+        "With any other value than those in the table the broker does not start, because ignoring the\n"
+        "option would break what it promises.\n\n"
+        + table(("option", "accepted values", "why"), refused)
     )
 
 

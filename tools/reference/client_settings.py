@@ -11,8 +11,8 @@ from headrace.clients import config as client_config
 from headrace.clients.config import ALIASES, ClientConfig, ConsumerConfig, ProducerConfig
 from headrace.clients.security import JAVA_ONLY, SecurityConfig
 from headrace.errors import ConfigError
-from tools.reference.declared import Declared, arguments_of, attribute_docs, described
-from tools.reference.markdown import code, paragraphs, table, unit_of, value_of
+from tools.reference.declared import Declared, arguments_of, attribute_docs
+from tools.reference.markdown import code, paragraphs, prose, table, unit_of, value_of
 
 PAGE_HEAD: Final = """\
 # Settings of clients
@@ -90,7 +90,7 @@ def _properties(owner: type[Any], leave_out: set[str]) -> str:
                 value_of(each.name, each.default),
                 ", ".join(map(code, choices_of(each.name))),
                 ", ".join(map(code, others)),
-                described(owner, each.name, docs),
+                prose(docs.get(each.name, "")),
             )
         )
     return table(("setting", "type", "default", "values", "other names", "meaning"), sorted(rows))

@@ -29,10 +29,6 @@ class Declared(NamedTuple):
     meaning: str
 
 
-class UndocumentedError(Exception):
-    """A setting has no description."""
-
-
 def attribute_docs(owner: type[Any]) -> dict[str, str]:
     """Return the docstrings that stand below the attributes of a class and of its base classes."""
     found: dict[str, str] = {}
@@ -92,23 +88,9 @@ def fields_of(owner: type[Any], *, leave_out: frozenset[str] = frozenset()) -> l
         if each.name in leave_out or each.name.startswith("_"):
             continue
         default = _default_of_field(each)
-        meaning = described(owner, each.name, docs)
+        meaning = prose(docs.get(each.name, ""))
         found.append(Declared(each.name, type_text(each.type), default, meaning))
     return found
-
-
-def described(owner: object, name: str, docs: Mapping[str, str]) -> str:
-    """Return the description of a name.
-
-    Raises:
-        UndocumentedError: There is none.
-    """
-    if not docs.get(name):
-        return ""  # TODO
-        raise UndocumentedError(
-            f"{getattr(owner, '__qualname__', owner)}: {name} has no description"
-        )
-    return prose(docs[name])
 
 
 def _default_of_field(each: Field[Any]) -> str:
@@ -141,7 +123,7 @@ def arguments_of(
         default = "" if each.default is each.empty else default_text(each.name, each.default)
         if each.default is each.empty and not stars:
             default = "required"
-        meaning = described(function, each.name, docs)
+        meaning = prose(docs.get(each.name, ""))
         found.append(
             Declared(
                 stars + each.name,

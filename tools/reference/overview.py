@@ -27,20 +27,11 @@ from tools.reference.markdown import code, table
 HEAD: Final = """\
 # Settings
 
-Every setting of Headrace, with the place where it is given. The pages in the column "page" have the type, the default, the
-accepted values and the meaning of each setting. They are generated from the code.
+Every setting of Headrace, with the place where it is given. The pages in the column "page" have the type, the
+default, the accepted values and the meaning of each setting. They are generated from the code.
 
-| scope | where the setting is given | can it change later? | page |
-| --- | --- | --- | --- |
-| broker | `headrace serve`: option, environment or file; see below | those marked "dynamic" | [settings-broker.md](settings-broker.md) |
-| listener | `listener.name.<name>.<setting>`, in the same places | no | [settings-broker.md](settings-broker.md) |
-| topic | `headrace topic create -c NAME=VALUE`, `headrace topic alter`, `Admin` | yes | [settings-topic.md](settings-topic.md) |
-| group | `headrace group config`, `headrace group attach`, `Admin` | yes | [settings-group.md](settings-group.md) |
-| client | an argument of `Producer`, `Consumer`, `Admin`; `-X NAME=VALUE` of a command | no | [settings-clients.md](settings-clients.md) |
-| worker | an argument of `headrace.App` or of its decorators | no | [settings-workers.md](settings-workers.md) |
-| Kinesis | an argument of `kinesis()` or of the producer | no | [settings-kinesis.md](settings-kinesis.md) |
-| pipeline | an argument of `@pipeline`, `topic()`, `table()`; an option of Spark | no | [settings-pipelines.md](settings-pipelines.md) |
-| command | an option of the command, or the environment | - | [cli.md](cli.md) |
+"""
+BELOW: Final = """\
 
 Bounds that no setting changes are in [limits.md](limits.md).
 
@@ -51,8 +42,8 @@ If a setting is given in several places, the first place in this list counts:
 1. `--config NAME=VALUE` on the command line, once for each setting. `--listen`, `--data` and `--durability` are short
    forms of `listeners`, `log.dirs` and `durability`.
 2. An environment variable, as in the official container image of Kafka: `KAFKA_` and the name in capitals, with `_` for
-   a dot, `__` for `_` and `___` for a hyphen. `KAFKA_NUM_PARTITIONS=3` sets `num.partitions=3`. The broker ignores other
-   variables that begin with `KAFKA_`; it logs a variable whose name is similar to a setting.
+   a dot, `__` for `_` and `___` for a hyphen. `KAFKA_NUM_PARTITIONS=3` sets `num.partitions=3`. The broker ignores
+   other variables that begin with `KAFKA_`; it logs a variable whose name is similar to a setting.
 3. The file of `--config-file`: a `server.properties` of Kafka, or TOML.
 
 Settings of a KRaft controller in the same `server.properties`, also in `listeners` and `advertised.listeners`, are
@@ -66,25 +57,42 @@ ignored.
 | `.seconds`, `.minutes`, `.hours` | seconds, minutes, hours | a duration that is a whole number of the unit |
 | `.bytes` | bytes | a size |
 
-A duration is one number or several, each with one of the units `ms`, `s`, `m`, `h` and `d`: `500ms`, `90s`, `2h30m`,
-`7d`. A size is a number with `K`, `M`, `G` or `T`, with or without `B` or `iB`: `64MiB`, `1G`. Sizes count in steps of
-1024. Brokers, topics, groups, `Admin`, `Broker` and the commands accept these forms. Keyword arguments of Python take
-plain numbers; their names end with `_ms` (milliseconds), `_s` (seconds) or `_bytes`.
+A duration is one number or several, each with one of the units `ms`, `s`, `m`, `h` and `d`: `500ms`, `90s`,
+`2h30m`, `7d`. A size is a number with `K`, `M`, `G` or `T`, with or without `B` or `iB`: `64MiB`, `1G`. Sizes count
+in steps of 1024. Brokers, topics, groups, `Admin`, `Broker` and the commands accept these forms. Keyword arguments
+of Python take plain numbers; their names end with `_ms` (milliseconds), `_s` (seconds) or `_bytes`.
 
 ## Environment variables
 
 """
+SCOPES: Final = (
+    ("broker", "`headrace serve`: option, environment or file; see below", "if marked dynamic", "settings-broker.md"),
+    ("listener", "`listener.name.<name>.<setting>`, in the same places", "no", "settings-broker.md"),
+    ("topic", "`headrace topic create -c NAME=VALUE`, `headrace topic alter`, `Admin`", "yes", "settings-topic.md"),
+    ("group", "`headrace group config`, `headrace group attach`, `Admin`", "yes", "settings-group.md"),
+    ("client", "an argument of `Producer`, `Consumer`, `Admin`; `-X` of a command", "no", "settings-clients.md"),
+    ("worker", "an argument of `headrace.App` or of its decorators", "no", "settings-workers.md"),
+    ("Kinesis", "an argument of `kinesis()` or of the producer", "no", "settings-kinesis.md"),
+    ("pipeline", "an argument of `@pipeline`, `topic()`, `table()`", "no", "settings-pipelines.md"),
+    ("Spark", "an option of a read or a write", "no", "../guides/spark.md#options"),
+    ("command", "an option of the command, or the environment", "-", "cli.md"),
+)  # fmt: skip
+"""Scopes of settings: where a setting is given, whether it can change later, and the page."""
 VARIABLES: Final = (
     ("KAFKA_*", "`serve`, `dev`", "A setting of the broker; see above."),
     ("HEADRACE_BOOTSTRAP", "commands", "The brokers to connect to first: `HOST:PORT`, several with commas between."),
     ("HEADRACE_CONTEXT", "commands", "The name of the connection to use; see `headrace context`."),
     ("HEADRACE_CLIENT_CONFIG", "commands", "A file of client properties."),
-    ("HEADRACE_PASSWORD", "`headrace user`", "The password of the user, so that it is not visible in the list of processes."),
+    ("HEADRACE_PASSWORD", "`headrace user`", "The password of the user; arguments are visible to other users."),
     ("HEADRACE_PIPELINES", "`headrace pipeline`", "The directory in which running pipelines record their state."),
     ("HEADRACE_CHECKPOINTS", "`headrace pipeline`", "The directory with the checkpoints of pipelines."),
     ("HEADRACE_ARCHIVE_CATALOG", "`headrace archive`", "The URI of the Iceberg catalog."),
     ("HEADRACE_LEASES", "`headrace kinesis`", "The lease table of the groups that read Kinesis streams."),
-    ("HEADRACE_SCHEMA_REGISTRIES", "clients, workers", "The URLs of schema registries that a topic's metadata may name, with commas between."),
+    (
+        "HEADRACE_SCHEMA_REGISTRIES",
+        "clients, workers",
+        "The URLs of schema registries that a topic's metadata may name, with commas between.",
+    ),
     ("HEADRACE_ACCEL", "all programs", "`0` switches the accelerator in C off."),
     ("AWS_*", "Kinesis", "Region, credentials and profile, as for every AWS program."),
 )  # fmt: skip
@@ -108,6 +116,13 @@ PAGE_OF: Final = {
 def overview_page() -> str:
     """Return the page of all settings."""
     text = HEAD + table(
+        ("scope", "where the setting is given", "can it change later?", "page"),
+        (
+            (*cells, f"[{page.rpartition('/')[2].partition('#')[0]}]({page})")
+            for *cells, page in SCOPES
+        ),
+    )
+    text += BELOW + table(
         ("variable", "read by", "meaning"),
         ((code(name), reader, meaning) for name, reader, meaning in VARIABLES),
     )

@@ -22,8 +22,8 @@ worker can also have [properties of a consumer](settings-clients.md#consumers), 
 KINESIS_HEAD: Final = """\
 # Settings of Kinesis consumers and producers
 
-The arguments of `headrace.kinesis`. [Kinesis](../guides/kinesis.md) explains them with examples. A setting cannot change
-after the object was created.
+The arguments of `headrace.kinesis`. [Kinesis](../guides/kinesis.md) explains them with examples. A setting cannot
+change after the object was created.
 """
 PIPELINES_HEAD: Final = """\
 # Settings of pipelines

@@ -18,9 +18,9 @@ from tools.reference.markdown import WIDTH, anchor, code, prose, table
 HEAD: Final = """\
 # Python API
 
-The public names of Headrace, with their signatures and the first sentence of their docstrings. `help(headrace.App.worker)`
-and editors show the whole docstrings, with every argument. Names that are not on this page are not public: they may change
-without a note in the changelog. The package has type information (`py.typed`).
+The public names of Headrace, with their signatures and the first sentence of their docstrings.
+`help(headrace.App.worker)` and editors show the whole docstrings, with every argument. Names that are not on this
+page are not public: they may change without a note in the changelog. The package has type information (`py.typed`).
 
 Arguments after `*` are given by name. [Settings](settings.md) describes arguments that are settings.
 
@@ -28,9 +28,10 @@ Arguments after `*` are given by name. [Settings](settings.md) describes argumen
 ASYNCIO_HEAD: Final = """
 ## asyncio
 
-`headrace.aio` has the clients `Producer`, `Consumer` and `Admin` for asyncio, with the methods and arguments of the blocking
-clients of `headrace`. The rule is: **await every method.** A method that waits for a broker is a coroutine. A method that
-waits for nothing acts at once; to await it is allowed and has no further effect. The table lists every method.
+`headrace.aio` has the clients `Producer`, `Consumer` and `Admin` for asyncio, with the methods and arguments of the
+blocking clients of `headrace`. The rule is: **await every method.** A method that waits for a broker is a
+coroutine. A method that waits for nothing acts at once; to await it is allowed and has no further effect. The table
+lists every method.
 
 * `async with` opens and closes a client: `async with headrace.aio.Producer("localhost:9092") as producer:`.
 * `async for record in consumer:` reads records one by one.
