@@ -20,7 +20,7 @@ from pathlib import Path
 
 import psutil
 
-from headrace.core.log.log_offsets import RECOVERY_FILE
+from headrace.core.log.upkeep.log_offsets import RECOVERY_FILE
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.produce import (
     PartitionProduceData,

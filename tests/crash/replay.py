@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from headrace.core.log.replacement import SWAP_SUFFIX
+from headrace.core.log.segments.replacement import SWAP_SUFFIX
 from tests.crash.disk import Disk, Image, Names, read_image, write_image
 from tests.crash.ledger import Ledger, check_image
 from tests.crash.recording import CACHE, Event, Kind, read_events

@@ -7,11 +7,11 @@ import random
 
 import pytest
 
-from headrace.core.log.cleaner import BACKOFF_MS, LogCleaner
+from headrace.core.log.cleaning.cleaner import BACKOFF_MS, LogCleaner
 from headrace.core.log.config import LogConfig
 from headrace.core.log.log_manager import LogManager, PartitionSpec
 from headrace.core.log.partition_log import PartitionLog
-from headrace.core.log.replacement import Replacement, swap_path
+from headrace.core.log.segments.replacement import Replacement, swap_path
 from headrace.errors import StorageError
 from headrace.records.compression import Compression
 from headrace.types import FileRange, TopicPartition

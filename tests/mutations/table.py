@@ -24,7 +24,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
     Mutation(
         "log",
         "a batch whose checksum is wrong is refused",
-        "core/log/validation.py",
+        "core/log/append/validation.py",
         "        and crc32c(memoryview(records)[CRC_START:]) == crc\n",
         "",
         ("tests/unit/core/log/test_validation.py",),
@@ -32,7 +32,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
     Mutation(
         "recovery",
         "a torn tail is cut off",
-        "core/log/recovery.py",
+        "core/log/recovery/loader.py",
         "                self._cut(segment, scan.position)\n",
         "",
         ("tests/unit/core/log/test_recovery.py", "tests/unit/core/log/test_partition_log.py"),
@@ -40,7 +40,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
     Mutation(
         "recovery",
         "damage below the recovery point is not taken for a torn tail",
-        "core/log/recovery.py",
+        "core/log/recovery/loader.py",
         "                self._check_torn(segment, scan.position, scan.fault)\n",
         "",
         ("tests/unit/core/log/test_recovery.py", "tests/unit/core/log/test_partition_log.py"),
@@ -48,7 +48,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
     Mutation(
         "compaction",
         "compaction ends at the last stable offset",
-        "core/log/cleanable.py",
+        "core/log/cleaning/cleanable.py",
         "min(log.high_watermark, log.last_stable_offset, log.synced_offset, log.keep_from)",
         "min(log.high_watermark, log.synced_offset, log.keep_from)",
         ("tests/unit/core/log/test_compaction.py", "tests/unit/core/log/test_transactions.py"),
@@ -56,7 +56,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
     Mutation(
         "compaction",
         "compaction writes nothing anew that is not synced",
-        "core/log/cleanable.py",
+        "core/log/cleaning/cleanable.py",
         "min(log.high_watermark, log.last_stable_offset, log.synced_offset, log.keep_from)",
         "min(log.high_watermark, log.last_stable_offset, log.keep_from)",
         ("tests/unit/core/log/test_compaction.py", "tests/unit/core/log/test_transactions.py"),
@@ -97,7 +97,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
     Mutation(
         "transactions",
         "a producer of an old epoch is refused by the partition",
-        "core/log/producer_state.py",
+        "core/log/producers/producer_state.py",
         '            raise _fenced(producer_id, known_epoch, "batch", epoch)\n',
         "            return None\n",
         ("tests/unit/core/log/test_producer_state.py",),
@@ -113,7 +113,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
     Mutation(
         "producer sequence",
         "a batch that is repeated is not appended again",
-        "core/log/producer_state.py",
+        "core/log/producers/producer_state.py",
         "                    return repeated\n",
         "                    return None\n",
         ("tests/unit/core/log/test_producer_state.py", "tests/unit/broker/test_produce.py"),
@@ -121,7 +121,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
     Mutation(
         "producer sequence",
         "a gap in the sequence is refused",
-        "core/log/producer_state.py",
+        "core/log/producers/producer_state.py",
         "        if sequence != expected and sequence >= 0:\n",
         "        if sequence != expected and sequence < -1:\n",
         ("tests/unit/core/log/test_producer_state.py",),
@@ -169,7 +169,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
     Mutation(
         "delay",
         "a new schedule's mark is at the synced end of the partition",
-        "core/delay/schedule.py",
+        "core/scheduled/schedule.py",
         "            self._write_mark(Mark(self._target_synced), now_ms)\n",
         "            self._write_mark(Mark(self.target.log_end_offset), now_ms)\n",
         ("tests/property/test_delayed_delivery_crashes.py",),
@@ -177,7 +177,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
     Mutation(
         "delay",
         "a record that waits is not readable before it is due",
-        "core/delay/schedule.py",
+        "core/scheduled/schedule.py",
         "        return None if entry is None else int(ENTRY.unpack(entry)[0])\n",
         "        return None if entry is None else 0\n",
         ("tests/unit/broker/test_delayed_delivery.py",),
@@ -185,7 +185,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
     Mutation(
         "ttl",
         "blocks of which all records have expired are passed over",
-        "core/log/selective_read.py",
+        "core/log/reading/selective_read.py",
         "        if end == position:\n            return None\n",
         "        return None\n",
         ("tests/unit/core/log/test_selective_read.py",),
@@ -193,7 +193,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
     Mutation(
         "ttl",
         "records that have expired are left out of what is sent as it lies",
-        "core/log/selective_read.py",
+        "core/log/reading/selective_read.py",
         "        if first is None:\n            return found\n",
         "        return found\n",
         ("tests/unit/core/log/test_selective_read.py", "tests/property/test_expiry_and_tags.py"),

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.core.log.batch_compaction import Rules, compact_batch
+from headrace.core.log.cleaning.batch_compaction import Rules, compact_batch
 from headrace.records.accel import Kernels
 from headrace.records.batch import HEADER_SIZE, LOG_APPEND_TIME_FLAG, BatchHeader
 from headrace.records.builder import BatchBuilder, build_batch

@@ -23,9 +23,9 @@ import pytest
 from headrace.broker.configs import log_configs
 from headrace.broker.delay import deliveries
 from headrace.coordination.memory import MemoryMetadataStore
-from headrace.core.delay import schedule
-from headrace.core.delay.due_queue import DueQueue
-from headrace.core.delay.schedule import Schedule
+from headrace.core.scheduled import schedule
+from headrace.core.scheduled.due_queue import DueQueue
+from headrace.core.scheduled.schedule import Schedule
 from headrace.errors import ErrorCode
 from headrace.records.batch import iterate_headers
 from headrace.records.builder import build_batch

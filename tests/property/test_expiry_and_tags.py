@@ -14,12 +14,16 @@ import pytest
 from headrace.broker.partition import READ_COMMITTED, Partition
 from headrace.clients.consumer.records import FetchedBatches
 from headrace.clients.flows.fetch import FetchedPartition
-from headrace.core.log.aborted_lookup import AbortedLookup
+from headrace.core.log.cleaning.expiry_cleaning import (
+    PARTLY_EXPIRED_MS,
+    ExpiryCleaning,
+    plan_expiry,
+)
 from headrace.core.log.config import LogConfig
 from headrace.core.log.control_batch import Marker
-from headrace.core.log.expiry_cleaning import PARTLY_EXPIRED_MS, ExpiryCleaning, plan_expiry
 from headrace.core.log.partition_log import PartitionLog
-from headrace.core.log.selective_read import SelectiveReading
+from headrace.core.log.reading.aborted_lookup import AbortedLookup
+from headrace.core.log.reading.selective_read import SelectiveReading
 from headrace.records.batch import check_batch, iterate_headers
 from headrace.records.builder import BatchBuilder
 from headrace.records.compression import Compression
@@ -132,7 +136,7 @@ class Model:
                 task.run()
                 self.log.settle()
                 for segment, expiries in task.learned:
-                    segment.learn_expiries(expiries)
+                    segment.expiries.learn(expiries, segment.size, keep=segment.loaded)
                 task.learned.clear()
                 replacement, task.replacement = task.replacement, None
                 if replacement is not None:
@@ -249,7 +253,9 @@ def test_what_is_cleaned_is_gone_and_is_left_alone_for_an_hour() -> None:
         model.now_ms += 2000
         model.delete()
         planned = plan_expiry(model.log, model.now_ms)
-        assert all(segment.half_expired_ms <= model.now_ms for segment in planned)
+        assert all(
+            segment.expiries.half_expired_ms(segment.size) <= model.now_ms for segment in planned
+        )
         assert len(planned) < 3
         model.now_ms += PARTLY_EXPIRED_MS
         model.clean(crashes=False)

@@ -17,7 +17,7 @@ from headrace.core.coordinator.runtime import NOTHING, Shard
 from headrace.core.coordinator.transaction import transactions
 from headrace.core.coordinator.transaction.shard import TransactionShard
 from headrace.core.log.partition_log import PartitionLog
-from headrace.core.log.producer_state import ProducerState
+from headrace.core.log.producers.producer_state import ProducerState
 from headrace.errors import ErrorCode
 
 

@@ -62,10 +62,7 @@ from headrace.core.coordinator.group.config import GroupConfig
 from headrace.core.coordinator.group.coordinator import GroupCoordinator
 from headrace.core.coordinator.runtime import Reply, gather
 from headrace.core.deferred import Deferred
-from headrace.core.log.open_segments import OpenSegments
-from headrace.core.log.rewriting import Rewriting
-from headrace.core.log.shared import Shared
-from headrace.core.log.sync import RunTasks, run_in_turn
+from headrace.core.log import OpenSegments, Rewriting, RunTasks, Shared, run_in_turn
 from headrace.core.quota import Windows
 from headrace.errors import ApiError, StorageError
 from headrace.ports import Check, Entropy, FileSystem, Journal, MetadataStore, OpenStorage, Put

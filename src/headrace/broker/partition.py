@@ -11,16 +11,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from headrace.core.log.aborted_lookup import AbortedLookup
-from headrace.core.log.aborted_transactions import AbortedTransaction
-from headrace.core.log.partition_log import PartitionLog
+from headrace.core.log import AbortedLookup, AbortedTransaction, PartitionLog
 from headrace.errors import ApiError, ErrorCode
 from headrace.types import FileRange, Payload, TopicPartition
 
 if TYPE_CHECKING:
     from headrace.broker.delayed_fetch import DelayedFetch
     from headrace.broker.log_dirs.log_dir import LogDir
-    from headrace.core.log.selective_read import SelectiveReading
+    from headrace.core.log import SelectiveReading
 
 Waiter = Callable[[ErrorCode], None]
 READ_COMMITTED: Final = 1

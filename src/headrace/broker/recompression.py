@@ -20,8 +20,7 @@ from headrace.broker.access.session import Session
 from headrace.broker.delayed import Purgatory
 from headrace.broker.steps import STEP_COST, Steps, Work
 from headrace.core.deferred import Deferred
-from headrace.core.log.config import LogConfig
-from headrace.core.log.validation import require_timely, validate_batch
+from headrace.core.log import LogConfig, require_timely, validate_batch
 from headrace.errors import ApiError, CorruptRecordError, ErrorCode, InvalidRecordError
 from headrace.records.batch import (
     COMPRESSION_MASK,

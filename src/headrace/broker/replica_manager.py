@@ -35,17 +35,19 @@ from headrace.broker.steps import ENTRY_COST, FIRST_BATCH_COST, Work
 from headrace.broker.topic_names import schedule_of
 from headrace.config.broker import BrokerConfig
 from headrace.config.topic import TopicConfig, parse_topic_config
-from headrace.core.log.control_batch import MARKER_SIZE, Marker
-from headrace.core.log.disk_errors import (
+from headrace.core.log import (
     DESCRIPTORS,
+    MARKER_SIZE,
     NO_SPACE,
     PROTECTED,
+    AppendInfo,
+    Marker,
+    PartitionLog,
+    PartitionSpec,
+    Rewriting,
     could_not_open,
     is_passing,
 )
-from headrace.core.log.log_manager import PartitionSpec
-from headrace.core.log.partition_log import AppendInfo, PartitionLog
-from headrace.core.log.rewriting import Rewriting
 from headrace.errors import ApiError, ErrorCode, StorageError, StorageUnavailableError
 from headrace.ports import Journal
 from headrace.types import Buffer, TopicPartition

@@ -19,7 +19,7 @@ from headrace.cli._output import say
 from headrace.clients.flows.acls import Deleted
 from headrace.clients.flows.scram import SaltedPassword, UserDescription
 from headrace.config.broker import BrokerConfig
-from headrace.core.log.meta_properties import META_FILE
+from headrace.core.meta_properties import META_FILE
 from headrace.errors import ApiError, ConfigError, ErrorCode, StorageError
 from headrace.security.acls import AclBinding, AclFilter
 from headrace.security.scram import ScramMechanism, credential_of_salted

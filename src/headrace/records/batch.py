@@ -47,7 +47,23 @@ DELETE_HORIZON_FLAG: Final = 0x40
 
 HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 unpack_header: Final = HEADER.unpack_from
-"""The thirteen fields as a plain tuple, in the order of `BatchHeader`: for paths where a named tuple costs too much."""
+"""Return the thirteen fields as a plain tuple, `HeaderFields`, for paths where a `BatchHeader` costs too much."""
+
+HeaderFields = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int]
+"""The header of a batch as a plain tuple, in the order of `BatchHeader`. The names below are indexes into it."""
+BASE_OFFSET: Final = 0
+BATCH_LENGTH: Final = 1
+LEADER_EPOCH: Final = 2
+MAGIC_BYTE: Final = 3
+CRC: Final = 4
+ATTRIBUTES: Final = 5
+LAST_OFFSET_DELTA: Final = 6
+BASE_TIMESTAMP: Final = 7
+MAX_TIMESTAMP: Final = 8
+PRODUCER_ID: Final = 9
+PRODUCER_EPOCH: Final = 10
+BASE_SEQUENCE: Final = 11
+RECORDS_COUNT: Final = 12
 
 
 class TimestampType(IntEnum):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from headrace.broker.log_dirs.log_dirs import UnusableDirectory
-from headrace.core.log.meta_properties import META_FILE
+from headrace.core.meta_properties import META_FILE
 from headrace.errors import ConfigError, StorageError
 from headrace.ports import FileSystem, Journal, MetadataStore, OpenStorage
 from headrace.storage.registry import StorageFactory, storages

@@ -9,9 +9,9 @@ import pytest
 
 from headrace.broker.delay import deliveries
 from headrace.broker.partition import Partition
-from headrace.core.delay.division import divide
-from headrace.core.delay.schedule import Schedule
 from headrace.core.log.log_manager import LogManager, PartitionSpec
+from headrace.core.scheduled.division import divide
+from headrace.core.scheduled.schedule import Schedule
 from headrace.errors import ApiError, ErrorCode, StorageError
 from headrace.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -504,7 +504,7 @@ def test_a_record_that_was_compressed_is_released_though_it_is_larger_than_a_seg
 def test_a_small_batch_of_very_many_records_is_not_looked_into(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for module in ("headrace.core.delay.division", "headrace.records.expiry"):
+    for module in ("headrace.core.scheduled.division", "headrace.records.expiry"):
         monkeypatch.setattr(f"{module}.MAX_DIRECTED", 3)
     world = World()
     world.create_topic("dies", headrace_ttl_enable="true")
@@ -627,7 +627,7 @@ def test_who_asks_is_told_how_many_wait_and_when_the_first_is_due() -> None:
 def test_after_a_start_nobody_is_told_a_number_that_is_not_exact(
     end: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.core.delay.schedule._LOAD_BYTES", 200)
+    monkeypatch.setattr("headrace.core.scheduled.schedule._LOAD_BYTES", 200)
     world = World()
     for number in range(20):
         world.put(delayed(b"soon", 10), delayed(b"later", 5000 + number))
@@ -783,7 +783,7 @@ def test_what_is_due_in_many_partitions_is_released_some_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("headrace.broker.delay.deliveries.RECORDS_AT_ONCE", 4)
-    monkeypatch.setattr("headrace.core.delay.schedule.RELEASE_RECORDS", 2)
+    monkeypatch.setattr("headrace.core.scheduled.schedule.RELEASE_RECORDS", 2)
     world = World()
     world.create_topic("many", partitions=8, headrace_delay_enable="true")
     partitions = [world.broker.topics.require("many").partition(index) for index in range(8)]

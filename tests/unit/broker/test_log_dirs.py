@@ -8,7 +8,7 @@ import json
 import pytest
 
 from headrace.broker.log_dirs.log_dirs import UnusableDirectory
-from headrace.core.log.meta_properties import META_FILE, read_meta
+from headrace.core.meta_properties import META_FILE, read_meta
 from headrace.errors import ErrorCode, StorageError
 from headrace.ports import LogDirectory
 from headrace.protocol.messages.create_partitions import (

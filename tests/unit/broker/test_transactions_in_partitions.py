@@ -9,6 +9,7 @@ import pytest
 from headrace.clients.consumer.records import FetchedBatches
 from headrace.clients.flows.fetch import FetchedPartition
 from headrace.core.log.control_batch import Marker, build_marker
+from headrace.core.log.index.transaction_index import TRANSACTION_INDEX
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
 from headrace.protocol.messages.list_offsets import (
@@ -98,7 +99,7 @@ def test_readers_of_committed_records_get_an_error_when_nobody_knows_what_was_ab
     harness.broker.topics.require("t").partition(0).log.roll(harness.now_ms)
     harness.restart()  # nothing is in memory any more
     log = harness.broker.topics.require("t").partition(0).log
-    log._log_files.files.remove(log.segments.all[0].txnindex_path)
+    log._log_files.files.remove(log.segments.all[0].sidecar_path(TRANSACTION_INDEX))
     refused = harness.fetch("t", 0, isolation_level=1)
     assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
     assert not refused.records

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from headrace.core.delay.division import MAX_DELAYED_BYTES, divide
-from headrace.core.log.batch_compaction import require_keys
+from headrace.core.log.append.keys import require_keys
+from headrace.core.scheduled.division import MAX_DELAYED_BYTES, divide
 from headrace.errors import ApiError, CorruptRecordError, ErrorCode, InvalidRecordError
 from headrace.records.batch import HEADER, HEADER_SIZE, BatchHeader
 from headrace.records.builder import build_batch

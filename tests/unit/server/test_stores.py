@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace.broker.log_dirs.log_dirs import UnusableDirectory
-from headrace.core.log.meta_properties import META_FILE
+from headrace.core.meta_properties import META_FILE
 from headrace.errors import ConfigError, StorageError
 from headrace.server.stores import open_stores
 from headrace.storage.os_files import OsFileSystem

@@ -6,7 +6,7 @@ from typing import Final
 
 from headrace.config.broker import BrokerConfig
 from headrace.config.topic import TopicConfig
-from headrace.core.log.config import LogConfig
+from headrace.core.log import LogConfig
 from headrace.records.batch import TimestampType
 from headrace.records.compression import Compression
 from headrace.records.recompression import Target

@@ -8,7 +8,7 @@ from typing import Final
 from headrace.broker.partition import Partition
 from headrace.broker.replica_manager import ReplicaManager
 from headrace.broker.topics import Topics
-from headrace.core.log.control_batch import read_marker
+from headrace.core.log import read_marker
 from headrace.errors import ApiError, ErrorCode, StorageError, StorageUnavailableError
 from headrace.records.batch import BatchHeader, iterate_headers
 from headrace.types import Buffer

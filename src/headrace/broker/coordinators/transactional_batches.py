@@ -18,7 +18,16 @@ from headrace.broker.steps import ENTRY_COST, FIRST_BATCH_COST, STEP_COST, Work
 from headrace.core.coordinator.runtime import Reply
 from headrace.core.coordinator.transaction.producers import Producer
 from headrace.errors import ApiError, ErrorCode, OutOfOrderSequenceError
-from headrace.records.batch import CONTROL_FLAG, batch_crc, unpack_header
+from headrace.records.batch import (
+    ATTRIBUTES,
+    BASE_SEQUENCE,
+    CONTROL_FLAG,
+    CRC,
+    PRODUCER_EPOCH,
+    PRODUCER_ID,
+    batch_crc,
+    unpack_header,
+)
 from headrace.types import Buffer
 
 if TYPE_CHECKING:
@@ -77,16 +86,19 @@ class TransactionalBatches:
             ApiError: It may not at all.
         """
         fields = unpack_header(records)
-        if fields[5] & CONTROL_FLAG or fields[4] != batch_crc(records, 0, len(records)):
+        if fields[ATTRIBUTES] & CONTROL_FLAG or fields[CRC] != batch_crc(records, 0, len(records)):
             return True  # the log refuses it, and says why
         if self._transactional_id is None:
             raise ApiError(
                 ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
                 "a transactional batch without a transactional id",
             )
-        if fields[9] < 0:
+        if fields[PRODUCER_ID] < 0:
             return True  # as above
-        producer, place = Producer(fields[9], fields[10]), partition.topic_partition
+        producer, place = (
+            Producer(fields[PRODUCER_ID], fields[PRODUCER_EPOCH]),
+            partition.topic_partition,
+        )
         transactions = self._broker.transactions
         known = partition.log.producers.get(producer.producer_id)
         if known is not None and known.epoch > producer.producer_epoch:
@@ -97,7 +109,7 @@ class TransactionalBatches:
             return False
         if error is not ErrorCode.NONE:
             raise self._told.refusal(error, producer, place)
-        if self._adds and fields[11] and known is None:
+        if self._adds and fields[BASE_SEQUENCE] and known is None:
             # Its transactions begin at 0 everywhere: what came before this one has been lost on the way.
             raise OutOfOrderSequenceError(f"{place} has seen nothing of producer {producer}")
         return True

@@ -17,7 +17,7 @@ from headrace.core.coordinator.transaction.coordinator import TransactionCoordin
 from headrace.core.coordinator.transaction.producers import Producer
 from headrace.core.coordinator.transaction.shard import Outcome
 from headrace.core.deferred import Deferred
-from headrace.core.log.control_batch import Marker
+from headrace.core.log import Marker
 from headrace.errors import ApiError, ErrorCode, StorageError
 from headrace.ports import Journal
 from headrace.types import TopicPartition

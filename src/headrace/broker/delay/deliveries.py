@@ -13,17 +13,16 @@ from headrace.broker.partition import Partition
 from headrace.broker.replica_manager import ReplicaManager
 from headrace.broker.topic_names import schedule_of
 from headrace.core.deadlines import Deadlines
-from headrace.core.delay.division import (
+from headrace.core.log import AppendInfo, check_produced
+from headrace.core.scheduled.division import (
     Divided,
     delayed_of,
     divide,
     may_be_delayed,
     was_divided,
 )
-from headrace.core.delay.due_queue import DueQueue
-from headrace.core.delay.schedule import Schedule
-from headrace.core.log.partition_log import AppendInfo
-from headrace.core.log.validation import check_produced
+from headrace.core.scheduled.due_queue import DueQueue
+from headrace.core.scheduled.schedule import Schedule
 from headrace.errors import (
     ApiError,
     CorruptRecordError,

@@ -36,8 +36,7 @@ from headrace.broker.lookup import find_partition
 from headrace.broker.partition import READ_COMMITTED, Found, Partition
 from headrace.broker.steps import ENTRY_COST, Work
 from headrace.core.coordinator.runtime import Reply
-from headrace.core.log.aborted_lookup import AbortedLookup
-from headrace.core.log.selective_read import SelectiveReading
+from headrace.core.log import AbortedLookup, SelectiveReading
 from headrace.errors import ApiError, ErrorCode, InvalidRequestError, StorageError
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.fetch import (

@@ -23,7 +23,7 @@ from headrace.broker.context import RequestContext, VersionRange
 from headrace.broker.lookup import find_partition
 from headrace.broker.partition import Partition
 from headrace.broker.steps import ENTRY_COST, Work
-from headrace.core.log.time_lookup import find, find_newest
+from headrace.core.log import lookup_newest, lookup_timestamp
 from headrace.errors import ApiError, ErrorCode, StorageError
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.list_offsets import (
@@ -138,11 +138,11 @@ def _find(
         return start, -1, partition.log.epoch_at(start)
     log = partition.log
     if timestamp == MAX_TIMESTAMP and version >= MAX_TIMESTAMP_VERSION:
-        found = yield from find_newest(log.segments, log.log_start_offset)
+        found = yield from lookup_newest(log.segments, log.log_start_offset)
     elif timestamp == LATEST_TIERED and version >= LATEST_TIERED_VERSION:
         found = None
     elif timestamp >= 0:
-        found = yield from find(log.segments, timestamp, log.log_start_offset)
+        found = yield from lookup_timestamp(log.segments, timestamp, log.log_start_offset)
     else:
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp}")
     if partition.gone:  # while it was looked for

@@ -44,9 +44,11 @@ from headrace.protocol.messages.produce import (
     TopicProduceResponse,
 )
 from headrace.records.batch import (
+    ATTRIBUTES,
     COMPRESSION_MASK,
     CRC_START,
     HEADER_SIZE,
+    RECORDS_COUNT,
     TRANSACTIONAL_FLAG,
     unpack_header,
 )
@@ -201,7 +203,7 @@ def _count(data: PartitionProduceData) -> int:
     """Return how many records a batch claims that has been looked into."""
     assert data.records is not None
     assert not isinstance(data.records, FileRange)
-    count: int = unpack_header(data.records)[-1]
+    count: int = unpack_header(data.records)[RECORDS_COUNT]
     return max(0, count)
 
 
@@ -405,7 +407,7 @@ def _records(data: PartitionProduceData, version: int) -> Buffer:
         raise ApiError(ErrorCode.INVALID_RECORD, "no records")
     assert not isinstance(records, FileRange), "a request is bytes, never a file"
     if version < ZSTD_VERSION and len(records) >= HEADER_SIZE:
-        attributes = unpack_header(records, 0)[5]
+        attributes = unpack_header(records)[ATTRIBUTES]
         if attributes & COMPRESSION_MASK == Compression.ZSTD:
             raise ApiError(
                 ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce v7 (KIP-110)"

@@ -19,7 +19,7 @@ from headrace.broker.delayed import Purgatory
 from headrace.broker.partition import Partition
 from headrace.broker.steps import ENTRY_COST, Work
 from headrace.core.deferred import Deferred
-from headrace.core.log.control_batch import Marker
+from headrace.core.log import Marker
 from headrace.errors import ApiError, ErrorCode, InvalidTopicError
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.write_txn_markers import (

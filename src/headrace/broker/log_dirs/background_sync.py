@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 from headrace.config.topic import TopicConfig
 from headrace.core.deadlines import Deadlines
-from headrace.core.log.partition_log import PartitionLog
+from headrace.core.log import PartitionLog
 from headrace.ports import Journal
 
 OS_INTERVAL_MS: Final = 30_000

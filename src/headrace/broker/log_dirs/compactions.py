@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from headrace.broker.log_dirs.log_dir import LogDir
-from headrace.core.log.rewriting import Rewriting
+from headrace.core.log import Rewriting
 from headrace.errors import StorageError
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headrace.broker.log_dirs.log_dir import LogDir
-from headrace.core.log.disk_errors import could_not_open
-from headrace.core.log.log_manager import SyncBatch
-from headrace.core.log.sync import SyncTask
+from headrace.core.log import SyncBatch, SyncTask, could_not_open
 
 
 class CommitPart:

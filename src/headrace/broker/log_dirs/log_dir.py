@@ -9,10 +9,7 @@ from __future__ import annotations
 from headrace.broker.log_dirs.background_sync import RETRY_INTERVAL_MS, BackgroundSync
 from headrace.broker.log_dirs.disk_space import DiskSpace
 from headrace.config.broker import BrokerConfig
-from headrace.core.log.cleaner import LogCleaner
-from headrace.core.log.log_manager import LogManager
-from headrace.core.log.shared import Shared
-from headrace.core.log.sync import RunTasks, run_in_turn
+from headrace.core.log import LogCleaner, LogManager, RunTasks, Shared, run_in_turn
 from headrace.ports import FileSystem, Journal, LogDirectory
 
 

@@ -27,9 +27,8 @@ from headrace.broker.metadata.metadata_records import (
     encode,
 )
 from headrace.config.broker import BrokerConfig
-from headrace.core.log.meta_properties import read_meta
-from headrace.core.log.shared import Shared
-from headrace.core.log.sync import RunTasks, run_in_turn
+from headrace.core.log import RunTasks, Shared, run_in_turn
+from headrace.core.meta_properties import read_meta
 from headrace.errors import ConfigError, InvalidConfigError, StorageError
 from headrace.ports import Entropy, FileSystem, Journal, MetadataStore, OpenStorage, Put
 

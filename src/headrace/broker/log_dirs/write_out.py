@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from headrace.broker.log_dirs.log_dir import LogDir
-from headrace.core.log.partition_log import PartitionLog
+from headrace.core.log import PartitionLog
 
 _PASSES: Final = 2
 """The second one takes what was appended during the first."""

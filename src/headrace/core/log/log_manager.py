@@ -21,24 +21,27 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from headrace.core.log.checkpoints import decode_checkpoint, encode_checkpoint
 from headrace.core.log.config import LogConfig
-from headrace.core.log.deletions import NAME_LENGTH, Deletions
-from headrace.core.log.disk_errors import could_not_open
-from headrace.core.log.log_offsets import LogOffsets
-from headrace.core.log.meta_properties import claim
-from headrace.core.log.open_segments import OpenSegments
+from headrace.core.log.files.checkpoints import decode_checkpoint, encode_checkpoint
+from headrace.core.log.files.disk_errors import could_not_open
+from headrace.core.log.files.partition_metadata import (
+    METADATA_FILE,
+    decode_topic_id,
+    encode_topic_id,
+)
+from headrace.core.log.files.sync import RunTasks, SyncTask, run_in_turn
 from headrace.core.log.partition_log import PartitionLog
-from headrace.core.log.partition_metadata import decode_topic_id, encode_topic_id
+from headrace.core.log.segments.open_segments import OpenSegments
 from headrace.core.log.shared import Shared
-from headrace.core.log.sync import RunTasks, SyncTask, run_in_turn
-from headrace.core.log.upkeep import Upkeep
+from headrace.core.log.upkeep.deletions import NAME_LENGTH, Deletions
+from headrace.core.log.upkeep.log_offsets import LogOffsets
+from headrace.core.log.upkeep.upkeep import Upkeep
+from headrace.core.meta_properties import claim
 from headrace.errors import StorageError
 from headrace.ports import FileSystem, Journal
 from headrace.types import TopicPartition
 
 CLEAN_FILE: Final = "clean_shutdown"
-METADATA_FILE: Final = "partition.metadata"
 STRAY_SUFFIX: Final = "-stray"
 LOGS_A_BATCH: Final = 500
 """Logs of one group commit: to collect them, and to tell who has waited for them, takes some ten milliseconds."""

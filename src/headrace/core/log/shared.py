@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from headrace.core.log.aborted_history import AbortedCache
-from headrace.core.log.open_segments import OpenSegments
-from headrace.core.log.producer_bound import ProducerBound
+from headrace.core.log.producers.aborted_history import AbortedCache
+from headrace.core.log.producers.producer_bound import ProducerBound
+from headrace.core.log.segments.open_segments import OpenSegments
 
 
 class Shared:

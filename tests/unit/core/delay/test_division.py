@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from headrace.core.delay.division import divide, may_be_delayed
-from headrace.core.delay.release import build_release, released_offset
-from headrace.core.delay.schedule_batch import (
+from headrace.core.scheduled.division import divide, may_be_delayed
+from headrace.core.scheduled.release import build_release, released_offset
+from headrace.core.scheduled.schedule_batch import (
     ENTRY,
     NOTHING,
     Cursor,

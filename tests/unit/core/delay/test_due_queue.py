@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from headrace.core.delay import due_queue
-from headrace.core.delay.due_queue import DueQueue
-from headrace.core.delay.schedule_batch import ENTRY
+from headrace.core.scheduled import due_queue
+from headrace.core.scheduled.due_queue import DueQueue
+from headrace.core.scheduled.schedule_batch import ENTRY
 from headrace.storage.memory_files import MemoryFileSystem
 
 

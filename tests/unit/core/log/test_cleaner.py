@@ -6,12 +6,14 @@ import errno
 
 import pytest
 
-from headrace.core.log.cleaner import LogCleaner
+from headrace.core.log.cleaning.cleaner import LogCleaner
+from headrace.core.log.cleaning.rewriting import Rewriting
 from headrace.core.log.config import LogConfig
+from headrace.core.log.index.expiry_index import EXPIRY_INDEX
 from headrace.core.log.log_manager import LogManager, PartitionSpec
 from headrace.core.log.partition_log import PartitionLog
-from headrace.core.log.rewriting import Rewriting
 from headrace.records.builder import RecordFields, build_batch
+from headrace.records.expiry import UNKNOWN
 from tests.fixtures.compaction import latest, put, settle
 from tests.fixtures.crash_files import CrashFileSystem
 from tests.fixtures.logs import (
@@ -216,12 +218,12 @@ def test_expired_records_are_removed_in_rounds_and_what_is_not_known_is_found_ou
     (report,) = journal.named("expired_records_removed")
     assert (report["records"], report["records_kept"]) == (6, 3)
     segment = log.segments.all[0]
-    files.remove(segment.ttlindex_path)
-    segment._expiry = -1, segment.expiry, 0
-    assert segment.expiry.earliest == 0
+    files.remove(segment.sidecar_path(EXPIRY_INDEX))
+    segment.expiries._described = -1, UNKNOWN, 0
+    assert segment.expiries.summary(segment.size).earliest == 0
     clean(NOW_MS + 3_700_000)
-    assert segment.expiry.earliest > NOW_MS
-    assert files.read_file(segment.ttlindex_path) is not None
+    assert segment.expiries.summary(segment.size).earliest > NOW_MS
+    assert files.read_file(segment.sidecar_path(EXPIRY_INDEX)) is not None
     assert len(journal.named("expired_records_removed")) == 1
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.core.log.leader_epochs import LeaderEpochCache
+from headrace.core.log.index.leader_epochs import LeaderEpochCache
 
 ENTRIES = [(1, 0), (2, 10), (5, 30)]
 END = 40

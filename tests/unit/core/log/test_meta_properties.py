@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headrace.core.log.meta_properties import META_FILE, claim, read_meta
+from headrace.core.meta_properties import META_FILE, claim, read_meta
 from headrace.errors import StorageError
 from headrace.storage.memory_files import MemoryFileSystem
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from headrace.core.log import log_files
+from headrace.core.log.append import log_files
 from headrace.core.log.config import LogConfig
-from headrace.core.log.leader_epochs import LeaderEpochCache
+from headrace.core.log.index.leader_epochs import LeaderEpochCache
 from headrace.core.log.log_manager import LogManager, PartitionSpec
 from headrace.core.log.partition_log import PartitionLog
-from headrace.core.log.recovery import EPOCHS_FILE
-from headrace.core.log.upkeep import RETENTION_INTERVAL_MS
+from headrace.core.log.recovery.loader import EPOCHS_FILE
+from headrace.core.log.upkeep.upkeep import RETENTION_INTERVAL_MS
 from headrace.errors import CorruptRecordError
 from headrace.records.batch import check_batch
 from headrace.storage.memory_files import MemoryFileSystem

@@ -7,9 +7,10 @@ import pytest
 
 from headrace.core.log.config import LogConfig
 from headrace.core.log.control_batch import Marker
+from headrace.core.log.index.expiry_index import EXPIRY_INDEX
 from headrace.core.log.partition_log import PartitionLog
-from headrace.core.log.replacement import finish_replacements
-from headrace.core.log.selective_read import SelectiveReading
+from headrace.core.log.reading.selective_read import SelectiveReading
+from headrace.core.log.segments.replacement import finish_replacements
 from headrace.errors import InvalidRecordError
 from headrace.records.batch import (
     BatchHeader,
@@ -20,6 +21,7 @@ from headrace.records.batch import (
 )
 from headrace.records.builder import build_batch
 from headrace.records.compression import Compression
+from headrace.records.expiry import Expiry
 from headrace.records.raw import records_of
 from headrace.records.reader import read_batch, read_records
 from headrace.records.refusal import LOOK_BYTES, InvalidRecordsError
@@ -31,6 +33,12 @@ from tests.fixtures.logs import NOW_MS, append, open_log
 
 EXPIRING = LogConfig(expires=True, retention_ms=-1)
 FILTERED = LogConfig(filters=True, retention_ms=-1)
+
+
+def expiry_of(log: PartitionLog) -> Expiry:
+    """When the records of the active segment expire, as far as the log knows."""
+    segment = log.segments.active
+    return segment.expiries.summary(segment.size)
 
 
 def batch(
@@ -127,7 +135,7 @@ def test_control_batches_are_in_nobodys_way() -> None:
     hole = placeholder(0, 1, leader_epoch=0, now_ms=NOW_MS)
     log.append(hole, leader_epoch=0, now_ms=NOW_MS, validate=False)
     log.append_marker(Marker(1, 0, 0, committed=True), leader_epoch=0, now_ms=NOW_MS)
-    assert log.segments.active.expiry == (NOW_MS + 5, NOW_MS + 5)
+    assert expiry_of(log) == (NOW_MS + 5, NOW_MS + 5)
 
 
 def second_lives(ttl_ms: bytes | None, **options) -> bytes:
@@ -162,9 +170,7 @@ def test_the_last_header_counts_and_records_from_before_are_lenient() -> None:
     log.config = EXPIRING
     assert everything(log, now_ms=NOW_MS + 5) == ([0, 1], 0)
     assert everything(log, now_ms=NOW_MS + 50) == ([1], 0)
-    assert (
-        log.segments.active.expiries.summary(log.size_bytes)[0] == NOW_MS + 5
-    )  # learned in passing
+    assert expiry_of(log).earliest == NOW_MS + 5  # learned in passing
 
 
 def test_the_option_off_for_a_while_is_noticed() -> None:
@@ -202,8 +208,8 @@ def test_what_is_known_of_expiry_survives_a_restart_and_is_not_needed() -> None:
     append(log, batch([5]))
     log.close(NOW_MS)
     again = open_log(files, EXPIRING, recovery_point=3)
-    assert again.segments.active.expiry.earliest == NOW_MS + 5
-    path = again.segments.active.ttlindex_path
+    assert expiry_of(again).earliest == NOW_MS + 5
+    path = again.segments.active.sidecar_path(EXPIRY_INDEX)
     content = files.read_file(path)
     assert content is not None
     again.close(NOW_MS)
@@ -212,7 +218,7 @@ def test_what_is_known_of_expiry_survives_a_restart_and_is_not_needed() -> None:
         if damaged is not None:
             files.write_file(path, damaged)
         torn = open_log(files, EXPIRING, clean=False)
-        assert torn.segments.active.expiry.earliest == 0
+        assert expiry_of(torn).earliest == 0
         assert everything(torn, now_ms=NOW_MS + 5) == ([1], 0)
         torn.segments.unload()
 
@@ -269,7 +275,7 @@ def test_a_batch_that_is_too_large_to_be_looked_into_is_sent_whole() -> None:
 
 
 def test_a_batch_of_too_many_records_is_sent_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.core.log.selective_read.MOST_RECORDS", 3)
+    monkeypatch.setattr("headrace.core.log.reading.selective_read.MOST_RECORDS", 3)
     log = open_log(MemoryFileSystem(), FILTERED)
     for count in (3, 4):
         append(log, batch([None] * count, tags=["a"] * count))
@@ -280,7 +286,7 @@ def test_a_batch_of_too_many_records_is_sent_whole(monkeypatch: pytest.MonkeyPat
 def test_what_is_left_of_a_large_batch_is_sent_uncompressed(
     codec: Compression, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.core.log.selective_read._MOST_COMPRESSED", 300)
+    monkeypatch.setattr("headrace.core.log.reading.selective_read._MOST_COMPRESSED", 300)
     log = open_log(MemoryFileSystem(), FILTERED)
     for count in (2, 50):
         append(log, batch([None] * count, tags=["a", "b"] * (count // 2), compression=codec))
@@ -298,7 +304,7 @@ def test_a_batch_is_decompressed_once_though_nobody_knows_when_it_expires(
     log = open_log(MemoryFileSystem(), LogConfig(expires=True, retention_ms=-1))
     for _ in range(5):
         append(log, batch([10, None], compression=Compression.GZIP))
-    log.segments.active.adopt_expiries(None)
+    log.segments.active.expiries.adopt(None)
     looked = 0
 
     def counted(header: BatchHeader, records: Buffer, limit: int) -> bytes:
@@ -306,7 +312,7 @@ def test_a_batch_is_decompressed_once_though_nobody_knows_when_it_expires(
         looked += 1
         return records_of(header, records, limit)
 
-    for module in ("headrace.core.log.selective_read", "headrace.records.expiry"):
+    for module in ("headrace.core.log.reading.selective_read", "headrace.records.expiry"):
         monkeypatch.setattr(f"{module}.records_of", counted)
     assert everything(log, now_ms=NOW_MS + 20)[0] == [1, 3, 5, 7, 9]
     assert looked == 5
@@ -389,7 +395,7 @@ def test_what_does_not_decode_is_the_readers_to_see() -> None:
     assert read(log, tags=["c"]).records[21:].startswith(bytes(garbage[21:]))
     log.config = EXPIRING
     log.roll(NOW_MS)
-    log.segments.all[0].cut_expiries(0)
+    log.segments.all[0].expiries.cut(0)
     with pytest.raises(InvalidRecordError):
         append(log, bytes(garbage))
     assert read(log).end_offset == 2

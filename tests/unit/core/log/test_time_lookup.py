@@ -8,16 +8,16 @@ import struct
 import pytest
 from crc32c import crc32c
 
-from headrace.core.log import time_lookup
 from headrace.core.log.config import LogConfig
 from headrace.core.log.partition_log import PartitionLog
-from headrace.core.log.time_lookup import (
+from headrace.core.log.reading import time_lookup
+from headrace.core.log.reading.time_lookup import (
     LOOK_BYTES,
     MOST_BATCHES,
     TimestampOffset,
     at_once,
-    find,
-    find_newest,
+    lookup_newest,
+    lookup_timestamp,
 )
 from headrace.records.batch import MAX_RECORDS, BatchHeader
 from headrace.records.builder import build_batch
@@ -130,12 +130,12 @@ def test_a_long_walk_over_headers_is_done_in_steps(
     for _ in range(300):
         put(log, batch_at([NOW_MS, NOW_MS + 1]))
     exact = put(log, batch_at([NOW_MS + 400, NOW_MS + 900]))
-    steps = list(find(log.segments, NOW_MS + 400, 0))
+    steps = list(lookup_timestamp(log.segments, NOW_MS + 400, 0))
     assert len(steps) > 300 // 4 // len(log.segments.all)
-    assert at_once(find(log.segments, NOW_MS + 400, 0)) == (exact, NOW_MS + 400, 0)
+    assert at_once(lookup_timestamp(log.segments, NOW_MS + 400, 0)) == (exact, NOW_MS + 400, 0)
     log.advance_high_watermark(log.log_end_offset)
     log.advance_log_start_offset(exact + 1)
-    assert at_once(find_newest(log.segments, exact + 1)) == (exact + 1, NOW_MS + 900, 0)
+    assert at_once(lookup_newest(log.segments, exact + 1)) == (exact + 1, NOW_MS + 900, 0)
 
 
 def test_the_log_may_change_between_two_steps(
@@ -145,7 +145,7 @@ def test_the_log_may_change_between_two_steps(
     put(log, lying(NOW_MS + 1000))
     for _ in range(300):
         put(log, batch_at([NOW_MS, NOW_MS + 1]))
-    lookup = find(log.segments, NOW_MS + 400, 0)
+    lookup = lookup_timestamp(log.segments, NOW_MS + 400, 0)
     for _ in range(20):
         next(lookup)
     assert log.segment_count > 3

@@ -12,8 +12,8 @@ from crc32c import crc32c
 from headrace.core.log.config import LogConfig
 from headrace.core.log.control_batch import MARKER_SIZE, Marker, build_marker, read_marker
 from headrace.core.log.partition_log import PartitionLog
-from headrace.core.log.producer_state import ProducerState
-from headrace.core.log.transactions import Transactions
+from headrace.core.log.producers.producer_state import ProducerState
+from headrace.core.log.producers.transactions import LogTransactions
 from headrace.errors import ApiError, ErrorCode
 from headrace.records.batch import HEADER_SIZE, check_batch, iterate_headers
 from headrace.storage.memory_files import MemoryFileSystem
@@ -384,7 +384,7 @@ def test_compaction_ends_where_a_transaction_is_open() -> None:
 
 
 def test_many_aborted_transactions_take_little_memory() -> None:
-    transactions = Transactions()
+    transactions = LogTransactions()
     count = 50_000
     tracemalloc.start()
     for number in range(count):

@@ -10,7 +10,7 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.core.log.batch_compaction import Rules, compact_batch
+from headrace.core.log.cleaning.batch_compaction import Rules, compact_batch
 from headrace.errors import CorruptRecordError
 from headrace.records.accel import Kernels
 from headrace.records.batch import HEADER_SIZE, LOG_APPEND_TIME_FLAG, BatchHeader

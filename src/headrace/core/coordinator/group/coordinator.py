@@ -36,7 +36,7 @@ from headrace.core.coordinator.sharded import (
     ShardedCoordinator,
     no_response,
 )
-from headrace.core.log.control_batch import Marker
+from headrace.core.log import Marker
 from headrace.errors import ErrorCode
 from headrace.ports import Entropy, Journal
 from headrace.protocol.messages import consumer_group_describe

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from headrace.core.coordinator.group.memory import OFFSET_BYTES, OFFSETS_GROUP_BYTES, GroupMemory
 from headrace.core.coordinator.group.records import CommittedOffset, OffsetCommit, PendingOffset
-from headrace.core.log.control_batch import Marker
+from headrace.core.log import Marker
 
 Offsets = Mapping[str, Mapping[int, CommittedOffset]]
 """Topic -> partition -> committed offset."""

@@ -17,7 +17,7 @@ from headrace.core.coordinator.consumer.records import (
     encode_consumer_record,
 )
 from headrace.core.coordinator.group.states import GroupState
-from headrace.core.log.control_batch import Marker, build_marker, read_marker
+from headrace.core.log import Marker, build_marker, read_marker
 from headrace.errors import CorruptRecordError, HeadraceError
 from headrace.protocol.codec import Message
 from headrace.protocol.messages.group_metadata_record import (

@@ -24,7 +24,7 @@ from headrace.core.coordinator.group.states import GroupState
 from headrace.core.coordinator.group.stops import Stops
 from headrace.core.coordinator.runtime import CoordinatorLog, Result, Shard, Timer, Timers
 from headrace.core.deferred import Deferred
-from headrace.core.log.control_batch import Marker
+from headrace.core.log import Marker
 from headrace.errors import ErrorCode
 from headrace.ports import Entropy, Journal
 from headrace.protocol.messages.join_group import JoinGroupResponse

@@ -1,0 +1,1 @@
+"""Appending to a log: the checks of a produced batch, and the files that take it."""

@@ -1,0 +1,270 @@
+"""Appending to a partition's log.
+
+The log assigns offsets and keeps batches opaque: an append writes a new base offset and leader epoch, and the rest of
+the batch as the producer sent it. Which file takes the batch is decided in `log_files`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Final, NamedTuple, Self
+
+from headrace.core.log.append.log_files import LogFiles
+from headrace.core.log.append.validation import check_produced, with_log_append_time
+from headrace.core.log.config import LogConfig
+from headrace.core.log.control_batch import Marker, build_marker
+from headrace.core.log.offsets import MAX_OFFSET_SPAN
+from headrace.core.log.producers.producer_state import SEQUENCE_MASK
+from headrace.core.log.reading.readable_log import ReadableLog
+from headrace.core.log.recovery.loaded import LoadedLog
+from headrace.core.log.segments.segment import Segment
+from headrace.core.log.segments.segments import Segments
+from headrace.errors import ApiError, ErrorCode
+from headrace.ports import FileSystem
+from headrace.records.batch import (
+    ATTRIBUTES,
+    BASE_SEQUENCE,
+    BATCH_LENGTH,
+    CONTROL_FLAG,
+    LAST_OFFSET_DELTA,
+    LOG_OVERHEAD,
+    MAX_TIMESTAMP,
+    PRODUCER_EPOCH,
+    PRODUCER_ID,
+    TRANSACTIONAL_FLAG,
+    HeaderFields,
+    TimestampType,
+    unpack_header,
+)
+from headrace.records.expiry import NO_RECORDS, Expiry, expiry_at_append
+from headrace.types import NO_TIMESTAMP, Buffer, TopicPartition
+
+_HEAD: Final = struct.Struct(">qii")
+"""Base offset, batch length, leader epoch: what an append writes in place of the producer's."""
+
+
+class AppendInfo(NamedTuple):
+    """What became of a batch; `log_append_time_ms` is -1 when its own timestamps were kept."""
+
+    base_offset: int
+    last_offset: int
+    log_append_time_ms: int
+    duplicate: bool
+
+
+class AppendableLog(ReadableLog):
+    """A log that takes batches."""
+
+    __slots__ = ("_dirty", "_failure", "_log_files", "on_dirty")
+
+    def __init__(
+        self,
+        files: FileSystem,
+        directory: str,
+        config: LogConfig,
+        *,
+        topic_partition: TopicPartition,
+        now_ms: int,
+        loaded: LoadedLog,
+        log_start_offset: int,
+        metadata: bytes | None,
+    ) -> None:
+        """Begin with what recovery has loaded; for the arguments see `PartitionLog.open`."""
+        segments = loaded.segments or [
+            Segment(
+                files,
+                directory,
+                log_start_offset,
+                interval=config.index_interval_bytes,
+                created_ms=now_ms,
+            )
+        ]
+        super().__init__(
+            config,
+            Segments(segments, loaded.shared.open_segments),
+            loaded.epochs,
+            loaded.producers,
+            topic_partition=topic_partition,
+            log_start_offset=log_start_offset,
+        )
+        self._log_files = LogFiles(files, directory, loaded, self.segments, metadata=metadata)
+        self._dirty = False
+        """Whether the log waits for the next group commit."""
+        self._failure: OSError | None = None
+        self.on_dirty: Callable[[Self], object] | None = None
+        """Called at the first append after a sync has begun; None for no call."""
+
+    # What it knows
+
+    @property
+    def directory(self) -> str:
+        """The log's directory."""
+        return self._log_files.directory
+
+    @property
+    def owner(self) -> str:
+        """The id of the log's topic in hexadecimal, "" if the log was opened without it."""
+        return self._log_files.owner
+
+    @property
+    def failure(self) -> OSError | None:
+        """Why the log takes no more appends, None if it does."""
+        return self._failure
+
+    # Append
+
+    def append(
+        self,
+        records: Buffer,
+        *,
+        leader_epoch: int,
+        now_ms: int,
+        validate: bool = True,
+        in_sequence: bool = True,
+    ) -> AppendInfo:
+        """Append one batch as a producer sent it; only base offset and leader epoch are set (and append time).
+
+        Args:
+            records: The batch. It is not kept.
+            leader_epoch: The current leader's epoch, never lower than an earlier one.
+            now_ms: The wall clock.
+            validate: False for batches that this broker built itself.
+            in_sequence: False if the caller has found that it repeats none, and sequences need not be without gaps.
+
+        Raises:
+            ApiError: The batch is refused: INVALID_RECORD, OUT_OF_ORDER_SEQUENCE_NUMBER, ...; or the log failed before.
+            OSError: It could not be written; the log is as before.
+        """
+        if self._failure is not None:
+            raise self._failed()
+        config = self.config
+        fields = check_produced(records, config, now_ms) if validate else unpack_header(records)
+        delta, max_timestamp, producer_id = (
+            fields[LAST_OFFSET_DELTA],
+            fields[MAX_TIMESTAMP],
+            fields[PRODUCER_ID],
+        )
+        transactional = bool(fields[ATTRIBUTES] & TRANSACTIONAL_FLAG)
+        append_time_ms = NO_TIMESTAMP
+        tracked = producer_id >= 0 and (fields[BASE_SEQUENCE] >= 0 or transactional)
+        if tracked and in_sequence:
+            retried = self.producers.check(
+                producer_id,
+                fields[PRODUCER_EPOCH],
+                fields[BASE_SEQUENCE],
+                delta,
+                transactional=transactional,
+            )
+            if retried is not None:
+                return AppendInfo(*retried[2:], duplicate=True)
+        if config.message_timestamp_type == TimestampType.LOG_APPEND_TIME:
+            records = with_log_append_time(records, now_ms)
+            append_time_ms = max_timestamp = now_ms
+        expiry = expiry_at_append(records, validate=validate) if config.expires else NO_RECORDS
+        offset = self._write(records, fields, max_timestamp, leader_epoch, now_ms)
+        if config.expires:
+            self._note_expiry(fields[BATCH_LENGTH] + LOG_OVERHEAD, expiry)
+        last_offset = offset + delta
+        if tracked:
+            sequence = fields[BASE_SEQUENCE]
+            last_sequence = (sequence + delta) & SEQUENCE_MASK
+            batch = sequence, last_sequence, offset, last_offset, append_time_ms
+            self.producers.update(
+                producer_id, fields[PRODUCER_EPOCH], batch, now_ms, transactional=transactional
+            )
+        return AppendInfo(offset, last_offset, append_time_ms, duplicate=False)
+
+    def append_marker(self, marker: Marker, *, leader_epoch: int, now_ms: int) -> AppendInfo:
+        """Append the marker that ends a producer's transaction here, whether or not one is open; see `append`.
+
+        Raises:
+            ApiError: It is refused, INVALID_PRODUCER_EPOCH or TRANSACTION_COORDINATOR_FENCED; or the log failed before.
+            OSError: It could not be written; the log is as before.
+        """
+        if self._failure is not None:
+            raise self._failed()
+        self.producers.check_marker(marker)
+        if not marker.committed and self.producers.transactions.aborted.is_full:
+            self.roll(now_ms)
+        records: Buffer = build_marker(marker, now_ms)
+        append_time_ms = NO_TIMESTAMP
+        if self.config.message_timestamp_type == TimestampType.LOG_APPEND_TIME:
+            records, append_time_ms = with_log_append_time(records, now_ms), now_ms
+        offset = self._write(records, unpack_header(records), now_ms, leader_epoch, now_ms)
+        if self.config.expires:
+            self._note_expiry(len(records), NO_RECORDS)
+        self.producers.end_transaction(marker, offset, now_ms)
+        return AppendInfo(offset, offset, append_time_ms, duplicate=False)
+
+    def _write(
+        self,
+        records: Buffer,
+        fields: HeaderFields,
+        max_timestamp: int,
+        leader_epoch: int,
+        now_ms: int,
+    ) -> int:
+        """Write a batch at the log's end and return its base offset."""
+        config, offset, length = self.config, self.log_end_offset, fields[BATCH_LENGTH]
+        last_offset = offset + fields[LAST_OFFSET_DELTA]
+        size = length + LOG_OVERHEAD
+        segment = self.segments.active
+        if (
+            segment.size + size > config.segment_bytes
+            or segment.file is None
+            or max_timestamp - segment.first_timestamp > config.segment_ms
+            or last_offset - segment.base_offset > MAX_OFFSET_SPAN
+        ):
+            segment = self._log_files.prepare(config, size, max_timestamp, last_offset, now_ms)
+        if leader_epoch != self.epochs.latest:
+            self.become_leader(leader_epoch)
+        head = _HEAD.pack(offset, length, leader_epoch)
+        segment.append(
+            (head, memoryview(records)[16:]),
+            size,
+            offset,
+            last_offset + 1,
+            max_timestamp,
+            is_control=fields[ATTRIBUTES] & CONTROL_FLAG,
+        )
+        self.log_end_offset = last_offset + 1
+        if not self._dirty:
+            self._mark_dirty()
+        return offset
+
+    def _note_expiry(self, size: int, expiry: Expiry) -> None:
+        """Note when the records expire of the batch that was written last, which has `size` bytes."""
+        segment = self.segments.active
+        segment.expiries.index(segment.size).note(segment.size - size, segment.size, expiry)
+
+    def _mark_dirty(self) -> None:
+        self._dirty = True
+        if self.on_dirty is not None:
+            self.on_dirty(self)
+
+    def roll(self, now_ms: int) -> None:
+        """Seal the active segment and begin the next; nothing happens while it is empty.
+
+        Raises:
+            OSError: The next segment could not be created; the log is as before.
+        """
+        self._log_files.roll(self.config, now_ms)
+
+    def become_leader(self, epoch: int) -> None:
+        """Begin a leader epoch at the log's end; nothing happens if it is the current one.
+
+        It becomes durable with the first batch that carries it.
+
+        Raises:
+            ValueError: A newer epoch is known: the caller's fencing failed.
+        """
+        if epoch < self.epochs.latest:
+            raise ValueError(f"leader epoch {epoch} after {self.epochs.latest}")
+        self.epochs.assign(epoch, self.log_end_offset)
+
+    def _failed(self) -> ApiError:
+        return ApiError.for_code(
+            ErrorCode.KAFKA_STORAGE_ERROR,
+            f"the log of {self.topic_partition} failed: {self._failure}",
+        )

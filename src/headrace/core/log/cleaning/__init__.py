@@ -1,0 +1,1 @@
+"""Rewriting sealed segments: compaction, and removal of expired records."""

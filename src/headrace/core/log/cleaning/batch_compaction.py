@@ -1,0 +1,159 @@
+"""What compaction leaves of a batch.
+
+A record stays if no newer one has its key. One without a value, a tombstone, deletes its key: it stays too, so that
+readers learn of it, until `delete.retention.ms` after the round of compaction that first found it (KIP-534). That time,
+the delete horizon, is written into the batch: attribute bit 6 says that the base timestamp is the horizon, and the
+timestamp deltas of the records count from there.
+
+Offsets never change, see `headrace.records.rewriting`. A batch that has lost all its records is dropped, or stays as a
+mere header where something depends on it (`keep_empty`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from headrace.core.log.cleaning.offset_map import SHORT_KEY, key_id
+from headrace.records.batch import DELETE_HORIZON_FLAG, BatchHeader
+from headrace.records.raw import iterate_raw, records_of, shift_timestamp
+from headrace.records.rewriting import Selection, rebuilt, without_records
+from headrace.records.varint import wrap
+from headrace.types import Buffer
+
+_LATEST: Final = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What decides about a record.
+
+    Attributes:
+        newest: The newest offset of each key, by `key_id`.
+        end_offset: Records from here on are not looked at yet; they stay.
+        now_ms: The time of this round.
+        delete_retention_ms: How long a tombstone stays that this round is the first to find.
+    """
+
+    newest: Mapping[bytes, int]
+    end_offset: int
+    now_ms: int
+    delete_retention_ms: int
+
+
+def compact_marker(header: BatchHeader, batch: Buffer, rules: Rules) -> Buffer | None:
+    """Return what stays of a marker whose transaction has no record left: it goes when tombstones go.
+
+    Args:
+        header: Its header.
+        batch: Its bytes; the CRC has been checked.
+        rules: What decides.
+
+    Returns:
+        The marker, with a delete horizon from now on; None when that has passed.
+
+    Raises:
+        CorruptRecordError: The record does not decode.
+    """
+    if header.attributes & DELETE_HORIZON_FLAG:
+        return None if rules.now_ms >= header.base_timestamp else batch
+    data = records_of(header, batch)
+    selection = Selection([(0, len(data))], kept=header.records_count)
+    return _with_horizon(header, data, selection, rules)
+
+
+def compact_batch(
+    header: BatchHeader, batch: Buffer, rules: Rules, *, keep_empty: bool
+) -> Buffer | None:
+    """Return what stays of a batch: itself if nothing is to change, None if nothing is left.
+
+    Args:
+        header: Its header.
+        batch: Its bytes; the CRC has been checked.
+        rules: What decides.
+        keep_empty: Whether a header stays when no record does.
+
+    Raises:
+        CorruptRecordError: The records do not decode.
+    """
+    if not header.records_count:
+        return batch if keep_empty else None
+    if header.is_control or header.base_offset >= rules.end_offset:
+        return batch  # of markers `cleaned_transactions` decides
+    data = records_of(header, batch)
+    selection = _select(header, data, rules)
+    if not selection.kept:
+        return without_records(header) if keep_empty else None
+    stamps = selection.has_tombstone and not header.attributes & DELETE_HORIZON_FLAG
+    if selection.kept == header.records_count and not stamps:
+        return batch
+    if stamps:
+        return _with_horizon(header, data, selection, rules)
+    kept = b"".join([data[start:end] for start, end in selection.runs])
+    return rebuilt(header, kept, selection, header.base_timestamp, header.attributes)
+
+
+def _select(header: BatchHeader, data: bytes, rules: Rules) -> Selection:
+    selection = Selection([])
+    runs, known, end_offset = selection.runs, rules.newest.get, rules.end_offset
+    base_offset, newest_delta, run_start = header.base_offset, None, 0
+    expired = (
+        bool(header.attributes & DELETE_HORIZON_FLAG) and rules.now_ms >= header.base_timestamp
+    )
+    for start, end, time_delta, delta, key, has_value in iterate_raw(data, header.records_count):
+        offset = base_offset + delta
+        if offset < end_offset and (
+            key is None
+            or offset < known(key if len(key) < SHORT_KEY else key_id(key), -1)
+            or (expired and not has_value)
+        ):
+            if run_start < start:
+                runs.append((run_start, start))
+            run_start = end
+            continue
+        selection.kept += 1
+        if not has_value:
+            selection.has_tombstone = True
+        if newest_delta is None or time_delta > newest_delta:
+            newest_delta = time_delta
+    if run_start < len(data):
+        runs.append((run_start, len(data)))
+    selection.newest_delta = newest_delta or 0
+    if header.base_timestamp + selection.newest_delta > _LATEST:
+        selection.newest_delta = _newest_delta(header, data, selection)
+    return selection
+
+
+def _newest_delta(header: BatchHeader, data: bytes, selection: Selection) -> int:
+    """Return the delta of the newest record that stays, where the largest delta is of a sum that wraps."""
+    base, runs = header.base_timestamp, iter(selection.runs)
+    run_start, run_end = next(runs, (0, 0))
+    newest: int | None = None
+    for start, _, delta, *_ in iterate_raw(data, header.records_count):
+        while start >= run_end:
+            run_start, run_end = next(runs, (len(data), len(data)))
+        if start >= run_start:
+            wrapped = wrap(base + delta) - base
+            newest = wrapped if newest is None else max(newest, wrapped)
+    return newest or 0
+
+
+def _with_horizon(
+    header: BatchHeader, data: bytes, selection: Selection, rules: Rules
+) -> bytearray:
+    horizon = min(rules.now_ms + rules.delete_retention_ms, _LATEST)
+    shift = header.base_timestamp - horizon
+    kept = bytearray()
+    runs = iter(selection.runs)
+    run_start, run_end = next(runs)
+    for start, end, *_ in iterate_raw(data, header.records_count):
+        while start >= run_end:
+            following = next(runs, None)
+            if following is None:
+                break
+            run_start, run_end = following
+        if run_start <= start < run_end:
+            kept += shift_timestamp(data[start:end], shift)
+    attributes = header.attributes | DELETE_HORIZON_FLAG
+    return rebuilt(header, kept, selection, horizon, attributes)

@@ -1,0 +1,306 @@
+"""Compaction of all logs of a data directory, and their cleaning of expired records: one round at a time.
+
+As the broker drives it, from one thread:
+
+1. `tick` looks at all such logs when that is due, and begins a round: of the compacted log that needs it most, or of a
+   log with expired records when none does
+2. `start` returns the round; the shell calls its `run`, one step, in a thread if it likes
+3. `finish` installs what the step has made ready; while the round goes on, `start` returns it again
+
+How far each log is clean stands in `cleaner-offset-checkpoint`, written after the last group of a round was installed
+durably. If it is lost, or reaches above what is known to be synced, the log is cleaned again from its start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from headrace.core.log.cleaning.cleanable import plan_compaction
+from headrace.core.log.cleaning.compaction import Compaction, Plan
+from headrace.core.log.cleaning.expiry_cleaning import ExpiryCleaning, plan_expiry
+from headrace.core.log.cleaning.rewriting import Rewriting
+from headrace.core.log.files.checkpoints import decode_checkpoint, encode_checkpoint
+from headrace.core.log.files.disk_errors import is_passing
+from headrace.core.log.log_manager import LogManager
+from headrace.core.log.partition_log import PartitionLog
+from headrace.core.log.segments.replacement import discard_replacements
+from headrace.errors import StorageError
+from headrace.ports import FileSystem, Journal
+
+CLEANER_FILE: Final = "cleaner-offset-checkpoint"
+BACKOFF_MS: Final = 15_000
+_IDLE: Final = 4
+"""How many times as long it takes to look again while there are no compacted logs at all."""
+MAX_KEYS: Final = 400_000
+"""Entries of the offset map: some 60 MB."""
+
+
+class LogCleaner:
+    """Compacts the logs of one manager; make it before they are loaded."""
+
+    def __init__(
+        self,
+        logs: LogManager,
+        files: FileSystem,
+        journal: Journal,
+        *,
+        backoff_ms: int = BACKOFF_MS,
+        max_keys: int = MAX_KEYS,
+    ) -> None:
+        """Read how far the logs are clean.
+
+        Args:
+            logs: The logs.
+            files: The directory they are in.
+            journal: Told about rounds and about logs that cannot be compacted.
+            backoff_ms: How often logs are looked at while none needs a round.
+            max_keys: Most entries of an offset map.
+        """
+        self.backoff_ms = backoff_ms
+        self._logs = logs
+        self._files = files
+        self._journal = journal
+        self._max_keys = max_keys
+        self._clean_offsets = self._read()
+        self._uncleanable: set[PartitionLog] = set()
+        self._round: Rewriting | None = None
+        self._running = False
+        self._undiscarded: Rewriting | None = None
+        """A round that is over, of which files are left; no round begins before they are removed."""
+        self._paused = False
+        """Whether the round waits for the next check before its next step."""
+        self._next_check_ms: int | None = None
+
+    def _read(self) -> dict[str, int]:
+        offsets: dict[str, int] = {}
+        for line in decode_checkpoint(CLEANER_FILE, self._files.read_file(CLEANER_FILE)) or ():
+            key, _, offset = line.rpartition(" ")
+            # What follows a torn tail has never been cleaned, whatever offset it has.
+            offsets[key] = min(int(offset), self._logs.recovery_point(key))
+        return offsets
+
+    def _write(self) -> None:
+        known = {self._logs.checkpoint_key(partition) for partition in self._logs.logs}
+        self._clean_offsets = {
+            key: offset for key, offset in self._clean_offsets.items() if key in known
+        }
+        lines = (f"{key} {offset}" for key, offset in sorted(self._clean_offsets.items()))
+        self._files.write_file(CLEANER_FILE, encode_checkpoint(CLEANER_FILE, lines))
+
+    def clean_offset(self, log: PartitionLog) -> int:
+        """Return up to where a log is clean."""
+        return self._clean_offsets.get(self._logs.checkpoint_key(log.topic_partition), 0)
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """When `tick` has something to do next."""
+        return self._next_check_ms if self._round is None or self._paused else None
+
+    @property
+    def due(self) -> bool:
+        """Whether `start` would return a round."""
+        return self._round is not None and not self._running and not self._paused
+
+    def tick(self, now_ms: int) -> None:
+        """Begin a round if it is time to look for one, and one is needed.
+
+        Raises:
+            OSError: The disk has failed.
+        """
+        if self._next_check_ms is None:
+            self._next_check_ms = now_ms
+        if now_ms < self._next_check_ms:
+            return
+        self._paused = False
+        if self._round is not None:
+            return
+        logs = self._logs.logs.values()
+        compacted = [log for log in logs if log.config.compacts]
+        expiring = [log for log in logs if log.config.expires]
+        self._next_check_ms = now_ms + self.backoff_ms * (1 if compacted or expiring else _IDLE)
+        if self._logs.failure is not None:
+            return
+        try:
+            self._discard_again()
+            self._begin(compacted, expiring, now_ms)
+        except OSError as error:
+            if not is_passing(error):
+                raise
+            self._next_check_ms = now_ms + self.backoff_ms
+            self._journal.warning("compaction_put_off", reason=str(error))
+
+    def _discard_again(self) -> None:
+        """Remove what could not be removed before: a `.swap` that outlives the next round would undo it at a start.
+
+        Raises:
+            OSError: It is still there.
+        """
+        task = self._undiscarded
+        if task is not None:
+            discard_replacements(self._files, task.log.directory, task.log.owner)
+            self._undiscarded = None
+
+    def _begin(
+        self, compacted: list[PartitionLog], expiring: list[PartitionLog], now_ms: int
+    ) -> None:
+        """Begin a round of what needs it most."""
+        plan = self._most_needed(compacted, now_ms)
+        if plan is not None:
+            if self._is_recovered(plan.log, plan.end_offset):
+                self._round = Compaction(self._files, plan, now_ms=now_ms, max_keys=self._max_keys)
+        elif expiring:
+            self._clean_expired(expiring, now_ms)
+
+    def _is_recovered(self, log: PartitionLog, end_offset: int) -> bool:
+        """Whether no recovery will look for torn batches below an offset, which a round takes for granted."""
+        key = self._logs.checkpoint_key(log.topic_partition)
+        behind = self._logs.recovery_point(key) < end_offset
+        return not behind or self._checkpoint(self._logs.write_checkpoints)
+
+    def _clean_expired(self, logs: Iterable[PartitionLog], now_ms: int) -> None:
+        for log in logs:
+            if log.failure is not None or log in self._uncleanable:
+                continue
+            segments = plan_expiry(log, now_ms)
+            if segments and self._is_recovered(log, segments[-1].end_offset):
+                self._round = ExpiryCleaning(self._files, log, segments, now_ms)
+                return
+
+    def _most_needed(self, logs: Iterable[PartitionLog], now_ms: int) -> Plan | None:
+        plans: list[Plan] = []
+        for log in logs:
+            if log.failure is not None or log in self._uncleanable:
+                continue
+            try:
+                plan = plan_compaction(log, self.clean_offset(log), now_ms)
+            except StorageError as error:
+                self._give_up(log, error)
+                continue
+            if plan is not None:
+                plans.append(plan)
+        return max(plans, key=lambda plan: plan.dirty_ratio, default=None)
+
+    def start(self) -> Rewriting | None:
+        """Return the round whose next step is to be run, None if there is none or a step is under way."""
+        if not self.due:
+            return None
+        self._running = True
+        return self._round
+
+    def finish(self, task: Rewriting, error: Exception | None, now_ms: int) -> None:
+        """Take note of a step's outcome.
+
+        Raises:
+            OSError: The disk failed; the caller takes the directory out of service.
+        """
+        self._running = False
+        log = task.log
+        if self._logs.get(log.topic_partition) is not log or log.failure is not None:
+            self._end(now_ms)  # deleted meanwhile; errors are only to be expected
+            self._discard(task)
+            return
+        if error is not None and task.half_done:
+            self._not_named(task, error, now_ms)
+            return
+        log.settle()
+        if log.segments.start_offset > task.segments[0].base_offset:
+            self._discard(task)  # retention has taken a segment from under the round
+            self._end(now_ms)
+            return
+        if error is not None:
+            self._failed(task, error, now_ms)
+            return
+        try:
+            self._install(task)
+            if task.finished:
+                if task.clean_end_offset is not None:
+                    key = self._logs.checkpoint_key(log.topic_partition)
+                    self._clean_offsets[key] = task.clean_end_offset
+                    self._checkpoint(self._write)
+                self._report(task)
+                self._end(now_ms)
+        except OSError:
+            self._end(now_ms, self.backoff_ms)
+            raise
+
+    def _checkpoint(self, write: Callable[[], object]) -> bool:
+        """Write a checkpoint; on a full disk it is left for another time."""
+        try:
+            write()
+        except OSError as error:
+            if not is_passing(error):
+                raise
+            self._journal.warning("checkpoint_not_written", reason=str(error))
+            return False
+        return True
+
+    def _install(self, task: Rewriting) -> None:
+        for segment, expiries in task.learned:
+            segment.expiries.learn(expiries, segment.size, keep=segment.loaded)
+        task.learned.clear()
+        replacement, task.replacement = task.replacement, None
+        if replacement is not None:
+            task.log.install(replacement)
+
+    def _end(self, now_ms: int, pause_ms: int = 0) -> None:
+        self._round, self._paused = None, False
+        self._next_check_ms = now_ms + pause_ms
+
+    def _failed(self, task: Rewriting, error: Exception, now_ms: int) -> None:
+        if isinstance(error, OSError):
+            if not is_passing(error):  # otherwise it ends the round: what that wrote is not needed
+                self._end(now_ms, self.backoff_ms)
+                raise error
+            self._journal.warning(
+                "log_not_compacted", partition=str(task.log.topic_partition), reason=str(error)
+            )
+        else:
+            self._give_up(task.log, error)
+        self._discard(task)
+        self._end(now_ms, self.backoff_ms)
+
+    def _not_named(self, task: Rewriting, error: Exception, now_ms: int) -> None:
+        """Go on later with a round whose installed file could not be renamed for a passing reason."""
+        if not isinstance(error, OSError) or not is_passing(error):
+            self._end(now_ms, self.backoff_ms)
+            raise error
+        self._journal.warning(
+            "log_not_compacted", partition=str(task.log.topic_partition), reason=str(error)
+        )
+        self._paused, self._next_check_ms = True, now_ms + self.backoff_ms
+
+    def _discard(self, task: Rewriting) -> None:
+        """Remove what an unfinished round has written, also if another topic has the directory by now."""
+        if self._logs.failure is not None:
+            return
+        try:
+            discard_replacements(self._files, task.log.directory, task.log.owner)
+        except OSError as error:
+            if not is_passing(error):
+                raise
+            self._undiscarded = task
+            self._journal.warning(
+                "compaction_left_files", partition=str(task.log.topic_partition), reason=str(error)
+            )
+
+    def _give_up(self, log: PartitionLog, error: Exception) -> None:
+        self._uncleanable.add(log)
+        self._journal.error(
+            "log_cannot_be_compacted", partition=str(log.topic_partition), reason=repr(error)
+        )
+
+    def _report(self, task: Rewriting) -> None:
+        stats = task.stats
+        expired = task.clean_end_offset is None
+        if expired and stats.records_before == stats.records_after:
+            return
+        self._journal.info(
+            "expired_records_removed" if expired else "log_compacted",
+            partition=str(task.log.topic_partition),
+            clean_offset=task.segments[-1].end_offset if expired else task.clean_end_offset,
+            records=stats.records_before,
+            records_kept=stats.records_after,
+            bytes=stats.bytes_before,
+            bytes_kept=stats.bytes_after,
+        )

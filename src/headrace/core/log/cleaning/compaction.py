@@ -1,0 +1,129 @@
+"""One round of compaction over one log: keep the last record of each key (`cleanup.policy=compact`).
+
+A log is clean up to an offset, its *first dirty offset*, and dirty from there on: no key is twice in the clean part.
+A round:
+
+1. reads the dirty part, as far as it may be compacted, into an `OffsetMap`; when the map is full the round ends there
+2. rewrites the log from its start to that offset, segment by segment, leaving out what the map or a delete horizon says
+   (`batch_compaction`); neighbours that together stay below `segment.bytes` become one segment
+3. hands each group of segments over as a `Replacement`, oldest first, before it goes on with the next
+
+Oldest first is what makes dropping a tombstone safe: when the group that holds it is rewritten, all older records of
+its key have been replaced, durably. A round that is given up leaves a log that is right, and not yet clean.
+
+How segments are written anew, and in steps, is the business of `rewriting`; of transactions see `cleaned_transactions`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+
+from headrace.core.log.cleaning.batch_compaction import Rules
+from headrace.core.log.cleaning.cleaned_transactions import CleanedTransactions
+from headrace.core.log.cleaning.offset_map import OffsetMap
+from headrace.core.log.cleaning.rewriting import Rewriting, batches, cost
+from headrace.core.log.index.aborted_transactions import AbortedRanges
+from headrace.core.log.partition_log import PartitionLog
+from headrace.core.log.segments.segment import Segment
+from headrace.ports import FileSystem
+from headrace.records.batch import BatchHeader
+from headrace.types import Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A round that is worth it.
+
+    Attributes:
+        log: Whose log it is.
+        segments: All segments that may be compacted, from the log's first on.
+        first_dirty_offset: Where the dirty part begins.
+        dirty_ratio: The dirty bytes' share of all that may be compacted.
+        overdue: Whether `max.compaction.lag.ms` asks for the round whatever the share.
+    """
+
+    log: PartitionLog
+    segments: Sequence[Segment]
+    first_dirty_offset: int
+    dirty_ratio: float
+    overdue: bool
+
+    @property
+    def end_offset(self) -> int:
+        """Where the part ends that may be compacted."""
+        return self.segments[-1].end_offset
+
+
+class Compaction(Rewriting):
+    """A round under way."""
+
+    def __init__(self, files: FileSystem, plan: Plan, *, now_ms: int, max_keys: int) -> None:
+        """Take what the steps need from the log; it may go on changing.
+
+        Args:
+            files: The file system that has the log.
+            plan: What to do.
+            now_ms: The time of the round.
+            max_keys: Most entries of the offset map.
+        """
+        super().__init__(files, plan.log, plan.segments)
+        self._now_ms = now_ms
+        self._map = OffsetMap(plan.first_dirty_offset, max_keys)
+        self._rules = self._current_rules()
+        self._transactions = CleanedTransactions()
+
+    @property
+    def clean_end_offset(self) -> int:
+        """The log is clean up to here when the round has finished."""
+        return self._map.end_offset
+
+    def _current_rules(self) -> Rules:
+        return Rules(
+            self._map.newest,
+            self._map.end_offset,
+            self._now_ms,
+            self._config.delete_retention_ms,
+        )
+
+    def work(self) -> Iterator[int]:
+        """Read keys, then write anew what has some of them."""
+        for segment in self.segments:
+            if segment.end_offset > self._map.end_offset and not self._map.is_full:
+                yield from self._read_keys(segment)
+        self._rules = self._current_rules()
+        end_offset = self._map.end_offset
+        below = takewhile(lambda segment: segment.base_offset < end_offset, self.segments)
+        for sources in self.groups(below):
+            yield from self.rewrite(sources)
+
+    def _read_keys(self, segment: Segment) -> Iterator[int]:
+        offset_map = self._map
+        self.begin_segment(segment)
+        for header, batch in batches(self._files.open(segment.path), segment):
+            if header.next_offset > offset_map.end_offset:
+                if self._transactions.is_aborted(header):
+                    offset_map.end_offset = header.next_offset
+                else:
+                    offset_map.add_batch(header, batch)
+                yield cost(header)
+                if offset_map.end_offset < header.next_offset:
+                    return
+        offset_map.end_offset = max(offset_map.end_offset, segment.end_offset)
+
+    def begin_segment(self, segment: Segment) -> None:
+        """Find out what was aborted of the batches of a segment."""
+        self._transactions.aborted = AbortedRanges(
+            self._aborted.between(segment.base_offset, segment.end_offset)
+        )
+
+    def what_stays(self, header: BatchHeader, batch: Buffer, *, keep_empty: bool) -> Buffer | None:
+        """Return what stays of the next batch."""
+        return self._transactions.compact(header, batch, self._rules, keep_empty=keep_empty)
+
+    def take_dropped_markers(self) -> frozenset[int]:
+        """Return the offsets of the markers of aborted transactions that the last group has lost."""
+        dropped = frozenset(self._transactions.dropped_markers)
+        self._transactions.dropped_markers.clear()
+        return dropped

@@ -1,0 +1,130 @@
+"""The sparse index of a segment: where batches lie, by offset and by time.
+
+Every `interval` bytes a batch gets an entry (base offset, position, and the largest timestamp of all batches up to
+the next entry). So the entry before an offset starts a short walk over batch headers, and the first entry whose
+timestamp is large enough starts the walk to a time. Offsets, positions and timestamps never decrease.
+
+On disk it is a cache of the segment file: it says which size of the segment it describes and carries a CRC; if either
+does not fit, it is rebuilt. It is never synced.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from typing import Final, NamedTuple
+
+from headrace.core.log.index.sidecar import Sidecar
+from headrace.types import NO_TIMESTAMP
+
+SPARSE_INDEX: Final = Sidecar(".index", b"HRIX", 2, header_fields=5, columns=3)
+"""Header: segment size, base offset, end offset, first timestamp, newest marker. Columns: offsets, positions, timestamps."""
+
+
+class SparseIndex:
+    """Entries of one segment in three parallel arrays.
+
+    Timestamps are those of records: a control batch counts as one without. What it has is the time at which the broker
+    wrote it, which is far from those of the records around it where these have the times of events.
+    """
+
+    __slots__ = ("interval", "newest_marker", "offsets", "positions", "timestamps")
+
+    def __init__(self, interval: int) -> None:
+        self.interval = interval
+        self.offsets: array[int] = array("q")
+        self.positions: array[int] = array("q")
+        self.timestamps: array[int] = array("q")
+        self.newest_marker = NO_TIMESTAMP
+        """The largest timestamp of the control batches, -1 without any."""
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    @property
+    def max_timestamp(self) -> int:
+        """The largest timestamp of all batches, -1 without any."""
+        return max(self.newest_record, self.newest_marker)
+
+    @property
+    def newest_record(self) -> int:
+        """The largest timestamp of the batches with records, -1 without any."""
+        return self.timestamps[-1] if self.timestamps else NO_TIMESTAMP
+
+    def add(self, base_offset: int, position: int, max_timestamp: int, is_control: int = 0) -> None:
+        """Take note of the next batch: as an entry of its own if the last entry is `interval` bytes away."""
+        timestamps = self.timestamps
+        if is_control:
+            self.newest_marker = max(self.newest_marker, max_timestamp)
+            max_timestamp = NO_TIMESTAMP
+        if not timestamps:
+            self.offsets.append(base_offset)
+            self.positions.append(position)
+            timestamps.append(max_timestamp)
+        elif position - self.positions[-1] >= self.interval:
+            self.offsets.append(base_offset)
+            self.positions.append(position)
+            timestamps.append(max(max_timestamp, timestamps[-1]))
+        elif max_timestamp > timestamps[-1]:
+            timestamps[-1] = max_timestamp
+
+    def entry_for_offset(self, offset: int) -> int:
+        """Return the number of the last entry with a base offset of at most `offset`, or -1."""
+        return bisect_right(self.offsets, offset) - 1
+
+    def last_position_within(self, position: int) -> int:
+        """Return the largest indexed position that is at most `position`."""
+        return self.positions[bisect_right(self.positions, position) - 1]
+
+    def entry_for_timestamp(self, timestamp: int) -> int | None:
+        """Return the number of the first entry that covers a batch with this timestamp or a later one."""
+        entry = bisect_left(self.timestamps, timestamp)
+        return entry if entry < len(self.timestamps) else None
+
+    def encode(
+        self, *, size: int, base_offset: int, end_offset: int, first_timestamp: int
+    ) -> bytes:
+        """Return the cache file of a segment of `size` bytes."""
+        header = size, base_offset, end_offset, first_timestamp, self.newest_marker
+        return SPARSE_INDEX.encode(header, (self.offsets, self.positions, self.timestamps))
+
+    def cut(self, count: int) -> None:
+        """Keep only the first entries."""
+        del self.offsets[count:], self.positions[count:], self.timestamps[count:]
+
+    @classmethod
+    def decode(
+        cls, content: bytes | None, *, base_offset: int, interval: int
+    ) -> IndexedPart | None:
+        """Return what a cache file says, or None unless it is sound and about this segment."""
+        decoded = SPARSE_INDEX.decode(content)
+        if decoded is None:
+            return None
+        (size, indexed_base, end_offset, first_timestamp, newest_marker), columns = decoded
+        if indexed_base != base_offset:
+            return None
+        index = cls(interval)
+        index.newest_marker = newest_marker
+        index.offsets, index.positions, index.timestamps = columns
+        return IndexedPart(index, size, end_offset, first_timestamp)
+
+
+class IndexedPart(NamedTuple):
+    """The beginning of a segment, up to byte `size` and `end_offset`, and its index."""
+
+    entries: SparseIndex
+    size: int
+    end_offset: int
+    first_timestamp: int
+
+    def below(self, offset: int) -> IndexedPart:
+        """Return what there is of it below an offset: all of it, or what lies before the last entry there."""
+        if self.end_offset <= offset:
+            return self
+        entries = self.entries
+        last = max(entries.entry_for_offset(offset), 0)
+        size, end_offset = entries.positions[last], entries.offsets[last]
+        entries.cut(last)
+        return IndexedPart(
+            entries, size, end_offset, self.first_timestamp if last else NO_TIMESTAMP
+        )

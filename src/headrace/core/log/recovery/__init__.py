@@ -1,0 +1,1 @@
+"""Opening a log: which files are sound, what is cut off, and what the caches still know."""

@@ -1,0 +1,140 @@
+"""Reading a segment batch by batch, to find out how far it is sound.
+
+Below the recovery point all is known to be on the disk, and headers are enough: offsets have to follow one another. Of
+the last batch there, and of all that follow, the CRC is checked too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from crc32c import crc32c
+
+from headrace.core.log.index.leader_epochs import LeaderEpochCache
+from headrace.ports import File
+from headrace.records.batch import (
+    BASE_OFFSET,
+    BATCH_LENGTH,
+    CRC,
+    CRC_START,
+    HEADER_SIZE,
+    LAST_OFFSET_DELTA,
+    LEADER_EPOCH,
+    LOG_OVERHEAD,
+    MAGIC,
+    MAGIC_BYTE,
+    MIN_BATCH_LENGTH,
+    HeaderFields,
+    unpack_header,
+)
+
+_CHUNK: Final = 1 << 20
+_HEADERS_CHUNK: Final = 8 << 10
+"""Read at once where only headers count: with large batches most of more would be read for nothing."""
+
+
+class SegmentScan:
+    """Reads a segment file up to the first `fault`: sound is what lies before `position` and `next_offset`."""
+
+    def __init__(
+        self,
+        file: File,
+        position: int,
+        offset: int,
+        *,
+        recovery_point: int,
+        epochs: LeaderEpochCache,
+    ) -> None:
+        """Prepare to read from a position, where the batch with an offset begins; `epochs` gets those found."""
+        self.position = position
+        self.next_offset = offset
+        self.fault = ""
+        self.gap = False
+        """Whether the fault is only that offsets are missing."""
+        self._file = file
+        self._size = file.size
+        self._recovery_point = recovery_point
+        self._epochs = epochs
+        self._chunk = memoryview(b"")
+        self._chunk_start = 0
+
+    def batches(self, *, gaps_allowed: bool = False) -> Iterator[tuple[int, HeaderFields]]:
+        """Yield (position, header) of batch after batch, up to the first fault or the end of the file."""
+        self.fault, self.gap = "", False
+        while self.position < self._size:
+            position = self.position
+            header = self._header_at(position)
+            if header is None:
+                self.fault = "the file ends inside a batch header"
+                return
+            self.fault = self._fault(header)
+            if not self.fault and header[BASE_OFFSET] != self.next_offset:
+                self.gap = header[BASE_OFFSET] > self.next_offset
+                if not (self.gap and gaps_allowed):
+                    self.fault = (
+                        f"base offset {header[BASE_OFFSET]} where {self.next_offset} should follow"
+                    )
+            if self.fault:
+                return
+            self.position = position + LOG_OVERHEAD + header[BATCH_LENGTH]
+            self.next_offset = header[BASE_OFFSET] + header[LAST_OFFSET_DELTA] + 1
+            self._epochs.assign(header[LEADER_EPOCH], header[BASE_OFFSET])
+            yield position, header
+
+    def _header_at(self, position: int) -> HeaderFields | None:
+        at = position - self._chunk_start
+        if at + HEADER_SIZE > len(self._chunk):
+            checked = self.next_offset >= self._recovery_point
+            at = self._read(position, _CHUNK if checked else _HEADERS_CHUNK)
+            if len(self._chunk) < HEADER_SIZE:
+                return None
+        return unpack_header(self._chunk, at)
+
+    def _read(self, position: int, size: int) -> int:
+        self._chunk = memoryview(self._file.read(position, size))
+        self._chunk_start = position
+        return 0
+
+    def _fault(self, header: HeaderFields) -> str:
+        position = self.position
+        if fault := _header_fault(header, self._size - position):
+            return fault
+        # The last batch below the recovery point too: where those above begin is for its length to say.
+        checked = header[BASE_OFFSET] + header[LAST_OFFSET_DELTA] + 1 >= self._recovery_point
+        if checked and self._crc(position, LOG_OVERHEAD + header[BATCH_LENGTH]) != header[CRC]:
+            return "the CRC does not match"
+        if header[LEADER_EPOCH] < self._epochs.latest:
+            return f"leader epoch {header[LEADER_EPOCH]} after {self._epochs.latest}"
+        return ""
+
+    def _crc(self, position: int, batch_size: int) -> int:
+        if batch_size > _CHUNK:
+            return _crc_of(self._file, position + CRC_START, position + batch_size)
+        at = position - self._chunk_start
+        if at + batch_size > len(self._chunk):
+            at = self._read(position, _CHUNK)
+        return crc32c(self._chunk[at + CRC_START : at + batch_size])
+
+
+def _crc_of(file: File, position: int, end: int) -> int:
+    # In pieces: a batch length is only believed once the CRC has been found right.
+    crc = 0
+    while position < end:
+        piece = file.read(position, min(_CHUNK, end - position))
+        crc = crc32c(piece, crc)
+        position += len(piece)
+    return crc
+
+
+def _header_fault(header: HeaderFields, remaining: int) -> str:
+    length, magic = header[BATCH_LENGTH], header[MAGIC_BYTE]
+    if length < MIN_BATCH_LENGTH:
+        return f"batch length {length}"
+    if magic != MAGIC:
+        return f"magic {magic}"
+    if length + LOG_OVERHEAD > remaining:
+        return "the file ends inside a batch"
+    if header[LAST_OFFSET_DELTA] < 0:
+        return f"last offset delta {header[LAST_OFFSET_DELTA]}"
+    return ""

@@ -1,0 +1,104 @@
+"""How many segments are open at once, over all logs that share the bound: descriptors are finite.
+
+Each log keeps only a few sealed segments open (`segments`). What this bounds besides is their sum, and the active
+segments of logs that are written to now and then. Over the bound the longest unused one closes. An active segment keeps
+its index in memory and is opened again by the next append or read; while something in it waits for a sync, it stays.
+So there is a second bound, which leaves descriptors for connections. When it is reached, an append that has to open one
+more file is refused with EMFILE, until a sync lets files close.
+"""
+
+from __future__ import annotations
+
+import errno
+from itertools import islice
+from typing import Final, Protocol
+
+from headrace.ports import Journal
+
+MAX_OPEN_SEGMENTS: Final = 4096
+_LOOK: Final = 32
+"""Segments that are looked at when one is opened over the bound: none may be ready to close."""
+
+
+class Closable(Protocol):
+    """A segment, as far as `OpenSegments` needs it."""
+
+    @property
+    def size(self) -> int:
+        """The size of the segment in bytes."""
+
+    def release(self) -> bool:
+        """Close the segment's file, and return whether that was possible."""
+
+
+class OpenSegments:
+    """The open segments, the longest unused one first."""
+
+    __slots__ = ("_journal", "_recent", "_told", "limit", "most")
+
+    def __init__(self, most: int | None = None, journal: Journal | None = None) -> None:
+        """Bound the open segments.
+
+        Args:
+            most: How many files of segments may be open at once; None for any number.
+            journal: Told the first time that one is closed because others are used.
+        """
+        self.limit = MAX_OPEN_SEGMENTS if most is None else min(MAX_OPEN_SEGMENTS, most * 3 // 4)
+        """From how many on those close that are not used."""
+        self.most = most
+        self._journal = journal
+        self._recent: dict[Closable, int] = {}
+        self._told = False
+
+    def __len__(self) -> int:
+        return len(self._recent)
+
+    def use(self, segment: Closable) -> None:
+        """Note that a segment was opened, or is used; others may be closed for it."""
+        self._recent.pop(segment, None)
+        self._recent[segment] = segment.size
+        self.trim(segment)
+
+    def trim(self, used: Closable | None = None) -> None:
+        """Close what is over the bound and may close by now, but not the one that is `used`."""
+        if len(self._recent) > self.limit:
+            self._close_idle(used)
+
+    def require_room(self) -> None:
+        """Refuse to open one more for an append when there are too many, and none of them can be closed.
+
+        Raises:
+            OSError: EMFILE.
+        """
+        if self.most is None or len(self._recent) < self.most:
+            return
+        self.trim()
+        if len(self._recent) >= self.most:
+            reason = f"{len(self._recent)} segments are open and wait for their syncs"
+            raise OSError(errno.EMFILE, reason)
+
+    def forget(self, segment: Closable) -> None:
+        """Note that a segment was closed."""
+        self._recent.pop(segment, None)
+
+    def _close_idle(self, used: Closable | None) -> None:
+        self._tell()
+        recent = self._recent
+        for spare_used in (True, False):
+            for segment in list(islice(recent, _LOOK)):
+                if len(recent) <= self.limit:
+                    return
+                # An append does not come by here, which would cost it time: it shows in the size.
+                spared = segment is used or (spare_used and segment.size != recent[segment])
+                if spared or not segment.release():
+                    del recent[segment]
+                    recent[segment] = segment.size
+
+    def _tell(self) -> None:
+        if not self._told and self._journal is not None:
+            self._journal.info(
+                "open_segments_limited",
+                limit=self.limit,
+                meaning="segments that are not used close, and open again when they are",
+            )
+        self._told = True

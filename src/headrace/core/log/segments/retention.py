@@ -1,0 +1,59 @@
+"""Which segments of a log may go: by age, by size, by the records' times to live, and below the log start offset."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headrace.core.log.config import LogConfig
+from headrace.core.log.segments.segment import Segment
+from headrace.records.expiry import NEVER
+
+
+def count_deletable(
+    segments: Sequence[Segment],
+    config: LogConfig,
+    *,
+    now_ms: int,
+    log_start_offset: int,
+    limit: int,
+) -> int:
+    """Return how many of the oldest segments may be deleted.
+
+    The active (last) segment is counted too when everything in it has expired: the caller rolls it first.
+
+    Args:
+        segments: All segments, oldest first.
+        config: The topic's retention.
+        now_ms: The wall clock; records with later timestamps do not expire.
+        log_start_offset: Segments that end at or before it may go.
+        limit: The last stable offset: a segment that reaches beyond it stays, of an open transaction nothing goes.
+    """
+    total = sum(segment.size for segment in segments)
+    count = 0
+    for number, segment in enumerate(segments, 1):
+        if segment.end_offset > limit or not segment.size:
+            break
+        by_size = 0 <= config.retention_bytes <= total - segment.size
+        latest = segment.expiries.summary(segment.size).latest if config.expires else NEVER
+        if (
+            segment.end_offset <= log_start_offset
+            or (by_size and segment is not segments[-1])
+            or _expired(segment, config, now_ms)
+            or 0 <= latest <= now_ms
+        ):
+            count = number
+        elif latest >= 0:
+            break
+        # Else it has only control records, and goes with what follows it. Not by itself: a reader that has missed
+        # nothing would be told that its offset is out of range.
+        total -= segment.size
+    return count
+
+
+def _expired(segment: Segment, config: LogConfig, now_ms: int) -> bool:
+    if config.retention_ms < 0:
+        return False
+    newest = segment.max_timestamp
+    if newest < 0:  # no record has a timestamp: the age of the segment itself counts
+        newest = segment.created_ms
+    return now_ms - newest > config.retention_ms

@@ -1,0 +1,1 @@
+"""Periodic work on the logs of a data directory: retention, checkpoints, deleted directories."""

@@ -1,0 +1,145 @@
+"""Deleting the directories of logs: one durable rename, and then the files are removed.
+
+A directory whose name ends with `-delete` belongs to no log any more. Its files may be impossible to remove for now (a
+file without permission, a reader on a network file system). Then the broker goes on, and tries again later and at its
+next start. It also tries again a rename that failed for a passing reason.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Final
+
+from headrace.core.log.files.disk_errors import is_passing
+from headrace.ports import FileSystem, Journal
+
+DELETE_SUFFIX: Final = "-delete"
+NAME_LENGTH: Final = 150
+"""How much of a topic's name a deleted directory keeps: with all suffixes it stays below 255 bytes."""
+RETRY_INTERVAL_MS: Final = 10_000
+
+
+class Deletions:
+    """The deleted directories of one log directory."""
+
+    __slots__ = (
+        "_count",
+        "_files",
+        "_journal",
+        "_told",
+        "_unnamed",
+        "_unremoved",
+        "next_deadline_ms",
+    )
+
+    def __init__(self, files: FileSystem, journal: Journal) -> None:
+        """Delete directories in `files`; the journal gets a line for each that cannot be removed now."""
+        self._files = files
+        self._journal = journal
+        self._unnamed: dict[str, str] = {}
+        """Directories that have yet to be renamed: the name, and the new name."""
+        self._unremoved: dict[str, None] = {}
+        """Renamed directories that have yet to be removed."""
+        self._told: set[str] = set()
+        """Names of directories of which the log says that they could not be removed."""
+        self._count = 0
+        self.next_deadline_ms: int | None = None
+        """When `tick` has something to do next."""
+
+    def finish(self) -> None:
+        """Remove what an earlier life of the broker has left.
+
+        Raises:
+            OSError: The log directory cannot be read.
+        """
+        for name in self._files.list(""):
+            if name.endswith(DELETE_SUFFIX) and "." in name:
+                self._remove(name)
+
+    def delete(self, name: str, owner: str) -> bool:
+        """Delete a directory; no error if it is not there.
+
+        Args:
+            name: The directory.
+            owner: The id of its topic in hexadecimal.
+
+        Returns:
+            Whether the name is free; if not, `tick` tries again.
+
+        Raises:
+            OSError: The disk has failed.
+        """
+        doomed = f"{name[-NAME_LENGTH:]}.{owner}{DELETE_SUFFIX}"
+        if doomed in self._unremoved:
+            self._count += 1
+            doomed = f"{name[-NAME_LENGTH:]}.{owner}.{self._count}{DELETE_SUFFIX}"
+        self._unnamed[name] = doomed
+        return self._try_to_free(name)
+
+    def _try_to_free(self, name: str) -> bool:
+        try:
+            self.free(name)
+        except OSError as error:
+            if not is_passing(error):
+                raise
+            self._put_off(name, error)
+            return False
+        self._told.discard(name)
+        return True
+
+    def _remove(self, doomed: str) -> None:
+        try:
+            self._files.remove_tree(doomed)
+        except OSError as error:
+            self._unremoved[doomed] = None
+            self._put_off(doomed, error)
+        else:
+            self._unremoved.pop(doomed, None)
+            self._told.discard(doomed)
+
+    def _put_off(self, name: str, error: OSError) -> None:
+        if self.next_deadline_ms is None:
+            self.next_deadline_ms = 0
+        if name not in self._told:
+            self._told.add(name)
+            self._journal.warning(
+                "directory_not_removed",
+                directory=name,
+                reason=str(error),
+                meaning="it belongs to a deleted topic; the broker tries again, and logs this once",
+            )
+
+    def free(self, name: str) -> None:
+        """Rename the directory of a deleted log, if it still has this name: another log may need the name.
+
+        Raises:
+            OSError: That is not possible now.
+        """
+        doomed = self._unnamed.get(name)
+        if doomed is None:
+            return
+        if self._files.list(name):
+            self._files.rename(name, doomed)
+            del self._unnamed[name]
+            self._remove(doomed)
+            with contextlib.suppress(OSError):  # the next start removes what comes back
+                self._files.sync_directory("")
+        else:
+            del self._unnamed[name]
+
+    def tick(self, now_ms: int) -> None:
+        """Try again what could not be removed, when it is time to.
+
+        Raises:
+            OSError: The disk has failed.
+        """
+        if self.next_deadline_ms is None or now_ms < self.next_deadline_ms:
+            return
+        first, self.next_deadline_ms = not self.next_deadline_ms, None
+        if not first:
+            for doomed in list(self._unremoved):
+                self._remove(doomed)
+            for name in list(self._unnamed):
+                self._try_to_free(name)
+        if self._unremoved or self._unnamed:
+            self.next_deadline_ms = now_ms + RETRY_INTERVAL_MS
