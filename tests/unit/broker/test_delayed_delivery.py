@@ -10,8 +10,8 @@ import pytest
 from headrace.broker.delay import deliveries
 from headrace.broker.partition import Partition
 from headrace.core.log.log_manager import LogManager, PartitionSpec
+from headrace.core.scheduled import schedule
 from headrace.core.scheduled.division import divide
-from headrace.core.scheduled.schedule import Schedule
 from headrace.errors import ApiError, ErrorCode, StorageError
 from headrace.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -762,7 +762,7 @@ def test_while_a_schedule_is_damaged_nothing_is_deleted_and_no_retry_is_taken_fo
 
     with monkeypatch.context() as patch:
         if damaged == "mark":
-            patch.setattr(Schedule, "_last_mark", fail)
+            patch.setattr(schedule, "find_last_mark", fail)
         else:
             patch.setattr(LogManager, "open_log", open_sound)
         world.crash()

@@ -238,7 +238,7 @@ class AppendableLog(ReadableLog):
         segment = self.segments.active
         segment.expiries.index(segment.size).note(segment.size - size, segment.size, expiry)
 
-    def _mark_dirty(self) -> None:
+    def _mark_dirty(self: Self) -> None:
         self._dirty = True
         if self.on_dirty is not None:
             self.on_dirty(self)
