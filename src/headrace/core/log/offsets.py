@@ -1,4 +1,4 @@
-"""Bounds of offsets."""
+"""The largest offset, and the largest span of offsets in a segment."""
 
 from __future__ import annotations
 
@@ -7,4 +7,4 @@ from typing import Final
 MAX_OFFSET: Final = 2**63 - 1
 """The largest offset. Stands for "no offset" where the smallest of several offsets is looked for."""
 MAX_OFFSET_SPAN: Final = 2**31 - 1
-"""The largest difference between the last offset and the base offset of a segment. Kafka's indexes store it in four bytes."""
+"""The largest difference between the last offset and the base offset of a segment: Kafka stores it in four bytes."""

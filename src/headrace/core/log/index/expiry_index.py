@@ -14,7 +14,10 @@ from headrace.core.log.index.sidecar import Sidecar
 from headrace.records.expiry import NEVER, NO_RECORDS, UNKNOWN, Expiry
 
 EXPIRY_INDEX: Final = Sidecar(".ttlindex", b"HRTL", 1, header_fields=2, columns=3)
-"""Header: base offset, end of what the index describes in bytes. Columns: positions, earliest and latest expiry of blocks."""
+"""Header: base offset, end in bytes of what the index describes.
+
+Columns: positions, earliest and latest expiry times of blocks.
+"""
 BLOCK_BYTES: Final = 32 << 10
 """From where on a batch begins a new block."""
 

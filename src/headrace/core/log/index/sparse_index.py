@@ -18,7 +18,10 @@ from headrace.core.log.index.sidecar import Sidecar
 from headrace.types import NO_TIMESTAMP
 
 SPARSE_INDEX: Final = Sidecar(".index", b"HRIX", 2, header_fields=5, columns=3)
-"""Header: segment size, base offset, end offset, first timestamp, newest marker. Columns: offsets, positions, timestamps."""
+"""Header: segment size, base offset, end offset, first timestamp, newest marker.
+
+Columns: offsets, positions, timestamps.
+"""
 
 
 class SparseIndex:

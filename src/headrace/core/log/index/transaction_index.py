@@ -14,8 +14,10 @@ from headrace.core.log.index.sidecar import Sidecar
 TRANSACTION_INDEX: Final = Sidecar(
     ".txnindex", b"HRTX", 1, header_fields=2, columns=1, entry_numbers=4, byte_order=">"
 )
-"""Header: base offset, end offset. Entries, in Kafka's order: producer id, first offset, offset of the marker, last stable
-offset."""
+"""Header: base offset, end offset.
+
+Fields of an entry, in Kafka's order: producer id, first offset, offset of the marker, last stable offset.
+"""
 
 
 class AbortedContent(NamedTuple):

@@ -82,7 +82,7 @@ class ReadableLog:
 
     @property
     def last_stable_offset(self) -> int:
-        """The end of what `read_committed` consumers may read: the first undecided transaction, or the high watermark."""
+        """The end of what `read_committed` consumers read: the first undecided transaction, or the high watermark."""
         return min(self.producers.transactions.first_unstable_offset, self.high_watermark)
 
     @property

@@ -75,7 +75,7 @@ class SegmentExpiries:
             self.unload(size)
 
     def write(self) -> None:
-        """Write the file if the index is in memory and describes something. The write may fail, or the file get lost."""
+        """Write the file if the index is in memory and describes something. The file may get lost."""
         if self._index is not None and self._index.end:
             write_cache(self._files, self._path, self._index.encode(self._base_offset))
 
