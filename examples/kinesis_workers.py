@@ -24,7 +24,7 @@ def worker(name: str, aws: FakeAws) -> headrace.App:
     )
 
     @app.worker(kinesis("orders", aws=settings, lease_duration_ms=3_000, poll_ms=200), name=name)
-    async def bill(order: str, context: headrace.workers.context.Context) -> None:
+    async def bill(order: str, context: headrace.Context) -> None:
         handled.append(order)
         if len(handled) % 50 == 0:
             print(f"{name} handles {order} of {context.shard}, epoch {context.epoch}")

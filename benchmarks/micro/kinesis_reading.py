@@ -17,10 +17,10 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from headrace.core.lease.checkpoint import TRIM_HORIZON
+from headrace.kinesis.aggregation.decoding import taken_apart
+from headrace.kinesis.aggregation.encoding import Aggregate
 from headrace.kinesis.client.get_records import get_records, prepare
 from headrace.kinesis.client.settings import AwsClient, AwsSettings, open_client
-from headrace.kinesis.producing.aggregation import Aggregate
-from headrace.kinesis.reading.aggregation import taken_apart
 from headrace.kinesis.reading.reader import ShardReader
 
 ROUNDS = 12

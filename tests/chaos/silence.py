@@ -145,16 +145,16 @@ def make_app(target: str, member: str, protocol: str, notes: Notes) -> headrace.
 
 
 def _handler(kind: str, member: str, notes: Notes) -> Callable[..., Any]:
-    async def handle(value: bytes, context: headrace.workers.context.Context) -> bytes:
+    async def handle(value: bytes, context: headrace.Context) -> bytes:
         with notes.handling(kind, context.partition, member, context.epoch, [value]):
             await asyncio.sleep(HANDLING_S)
         return value
 
-    async def handle_batch(values: list[bytes], context: headrace.workers.context.Context) -> None:
+    async def handle_batch(values: list[bytes], context: headrace.Context) -> None:
         with notes.handling(kind, context.partition, member, context.epoch, list(values)):
             await asyncio.sleep(HANDLING_S * len(values))
 
-    def handle_in_thread(value: bytes, context: headrace.workers.context.Context) -> None:
+    def handle_in_thread(value: bytes, context: headrace.Context) -> None:
         with notes.handling(kind, context.partition, member, context.epoch, [value]):
             time.sleep(HANDLING_S)
 

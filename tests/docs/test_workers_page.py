@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from headrace.workers import letters
+from headrace.dead_letters import letter_headers
 from headrace.workers.counters import Counters
 
 ROOT = Path(__file__).parents[2]
@@ -31,15 +31,15 @@ def test_the_programs_of_the_page_run() -> None:
 def test_every_counter_and_header_is_on_the_page() -> None:
     for name in [
         *Counters().as_dict(),
-        letters.ERROR_TYPE,
-        letters.ERROR_MESSAGE,
-        letters.ATTEMPTS,
-        letters.TRACEBACK,
-        letters.LEFT_OUT,
+        letter_headers.ERROR_TYPE,
+        letter_headers.ERROR_MESSAGE,
+        letter_headers.ATTEMPTS,
+        letter_headers.TRACEBACK,
+        letter_headers.LEFT_OUT,
     ]:
         assert f"`{name}`" in PAGE
-    assert f"`{letters.GROUP}`" in PAGE
-    assert f"`{letters.LETTER}topic`" in PAGE
+    assert f"`{letter_headers.GROUP}`" in PAGE
+    assert f"`{letter_headers.LETTER}topic`" in PAGE
 
 
 def test_the_example_shows_each_step() -> None:

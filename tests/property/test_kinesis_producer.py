@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 
 from headrace.core.lease.lease import HashRange
 from headrace.errors import KinesisError
-from headrace.kinesis.producing.aggregation import MAGIC, Aggregate
+from headrace.kinesis.aggregation.decoding import taken_apart
+from headrace.kinesis.aggregation.encoding import MAGIC, Aggregate
+from headrace.kinesis.hash_keys import HASH_KEYS
 from headrace.kinesis.producing.core import THROTTLED, Outcome, Request, StreamCore
 from headrace.kinesis.producing.lanes import Parcel, Result
 from headrace.kinesis.producing.records import Outgoing, outgoing
 from headrace.kinesis.producing.settings import ProducerSettings
-from headrace.kinesis.producing.shards import HASH_KEYS, ShardMap
-from headrace.kinesis.reading.aggregation import taken_apart
+from headrace.kinesis.producing.shards import ShardMap
 
 TIMEOUTS_MS = (200, 5_000)
 

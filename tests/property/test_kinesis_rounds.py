@@ -14,7 +14,7 @@ from headrace.core.lease.checkpoint import TRIM_HORIZON, Checkpoint
 from headrace.kinesis.reading.reader import Fetched
 from headrace.kinesis.reading.records import KinesisRecord
 from headrace.spark.kinesis.offsets import End, parse_end
-from headrace.spark.kinesis.reading import Bounds, Part
+from headrace.spark.kinesis.reading import Bounds, ShardPart
 
 SEEDS = 100
 SHARD = "shardId-000000000000"
@@ -96,7 +96,7 @@ async def read(world: World, number: int, start: Checkpoint, bounds: Bounds) -> 
     async def agree(end: End) -> str:
         return await world.record_once(str(number), end.to_text())
 
-    part = Part(SHARD, start, bounds, clock=lambda: world.now_ms)
+    part = ShardPart(SHARD, start, bounds, clock=lambda: world.now_ms)
     reader: Any = Reader(world, start)  # what a part uses of one
     return rows(await part.read(reader, agree, fail_on_data_loss=True))
 

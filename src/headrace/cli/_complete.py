@@ -37,7 +37,7 @@ def complete_topics(ctx: click.Context, param: click.Parameter, incomplete: str)
 
 def complete_letters(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Return names of topics that have dead letters."""
-    from headrace.workers.letters import DEAD_LETTER_PREFIX
+    from headrace.dead_letters.letter_headers import DEAD_LETTER_PREFIX
 
     def ask(admin: Admin) -> Iterable[str]:
         found = [name for name in admin.topics() if name.startswith(DEAD_LETTER_PREFIX)]

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace.cli._progress import Progress
 from headrace.clients.flows.offsets import OffsetAndMetadata
 from headrace.clients.producer.blocking import Producer
+from headrace.dead_letters import letter_headers
 from headrace.records.decoding import MAX_HEADERS
 from headrace.types import TopicPartition
-from headrace.workers import letters
 from headrace.workers.outlet import LARGEST_RECORD_BYTES
 
 if TYPE_CHECKING:
@@ -63,8 +63,8 @@ class Targets:
         self._to = to
         self._sources = frozenset(sources)
         allowed = {*sources, *existing}
-        if not allowed and topic.startswith(letters.DEAD_LETTER_PREFIX):
-            allowed = {topic.removeprefix(letters.DEAD_LETTER_PREFIX)}
+        if not allowed and topic.startswith(letter_headers.DEAD_LETTER_PREFIX):
+            allowed = {topic.removeprefix(letter_headers.DEAD_LETTER_PREFIX)}
         self._allowed = allowed - {topic}
 
     def wants(self, record: ConsumerRecord) -> bool:
@@ -148,22 +148,22 @@ class Redrive:
             return
         else:
             if not self._options["dry_run"]:
-                headers = letters.redrive_headers(record)
+                headers = letter_headers.redrive_headers(record)
                 self._producer.send(target, record.value, key=record.key, headers=headers)
             self._sent += 1
         self._done[name] = record.offset + 1
 
     def _is_passed_over(self, record: ConsumerRecord) -> bool:
         wanted = self._options["error_type"]
-        named = letters.header_text(
-            letters.ERROR_TYPE, letters.header(record, letters.ERROR_TYPE)
+        named = letter_headers.header_text(
+            letter_headers.ERROR_TYPE, letter_headers.header(record, letter_headers.ERROR_TYPE)
         )  # what `show` shows
         # A letter without its value is no record to send back; its headers say where the whole record is.
         return (
-            letters.header(record, letters.LEFT_OUT) is not None
+            letter_headers.header(record, letter_headers.LEFT_OUT) is not None
             or (wanted is not None and named != wanted)
             or not self._targets.wants(record)
-            or letters.redrives(record) >= self._options["max_redrives"]
+            or letter_headers.redrives(record) >= self._options["max_redrives"]
             # What is sent back has headers of its own; no worker writes a letter with so many.
             or len(record.headers) > MAX_HEADERS - 2
         )
@@ -172,7 +172,7 @@ class Redrive:
         """Note a letter that may go nowhere. Where no letter behind it is sent, the next redrive begins with it."""
         self._homeless += 1
         if len(self._left) < MAX_LEFT:
-            named = letters.named_place(record, letters.LETTER)
+            named = letter_headers.named_origin(record, letter_headers.LETTER)
             name = None if named is None else named.topic[:MAX_NAME]
             place = {"partition": record.partition, "offset": record.offset}
             self._left.append({**place, "names": name})
@@ -195,7 +195,7 @@ class Redrive:
 
 def _source(record: ConsumerRecord) -> str | None:
     """Return the topic that a letter says it comes from; None where it names none, as one of a stream."""
-    place = letters.named_place(record, letters.LETTER)
-    if place is None or letters.header(record, letters.SHARD) is not None:
+    place = letter_headers.named_origin(record, letter_headers.LETTER)
+    if place is None or letter_headers.header(record, letter_headers.SHARD) is not None:
         return None
     return place.topic

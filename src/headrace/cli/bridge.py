@@ -16,7 +16,7 @@ from headrace.cli._output import INTERRUPTED, print_json, say
 if TYPE_CHECKING:
     from headrace.core.lease.checkpoint import Checkpoint
     from headrace.kinesis.bridge.names import StreamPlace
-    from headrace.kinesis.bridge.shard_copy import Progress
+    from headrace.kinesis.bridge.shard_copy import CopyProgress
 
 EXAMPLES: Final = preformatted(
     """Examples:   headrace bridge 'kinesis://orders?region=eu-central-1' orders
@@ -29,7 +29,7 @@ _LEASES: Final = "dynamodb://TABLE or sqlite:///FILE"
 
 
 class _Bridge(Protocol):
-    progress: Progress
+    progress: CopyProgress
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Copy until it is told to stop."""
@@ -212,13 +212,13 @@ async def _run(copying: _Bridge, *, as_json: bool, progress_s: float) -> None:
             _print(copying.progress, as_json=as_json)
 
 
-async def _tell(progress: Progress, *, as_json: bool, every_s: float) -> None:
+async def _tell(progress: CopyProgress, *, as_json: bool, every_s: float) -> None:
     while True:
         await asyncio.sleep(every_s)
         _print(progress, as_json=as_json)
 
 
-def _print(progress: Progress, *, as_json: bool) -> None:
+def _print(progress: CopyProgress, *, as_json: bool) -> None:
     known = [behind for behind in progress.behind_ms.values() if behind is not None]
     behind_ms = max(known, default=None)
     if as_json:

@@ -44,7 +44,7 @@ def _topic_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @client_options
 def list_letters(bootstrap: str, properties: dict[str, Any], *, as_json: bool) -> None:
     """List the topics whose names begin with dlq., how many records they have, and the last error of each."""
-    from headrace.workers.letters import DEAD_LETTER_PREFIX
+    from headrace.dead_letters.letter_headers import DEAD_LETTER_PREFIX
 
     rows = []
     with _admin(bootstrap, properties) as admin, _consumer(bootstrap, properties) as consumer:
@@ -222,7 +222,7 @@ def _of_homeless(topic: str, count: int, left: list[dict[str, Any]]) -> str:
 
 
 def _letters_of(options: dict[str, Any]) -> str:
-    from headrace.workers.letters import DEAD_LETTER_PREFIX
+    from headrace.dead_letters.letter_headers import DEAD_LETTER_PREFIX
 
     topic: str = options["topic"]
     if options["named"] or topic.startswith(DEAD_LETTER_PREFIX):
@@ -246,20 +246,20 @@ def _last(consumer: Any, topic: str, start: dict[TopicPartition, int]) -> Consum
 
 def _describe(record: ConsumerRecord) -> dict[str, Any]:
     """Return what a letter says, for people and for programs."""
-    from headrace.workers import letters
+    from headrace.dead_letters import letter_headers
 
-    place = letters.named_place(record, letters.LETTER)
-    headers = {name: letters.header_text(name, value) for name, value in record.headers}
+    place = letter_headers.named_origin(record, letter_headers.LETTER)
+    headers = {name: letter_headers.header_text(name, value) for name, value in record.headers}
     return {
         "partition": record.partition,
         "offset": record.offset,
         "timestamp_ms": record.timestamp_ms,
         "from": None if place is None else f"{place.topic}-{place.partition}@{place.offset}",
-        "error_type": headers.get(letters.ERROR_TYPE),
-        "error": headers.get(letters.ERROR_MESSAGE),
-        "attempts": _number(headers.get(letters.ATTEMPTS)),
-        "group": headers.get(letters.GROUP),
-        "redrives": letters.redrives(record),
+        "error_type": headers.get(letter_headers.ERROR_TYPE),
+        "error": headers.get(letter_headers.ERROR_MESSAGE),
+        "attempts": _number(headers.get(letter_headers.ATTEMPTS)),
+        "group": headers.get(letter_headers.GROUP),
+        "redrives": letter_headers.redrives(record),
         "key": _text(record.key),
         "value": _text(record.value),
         "headers": headers,

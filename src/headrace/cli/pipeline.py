@@ -21,7 +21,7 @@ from headrace.cli._output import fail, guarded, print_json, print_table, say
 from headrace.cli._types import DurationType
 
 if TYPE_CHECKING:
-    from headrace.pipelines.plan import Connection, Plan
+    from headrace.pipelines.plan import DefaultCluster, Plan
     from headrace.pipelines.session import Sessions
     from headrace.pipelines.state import StateDirectory, Status
 
@@ -147,7 +147,7 @@ def run(*, as_json: bool, **options: Any) -> None:
     ever later, unless that cannot help. Exit codes: 0 stopped or done, 1 a pipeline failed, 2 nothing was started.
     """
     from headrace.cli._pipeline_output import reporter
-    from headrace.pipelines.backoff import Backoff
+    from headrace.pipelines.backoff import RestartBackoff
     from headrace.pipelines.isolated import (
         IsolatedRunner,
         end_with_parent,
@@ -156,7 +156,7 @@ def run(*, as_json: bool, **options: Any) -> None:
     from headrace.pipelines.topics import create_topics
 
     shown = reporter(as_json=as_json, interval_s=options["interval"])
-    state, backoff = _state(options), Backoff(attempts=options["restarts"])
+    state, backoff = _state(options), RestartBackoff(attempts=options["restarts"])
     with Signals().caught() as signals:
         if options["with_parent"]:
             end_with_parent()
@@ -325,11 +325,11 @@ def _plans(options: dict[str, Any], sessions: Sessions | None = None) -> list[Pl
     return plan_all(chosen, connection, options["checkpoints"], options["trigger"], sessions)
 
 
-def _connection(options: dict[str, Any]) -> Connection:
-    from headrace.pipelines.plan import Connection
+def _connection(options: dict[str, Any]) -> DefaultCluster:
+    from headrace.pipelines.plan import DefaultCluster
 
     properties = dict(options["properties"])
-    return Connection(properties.pop("bootstrap.servers", options["bootstrap"]), properties)
+    return DefaultCluster(properties.pop("bootstrap.servers", options["bootstrap"]), properties)
 
 
 def _sessions(options: dict[str, Any], state: StateDirectory) -> Sessions:

@@ -87,7 +87,7 @@ class Delivery:
 
     __slots__ = ("_fate", "_thread")
 
-    def __init__(self, fate: aio_delivery.Delivery, thread: _LoopThread) -> None:
+    def __init__(self, fate: aio_delivery.RecordDelivery, thread: _LoopThread) -> None:
         self._fate = fate
         self._thread = thread
 

@@ -15,9 +15,9 @@ from headrace.kinesis.client.streams import stream_name
 from headrace.kinesis.given import GivenClients, ShardLog
 from headrace.kinesis.group.owners import process_owner
 from headrace.kinesis.messages import Message, bound, message_of, place_of
-from headrace.kinesis.records import StreamRecord
 from headrace.kinesis.stream import LATEST
 from headrace.kinesis.stream import kinesis as streams_of
+from headrace.stream_record import StreamRecord
 from headrace.types import TopicPartition
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import ConfigError
 from headrace.kinesis.client.settings import AwsSettings
-from headrace.kinesis.records import shard_name
+from headrace.stream_record import shard_name
 from headrace.types import TopicPartition
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, Self
 
 from headrace.errors import ConfigError
-from headrace.kinesis.records import StreamRecord, offset_of, partition_of
+from headrace.stream_record import StreamRecord, offset_of, partition_of
 from headrace.types import TopicPartition
 
 _ID: Final = re.compile(r"([^:]*[0-9]):([0-9]{1,128})(?::([0-9]{1,9}))?", re.ASCII)

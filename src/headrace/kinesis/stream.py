@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,7 +11,8 @@ from headrace.core.lease.checkpoint import TRIM_HORIZON, Checkpoint, at_timestam
 from headrace.core.lease.settings import LeaseSettings
 from headrace.errors import ConfigError
 from headrace.kinesis.client.settings import AwsClient, AwsSettings
-from headrace.kinesis.group.owners import check_owner, process_owner
+from headrace.kinesis.group.owners import process_owner
+from headrace.kinesis.group.settings import StreamGroupSettings
 from headrace.kinesis.reading.settings import ReadSettings
 
 if TYPE_CHECKING:
@@ -28,29 +29,8 @@ _AFTER: Final = "AFTER:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Streams:
-    """Streams that a group reads, and how; made by `kinesis`."""
-
-    names: tuple[str, ...]
-    """Names or ARNs."""
-    aws: AwsSettings
-    start: Checkpoint | None
-    """Where a group begins that has not read before; None is at the end, as of when it first looks. A sequence number
-    is of one shard, and all others are read from their beginning."""
-    leases: str | LeaseStore
-    lease: LeaseSettings
-    reading: ReadSettings = field(default_factory=ReadSettings)
-    fan_out: bool | str = False
-    owner: str | None = None
-    """What leases show for this process; None is the program with host and process id."""
-
-    def __post_init__(self) -> None:
-        if not self.names or not all(self.names):
-            raise ConfigError('kinesis() needs the name or the ARN of a stream: kinesis("orders")')
-        if len(set(self.names)) < len(self.names):
-            raise ConfigError(f"kinesis({', '.join(map(repr, self.names))}) names a stream twice")
-        if self.owner is not None:
-            check_owner(self.owner)
+class Streams(StreamGroupSettings):
+    """Streams that a worker reads in place of topics. `kinesis` returns them."""
 
     def check(self, *, delivery: str, dead_letter: bool | str) -> None:
         """Refuse what streams do not have.

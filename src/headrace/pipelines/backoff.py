@@ -24,7 +24,7 @@ FINAL: Final = (
     "SyntaxError",
 )
 """Names in a failure of which repetition changes nothing. Everything else may be a broker that is away, a full disk, a
-worker that was killed; `Backoff.attempts` ends what only looks like that."""
+worker that was killed; `RestartBackoff.attempts` ends what only looks like that."""
 _NAMES: Final = re.compile(rf"(?<![A-Za-z0-9_])(?:{'|'.join(FINAL)})(?![A-Za-z0-9_])")
 
 
@@ -34,7 +34,7 @@ def is_final(failure: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Backoff:
+class RestartBackoff:
     """How long to wait before a restart: twice as long each time, up to a bound; and how often in a row."""
 
     first_s: float = 1.0

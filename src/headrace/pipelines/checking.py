@@ -20,7 +20,7 @@ from headrace.pipelines.options import (
     source_options_of,
 )
 from headrace.pipelines.plan import (
-    Connection,
+    DefaultCluster,
     Plan,
     PlanError,
     Problem,
@@ -44,7 +44,7 @@ _INTERVAL: Final = re.compile(
 
 def check(
     pipelines: Sequence[Pipeline],
-    connection: Connection,
+    connection: DefaultCluster,
     checkpoints: str | None = None,
     trigger: str | None = None,
 ) -> list[Plan]:
@@ -82,7 +82,7 @@ class Looked:
 
 def look(
     pipelines: Sequence[Pipeline],
-    connection: Connection,
+    connection: DefaultCluster,
     checkpoints: str | None = None,
     trigger: str | None = None,
 ) -> Looked:
@@ -145,7 +145,7 @@ def _together(pipelines: Sequence[Pipeline], root: str | None) -> Iterator[Probl
                 yield Problem(pipeline, f"{other.where} has the {what} {of(pipeline)}, too")
 
 
-def _problems(pipeline: Pipeline, connection: Connection) -> Iterator[str]:
+def _problems(pipeline: Pipeline, connection: DefaultCluster) -> Iterator[str]:
     if NAME.fullmatch(pipeline.name) is None:
         yield f"the name {pipeline.name!r} must be letters, digits, dots, dashes and underscores"
     if pipeline.output_mode not in MODES:
@@ -157,7 +157,7 @@ def _problems(pipeline: Pipeline, connection: Connection) -> Iterator[str]:
     yield from _sink_problems(pipeline, connection)
 
 
-def _source_problems(pipeline: Pipeline, connection: Connection) -> Iterator[str]:
+def _source_problems(pipeline: Pipeline, connection: DefaultCluster) -> Iterator[str]:
     parameters = _parameters(pipeline)
     if isinstance(pipeline.source, Mapping):
         if set(parameters) != set(pipeline.source):
@@ -183,7 +183,7 @@ def _source_problems(pipeline: Pipeline, connection: Connection) -> Iterator[str
             yield f"source {parameter}: {problem}"
 
 
-def _topic_source(topic: Topic, group: str, connection: Connection) -> Iterator[str]:
+def _topic_source(topic: Topic, group: str, connection: DefaultCluster) -> Iterator[str]:
     yield from _topic(topic)
     unknown = [name for name in topic.include if name not in TOPIC_COLUMNS]
     if unknown:
@@ -230,7 +230,7 @@ def _table_source(table: Table) -> Iterator[str]:
         yield f"a source of {table.format} files needs schema="
 
 
-def _sink_problems(pipeline: Pipeline, connection: Connection) -> Iterator[str]:
+def _sink_problems(pipeline: Pipeline, connection: DefaultCluster) -> Iterator[str]:
     found: Iterator[str] = iter(())
     if isinstance(pipeline.sink, Topic):
         mode = pipeline.output_mode
@@ -244,7 +244,7 @@ def _sink_problems(pipeline: Pipeline, connection: Connection) -> Iterator[str]:
 
 
 def _topic_sink(
-    topic: Topic, mode: str, connection: Connection, *, streaming: bool
+    topic: Topic, mode: str, connection: DefaultCluster, *, streaming: bool
 ) -> Iterator[str]:
     yield from _topic(topic)
     if topic.format not in WRITTEN_FORMATS:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from headrace.pipelines.backoff import Backoff
+from headrace.pipelines.backoff import RestartBackoff
 from headrace.pipelines.running import Reporter, Signals
 from headrace.pipelines.state import StateDirectory, Status
 
@@ -43,7 +43,7 @@ class Child:
 
     name: str
     spawn: Spawn
-    backoff: Backoff = field(default_factory=Backoff)
+    backoff: RestartBackoff = field(default_factory=RestartBackoff)
     clock: Callable[[], float] = time.monotonic
     code: int | None = field(default=None, init=False)
     _process: subprocess.Popen[Any] | None = field(default=None, init=False)
@@ -113,7 +113,7 @@ class IsolatedRunner:
     reporter: Reporter
     signals: Signals
     tell: Callable[[str], None]
-    backoff: Backoff = field(default_factory=Backoff)
+    backoff: RestartBackoff = field(default_factory=RestartBackoff)
     since_ms: int = field(default_factory=lambda: int(time.time() * 1000))
 
     def run(self, names: Sequence[str]) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from headrace.pipelines.declaration import Topic
-from headrace.pipelines.plan import Connection
+from headrace.pipelines.plan import DefaultCluster
 from headrace.spark.options.reader import BOOTSTRAP
 from headrace.spark.options.selection import SELECTION_OPTIONS
 from headrace.spark.options.sink import SINK_OPTIONS
@@ -33,7 +33,7 @@ def is_elsewhere(topic: Topic) -> bool:
     return any(name.lower() == BOOTSTRAP for name in topic.options)
 
 
-def source_options_of(topic: Topic, group: str, connection: Connection) -> dict[str, str]:
+def source_options_of(topic: Topic, group: str, connection: DefaultCluster) -> dict[str, str]:
     """Return the options of a read."""
     given = _without(topic.options, _OF_WRITES - _OF_READS)
     options = {
@@ -51,14 +51,14 @@ def source_options_of(topic: Topic, group: str, connection: Connection) -> dict[
     return connection.options({**options, **given})
 
 
-def sink_options_of(topic: Topic, connection: Connection) -> dict[str, str]:
+def sink_options_of(topic: Topic, connection: DefaultCluster) -> dict[str, str]:
     """Return the options of a write."""
     given = _without(topic.options, _OF_READS - _OF_WRITES)
     return connection.options({"topic": topic.name, **given})
 
 
 def batch_sink_options_of(
-    topic: Topic, connection: Connection, app_id: str, batch_id: int
+    topic: Topic, connection: DefaultCluster, app_id: str, batch_id: int
 ) -> dict[str, str]:
     """Return the options by which a batch is written once, unless at least once is enough."""
     options = sink_options_of(topic, connection)

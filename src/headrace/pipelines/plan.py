@@ -53,7 +53,7 @@ class Trigger:
 
 
 @dataclass(frozen=True)
-class Connection:
+class DefaultCluster:
     """The cluster of all topics that name no other."""
 
     bootstrap: str
@@ -78,7 +78,7 @@ class Plan:
     """
 
     pipeline: Pipeline
-    connection: Connection
+    connection: DefaultCluster
     sources: Mapping[str, Source]
     trigger: Trigger
     checkpoint: str

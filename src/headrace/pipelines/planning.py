@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from headrace.errors import ConfigError, HeadraceError
 from headrace.pipelines.checking import look
 from headrace.pipelines.declaration import Pipeline
-from headrace.pipelines.plan import Connection, Plan, PlanError, Problem
+from headrace.pipelines.plan import DefaultCluster, Plan, PlanError, Problem
 from headrace.pipelines.topics import look_at_topics
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def plan_all(
     pipelines: Sequence[Pipeline],
-    connection: Connection,
+    connection: DefaultCluster,
     checkpoints: str | None = None,
     trigger: str | None = None,
     sessions: Sessions | None = None,

@@ -16,7 +16,7 @@ STEPS: Final = 100
 
 
 @dataclass(frozen=True)
-class Progress:
+class BatchProgress:
     """A batch of a pipeline.
 
     Attributes:
@@ -72,7 +72,7 @@ def _beyond(ends: Ends, read: Ends) -> bool:
     return any(end > read.get(partition, 0) for partition, end in ends.items())
 
 
-def read_progress(report: Mapping[str, Any], clock: LagClock) -> Progress:
+def read_progress(report: Mapping[str, Any], clock: LagClock) -> BatchProgress:
     """Return the numbers of a `StreamingQueryProgress`, given as what its JSON says."""
     at_ms = int(datetime.fromisoformat(report["timestamp"]).timestamp() * 1000)
     duration_ms = int(report.get("batchDuration") or 0)
@@ -85,7 +85,7 @@ def read_progress(report: Mapping[str, Any], clock: LagClock) -> Progress:
         ends.update(latest or done)
     states = report.get("stateOperators", ())
     watermark = report.get("eventTime", {}).get("watermark")
-    return Progress(
+    return BatchProgress(
         batch_id=int(report["batchId"]),
         at_ms=at_ms,
         input_rows=int(report.get("numInputRows") or 0),

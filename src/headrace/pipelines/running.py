@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from headrace.errors import ConfigError
 from headrace.pipelines import fitting, frames
-from headrace.pipelines.backoff import Backoff, summary
+from headrace.pipelines.backoff import RestartBackoff, summary
 from headrace.pipelines.plan import Plan, PlanError, Problem
 from headrace.pipelines.session import Sessions
 from headrace.pipelines.state import StateDirectory, Status
@@ -61,7 +61,7 @@ class Runner:
     state: StateDirectory
     reporter: Reporter
     signals: Signals
-    backoff: Backoff = field(default_factory=Backoff)
+    backoff: RestartBackoff = field(default_factory=RestartBackoff)
     drain_s: float = DRAIN_S
 
     def run(self, plans: Sequence[Plan]) -> bool:

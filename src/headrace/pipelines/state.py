@@ -66,7 +66,7 @@ class StateDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def claim(self, name: str) -> Claim:
+    def claim(self, name: str) -> StatusClaim:
         """Take the name for this process.
 
         Raises:
@@ -81,7 +81,7 @@ class StateDirectory:
                 f"pipeline {name} is running{pid}: `headrace pipeline stop {name}` stops it"
             )
         self._file(name, "stop").unlink(missing_ok=True)
-        return Claim(self, name, lock)
+        return StatusClaim(self, name, lock)
 
     def log_path(self, name: str) -> Path:
         """Return a file for what Spark's processes print.
@@ -163,7 +163,7 @@ def _lock(file: IO[str]) -> bool:
     return False
 
 
-class Claim:
+class StatusClaim:
     """A name that this process holds; only it writes the status."""
 
     def __init__(self, directory: StateDirectory, name: str, lock: IO[str]) -> None:

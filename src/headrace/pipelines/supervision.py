@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Protocol
 
-from headrace.pipelines.backoff import Backoff, is_final, summary
+from headrace.pipelines.backoff import RestartBackoff, is_final, summary
 from headrace.pipelines.plan import Plan
 from headrace.pipelines.progress import LagClock, read_progress
-from headrace.pipelines.state import Claim, State, Status
+from headrace.pipelines.state import State, Status, StatusClaim
 
 DRAIN_S: Final = 60.0
 """How long a stop waits for the batch under way."""
@@ -58,9 +58,9 @@ class Supervised:
 
     plan: Plan
     start: Callable[[Plan], Query]
-    claim: Claim
+    claim: StatusClaim
     watch: Watcher
-    backoff: Backoff = field(default_factory=Backoff)
+    backoff: RestartBackoff = field(default_factory=RestartBackoff)
     clock: Callable[[], float] = time.time
     drain_s: float = DRAIN_S
     status: Status = field(init=False)

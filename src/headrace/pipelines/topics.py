@@ -10,7 +10,7 @@ from headrace.clients.blocking import BlockingClient, NewTopic
 from headrace.errors import ApiError, ErrorCode, HeadraceError
 from headrace.pipelines.declaration import Topic
 from headrace.pipelines.options import is_elsewhere, selects
-from headrace.pipelines.plan import Connection, Plan, PlanError, Problem
+from headrace.pipelines.plan import DefaultCluster, Plan, PlanError, Problem
 
 DLQ: Final = "dlq:"
 _ABSENT: Final = frozenset(
@@ -18,7 +18,7 @@ _ABSENT: Final = frozenset(
 )
 
 
-def check_topics(plans: Sequence[Plan], connection: Connection) -> list[Plan]:
+def check_topics(plans: Sequence[Plan], connection: DefaultCluster) -> list[Plan]:
     """Return the plans with the topics that they create.
 
     A topic that names a cluster of its own in its options is left to Spark.
@@ -34,7 +34,7 @@ def check_topics(plans: Sequence[Plan], connection: Connection) -> list[Plan]:
 
 
 def look_at_topics(
-    plans: Sequence[Plan], connection: Connection
+    plans: Sequence[Plan], connection: DefaultCluster
 ) -> tuple[list[Plan], list[Problem]]:
     """Return the plans with the topics that they create, and topics that are missing and that nobody creates.
 
@@ -58,7 +58,7 @@ def look_at_topics(
     return found, problems
 
 
-def create_topics(plans: Sequence[Plan], connection: Connection) -> None:
+def create_topics(plans: Sequence[Plan], connection: DefaultCluster) -> None:
     """Create what plans found missing.
 
     Raises:
@@ -119,7 +119,7 @@ def _existing(client: BlockingClient, names: set[str]) -> set[str]:
     return {name for name, topic in found.items() if topic.error not in _ABSENT}
 
 
-def _client(connection: Connection) -> BlockingClient:
+def _client(connection: DefaultCluster) -> BlockingClient:
     properties: dict[str, Any] = dict(connection.properties)
     client = BlockingClient(connection.bootstrap, **properties)
     try:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
-import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields, replace
@@ -23,13 +21,13 @@ from headrace.clients.config import ClientConfig, ConsumerConfig, parse_config
 from headrace.clients.flows.leader_epochs import epoch_ends
 from headrace.errors import ApiError, ConfigError, ErrorCode, TransportError
 from headrace.records.batch import HEADER_SIZE, BatchHeader
+from headrace.spark.client_cache import ClientCache
 from headrace.spark.options.reader import ClientOptions
 from headrace.spark.source.offsets import LogEnd, TopicDescription
 from headrace.types import Buffer, TopicPartition
 
 FETCH_BYTES: Final = 32 << 20
 """Default of `kafka.max.partition.fetch.bytes` here: the most that is ever asked for of one partition."""
-MAX_CLIENTS: Final = 16
 SAMPLE_BYTES: Final = 64 << 10
 """What is fetched of a partition to learn how large its records are."""
 UNKNOWN_BYTES: Final = 1024
@@ -134,7 +132,7 @@ class ClusterClient:
             READ_COMMITTED if self._config.isolation_level == "read_committed" else READ_UNCOMMITTED
         )
         self._sizes: dict[TopicPartition, float] = {}
-        self._client = BlockingClient(options.bootstrap, **_common(self._config))
+        self._client = BlockingClient(options.bootstrap, **common_properties(self._config))
         self._is_reached = False
 
     def reach(self) -> None:
@@ -285,11 +283,11 @@ def client_properties(options: ClientOptions) -> dict[str, Any]:
     Raises:
         ConfigError: As for `consumer_config`.
     """
-    return _common(consumer_config(options))
+    return common_properties(consumer_config(options))
 
 
-def _common(config: ConsumerConfig) -> dict[str, Any]:
-    """Return what of a consumer's configuration every client has, and was given."""
+def common_properties(config: ClientConfig) -> dict[str, Any]:
+    """Return the settings of a configuration that every kind of client has and that differ from their defaults."""
     given = {field.name: getattr(config, field.name) for field in fields(ClientConfig)}
     defaults = {field.name: field.default for field in fields(ClientConfig)}
     return {
@@ -299,27 +297,10 @@ def _common(config: ConsumerConfig) -> dict[str, Any]:
     }
 
 
-_clients: dict[tuple[int, ClientOptions], ClusterClient] = {}
-
-
-@atexit.register
-def _close_clients() -> None:
-    """Close this process's clients at its end; those of the process that it was forked from are not its own."""
-    for (process, _), client in _clients.items():
-        if process == os.getpid():
-            client.close()
+clients: Final = ClientCache(ClusterClient)
+"""The clients that read, one for each set of options."""
 
 
 def shared_client(options: ClientOptions) -> ClusterClient:
-    """Return this process's client for those options.
-
-    Spark's Python workers live longer than tasks and are not tied to a partition; the connections stay with the
-    process. The process id is part of the key because workers are forked: a socket must not be used by two.
-    """
-    key = (os.getpid(), options)
-    client = _clients.get(key)
-    if client is None:
-        while len(_clients) >= MAX_CLIENTS:
-            _clients.pop(next(iter(_clients))).close()
-        client = _clients[key] = ClusterClient(options)
-    return client
+    """Return this process's client for some options."""
+    return clients.get(options)

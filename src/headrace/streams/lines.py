@@ -12,7 +12,7 @@ from headrace.clients.flows.effects import Call
 OnDone = Callable[[Outcome], object]
 
 
-class Held:
+class WaitingCall:
     """A request that waits until the one before it has been handled.
 
     Attributes:
@@ -49,7 +49,7 @@ class Line:
 
     def __init__(self) -> None:
         self.session = Session(is_local=True)
-        self.held: deque[Held] = deque()
+        self.held: deque[WaitingCall] = deque()
 
 
 Lines = defaultdict[str, Line]

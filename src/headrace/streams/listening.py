@@ -55,7 +55,7 @@ _ACCEPT_TURNS: Final = 8
 """Turns of the loop within which a socket that asyncio has accepted is known to the hub, and can be closed."""
 
 
-class Listener:
+class LoopbackListener:
     """The thread that serves a world's broker to other processes."""
 
     def __init__(self, world: World, journal: Journal) -> None:
@@ -260,7 +260,7 @@ class Listener:
 class _SharedBroker:
     """The broker as the hub sees it: each call under the lock, answers in the loop's thread."""
 
-    def __init__(self, world: World, listener: Listener) -> None:
+    def __init__(self, world: World, listener: LoopbackListener) -> None:
         self.quotas = world.broker.quotas
         self._world = world
         self._listener = listener

@@ -35,13 +35,13 @@ from headrace.protocol.frame import RequestHeader
 from headrace.protocol.messages.fetch import FetchResponse
 from headrace.streams.clock import Clock, ManualClock
 from headrace.streams.given import TopicObjects
-from headrace.streams.lines import Held, Line, Lines, OnDone
+from headrace.streams.lines import Line, Lines, OnDone, WaitingCall
 from headrace.types import FileRange
 
 if TYPE_CHECKING:
     from headrace.clients.producer.partitioners import Partitioner
     from headrace.registers import Named
-    from headrace.streams.listening import Listener
+    from headrace.streams.listening import LoopbackListener
     from headrace.streams.partitioners import TopicPartitioners
 
 _PEER: Final = "the embedded broker"
@@ -85,7 +85,7 @@ class World:
         self.stirred = False
         self.sleeps_until_ms = 0
         self._address = listener
-        self.listener: Listener | None = None
+        self.listener: LoopbackListener | None = None
         """The thread that serves the broker to other processes; None while nobody listens."""
         self._listening = threading.Lock()
         """Held while `listen` or `close` is at work on the listener, which needs the other lock."""
@@ -164,7 +164,7 @@ class World:
         line = self._lines[client][call.channel]
         if not (line.session.busy or line.held):
             return self._handle(client, call, on_done)
-        held = Held(call, on_done)
+        held = WaitingCall(call, on_done)
         line.held.append(held)
         return held.give_up
 
@@ -290,7 +290,7 @@ class World:
     def listen(self, address: str = "127.0.0.1:0", *, insecure: bool = False) -> str:
         """Serve the broker over TCP too; see `Broker.listen`."""
         from headrace.server.listen import check_exposure  # noqa: PLC0415 - asyncio is slow to import
-        from headrace.streams.listening import Listener  # noqa: PLC0415 - asyncio is slow to import
+        from headrace.streams.listening import LoopbackListener  # noqa: PLC0415 - asyncio is slow to import
 
         config = self.broker.config
         wanted = parse_listener(address, parse_protocol_map(config.listener_security_protocol_map))
@@ -298,7 +298,7 @@ class World:
         with self._listening:
             self._raise_if_closed()
             if self.listener is None:
-                listener = Listener(self, self.broker.journal)
+                listener = LoopbackListener(self, self.broker.journal)
                 with self.condition:
                     self.listener = listener
                     listener.used()

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from headrace.clients.consumer.records import ConsumerRecord
 from headrace.clients.producer.delivery import RecordMetadata
+from headrace.dead_letters.letter_headers import Headers, origin_of
 from headrace.records.directives import directives
 from headrace.workers.context import Context, SyncContext
-from headrace.workers.letters import Headers, here
 
 
 class Published(NamedTuple):
@@ -58,7 +58,7 @@ class HandlerContext(SyncContext):
         self._held = _Held(epoch)
         nowhere: Any = None  # `publish` is this class's own
         held: Any = self._held
-        Context.__init__(self, records, here(records[0]), attempt, nowhere, held)
+        Context.__init__(self, records, origin_of(records[0]), attempt, nowhere, held)
         self.published: list[Published] = []
 
     def lose(self) -> None:

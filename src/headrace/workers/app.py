@@ -33,11 +33,11 @@ from headrace.workers.settings import (
     Delivery,
     Publication,
     WorkerSettings,
-    as_elsewhere,
     as_retry,
+    as_streams,
     as_topics,
 )
-from headrace.workers.source import Elsewhere
+from headrace.workers.source import StreamSelection
 from headrace.workers.status import WorkerStatus
 from headrace.workers.trial import Trial
 
@@ -131,7 +131,7 @@ class App:
 
     def worker(
         self,
-        topics: str | Sequence[str] | Elsewhere | None = None,
+        topics: str | Sequence[str] | StreamSelection | None = None,
         *,
         pattern: str | re.Pattern[str] | None = None,
         attached: bool = False,
@@ -190,12 +190,12 @@ class App:
         """Return the decorator that the arguments of `worker` make."""
         _check_keys(given["dedupe"], given["seen"])
         topics, pattern = given["topics"], given["pattern"]
-        if not isinstance(topics, Elsewhere):
+        if not isinstance(topics, StreamSelection):
             _check_properties(properties)
         settings = partial(
             WorkerSettings,
             topics=as_topics(topics),
-            elsewhere=as_elsewhere(topics, properties),
+            streams=as_streams(topics, properties),
             pattern=re.compile(pattern) if isinstance(pattern, str) else pattern,
             retry=as_retry(given["retry"], given["delivery"]),
             consumer={"client_id": self._client_id, **self._properties, **properties},
@@ -335,7 +335,7 @@ class App:
         Args:
             broker: Where; None is a fresh broker in memory.
         """
-        return Trial(self, broker, self._properties)
+        return Trial(self.service, broker, self._properties)
 
     def service(self, target: Target | None = None) -> Service:
         """Return what runs the app once.

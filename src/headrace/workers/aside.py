@@ -9,11 +9,11 @@ import math
 from typing import Final, NamedTuple
 
 from headrace.clients.consumer.records import ConsumerRecord
+from headrace.dead_letters import letter_headers
 from headrace.errors import HeadraceError, MessageTooLargeError
-from headrace.workers import letters
+from headrace.workers.origins import Origins
 from headrace.workers.outbox import Publisher
 from headrace.workers.outlet import HEADROOM_BYTES, Outlet
-from headrace.workers.places import Places
 from headrace.workers.settings import WorkerSettings
 
 LOOK_S: Final = 2.0
@@ -37,8 +37,9 @@ class Aside:
         self._settings = settings
         self._outlet = outlet
         self._letters = settings.open_letters()
-        self._places = Places(settings)
-        self._origins: dict[str, _Origin] = {}
+        self._origins = Origins(settings)
+        self._known: dict[str, _Origin] = {}
+        """By topic, the topic whose records it takes."""
         self._there: set[str] = set()
         self._looked_s: dict[str, float] = {}
         """By topic, when somebody last looked whether it is there, by the event loop's clock."""
@@ -58,7 +59,7 @@ class Aside:
             await self._letters.close()
 
     async def write_letter(
-        self, out: Publisher, topic: str, record: ConsumerRecord, headers: letters.Headers
+        self, out: Publisher, topic: str, record: ConsumerRecord, headers: letter_headers.Headers
     ) -> None:
         """Write a dead letter, and wait until it is safe. One that is too large loses what it can be read without.
 
@@ -69,7 +70,7 @@ class Aside:
             await self._letters.write(record, headers)
             return
         too_large: MessageTooLargeError | None = None
-        for letter in letters.ever_smaller(record, headers):
+        for letter in letter_headers.ever_smaller(record, headers):
             try:
                 await self._write(out, topic, _Origin(record.topic, delayed=False), letter)
             except MessageTooLargeError as error:
@@ -79,7 +80,7 @@ class Aside:
                 _log.warning(
                     "%s: the dead letter of the record at %s in %s is without its %s, which the topic does not take",
                     self._settings.name,
-                    self._places.text(record),
+                    self._origins.text(record),
                     topic,
                     letter.left_out,
                 )
@@ -88,7 +89,7 @@ class Aside:
         raise too_large
 
     async def write_retry(
-        self, out: Publisher, topic: str, record: ConsumerRecord, headers: letters.Headers
+        self, out: Publisher, topic: str, record: ConsumerRecord, headers: letter_headers.Headers
     ) -> None:
         """Write a record to the topic where it waits, and wait until it is safe there.
 
@@ -96,18 +97,18 @@ class Aside:
             MessageTooLargeError: With its headers it is too large for any topic like its own.
             HeadraceError: It was not written.
         """
-        letter = letters.Letter(record.value, record.key, headers)
+        letter = letter_headers.Letter(record.value, record.key, headers)
         await self._write(out, topic, _Origin(record.topic, delayed=True), letter)
 
     async def restore(self, topic: str) -> None:
         """Create one of these topics again, if it is not there any more; others are left alone."""
-        origin = self._origins.get(topic)
+        origin = self._known.get(topic)
         if origin is not None:
             self._there.discard(topic)
             await self._ensure(topic, origin)
 
     async def _write(
-        self, out: Publisher, topic: str, origin: _Origin, letter: letters.Letter
+        self, out: Publisher, topic: str, origin: _Origin, letter: letter_headers.Letter
     ) -> None:
         await self._ensure(topic, origin)
         writing = asyncio.ensure_future(
@@ -136,12 +137,12 @@ class Aside:
 
     async def _ensure(self, topic: str, origin: _Origin) -> None:
         """Create a topic that is not there, with the partitions and the room for records of the one they come from."""
-        self._origins[topic] = origin
+        self._known[topic] = origin
         # A producer would create it with the broker's defaults, so it is looked each time: letters are few.
         if topic in self._there and (await self._outlet.partition_counts([topic])).get(topic):
             return
         count, limit = 0, STREAM_RECORD_BYTES
-        if self._settings.elsewhere is None:
+        if self._settings.streams is None:
             count = (await self._outlet.partition_counts([origin.source]))[origin.source]
             limit = await self._outlet.max_message_bytes(origin.source)
         await self._outlet.create_topics(

@@ -31,7 +31,7 @@ async def problems_of(settings: WorkerSettings, outlet: Outlet) -> list[Headrace
     Raises:
         TransportError: No broker answers; not for a worker that reads streams, which may do without one.
     """
-    reads = {} if settings.elsewhere is not None else dict.fromkeys(settings.topics, "read")
+    reads = {} if settings.streams is not None else dict.fromkeys(settings.topics, "read")
     writes = dict.fromkeys(_destinations(settings), "write to")
     if (keys := _topic_with_keys(settings)) is not None:
         reads[keys] = "read"
@@ -48,9 +48,9 @@ async def problems_of(settings: WorkerSettings, outlet: Outlet) -> list[Headrace
                     )
                 ]
     except TransportError:
-        if settings.elsewhere is None:
+        if settings.streams is None:
             raise
-    if settings.elsewhere is None:
+    if settings.streams is None:
         problem = await _group_problem(settings, outlet)
         found += [] if problem is None else [problem]
     return found

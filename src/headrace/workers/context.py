@@ -12,15 +12,15 @@ from headrace.clients.arguments import shown
 from headrace.clients.consumer.records import ConsumerRecord
 from headrace.clients.producer.core import check_record
 from headrace.clients.producer.delivery import RecordMetadata
+from headrace.dead_letters.letter_headers import Headers, RecordOrigin
 from headrace.errors import ConfigError
-from headrace.kinesis.records import StreamRecord
 from headrace.records.directives import directives
-from headrace.workers.letters import Headers, Place
+from headrace.stream_record import StreamRecord
 
 if TYPE_CHECKING:
     from headrace.workers.outbox import Publisher
     from headrace.workers.scheduler import Job, Scheduler
-    from headrace.workers.source import Source
+    from headrace.workers.source import RecordSource
     from headrace.workers.threads import HandlerThreads
 
 NOT_OURS: Final = object()
@@ -36,7 +36,7 @@ class Hold:
 
     __slots__ = ("_job", "_scheduler", "_source", "epoch")
 
-    def __init__(self, source: Source, scheduler: Scheduler, job: Job, epoch: int) -> None:
+    def __init__(self, source: RecordSource, scheduler: Scheduler, job: Job, epoch: int) -> None:
         self._source = source
         self._scheduler = scheduler
         self._job = job
@@ -75,7 +75,7 @@ class Context:
     def __init__(
         self,
         records: list[ConsumerRecord],
-        place: Place,
+        place: RecordOrigin,
         attempt: int,
         out: Publisher,
         hold: Hold,
@@ -235,7 +235,7 @@ class SyncContext(Context):
     def __init__(
         self,
         records: list[ConsumerRecord],
-        place: Place,
+        place: RecordOrigin,
         attempt: int,
         out: Publisher,
         hold: Hold,

@@ -9,14 +9,14 @@ from collections.abc import Collection, Hashable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final
 
+from headrace.dead_letters.error_text import repr_of
 from headrace.types import TopicPartition
-from headrace.workers.outbox import Outbox, Publisher
-from headrace.workers.outcomes import said
+from headrace.workers.outbox import HandledKey, Outbox, Publisher
 from headrace.workers.outlet import Outlet
 from headrace.workers.results import ready
 from headrace.workers.seen.declared import SeenFile, SeenTopic
 from headrace.workers.seen.file import FileKeys
-from headrace.workers.seen.keys import KeyStore, Mark, SeenKeys
+from headrace.workers.seen.keys import KeyStore, SeenKeys
 from headrace.workers.seen.topic import TopicKeys
 from headrace.workers.settings import WorkerSettings
 from headrace.workers.threads import HandlerThreads
@@ -54,14 +54,14 @@ class RecentKeys:
         """Return which keys are among the last."""
         return {key for key in keys if key in self._keys}
 
-    async def keep(self, marks: Sequence[Mark]) -> None:
+    async def keep(self, marks: Sequence[HandledKey]) -> None:
         """Keep keys."""
         self.note(marks)
 
-    async def write(self, out: Publisher, marks: Sequence[Mark]) -> None:
+    async def write(self, out: Publisher, marks: Sequence[HandledKey]) -> None:
         """Do nothing: `note` follows."""
 
-    def note(self, marks: Sequence[Mark]) -> bool:
+    def note(self, marks: Sequence[HandledKey]) -> bool:
         """Keep keys."""
         for mark in marks:
             if mark.key is not None:
@@ -100,14 +100,14 @@ class ProgramKeys:
         known: set[Hashable] = await self._threads.run(partial(_known, self._seen, keys))
         return known
 
-    async def keep(self, marks: Sequence[Mark]) -> None:
+    async def keep(self, marks: Sequence[HandledKey]) -> None:
         """Add keys to the object."""
         await self._threads.run(partial(_add, self._seen, [mark.key for mark in marks]))
 
-    async def write(self, out: Publisher, marks: Sequence[Mark]) -> None:
+    async def write(self, out: Publisher, marks: Sequence[HandledKey]) -> None:
         """Do nothing: the object has no part in transactions."""
 
-    def note(self, marks: Sequence[Mark]) -> bool:
+    def note(self, marks: Sequence[HandledKey]) -> bool:
         """Return False: the object gets keys when their transaction is committed."""
         return not marks
 
@@ -166,7 +166,7 @@ class Deduplication:
             left.discard(key)
         return fresh
 
-    async def end(self, marks: Sequence[Mark], *, handled: bool) -> None:
+    async def end(self, marks: Sequence[HandledKey], *, handled: bool) -> None:
         """Take note that new keys are not being handled any more; whatever is raised, they are not."""
         try:
             if handled:
@@ -174,7 +174,7 @@ class Deduplication:
         finally:
             self._free(mark.key for mark in marks)
 
-    async def hold(self, out: Outbox, marks: Sequence[Mark]) -> None:
+    async def hold(self, out: Outbox, marks: Sequence[HandledKey]) -> None:
         """Take note that new keys are not being handled any more, and count if their transaction is committed."""
         try:
             await self._store.write(out, marks)
@@ -183,7 +183,7 @@ class Deduplication:
         finally:
             self._free(mark.key for mark in marks)
 
-    def release(self, marks: Sequence[Mark], *, handled: bool) -> None:
+    def release(self, marks: Sequence[HandledKey], *, handled: bool) -> None:
         """Take note that a transaction is committed; or never will be, so that its keys come again."""
         if not handled or self._store.note(marks):
             self._held.difference_update(mark.key for mark in marks)
@@ -206,7 +206,7 @@ class Deduplication:
             await asyncio.wait(self._adding, timeout=timeout_s)
         await self._store.close()
 
-    async def _keep(self, marks: list[Mark]) -> None:
+    async def _keep(self, marks: list[HandledKey]) -> None:
         """Keep keys of a committed transaction. Where that fails they are known as long as this process runs."""
         try:
             await self._store.keep(marks)
@@ -215,7 +215,7 @@ class Deduplication:
                 "%s: seen= has not taken %d keys of committed records, which are known until a restart: %s",
                 self._worker,
                 len(marks),
-                said(error),
+                repr_of(error),
             )
             for mark in marks:
                 self._unkept.add(mark.key)
@@ -271,5 +271,5 @@ def check_keys(keys: Sequence[Any]) -> None:
             hash(key)
         except TypeError as error:
             raise TypeError(
-                f"dedupe= returned no key that can be remembered: {said(error)}"
+                f"dedupe= returned no key that can be remembered: {repr_of(error)}"
             ) from error

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any, NamedTuple, Protocol
 
 from headrace.clients.producer.core import check_record
 from headrace.clients.producer.delivery import RecordMetadata
+from headrace.dead_letters.letter_headers import Headers
 from headrace.errors import ConfigError
 from headrace.records.builder import encode_headers
 from headrace.records.directives import DELAY_MS, DELIVER_AT_MS
 from headrace.serdes.serde import Serde
-from headrace.workers.letters import Headers
+from headrace.types import TopicPartition
 from headrace.workers.outlet import Outlet
-from headrace.workers.seen.keys import Mark
 
 
 class Publisher(Protocol):
@@ -42,6 +43,14 @@ class Publisher(Protocol):
         """Write bytes."""
 
 
+class HandledKey(NamedTuple):
+    """A key that `dedupe=` returned, with the offset of the record that it was returned for."""
+
+    partition: TopicPartition
+    offset: int
+    key: Hashable
+
+
 class Output(NamedTuple):
     """A record that is to be written."""
 
@@ -61,7 +70,7 @@ class Outbox:
     def __init__(self, outlet: Outlet) -> None:
         self._outlet = outlet
         self.outputs: list[Output] = []
-        self.keys: list[Mark] = []
+        self.keys: list[HandledKey] = []
         """Of `dedupe=`, to be remembered when the positions are committed."""
 
     async def publish(

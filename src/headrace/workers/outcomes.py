@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from headrace.errors import ConfigError, HeadraceError, SerializationError
 
-MAX_MESSAGE: Final = 1_000
-"""Characters of an error's text that are kept: it may repeat the record, which a letter must not outgrow much."""
 MAX_PAUSE_S: Final = 100 * 365 * 86_400.0
 """The longest pause that can be written down in a record's headers, and then some."""
 
@@ -40,7 +37,7 @@ class RetryLater(Exception):
         self.delay_s = delay_s
 
 
-class Unusable(HeadraceError):
+class UnusableHandlerError(HeadraceError):
     """The program's code cannot be used as it is: no record would be handled, so the worker stops at the first."""
 
 
@@ -100,7 +97,7 @@ class Retry:
 NO_RETRY = Retry(attempts=1)
 
 
-class Verdict(Enum):
+class FailureOutcome(Enum):
     """What becomes of records whose handler failed."""
 
     SKIP = "finished without a result"
@@ -112,42 +109,22 @@ class Verdict(Enum):
 OnFailure = Literal["stop", "skip"]
 
 
-def judge(
+def failure_outcome(
     error: Exception, attempt: int, retry: Retry, *, dead_letters: bool, on_failure: OnFailure
-) -> Verdict:
+) -> FailureOutcome:
     """Decide what becomes of records after a failed attempt."""
-    if isinstance(error, Unusable):
-        return Verdict.STOP
+    if isinstance(error, UnusableHandlerError):
+        return FailureOutcome.STOP
     if isinstance(error, Skip):
-        return Verdict.SKIP
+        return FailureOutcome.SKIP
     if not _hopeless(error) and retry.again(error, attempt):
-        return Verdict.RETRY
+        return FailureOutcome.RETRY
     if dead_letters:
-        return Verdict.DEAD_LETTER
-    return Verdict.SKIP if on_failure == "skip" else Verdict.STOP
+        return FailureOutcome.DEAD_LETTER
+    return FailureOutcome.SKIP if on_failure == "skip" else FailureOutcome.STOP
 
 
 def _hopeless(error: Exception) -> bool:
     """Whether bytes do not decode for a reason that stays; a schema registry that does not answer comes back."""
     cause = error.__cause__
     return isinstance(error, SerializationError) and not isinstance(cause, OSError | HeadraceError)
-
-
-def said(error: BaseException) -> str:
-    """Return what an exception says of itself, `ValueError('negative')`, also if it cannot; the beginning of it."""
-    return _text_of(error, repr)
-
-
-def message_of(error: BaseException) -> str:
-    """Return an exception's message, also if it has none that can be read; the beginning of it."""
-    return _text_of(error, str)
-
-
-def _text_of(error: BaseException, text: Callable[[Any], str]) -> str:
-    try:
-        found = text(error)
-        if len(found) > MAX_MESSAGE:
-            return f"{found[:MAX_MESSAGE]}... ({len(found)} characters)"
-    except Exception as raised:  # noqa: BLE001 - the program's own, and the record has to be named all the same
-        return f"{type(error).__name__} (its text cannot be read: {type(raised).__name__})"
-    return found

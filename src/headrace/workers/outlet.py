@@ -24,6 +24,7 @@ from headrace.clients.flows.topic_settings import topic_settings
 from headrace.clients.producer.aio import Producer
 from headrace.clients.producer.delivery import RecordMetadata
 from headrace.clock import SteadyClock
+from headrace.dead_letters.letter_headers import Headers
 from headrace.errors import ApiError, ConfigError, ErrorCode, HeadraceError, MessageTooLargeError
 from headrace.records.builder import RecordFields, build_batch
 from headrace.records.compression import Compression
@@ -31,7 +32,6 @@ from headrace.registers import Named
 from headrace.serdes.serde import Serde, resolve_serde
 from headrace.serdes.typed import writer_of_type
 from headrace.types import TopicPartition
-from headrace.workers.letters import Headers
 
 CREATE_TIMEOUT_MS: Final = 30_000
 DELAYED: Final = {"headrace.delay.enable": "true"}

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from headrace.clients.consumer.records import ConsumerRecord
+from headrace.dead_letters import letter_headers
 from headrace.types import TopicPartition
-from headrace.workers import letters
-from headrace.workers.places import Places
+from headrace.workers.origins import Origins
 from headrace.workers.scheduler import Scheduler
 from headrace.workers.settings import WorkerSettings
-from headrace.workers.source import Source
+from headrace.workers.source import RecordSource
 from headrace.workers.transacting import Transactor
 
 
@@ -20,13 +20,13 @@ class Pauses:
     def __init__(
         self,
         settings: WorkerSettings,
-        source: Source,
+        source: RecordSource,
         scheduler: Scheduler,
         transactor: Transactor | None,
     ) -> None:
         self._settings = settings
         self._waiting_topics = settings.retry_topics()
-        self._places = Places(settings)
+        self._origins = Origins(settings)
         self.may_hold = bool(self._waiting_topics)
         """Whether there is anything to ask `hold` about."""
         self._source = source
@@ -43,8 +43,8 @@ class Pauses:
         name = TopicPartition(record.topic, record.partition)
         if name in self.held:
             return True  # it comes behind one that waits, and is read again with it
-        due_ms = self._places.due_ms(record, now_ms)
-        if due_ms <= now_ms or not letters.is_for(record, self._settings.group):
+        due_ms = self._origins.due_ms(record, now_ms)
+        if due_ms <= now_ms or not letter_headers.is_for(record, self._settings.group):
             return False
         self.held[name] = due_ms
         self._source.seek(name, record.offset)

@@ -9,20 +9,19 @@ from functools import partial
 from typing import Any, Final
 
 from headrace.clients.consumer.records import ConsumerRecord
+from headrace.dead_letters.error_text import message_of
 from headrace.errors import SerializationError
 from headrace.serdes.serde import resolve_serde
 from headrace.types import TopicPartition
 from headrace.workers.context import NOT_OURS, Context, Hold, SyncContext
 from headrace.workers.dedupe import Deduplication, check_keys, open_keys
-from headrace.workers.outbox import Outbox, Publisher
-from headrace.workers.outcomes import message_of
+from headrace.workers.origins import Origins
+from headrace.workers.outbox import HandledKey, Outbox, Publisher
 from headrace.workers.outlet import Outlet
-from headrace.workers.places import Places
 from headrace.workers.results import each_of, finished, ready
 from headrace.workers.scheduler import Job, Scheduler
-from headrace.workers.seen.keys import Mark
 from headrace.workers.settings import WorkerSettings
-from headrace.workers.source import Source
+from headrace.workers.source import RecordSource
 from headrace.workers.threads import HandlerThreads
 
 Decode = Callable[[bytes], Any]
@@ -40,7 +39,7 @@ class Processor:
         settings: WorkerSettings,
         outlet: Outlet,
         threads: HandlerThreads,
-        source: Source,
+        source: RecordSource,
         scheduler: Scheduler,
     ) -> None:
         self._settings = settings
@@ -50,7 +49,7 @@ class Processor:
         self._source = source
         self._scheduler = scheduler
         self._sources = settings.retry_topics()
-        self._places = Places(settings)
+        self._origins = Origins(settings)
         self._decoders: dict[str, Decode] = {}
         self._deduplication = (
             None
@@ -108,7 +107,7 @@ class Processor:
         fresh = await deduplication.begin(name, keys)
         chosen = list(itertools.compress(records, fresh))
         new = [
-            Mark(name, record.offset, key)
+            HandledKey(name, record.offset, key)
             for record, key in itertools.compress(zip(records, keys, strict=True), fresh)
         ]
         handled = False
@@ -160,7 +159,7 @@ class Processor:
         context: Context | None = None
         if handler.context is not None:
             kind = Context if handler.is_async else SyncContext
-            context = kind(records, self._places.of(records[0]), attempt, out, hold)
+            context = kind(records, self._origins.of(records[0]), attempt, out, hold)
         if not handler.is_async:
             result = await self._in_thread(argument, context, hold)
         elif context is None:
@@ -205,7 +204,7 @@ class Processor:
         decode: Decode = bytes
         if self._settings.serde is not None:
             decode = self._settings.serde.deserialize
-        elif self._settings.elsewhere is None:
+        elif self._settings.streams is None:
             settings = await self._outlet.settings(self._sources.get(topic, topic))
             decode = resolve_serde(settings.serde or "bytes").deserialize
         self._decoders[topic] = decode
@@ -218,7 +217,7 @@ class Processor:
             return decode(record.value)
         except Exception as error:
             raise SerializationError(
-                f"the value of the record at {self._places.text(record)} does not decode: {message_of(error)}",
+                f"the value of the record at {self._origins.text(record)} does not decode: {message_of(error)}",
                 topic=record.topic,
                 partition=record.partition,
                 offset=record.offset,

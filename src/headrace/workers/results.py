@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any, Final
 
-from headrace.workers.outcomes import Unusable
+from headrace.workers.outcomes import UnusableHandlerError
 
 _MANY: Final = (list, tuple, set, frozenset, deque)
 
@@ -51,12 +51,12 @@ async def finished(result: Any) -> Any:
         Unusable: It is a generator, a function or the like, so the handler has not run.
     """
     while (kind := _kind_of(result.__class__)) is not None:
-        if kind is Unusable:
+        if kind is UnusableHandlerError:
             text = (
                 f"the handler returned {type(result).__name__}, so it has not run: is a decorator used without its "
                 "arguments, or is it a generator behind one? The records are not handled"
             )
-            raise Unusable(text)
+            raise UnusableHandlerError(text)
         result = await (asyncio.wrap_future(result) if kind is Future else result)
     return result
 
@@ -65,7 +65,7 @@ async def finished(result: Any) -> Any:
 def _kind_of(kind: Any) -> type | None:
     """Return what has to be done with results of a type; None for nothing."""
     if issubclass(kind, _NOT_RUN):
-        return Unusable
+        return UnusableHandlerError
     if issubclass(kind, Future):
         return Future
     return abc.Awaitable if issubclass(kind, abc.Awaitable) else None
@@ -80,7 +80,9 @@ def ready(what: str, value: Any) -> Any:
     if hasattr(type(value), "__await__"):
         if inspect.iscoroutine(value):
             value.close()  # or Python warns that it was never awaited
-        raise Unusable(f"{what} is called without `await`, and returned {type(value).__name__}")
+        raise UnusableHandlerError(
+            f"{what} is called without `await`, and returned {type(value).__name__}"
+        )
     return value
 
 

@@ -38,7 +38,7 @@ class Service:
         self._producer = producer
         self._target = target
         self._settings = workers
-        self._counters = counters
+        self.counters = counters
         self._hooks = hooks
         self._client_id = client_id
         self._properties = properties
@@ -125,7 +125,7 @@ class Service:
         problems: list[HeadraceError] = []
         for settings in self._settings:
             try:
-                counters = self._counters[settings.name]
+                counters = self.counters[settings.name]
                 self.workers.append(Worker(settings, outlet, counters, self._hooks))
             except HeadraceError as error:
                 problems.append(error)
@@ -187,12 +187,12 @@ class Service:
     async def idle(self) -> bool:
         """Whether all workers have finished every record that is there now."""
         while True:
-            before = [counters.as_dict() for counters in self._counters.values()]
+            before = [counters.as_dict() for counters in self.counters.values()]
             for worker in self.workers:
                 if not await worker.idle():
                     return False
             # What one finished while another was asked may have given that one more to do.
-            if before == [counters.as_dict() for counters in self._counters.values()]:
+            if before == [counters.as_dict() for counters in self.counters.values()]:
                 return True
 
 

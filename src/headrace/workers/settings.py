@@ -7,21 +7,21 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, get_args
 
-from headrace.errors import ConfigError
-from headrace.serdes.serde import Serde
-from headrace.workers.handlers import Handler
-from headrace.workers.letters import (
+from headrace.dead_letters.letter_headers import (
     DEAD_LETTER_PREFIX,
     RETRY_PREFIX,
     STREAM_PREFIX,
     retry_topic,
 )
+from headrace.errors import ConfigError
+from headrace.serdes.serde import Serde
+from headrace.workers.handlers import Handler
 from headrace.workers.outcomes import NO_RETRY, OnFailure, Retry
 from headrace.workers.scheduler import Ordering
 from headrace.workers.seen.declared import TOPIC_PREFIX as SEEN_PREFIX
 from headrace.workers.seen.declared import SeenFile, SeenTopic
 from headrace.workers.seen.keys import SeenKeys
-from headrace.workers.source import Elsewhere, LetterStream
+from headrace.workers.source import DeadLetterStream, StreamSelection
 
 Delivery = Literal["at_least_once", "at_most_once", "exactly_once"]
 DEFAULT_CONCURRENCY: Final = 16
@@ -49,7 +49,7 @@ class WorkerSettings:
         name: What counters and messages call it; the function's name unless given.
         handler: What it calls.
         topics: The topics, one or several.
-        elsewhere: What is read in place of topics: `kinesis("orders")`.
+        streams: What is read in place of topics: `kinesis("orders")`.
         pattern: In place of topics, a regular expression that the whole name of a topic must match.
         attached: In place of both, whatever the group is attached to, which an administrator may change while it runs;
             the group's assignor is used then. Only Headrace's brokers keep such a thing.
@@ -87,7 +87,7 @@ class WorkerSettings:
     name: str
     handler: Handler
     topics: tuple[str, ...]
-    elsewhere: Elsewhere | None = None
+    streams: StreamSelection | None = None
     pattern: re.Pattern[str] | None
     attached: bool
     group: str
@@ -113,7 +113,7 @@ class WorkerSettings:
 
     def __post_init__(self) -> None:
         chosen = sum(
-            map(bool, (self.topics, self.elsewhere, self.pattern is not None, self.attached))
+            map(bool, (self.topics, self.streams, self.pattern is not None, self.attached))
         )
         if not chosen:
             raise ConfigError(
@@ -126,7 +126,7 @@ class WorkerSettings:
         _one_of(self.ordering, get_args(Ordering), "ordering")
         _one_of(self.delivery, get_args(Delivery), "delivery")
         _one_of(self.on_failure, get_args(OnFailure), "on_failure")
-        self._check_elsewhere()
+        self._check_streams()
         if self.concurrency < 1 or self.max_buffered < 1 or (self.batch or 1) < 1:
             raise ConfigError("concurrency, batch and max_buffered are at least 1")
         if self.transaction_ms < 1 or self.transaction_records < 1:
@@ -148,9 +148,9 @@ class WorkerSettings:
                 "Retry(topics=True) goes neither with pattern=, attached=True, streams nor with batches"
             )
 
-    def _check_elsewhere(self) -> None:
-        if self.elsewhere is not None:
-            self.elsewhere.check(delivery=self.delivery, dead_letter=self.dead_letter)
+    def _check_streams(self) -> None:
+        if self.streams is not None:
+            self.streams.check(delivery=self.delivery, dead_letter=self.dead_letter)
         elif isinstance(self.dead_letter, str) and "://" in self.dead_letter:
             raise ConfigError(
                 f"dead_letter={self.dead_letter!r}: dead letters of topics go to a topic, and this is no name of one"
@@ -164,8 +164,8 @@ class WorkerSettings:
     def describe(self) -> str:
         """Return what it reads and how, for the log."""
         what = f"topics {', '.join(self.topics)}"
-        if self.elsewhere is not None:
-            what = f"streams {', '.join(self.elsewhere.names)}"
+        if self.streams is not None:
+            what = f"streams {', '.join(self.streams.names)}"
         elif self.pattern is not None:
             what = f"topics that match {self.pattern.pattern!r}"
         elif self.attached:
@@ -191,8 +191,8 @@ class WorkerSettings:
 
     def homes(self) -> tuple[str, ...]:
         """Return what dead-letter topics are called after, as far as it is known before; see `Places.home`."""
-        if self.elsewhere is not None:
-            return tuple(f"{STREAM_PREFIX}{name}" for name in self.elsewhere.names)
+        if self.streams is not None:
+            return tuple(f"{STREAM_PREFIX}{name}" for name in self.streams.names)
         return self.topics
 
     def retry_topics(self) -> dict[str, str]:
@@ -220,12 +220,12 @@ class WorkerSettings:
             named.append(self.seen.name_for(self.group, self.name))
         return "|".join([f"({aside}).*", *map(re.escape, named)])
 
-    def open_letters(self) -> LetterStream | None:
+    def open_letters(self) -> DeadLetterStream | None:
         """Return what writes dead letters where they do not go to a topic."""
         place = self.dead_letter
-        if self.elsewhere is None or not isinstance(place, str) or "://" not in place:
+        if self.streams is None or not isinstance(place, str) or "://" not in place:
             return None
-        return self.elsewhere.open_letters(place)
+        return self.streams.open_letters(place)
 
     def dead_letter_topic(self, home: str) -> str:
         """Return where the dead letters of a topic or stream go; see `Places.home`."""
@@ -243,16 +243,16 @@ def as_retry(given: Retry | int | None, delivery: Delivery) -> Retry:
     return NO_RETRY if delivery == "at_most_once" else DEFAULT_RETRY
 
 
-def as_topics(given: str | Sequence[str] | Elsewhere | None) -> tuple[str, ...]:
+def as_topics(given: str | Sequence[str] | StreamSelection | None) -> tuple[str, ...]:
     """Return the topics of one name, or of several."""
-    if given is None or isinstance(given, Elsewhere):
+    if given is None or isinstance(given, StreamSelection):
         return ()
     return (given,) if isinstance(given, str) else tuple(given)
 
 
-def as_elsewhere(given: object, properties: Mapping[str, Any]) -> Elsewhere | None:
+def as_streams(given: object, properties: Mapping[str, Any]) -> StreamSelection | None:
     """Return what is read in place of topics, which has no properties of a consumer; None for topics."""
-    if not isinstance(given, Elsewhere):
+    if not isinstance(given, StreamSelection):
         return None
     if properties:
         raise ConfigError(

@@ -8,6 +8,8 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from headrace.clients.consumer.records import ConsumerRecord
+from headrace.dead_letters import letter_headers
+from headrace.dead_letters.error_text import repr_of
 from headrace.errors import (
     HeadraceError,
     MessageTooLargeError,
@@ -15,24 +17,22 @@ from headrace.errors import (
     WorkerFailedError,
 )
 from headrace.types import TopicPartition
-from headrace.workers import letters
 from headrace.workers.aside import Aside
 from headrace.workers.counters import EventKind, Tally
 from headrace.workers.failures import Failures, place_in, trimmed
 from headrace.workers.loop_watch import where_is
+from headrace.workers.origins import Origins
 from headrace.workers.outbox import Outbox, Publisher
 from headrace.workers.outcomes import (
     MAX_PAUSE_S,
     DeadLetter,
+    FailureOutcome,
     RetryLater,
     Skip,
-    Unusable,
-    Verdict,
-    judge,
-    said,
+    UnusableHandlerError,
+    failure_outcome,
 )
 from headrace.workers.outlet import Outlet
-from headrace.workers.places import Places
 from headrace.workers.processing import LOOK_AGAIN_S, Processor
 from headrace.workers.refusals import is_over, remedy
 from headrace.workers.scheduler import Job, Scheduler
@@ -100,7 +100,7 @@ class Slots:
         self._fail = failed
         self._sources = settings.retry_topics()
         self._pauses_s = settings.pauses_s
-        self._places = Places(settings)
+        self._origins = Origins(settings)
         self.aside = Aside(settings, outlet)
         self._failures = Failures()
         self._jobs: dict[asyncio.Task[None], Job | None] = {}
@@ -134,7 +134,7 @@ class Slots:
                 _log.warning(
                     "%s: the handler of the record at %s has been running for %d s%s, and holds up what is behind it",
                     self._settings.name,
-                    self._places.text(job.records[0]),
+                    self._origins.text(job.records[0]),
                     running_s,
                     " in its thread" if job.in_thread else where_is(task.get_coro()),
                 )
@@ -196,8 +196,8 @@ class Slots:
     def _broken(self, job: Job, error: BaseException) -> WorkerFailedError:
         """Return what to say of an error that is neither the handler's nor a broker's."""
         failure = WorkerFailedError(
-            f"the worker {self._settings.name!r} stopped at the record at {self._places.text(job.records[0])}, which "
-            f"is not committed: {said(error)}"
+            f"the worker {self._settings.name!r} stopped at the record at {self._origins.text(job.records[0])}, which "
+            f"is not committed: {repr_of(error)}"
         )
         failure.__cause__ = error
         return failure
@@ -245,7 +245,7 @@ class Slots:
     ) -> list[ConsumerRecord]:
         """Call the handler and return the records that it handled; what it raises is the job's error."""
         if job.attempt == 1 and job.topic_partition.topic in self._sources:
-            job.attempt = self._places.attempt(job.records[0])
+            job.attempt = self._origins.attempt(job.records[0])
         self._tally.counters.in_flight += 1
         job.began_s, job.slow_s = asyncio.get_running_loop().time(), 0.0
         try:
@@ -273,36 +273,36 @@ class Slots:
         _log.warning(
             "%s: the record at %s failed in attempt %d with %s%s (told once for each type and place)",
             self._settings.name,
-            self._places.text(job.records[0]),
+            self._origins.text(job.records[0]),
             job.attempt,
-            said(error),
+            repr_of(error),
             place_in(error),
             exc_info=(type(error), error, trimmed(error)),
         )
 
     async def _failed(self, job: Job, error: Exception) -> None:
         settings = self._settings
-        verdict = judge(
+        outcome = failure_outcome(
             error,
             job.attempt,
             settings.retry,
             dead_letters=settings.dead_letter is not False,
             on_failure=settings.on_failure,
         )
-        if verdict is Verdict.RETRY:
+        if outcome is FailureOutcome.RETRY:
             await self._retry(job, error)
-        elif len(job.records) > 1 and not isinstance(error, Skip | Unusable):
+        elif len(job.records) > 1 and not isinstance(error, Skip | UnusableHandlerError):
             job.error = None
             self._scheduler.split(job)
-        elif verdict is Verdict.SKIP:
+        elif outcome is FailureOutcome.SKIP:
             self._count("skipped", job)
             self._scheduler.finish(job)
-        elif verdict is Verdict.DEAD_LETTER:
+        elif outcome is FailureOutcome.DEAD_LETTER:
             record = job.records[0]
-            topic = settings.dead_letter_topic(self._places.home(record))
+            topic = settings.dead_letter_topic(self._origins.home(record))
             traceback = self._failures.text(error)
-            place = self._places.of(record)
-            headers = letters.dead_letter_headers(
+            place = self._origins.of(record)
+            headers = letter_headers.dead_letter_headers(
                 record, place, settings.group, job.attempt, error, traceback=traceback
             )
             await self._write(job, topic, headers, "dead_lettered")
@@ -327,10 +327,10 @@ class Slots:
         record = job.records[0]
         long_enough = [pause for pause in self._pauses_s if pause >= pause_s]
         seconds = min(long_enough, default=self._pauses_s[-1])
-        topic = letters.retry_topic(self._places.source(record), seconds)
-        headers = letters.retry_headers(
+        topic = letter_headers.retry_topic(self._origins.source(record), seconds)
+        headers = letter_headers.retry_headers(
             record,
-            self._places.of(record),
+            self._origins.of(record),
             self._settings.group,
             job.attempt + 1,
             due_ms,
@@ -347,12 +347,17 @@ class Slots:
         self._ended(None)
 
     async def _write(
-        self, job: Job, topic: str, headers: letters.Headers, kind: EventKind, due_ms: int = 0
+        self,
+        job: Job,
+        topic: str,
+        headers: letter_headers.Headers,
+        kind: EventKind,
+        due_ms: int = 0,
     ) -> None:
         """Keep a record elsewhere; only when that is safe it is finished here, and until then it is tried again."""
         record = job.records[0]
         out = self._out()
-        place = self._places.text(record)
+        place = self._origins.text(record)
         waiting = (
             "%s: the record at %s waits to be written to %s (%s), and holds up what is behind it"
         )
@@ -407,7 +412,7 @@ class Slots:
 
     def _unwritten(self, job: Job, topic: str, error: HeadraceError) -> WorkerFailedError:
         failure = WorkerFailedError(
-            f"the worker {self._settings.name!r} stopped: the record at {self._places.text(job.records[0])} failed "
+            f"the worker {self._settings.name!r} stopped: the record at {self._origins.text(job.records[0])} failed "
             f"with {_reason(job)} and cannot be written to {topic!r}: {error}. {remedy(error)}, and start the worker "
             f"again. {self._fate}"
         )
@@ -416,7 +421,7 @@ class Slots:
 
     def _remedy(self, error: HeadraceError) -> str:
         """Return what to do where streams are read, and there may be no broker at all."""
-        if self._settings.elsewhere is None or not isinstance(error, TransportError):
+        if self._settings.streams is None or not isinstance(error, TransportError):
             return ""
         return '. Is a broker running there? dead_letter="kinesis://STREAM" needs none'
 
@@ -447,15 +452,15 @@ class Slots:
 
     def _last_words(self, job: Job, error: Exception) -> WorkerFailedError:
         record = job.records[0]
-        place, advice = self._places.text(record), ""
+        place, advice = self._origins.text(record), ""
         if isinstance(error, UnkeptError):
             what = f"the record at {place} {error}"
-        elif isinstance(error, Unusable):
+        elif isinstance(error, UnusableHandlerError):
             what = f"the record at {place} was not handled: {error}"
         else:
             what = (
                 f"the record at {place} failed in attempt {job.attempt} of {self._settings.retry.attempts} with "
-                f"{said(error)}{place_in(error)}"
+                f"{repr_of(error)}{place_in(error)}"
             )
             advice = ' dead_letter=True keeps such records aside, on_failure="skip" drops them'
         failure = WorkerFailedError(
@@ -466,7 +471,7 @@ class Slots:
 
 
 def _reason(job: Job) -> str:
-    return "" if job.error is None else said(job.error)
+    return "" if job.error is None else repr_of(job.error)
 
 
 def _asked_for(error: Exception) -> float | None:
@@ -481,7 +486,7 @@ def _as_exception(error: BaseException) -> Exception:
     """Return an exception that fails a record and nothing else: `sys.exit()` in a handler ends no event loop."""
     if isinstance(error, Exception):
         return error
-    failure = RuntimeError(f"the handler raised {said(error)}")
+    failure = RuntimeError(f"the handler raised {repr_of(error)}")
     failure.__cause__ = error
     return failure
 

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from headrace.clients.consumer.records import ConsumerRecord
+from headrace.dead_letters.letter_headers import Headers
 from headrace.types import PartitionStatus, TopicPartition
-from headrace.workers.letters import Headers
 
 
-class Listener(Protocol):
+class RevocationListener(Protocol):
     """Who is told when partitions go; the partitions go when it returns."""
 
     async def on_revoked(self, partitions: list[TopicPartition]) -> None:
@@ -20,7 +20,7 @@ class Listener(Protocol):
         """End what runs in partitions, and commit nothing: others may have them already."""
 
 
-class Source(Protocol):
+class RecordSource(Protocol):
     """A member of a group that reads partitions.
 
     The listener may be called while `poll` is under way, and for several partitions at once. Between taking records and
@@ -46,7 +46,7 @@ class Source(Protocol):
     async def prepare(self) -> None:
         """Look whether what is read is there and may be read; nothing is taken from the group's members for it."""
 
-    async def begin(self, listener: Listener) -> None:
+    async def begin(self, listener: RevocationListener) -> None:
         """Join the group; partitions come from the next poll on."""
 
     async def poll(
@@ -92,7 +92,7 @@ class Source(Protocol):
         """Give all partitions up (the listener is told), leave the group, and close."""
 
 
-class LetterStream(Protocol):
+class DeadLetterStream(Protocol):
     """Where dead letters go that do not go to a topic."""
 
     async def prepare(self) -> None:
@@ -110,7 +110,7 @@ class LetterStream(Protocol):
 
 
 @runtime_checkable
-class Elsewhere(Protocol):
+class StreamSelection(Protocol):
     """What `@app.worker` takes in place of topics: it says what is read, and opens it."""
 
     @property
@@ -126,7 +126,7 @@ class Elsewhere(Protocol):
 
     def open_source(
         self, group: str, *, delivery: str, drain_timeout_s: float, client_id: str
-    ) -> Source:
+    ) -> RecordSource:
         """Return a new member of a group; called on the event loop that it is used on.
 
         Args:
@@ -136,5 +136,5 @@ class Elsewhere(Protocol):
             client_id: The name of the program.
         """
 
-    def open_letters(self, place: str) -> LetterStream:
+    def open_letters(self, place: str) -> DeadLetterStream:
         """Return what writes dead letters to a place that is no topic."""

@@ -9,7 +9,7 @@ from headrace.errors import ConfigError
 from headrace.types import PartitionStatus, TopicPartition
 from headrace.workers.outlet import HEADROOM_BYTES, Outlet
 from headrace.workers.settings import WorkerSettings
-from headrace.workers.source import Listener, Source
+from headrace.workers.source import RecordSource, RevocationListener
 
 
 def _assignor(settings: WorkerSettings) -> str | None:
@@ -64,7 +64,7 @@ class TopicSource(Consumer):
         if self._settings.retry.topics and self.begins_late:
             raise ConfigError("Retry(topics=True) needs auto_offset_reset='earliest'")
 
-    async def begin(self, listener: Listener) -> None:
+    async def begin(self, listener: RevocationListener) -> None:
         """Join the group, with the retry topics, which are created if need be."""
         settings = self._settings
         waiting = settings.retry_topics()
@@ -118,10 +118,10 @@ class TopicSource(Consumer):
         await self.close(commit=False, timeout_s=timeout_s)
 
 
-def open_source(settings: WorkerSettings, outlet: Outlet) -> Source:
+def open_source(settings: WorkerSettings, outlet: Outlet) -> RecordSource:
     """Return what a worker reads from: a new member of its group."""
-    if settings.elsewhere is not None:
-        return settings.elsewhere.open_source(
+    if settings.streams is not None:
+        return settings.streams.open_source(
             settings.group,
             delivery=settings.delivery,
             drain_timeout_s=settings.drain_timeout_s,

@@ -27,6 +27,7 @@ from headrace.clients.flows.transactions import GroupMember
 from headrace.clients.producer.aio import Producer
 from headrace.clients.producer.delivery import Delivery
 from headrace.clients.producer.scopes import member_of
+from headrace.dead_letters.letter_headers import origin_of, origin_text
 from headrace.errors import (
     AbortableTransactionError,
     ApiError,
@@ -39,7 +40,6 @@ from headrace.errors import (
     WorkerFailedError,
 )
 from headrace.types import TopicPartition
-from headrace.workers.letters import here, place_text
 from headrace.workers.outbox import Outbox
 from headrace.workers.outlet import Outlet
 from headrace.workers.refusals import is_over, remedy
@@ -49,7 +49,7 @@ from headrace.workers.topics import TopicSource
 if TYPE_CHECKING:
     from headrace.clients.consumer.aio import Consumer
     from headrace.workers.settings import WorkerSettings
-    from headrace.workers.source import Source
+    from headrace.workers.source import RecordSource
 
 HOPELESS: Final = frozenset(
     {
@@ -165,7 +165,7 @@ class Transactor:
             return
         first, last = job.records[0].offset, job.records[-1].offset
         self._kept.setdefault(job.topic_partition, {})[last] = _Kept(
-            place_text(here(job.records[0])), first, last, box
+            origin_text(origin_of(job.records[0])), first, last, box
         )
         self._count += len(box.outputs)
         if self._count >= self._max_records:
@@ -423,7 +423,7 @@ class Transactor:
 def new_transactor(
     settings: WorkerSettings,
     outlet: Outlet,
-    source: Source,
+    source: RecordSource,
     on_end: Callable[[Iterable[Outbox], bool], object],
     restore: Callable[[str], Awaitable[object]],
 ) -> Transactor:

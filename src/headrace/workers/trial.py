@@ -6,7 +6,7 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import CancelledError
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
@@ -15,14 +15,13 @@ from headrace.clients.consumer.blocking import Consumer
 from headrace.clients.consumer.records import ConsumerRecord
 from headrace.clients.drivers import Target
 from headrace.clients.producer.delivery import RecordMetadata
+from headrace.dead_letters import letter_headers
 from headrace.errors import HeadraceError
-from headrace.workers import letters
 from headrace.workers.reading import read_topic
 from headrace.workers.service import Service
 
 if TYPE_CHECKING:
     from headrace.streams.broker import Broker
-    from headrace.workers.app import App
 
 T = TypeVar("T")
 
@@ -31,7 +30,7 @@ START_TIMEOUT_S: Final = 30.0
 STOP_TIMEOUT_S: Final = 30.0
 
 
-class Message:
+class TrialMessage:
     """A record that a test looks at.
 
     Attributes:
@@ -45,7 +44,7 @@ class Message:
 
     def __repr__(self) -> str:
         topic, partition, offset, *_ = self.record
-        return f"Message({topic}[{partition}]@{offset} key={self.key!r} value={self.value!r})"
+        return f"TrialMessage({topic}[{partition}]@{offset} key={self.key!r} value={self.value!r})"
 
     @property
     def key(self) -> Any:
@@ -66,14 +65,26 @@ class Message:
         """Return a header as text, numbers as digits; None where there is none."""
         if all(key != name for key, _ in self.record.headers):
             return None
-        return letters.header_text(name, letters.header(self.record, name))
+        return letter_headers.header_text(name, letter_headers.header(self.record, name))
 
 
 class Trial:
     """A run of an app in a test; a context manager that stops it and raises what it failed with."""
 
-    def __init__(self, app: App, broker: Target | None, properties: Mapping[str, Any]) -> None:
-        self._app = app
+    def __init__(
+        self,
+        new_service: Callable[[Target], Service],
+        broker: Target | None,
+        properties: Mapping[str, Any],
+    ) -> None:
+        """Prepare a run.
+
+        Args:
+            new_service: Returns what runs the app on a broker.
+            broker: The broker; None creates one in memory.
+            properties: The properties of the app's clients.
+        """
+        self._new_service = new_service
         self._properties = properties
         self._given = broker
         self._own: Broker | None = None
@@ -90,7 +101,7 @@ class Trial:
 
             self._own = Broker(configs={"group.initial.rebalance.delay.ms": "0"})
             self._target = self._own
-        self._service = self._app.service(self._target)
+        self._service = self._new_service(self._target)
         self._thread = threading.Thread(target=self._run, name="headrace-app-test", daemon=True)
         self._thread.start()
         self._ready.wait(START_TIMEOUT_S)
@@ -120,7 +131,7 @@ class Trial:
     # What a test does
 
     def produce(
-        self, topic: str, value: Any, *, key: Any = None, headers: letters.Headers = ()
+        self, topic: str, value: Any, *, key: Any = None, headers: letter_headers.Headers = ()
     ) -> RecordMetadata:
         """Write a record: bytes and text as they are, everything else as JSON, unless the topic's metadata say how."""
         outlet = self._running().outlet
@@ -135,13 +146,13 @@ class Trial:
             HeadraceError: What the app failed with.
         """
         deadline = time.monotonic() + timeout_s
-        while not self._await(self._running().idle()):
+        while not self._await((service := self._running()).idle()):
             if time.monotonic() > deadline:
-                counted = {name: each.as_dict() for name, each in self._app.counters.items()}
+                counted = {name: each.as_dict() for name, each in service.counters.items()}
                 raise TimeoutError(f"the app is not idle after {timeout_s} s: {counted}")
             time.sleep(LOOK_EVERY_S)
 
-    def messages(self, topic: str) -> list[Message]:
+    def messages(self, topic: str) -> list[TrialMessage]:
         """Return all records of a topic, by partition and offset; none where there is no topic."""
         assert self._target is not None, "the app runs"
         reading = {
@@ -151,7 +162,7 @@ class Trial:
         }
         with Consumer(self._target, **reading) as consumer:
             records = sorted(read_topic(consumer, topic), key=lambda record: record[:3])
-        return [Message(record) for record in records]
+        return [TrialMessage(record) for record in records]
 
     # Within
 

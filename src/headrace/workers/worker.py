@@ -20,6 +20,8 @@ from dataclasses import replace
 from typing import Final
 
 from headrace.clients.consumer.records import ConsumerRecord
+from headrace.dead_letters import letter_headers
+from headrace.dead_letters.error_text import message_of
 from headrace.errors import (
     ApiError,
     ErrorCode,
@@ -30,18 +32,16 @@ from headrace.errors import (
     WorkerFailedError,
 )
 from headrace.types import TopicPartition
-from headrace.workers import letters
 from headrace.workers.checking import problems_of
 from headrace.workers.counters import Counters, Hook, Tally
 from headrace.workers.handovers import Handovers
-from headrace.workers.outcomes import message_of
 from headrace.workers.outlet import Outlet
 from headrace.workers.pausing import Pauses
 from headrace.workers.processing import LOOK_AGAIN_S, Processor
 from headrace.workers.scheduler import Scheduler
 from headrace.workers.settings import WorkerSettings
 from headrace.workers.slots import Slots
-from headrace.workers.source import Source
+from headrace.workers.source import RecordSource
 from headrace.workers.status import WorkerState, WorkerStatus
 from headrace.workers.threads import HandlerThreads
 from headrace.workers.topics import open_source
@@ -87,7 +87,7 @@ class Worker:
             batch=settings.batch,
             max_buffered=settings.max_buffered,
         )
-        self._source: Source = open_source(settings, outlet)
+        self._source: RecordSource = open_source(settings, outlet)
         self._processor = processor = Processor(
             settings, outlet, self._threads, self._source, self._scheduler
         )
@@ -306,7 +306,7 @@ class Worker:
         for record in records:
             if self._pauses.may_hold and self._pauses.hold(record, now_ms):
                 continue
-            if record.headers and not letters.is_for(record, self.settings.group):
+            if record.headers and not letter_headers.is_for(record, self.settings.group):
                 self._scheduler.add(wanted)
                 wanted = []
                 self._scheduler.skip(record)

@@ -22,8 +22,8 @@ import pytest
 
 import headrace
 from headrace.cli import main
+from headrace.dead_letters import letter_headers
 from headrace.testing import Broker, FakeAws
-from headrace.workers import letters
 from tests.fixtures.command_line import Done, run_command
 
 SOON_S = 20
@@ -122,8 +122,8 @@ def broker() -> Iterator[Broker]:
                 ("kafka_dlt-original-partition", bytes(4)),
                 ("kafka_dlt-original-offset", bytes(8)),
                 ("kafka_dlt-original-timestamp", bytes(8)),
-                (letters.ATTEMPTS, b"3"),
-                (letters.REDRIVES, b"1"),
+                (letter_headers.ATTEMPTS, b"3"),
+                (letter_headers.REDRIVES, b"1"),
             ],
         )
         for group in ("g", "attached", "deleted"):

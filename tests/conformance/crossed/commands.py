@@ -8,7 +8,7 @@ from typing import Any
 
 from headrace.clients.consumer.records import ConsumerRecord
 from headrace.clients.producer.blocking import Producer
-from headrace.workers.letters import dead_letter_headers, here
+from headrace.dead_letters.letter_headers import dead_letter_headers, origin_of
 from tests.conformance.crossed.records import Sent
 from tests.conformance.crossed.writers import Place
 
@@ -73,7 +73,7 @@ def dead_letters(place: Place, stored: list[Sent]) -> None:
     with Producer(place.broker, serde="bytes", key_serde="bytes", partitioner="sticky") as producer:
         for number, each in enumerate(stored):
             record = ConsumerRecord(place.topic, 0, number, 1, each.key, each.value, (), 0)
-            headers = dead_letter_headers(record, here(record), "g", 1, ValueError("crossed"))
+            headers = dead_letter_headers(record, origin_of(record), "g", 1, ValueError("crossed"))
             producer.send(letters, each.value, key=each.key, headers=headers)
     listed = {each["topic"]: each for each in _json(place, "dlq", "list")}
     assert listed[letters]["waiting"] == len(stored)

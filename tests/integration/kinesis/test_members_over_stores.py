@@ -16,7 +16,7 @@ from headrace.core.lease.checkpoint import SHARD_END, TRIM_HORIZON, Checkpoint
 from headrace.core.lease.lease import HashRange, Lease, LeaseKey
 from headrace.core.lease.settings import LeaseSettings
 from headrace.errors import HeadraceError
-from headrace.kinesis.group.member import Member
+from headrace.kinesis.group.member import LeaseMember
 from headrace.kinesis.leases.administration import apply, moves, watched
 from headrace.kinesis.leases.opening import open_store
 from headrace.kinesis.leases.store import LeaseStore
@@ -54,7 +54,7 @@ class Reader:
 
     def __init__(self, store: LeaseStore, group: str) -> None:
         self.store = store
-        self.member = Member(store, group, {STREAM: Stream()}, self, SETTINGS)
+        self.member = LeaseMember(store, group, {STREAM: Stream()}, self, SETTINGS)
         self.began: dict[str, Checkpoint] = {}
 
     async def assigned(self, lease: Lease) -> None:

@@ -18,11 +18,12 @@ from headrace.errors import ConfigError, HeadraceError
 from headrace.spark.archive import delta, orphans
 from headrace.spark.archive.batches import Archiver
 from headrace.spark.archive.compaction import compact
-from headrace.spark.archive.files import Source
+from headrace.spark.archive.files import ArchivedPartition
 from headrace.spark.archive.history import History, HistoryClient, read_history
-from headrace.spark.archive.places import Place, place
 from headrace.spark.archive.table import ConflictError, create_table, find_table
-from headrace.spark.options.source import Selection, source_options
+from headrace.spark.archive.table_location import TableLocation, open_location
+from headrace.spark.options.selection import TopicSelection
+from headrace.spark.options.source import source_options
 from headrace.spark.source.batch import batch_ranges
 from headrace.spark.source.tasks import ReadTask
 from headrace.types import TopicPartition
@@ -56,14 +57,14 @@ class StoreWorld(World):
         self.catalog = f"sqlite:///{tmp_path / 'catalog.db'}" if kind == "iceberg" else None
 
     @property
-    def place(self) -> Place:
-        return place(self.address)
+    def place(self) -> TableLocation:
+        return open_location(self.address)
 
     def archiver(self, *topics: str, **settings: Any) -> Archiver:
         return Archiver(
             self.cluster,
             create_table(self.kind, self.place, None, SCHEMA, self.catalog),
-            Selection(topics=topics or ("flights",)),
+            TopicSelection(topics=topics or ("flights",)),
             self.execute,
             self.told.update,
             self.limits,
@@ -104,7 +105,7 @@ def test_a_table_in_a_store_is_written_read_compacted_and_cleaned(
     world.cluster.logs[FLIGHTS] = (18, 20)
     assert read_history_of(world) == list(range(20))
 
-    (orphan,) = world.write(Source("flights", "id-flights", 0), 18, 20)
+    (orphan,) = world.write(ArchivedPartition("flights", "id-flights", 0), 18, 20)
     assert [done.removed for done in compact(world.table(), 1 << 20)] == [3]
     assert world.table().delete_orphans(3_600_000, dry_run=False) == []
     assert read_history_of(world) == list(range(20))
@@ -174,22 +175,22 @@ def test_what_is_missing_is_named(
     store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(ConfigError, match=r"no bucket nowhere.*AWS_ENDPOINT_URL, AWS_REGION"):
-        place("s3://nowhere/table")
+        open_location("s3://nowhere/table")
     with pytest.raises(ConfigError, match="names no table: s3://BUCKET/TABLE"):
-        place(store)
+        open_location(store)
     with pytest.raises(ConfigError, match=r"no archive in s3://.*name its catalog"):
         find_table(f"{store}/table")
     with pytest.raises(ConfigError, match=r"needs a catalog.*HEADRACE_ARCHIVE_CATALOG"):
         create_table("iceberg", f"{store}/table", None, SCHEMA)
     with pytest.raises(ConfigError, match="unknown zone"):
-        place(f"{store}/table?zone=1")
+        open_location(f"{store}/table?zone=1")
     with pytest.raises(ConfigError, match="cannot be opened"):
         create_table("iceberg", f"{store}/table", None, SCHEMA, "sqlite:////no/such/catalog.db")
     monkeypatch.setenv("AWS_S3_ALLOW_UNSAFE_RENAME", "true")
     with pytest.raises(ConfigError, match=r"AWS_S3_ALLOW_UNSAFE_RENAME is set.*Unset it"):
-        place(f"{store}/table")
+        open_location(f"{store}/table")
     monkeypatch.delenv("AWS_S3_ALLOW_UNSAFE_RENAME")
-    known = place(f"{store}/table")
+    known = open_location(f"{store}/table")
     create_table("delta", known, None, SCHEMA)
     monkeypatch.delenv("AWS_ENDPOINT_URL")
     monkeypatch.delenv("AWS_REGION")

@@ -16,7 +16,7 @@ from headrace.clients.blocking import BlockingClient, ResourceType
 from headrace.pipelines import frames
 from headrace.pipelines.checking import check
 from headrace.pipelines.loading import load_file
-from headrace.pipelines.plan import Connection
+from headrace.pipelines.plan import DefaultCluster
 from headrace.pipelines.running import Runner, Signals
 from headrace.pipelines.state import StateDirectory, Status
 from headrace.pipelines.topics import check_topics, create_topics
@@ -59,7 +59,7 @@ class Examples:
 
     def __init__(self, read: Reader, directory: Path) -> None:
         self.read = read
-        self.connection = Connection(read.bootstrap)
+        self.connection = DefaultCluster(read.bootstrap)
         self.directory = directory
 
     def send(self, topic: str, *values: dict[str, Any]) -> None:

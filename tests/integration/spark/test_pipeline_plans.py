@@ -22,7 +22,7 @@ from headrace.pipelines.delta import append
 from headrace.pipelines.encoding import encoded
 from headrace.pipelines.fitting import problems
 from headrace.pipelines.loading import load_file
-from headrace.pipelines.plan import Connection, Plan, PlanError, Trigger
+from headrace.pipelines.plan import DefaultCluster, Plan, PlanError, Trigger
 from headrace.pipelines.planning import plan_all
 from tests.fixtures.targets import Target
 from tests.integration.spark.conftest import Topics
@@ -55,7 +55,7 @@ PAIRS: Final = [
 READABLE: Final = frozenset({"topic", "parquet", "delta"})
 
 
-def plan_of(sink: Topic | Table, connection: Connection) -> Plan:
+def plan_of(sink: Topic | Table, connection: DefaultCluster) -> Plan:
     source = topic("source", format="text")
     declared = pipeline(source=source, sink=sink, name="tried")(lambda source: source)
     return Plan(declared, connection, {"source": source}, Trigger(None), "checkpoint")
@@ -67,7 +67,7 @@ class Ends:
     def __init__(self, spark: Any, topics: Topics, bootstrap: str, directory: Path) -> None:
         self.spark = spark
         self.topics = topics
-        self.connection = Connection(bootstrap)
+        self.connection = DefaultCluster(bootstrap)
         self.directory = directory
 
     def make(self, kind: str) -> Topic | Table:

@@ -15,7 +15,7 @@ from headrace.cli.pipeline import run
 from headrace.pipelines.checking import check
 from headrace.pipelines.loading import load_file
 from headrace.pipelines.metrics import as_text
-from headrace.pipelines.plan import Connection
+from headrace.pipelines.plan import DefaultCluster
 from headrace.pipelines.running import Runner, Signals
 from headrace.pipelines.state import StateDirectory
 from headrace.pipelines.topics import check_topics, create_topics
@@ -38,7 +38,7 @@ def test_the_pipelines_of_the_page_run(
     (tmp_path / "page.py").write_text(text.replace('"tables/', f'"{tmp_path}/tables/'))
     airlines = read.spark.createDataFrame([("UA", "United")], "carrier STRING, name STRING")
     airlines.write.parquet(str(tmp_path / "tables" / "airlines"))
-    connection = Connection(read.bootstrap)
+    connection = DefaultCluster(read.bootstrap)
     plans = check(load_file(tmp_path / "page.py"), connection, None, "available_now")
     plans = check_topics(plans, connection)
     create_topics(plans, connection)

@@ -10,16 +10,16 @@ from unittest.mock import patch
 from headrace.core.lease.actions import UNKNOWN, Give, Renew, Take
 from headrace.core.lease.checkpoint import at_timestamp
 from headrace.core.lease.deciding import Decider
-from headrace.core.lease.holding import Held, Phase
+from headrace.core.lease.holding import HeldLease, Phase
 from headrace.core.lease.machine import LeaseCore
-from headrace.core.lease.taking import Division
+from headrace.core.lease.taking import LeaseDivision
 from headrace.core.lease.view import StreamView
 from headrace.kinesis.leases import writes
 from tests.simulation.leases.store import Rows
 
 _on_reply = LeaseCore.on_reply
 _apply = Rows.apply
-_write = Held.write
+_write = HeldLease.write
 _renewed = writes.renewed
 
 
@@ -105,7 +105,9 @@ def _by_the_wall(self: Any, seen: Any, now_ms: int) -> bool:
 
 
 MUTANTS: dict[str, list[Any]] = {
-    "the deadline is looked at before each record": [patch.object(Held, "is_valid", _always_valid)],
+    "the deadline is looked at before each record": [
+        patch.object(HeldLease, "is_valid", _always_valid)
+    ],
     "the deadline counts from before the request": [
         patch.object(LeaseCore, "on_reply", _from_the_reply)
     ],
@@ -135,10 +137,12 @@ MUTANTS: dict[str, list[Any]] = {
         patch.object(StreamView, "_latest", lambda self: at_timestamp(self._scanned_wall_ms)),
         patch.object(StreamView, "_is_younger_than_group", lambda *_: False),
     ],
-    "the last checkpoint is written with the hand-over": [patch.object(Held, "write", _two_writes)],
+    "the last checkpoint is written with the hand-over": [
+        patch.object(HeldLease, "write", _two_writes)
+    ],
     "a member with a bound has no more shards": [
         patch.object(Decider, "_room", lambda _: None),
-        patch.object(Division, "missing", Division.level),
+        patch.object(LeaseDivision, "missing", LeaseDivision.level),
     ],
     "reading begins where the lease is when it is taken": [
         patch.object(LeaseCore, "_on_taken", _as_it_was_seen)

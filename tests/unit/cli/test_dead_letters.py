@@ -10,10 +10,15 @@ import pytest
 
 import headrace
 from headrace.cli._redrive import MAX_LEFT, Redrive, Targets
+from headrace.dead_letters.letter_headers import (
+    Headers,
+    RecordOrigin,
+    dead_letter_headers,
+    ever_smaller,
+)
 from headrace.errors import HeadraceError
 from headrace.records.decoding import MAX_HEADERS
 from headrace.testing import Broker
-from headrace.workers.letters import Headers, Place, dead_letter_headers, ever_smaller
 from tests.fixtures.command_line import Done, run_command
 
 DLQ = "dlq.orders"
@@ -47,7 +52,7 @@ def redrive(broker: Broker, *arguments: str, code: int = 0) -> dict[str, Any]:
 
 def letter_of(topic: str, value: bytes = b"v", *, error: Exception | None = None) -> Headers:
     record = headrace.ConsumerRecord(topic, 0, 7, 1, b"k", value, (("own", b"1"),), 0)
-    place = Place(topic, 0, 7, 1)
+    place = RecordOrigin(topic, 0, 7, 1)
     return dead_letter_headers(record, place, "billing", 2, error or ValueError("no"))
 
 

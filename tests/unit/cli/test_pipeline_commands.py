@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 from headrace.cli import main
 from headrace.cli._pipeline_output import QuietLines, Screen, progress_line, row
 from headrace.cli.pipeline import _child_arguments, run
-from headrace.pipelines.progress import Progress
+from headrace.pipelines.progress import BatchProgress
 from headrace.pipelines.state import State, StateDirectory, Status
 
 PROGRESS = {
@@ -237,7 +237,7 @@ def test_a_table_that_is_drawn_again(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_what_is_shown_is_what_a_batch_has() -> None:
-    assert set(PROGRESS) == set(Progress.__dataclass_fields__)
+    assert set(PROGRESS) == set(BatchProgress.__dataclass_fields__)
 
 
 def test_children_get_the_options_and_one_pipeline(tmp_path: Path) -> None:

@@ -11,10 +11,16 @@ import pytest
 
 import headrace
 from headrace.cli._redrive import Targets
+from headrace.dead_letters.letter_headers import (
+    LETTER,
+    dead_letter_headers,
+    header_text,
+    named_origin,
+    origin_of,
+)
 from headrace.errors import ConfigError
 from headrace.kinesis import AwsSettings, kinesis
-from headrace.kinesis.records import StreamRecord, offset_of, partition_of
-from headrace.workers.letters import LETTER, dead_letter_headers, header_text, here, named_place
+from headrace.stream_record import StreamRecord, offset_of, partition_of
 
 SEQUENCE = "49590338271490256608559692538361571095921575989136588898"
 
@@ -105,7 +111,7 @@ def test_an_offset_orders_and_tells_the_place() -> None:
 
 def test_a_letter_of_a_stream_goes_back_to_no_topic_unless_one_is_named() -> None:
     record = StreamRecord("orders", 3, offset_of(SEQUENCE, None), 5, b"k", b"v", (), 7)
-    headers = dead_letter_headers(record, here(record), "billing", 2, ValueError("no"))
+    headers = dead_letter_headers(record, origin_of(record), "billing", 2, ValueError("no"))
     for topic in ("dlq.kinesis.orders", "dlq.orders"):  # also where a topic is called as the stream
         letter = record._replace(topic=topic, offset=0, headers=headers)
         assert Targets(topic).of(letter) is None
@@ -116,9 +122,9 @@ def test_a_letter_of_a_stream_goes_back_to_no_topic_unless_one_is_named() -> Non
 def test_a_letter_says_where_in_its_shard_a_record_was() -> None:
     offset = offset_of(SEQUENCE, 4)
     record = StreamRecord("orders", 3, offset, 5, b"k", b"v", (), 7)
-    headers = dead_letter_headers(record, here(record), "billing", 2, ValueError("no"))
+    headers = dead_letter_headers(record, origin_of(record), "billing", 2, ValueError("no"))
     told = {name: header_text(name, value) for name, value in headers}
     assert told["dlq-shard"] == "shardId-000000000003"
     assert told["dlq-sequence-number"] == f"{SEQUENCE}:4"
     letter = record._replace(topic="dlq.orders", offset=0, headers=headers)
-    assert named_place(letter, LETTER) == ("orders", 3, offset, 5)
+    assert named_origin(letter, LETTER) == ("orders", 3, offset, 5)

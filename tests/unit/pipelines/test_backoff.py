@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.pipelines.backoff import Backoff, is_final, summary
+from headrace.pipelines.backoff import RestartBackoff, is_final, summary
 
 PYTHON_FAILURE = """Job aborted due to stage failure: Task 0 in stage 3.0 failed 4 times
 Traceback (most recent call last):
@@ -16,13 +16,13 @@ headrace.spark.source.offsets.DataLossError: offsets 120 to 399 of flights-2 wer
 
 
 def test_waits_double_up_to_a_bound_and_end() -> None:
-    backoff = Backoff(first_s=1, longest_s=10, attempts=6)
+    backoff = RestartBackoff(first_s=1, longest_s=10, attempts=6)
 
     assert [backoff.wait_s(n) for n in range(1, 8)] == [1, 2, 4, 8, 10, 10, None]
 
 
 def test_no_restart_is_a_choice() -> None:
-    assert Backoff(attempts=0).wait_s(1) is None
+    assert RestartBackoff(attempts=0).wait_s(1) is None
 
 
 @pytest.mark.parametrize(

@@ -20,10 +20,10 @@ from headrace.pipelines.options import (
     sink_options_of,
     source_options_of,
 )
-from headrace.pipelines.plan import Connection, Plan, PlanError
+from headrace.pipelines.plan import DefaultCluster, Plan, PlanError
 from headrace.spark.decode.ddl import struct_type
 
-CONNECTION = Connection("127.0.0.1:1", {"request_timeout_ms": "5000"})
+CONNECTION = DefaultCluster("127.0.0.1:1", {"request_timeout_ms": "5000"})
 ORDERS = topic("orders", schema="id BIGINT")
 CSV: Any = "csv"
 RESULT = topic("result", key="id")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from headrace.pipelines.backoff import Backoff
+from headrace.pipelines.backoff import RestartBackoff
 from headrace.pipelines.isolated import Child, IsolatedRunner
 from headrace.pipelines.running import Signals
 from headrace.pipelines.state import StateDirectory
@@ -32,7 +32,7 @@ class World:
     def __init__(self) -> None:
         self.now = 0.0
         self.processes: list[FakeProcess] = []
-        self.child = Child("delays", self.spawn, Backoff(attempts=2), clock=lambda: self.now)
+        self.child = Child("delays", self.spawn, RestartBackoff(attempts=2), clock=lambda: self.now)
 
     def spawn(self, name: str) -> Any:
         self.processes.append(FakeProcess())

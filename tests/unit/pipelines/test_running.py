@@ -13,7 +13,7 @@ import pytest
 from headrace.errors import ConfigError
 from headrace.pipelines import fitting, frames, pipeline, table, topic
 from headrace.pipelines.checking import check
-from headrace.pipelines.plan import Connection, Plan, PlanError
+from headrace.pipelines.plan import DefaultCluster, Plan, PlanError
 from headrace.pipelines.running import Runner, Signals
 from headrace.pipelines.state import StateDirectory, Status
 
@@ -70,7 +70,7 @@ class World:
             )(lambda records: records)
             for name in ("one", "two")
         ]
-        self.plans = check(declared, Connection("127.0.0.1:1"), str(tmp_path / "checkpoints"))
+        self.plans = check(declared, DefaultCluster("127.0.0.1:1"), str(tmp_path / "checkpoints"))
         kind: Any = FakeSessions
         self.sessions = kind()
         self.state = StateDirectory(tmp_path / "state")

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from headrace.pipelines import pipeline, table, topic
-from headrace.pipelines.backoff import Backoff
+from headrace.pipelines.backoff import RestartBackoff
 from headrace.pipelines.checking import check
-from headrace.pipelines.plan import Connection, Plan
+from headrace.pipelines.plan import DefaultCluster, Plan
 from headrace.pipelines.session import SETTINGS
 from headrace.pipelines.state import StateDirectory, Status
 from headrace.pipelines.supervision import Supervised
@@ -65,7 +65,7 @@ class World:
         def copy(records: Any) -> Any:
             return records
 
-        (self.plan,) = check([copy], Connection("127.0.0.1:1"), str(tmp_path / "checkpoints"))
+        (self.plan,) = check([copy], DefaultCluster("127.0.0.1:1"), str(tmp_path / "checkpoints"))
         self.now = 1000.0
         self.queries: list[FakeQuery] = []
         self.refuse: Exception | None = None
@@ -76,7 +76,7 @@ class World:
             self._start,
             self.state.claim("copy"),
             self.told.append,
-            Backoff(first_s=1, longest_s=60, attempts=attempts),
+            RestartBackoff(first_s=1, longest_s=60, attempts=attempts),
             clock=lambda: self.now,
             drain_s=30,
         )

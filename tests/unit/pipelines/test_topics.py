@@ -10,17 +10,17 @@ from headrace.clients.blocking import BlockingClient, NewTopic, ResourceType
 from headrace.errors import TransportError
 from headrace.pipelines import pipeline, topic
 from headrace.pipelines.checking import check
-from headrace.pipelines.plan import Connection, Plan, PlanError
+from headrace.pipelines.plan import DefaultCluster, Plan, PlanError
 from headrace.pipelines.topics import check_topics, create_topics
 
 
-def plan(tmp_path: Any, connection: Connection, source: Any, sink: Any) -> Plan:
+def plan(tmp_path: Any, connection: DefaultCluster, source: Any, sink: Any) -> Plan:
     declare = pipeline(source=source, sink=sink, name="one")
     return check([declare(lambda records: records)], connection, str(tmp_path))[0]
 
 
 def test_topics_are_found_or_created_by_choice(headrace_bootstrap: str, tmp_path: Any) -> None:
-    connection = Connection(headrace_bootstrap)
+    connection = DefaultCluster(headrace_bootstrap)
     source = topic("there, missing", schema="a INT", on_error="dlq:letters")
     sink = topic("made", create=3, configs={"cleanup.policy": "compact"}, key="a")
     with BlockingClient(headrace_bootstrap) as client:
@@ -46,7 +46,7 @@ def test_topics_are_found_or_created_by_choice(headrace_bootstrap: str, tmp_path
 def test_a_topic_that_one_pipeline_creates_is_there_for_others(
     headrace_bootstrap: str, tmp_path: Any
 ) -> None:
-    connection = Connection(headrace_bootstrap)
+    connection = DefaultCluster(headrace_bootstrap)
     made = topic("first", format="text", create=1)
     use = topic("first", format="text")
     declare = pipeline(source=use, sink=topic("second", format="text", create=1), name="two")
@@ -69,7 +69,7 @@ def test_a_topic_that_one_pipeline_creates_is_there_for_others(
 def test_a_source_whose_options_select_needs_no_topic_of_its_name(
     headrace_bootstrap: str, tmp_path: Any, option: str
 ) -> None:
-    connection = Connection(headrace_bootstrap)
+    connection = DefaultCluster(headrace_bootstrap)
     value = '{"x": [0]}' if option == "ASSIGN" else "orders[.].*"
     source = topic("of any name", schema="a INT", options={option: value})
     sink = topic("made", create=1, key="a")
@@ -80,7 +80,7 @@ def test_a_source_whose_options_select_needs_no_topic_of_its_name(
 
 
 def test_nobody_there(tmp_path: Any) -> None:
-    connection = Connection("127.0.0.1:1")
+    connection = DefaultCluster("127.0.0.1:1")
     use = topic("t", format="text")
     with pytest.raises(TransportError):
         check_topics([plan(tmp_path, connection, use, use)], connection)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from headrace.clients.blocking import FetchedPartition, FetchPosition, OffsetAndMetadata
 from headrace.errors import ApiError, ErrorCode
 from headrace.records.builder import build_batch
-from headrace.spark.options.source import EARLIEST
+from headrace.spark.options.positions import EARLIEST
 from headrace.spark.source.offsets import LogEnd, TopicDescription
 from headrace.types import TopicPartition
 

@@ -9,13 +9,13 @@ import pytest
 
 from headrace.types import TopicPartition
 from headrace.workers.dedupe import Deduplication, ProgramKeys, RecentKeys
-from headrace.workers.seen.keys import Mark
+from headrace.workers.outbox import HandledKey
 
 ORDERS = TopicPartition("orders", 0)
 
 
-def marks(*keys: str) -> list[Mark]:
-    return [Mark(ORDERS, offset, key) for offset, key in enumerate(keys)]
+def marks(*keys: str) -> list[HandledKey]:
+    return [HandledKey(ORDERS, offset, key) for offset, key in enumerate(keys)]
 
 
 def test_the_oldest_keys_are_forgotten() -> None:

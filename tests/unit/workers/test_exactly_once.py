@@ -28,8 +28,7 @@ from headrace.testing.faults import drop_connection, error
 from headrace.testing.interception import Exchange
 from headrace.workers import transacting
 from headrace.workers.dedupe import Deduplication, RecentKeys
-from headrace.workers.outbox import Outbox
-from headrace.workers.seen.keys import Mark
+from headrace.workers.outbox import HandledKey, Outbox
 from headrace.workers.trial import Trial
 
 QUICK = Retry(attempts=3, first=0.001)
@@ -482,7 +481,7 @@ def test_a_key_whose_transaction_never_comes_is_new_again() -> None:
     async def main() -> None:
         deduplication = Deduplication(RecentKeys())
         nobody: Any = None  # is asked
-        out, marks = Outbox(nobody), [Mark(ORDERS, 0, "a"), Mark(ORDERS, 1, "b")]
+        out, marks = Outbox(nobody), [HandledKey(ORDERS, 0, "a"), HandledKey(ORDERS, 1, "b")]
         assert await deduplication.begin(ORDERS, ["a", "b"]) == [True, True]
         await deduplication.hold(out, marks)
         assert out.keys == marks

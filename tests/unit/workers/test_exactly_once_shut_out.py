@@ -144,7 +144,7 @@ def test_what_could_not_be_committed_before_a_partition_went_is_there_once(
         with make_app("older", transaction_ms=60_000, **options).test(broker) as older:
             for number in range(4):
                 broker.publish("orders", b"%d" % number, partition=number)
-            broker.wait_until(lambda: older._app.counters["bill"].handled == 4)
+            broker.wait_until(lambda: older._running().counters["bill"].handled == 4)
             lost = broker.faults.on(ApiKey.END_TXN, lose, client_id="older")
             with make_app("newer", **options).test(broker) as newer:
                 broker.wait_until(lambda: lost.hits)

@@ -9,11 +9,11 @@ import pytest
 
 import headrace
 from headrace import App, Retry
+from headrace.dead_letters import letter_headers
+from headrace.dead_letters.letter_headers import Headers, RecordOrigin
 from headrace.testing import Broker
-from headrace.workers import letters
-from headrace.workers.letters import Headers, Place
 
-PAYMENTS = Place("payments", 0, 1, 1)
+PAYMENTS = RecordOrigin("payments", 0, 1, 1)
 NEVER_MS = (1 << 63) - 1
 
 
@@ -37,7 +37,7 @@ def failing_app(*topics: str, **options: Any) -> tuple[App, list[tuple[str, int,
 
 def forged(group: str, attempt: int = 1, due_ms: int = 0) -> Headers:
     stranger = headrace.ConsumerRecord("payments", 0, 1, 1, None, None, (), 0)
-    return letters.retry_headers(stranger, PAYMENTS, group, attempt, due_ms)
+    return letter_headers.retry_headers(stranger, PAYMENTS, group, attempt, due_ms)
 
 
 def user_topics(broker: Broker) -> set[str]:

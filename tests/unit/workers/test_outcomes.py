@@ -6,20 +6,17 @@ import pytest
 
 from headrace.errors import ConfigError, SerializationError
 from headrace.workers.outcomes import (
-    MAX_MESSAGE,
     DeadLetter,
+    FailureOutcome,
     Retry,
     RetryLater,
     Skip,
-    Verdict,
-    judge,
-    message_of,
-    said,
+    failure_outcome,
 )
 
 
 def verdict(error: Exception, attempt: int = 1, *, retry=None, letters=True, failure="stop"):
-    return judge(
+    return failure_outcome(
         error, attempt, retry or Retry(attempts=3), dead_letters=letters, on_failure=failure
     )
 
@@ -32,32 +29,37 @@ def undecodable(cause: Exception) -> SerializationError:
 
 def test_an_error_is_repeated_until_its_attempts_are_used_up() -> None:
     verdicts = [verdict(ValueError(), attempt) for attempt in (1, 2, 3)]
-    assert verdicts == [Verdict.RETRY, Verdict.RETRY, Verdict.DEAD_LETTER]
+    assert verdicts == [FailureOutcome.RETRY, FailureOutcome.RETRY, FailureOutcome.DEAD_LETTER]
 
 
-@pytest.mark.parametrize(("failure", "expected"), [("stop", Verdict.STOP), ("skip", Verdict.SKIP)])
+@pytest.mark.parametrize(
+    ("failure", "expected"), [("stop", FailureOutcome.STOP), ("skip", FailureOutcome.SKIP)]
+)
 def test_without_dead_letters_the_worker_stops_unless_it_is_told_to_skip(failure, expected) -> None:
     assert verdict(ValueError(), 3, letters=False, failure=failure) is expected
 
 
 def test_only_chosen_errors_are_repeated() -> None:
     retry = Retry(attempts=3, on=(TimeoutError,))
-    assert verdict(TimeoutError(), retry=retry) is Verdict.RETRY
-    assert verdict(ValueError(), retry=retry) is Verdict.DEAD_LETTER
-    assert verdict(RetryLater(1), retry=retry) is Verdict.RETRY
+    assert verdict(TimeoutError(), retry=retry) is FailureOutcome.RETRY
+    assert verdict(ValueError(), retry=retry) is FailureOutcome.DEAD_LETTER
+    assert verdict(RetryLater(1), retry=retry) is FailureOutcome.RETRY
 
 
 def test_a_handler_says_what_is_to_be_done() -> None:
-    assert verdict(Skip()) is Verdict.SKIP
-    assert verdict(DeadLetter("why")) is Verdict.DEAD_LETTER
-    assert verdict(DeadLetter("why"), letters=False) is Verdict.STOP
-    assert verdict(RetryLater(5), 3) is Verdict.DEAD_LETTER
+    assert verdict(Skip()) is FailureOutcome.SKIP
+    assert verdict(DeadLetter("why")) is FailureOutcome.DEAD_LETTER
+    assert verdict(DeadLetter("why"), letters=False) is FailureOutcome.STOP
+    assert verdict(RetryLater(5), 3) is FailureOutcome.DEAD_LETTER
 
 
 def test_bytes_that_do_not_decode_are_not_tried_again_but_a_registry_is() -> None:
-    assert verdict(undecodable(ValueError("no JSON"))) is Verdict.DEAD_LETTER
-    assert verdict(undecodable(ConfigError("the schema registry does not answer"))) is Verdict.RETRY
-    assert verdict(undecodable(OSError())) is Verdict.RETRY
+    assert verdict(undecodable(ValueError("no JSON"))) is FailureOutcome.DEAD_LETTER
+    assert (
+        verdict(undecodable(ConfigError("the schema registry does not answer")))
+        is FailureOutcome.RETRY
+    )
+    assert verdict(undecodable(OSError())) is FailureOutcome.RETRY
 
 
 def test_pauses_grow_up_to_the_longest() -> None:
@@ -93,10 +95,3 @@ def test_a_retry_takes_exceptions_one_or_several() -> None:
     with pytest.raises(ConfigError, match="finite"):
         Retry(factor=float("inf"))
     assert Retry(attempts=2000, factor=1e300, max=5).pause_s(1500) == 5
-
-
-def test_of_a_long_text_the_beginning_is_kept() -> None:
-    error = ValueError("x" * 1_000_000)
-    assert message_of(error) == "x" * MAX_MESSAGE + "... (1000000 characters)"
-    assert said(error).startswith("ValueError('xxx")
-    assert len(said(error)) < MAX_MESSAGE + 50

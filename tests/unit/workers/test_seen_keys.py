@@ -23,12 +23,13 @@ from headrace.protocol.api_keys import ApiKey
 from headrace.testing import error
 from headrace.types import TopicPartition as Place
 from headrace.workers import refusals
+from headrace.workers.outbox import HandledKey
 from headrace.workers.outlet import Outlet
 from headrace.workers.seen import file as file_module
 from headrace.workers.seen import persistent
 from headrace.workers.seen import topic as topic_module
 from headrace.workers.seen.file import FileKeys
-from headrace.workers.seen.keys import MAX_KEY_BYTES, Mark, key_text
+from headrace.workers.seen.keys import MAX_KEY_BYTES, key_text
 from headrace.workers.seen.topic import TopicKeys
 from headrace.workers.settings import Delivery
 
@@ -272,7 +273,7 @@ def test_a_process_that_runs_on_forgets_old_keys_too(
             store = FileKeys(file, outlet.now_ms, group="g", worker="w")
         await store.prepare()
         assert not await store.known(place, ["a"])
-        await store.keep([Mark(place, 7, "a")])
+        await store.keep([HandledKey(place, 7, "a")])
         assert await store.known(place, ["a"])
         passed_ms = 601_000
         assert not await store.known(place, ["a"])
@@ -403,7 +404,7 @@ def test_a_partition_that_comes_back_has_the_keys_that_others_wrote_meanwhile(
         )
         await mine.prepare()
         assert not await mine.known(place, ["a"])
-        await others.keep([Mark(place, 7, "a")])
+        await others.keep([HandledKey(place, 7, "a")])
         assert not await mine.known(place, ["a"]), "the partition is this one's: nobody else writes"
         mine.forget([place])
         assert set(await mine.known(place, ["a", "b"])) == {"a"}
@@ -455,11 +456,11 @@ def test_the_oldest_keys_of_a_file_go(
         await keys.prepare()
         for number in range(6):
             now_ms += 1000
-            await keys.keep([Mark(Place("orders", 0), number, number)])
+            await keys.keep([HandledKey(Place("orders", 0), number, number)])
         assert set(await keys.known(Place("orders", 0), range(9))) == {3, 4, 5}
         now_ms = 15_500  # of 4000, 5000 and 6000 ms the last is younger than ten seconds
         assert set(await keys.known(Place("orders", 1), range(9))) == {5}
-        await keys.keep([Mark(Place("orders", 0), 9, "new")])
+        await keys.keep([HandledKey(Place("orders", 0), 9, "new")])
         await keys.close()
         with sqlite3.connect(tmp_path / "seen.db") as connection:
             rows = connection.execute("SELECT worker, key FROM seen ORDER BY at_ms").fetchall()
@@ -475,7 +476,7 @@ def test_a_question_for_many_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     async def use() -> None:
         keys = FileKeys(SeenFile(tmp_path / "seen.db"), lambda: 5, group="g", worker="w")
         await keys.prepare()
-        await keys.keep([Mark(Place("o", 0), number, number) for number in range(5)])
+        await keys.keep([HandledKey(Place("o", 0), number, number) for number in range(5)])
         assert set(await keys.known(Place("o", 0), range(7))) == {*range(5)}
         await keys.close()
 
@@ -496,7 +497,7 @@ def test_keys_of_many_handlers_are_one_transaction(
             insert(texts, connection)
 
         monkeypatch.setattr(keys, "_insert", watched)
-        await asyncio.gather(*(keys.keep([Mark(Place("o", 0), n, n)]) for n in range(20)))
+        await asyncio.gather(*(keys.keep([HandledKey(Place("o", 0), n, n)]) for n in range(20)))
         assert sum(written) == 20
         assert len(written) < 4
         await keys.close()

@@ -11,7 +11,7 @@ from headrace.core.lease.holdings import Holdings
 from headrace.core.lease.lease import Lease, LeaseKey
 from headrace.core.lease.names import most_of
 from headrace.core.lease.settings import LeaseSettings
-from headrace.core.lease.taking import Division
+from headrace.core.lease.taking import LeaseDivision
 from headrace.core.lease.view import Seen, StreamView
 from headrace.ports import Chance
 
@@ -80,12 +80,12 @@ class Decider:
         wait_ms = settings.duration_ms + settings.margin_ms + 2 * settings.scan_ms
         self._shunned[key] = now_ms + wait_ms
 
-    def _division(self, now_ms: int) -> tuple[Division, list[Lease]]:
+    def _division(self, now_ms: int) -> tuple[LeaseDivision, list[Lease]]:
         """Return who has what, and besides what is stored as this member's, but not held.
 
         That is what another has given, or an answer was lost, or the lease ran out here and nobody has it yet.
         """
-        division = Division(self._owner)
+        division = LeaseDivision(self._owner)
         own: list[Lease] = []
         free: list[tuple[int, float, Lease]] = []
         for view in self._views.values():

@@ -26,7 +26,7 @@ class Phase(Enum):
 
 
 @dataclass(slots=True)
-class Held:
+class HeldLease:
     """A lease that a member holds until `deadline_ms`."""
 
     lease: Lease
@@ -69,7 +69,7 @@ class Held:
     """None until a fetch was reported."""
 
     @classmethod
-    def taken(cls, lease: Lease, sent_ms: int, now_ms: int, settings: LeaseSettings) -> Held:
+    def taken(cls, lease: Lease, sent_ms: int, now_ms: int, settings: LeaseSettings) -> HeldLease:
         """Return a lease that was taken just now."""
         return cls(
             lease,

@@ -19,7 +19,7 @@ from headrace.core.lease.actions import (
     Why,
 )
 from headrace.core.lease.checkpoint import SHARD_END, Checkpoint
-from headrace.core.lease.holding import Held, Phase
+from headrace.core.lease.holding import HeldLease, Phase
 from headrace.core.lease.lease import Lease, LeaseKey
 from headrace.core.lease.settings import LeaseSettings
 
@@ -30,7 +30,7 @@ class Holdings:
     def __init__(self, settings: LeaseSettings, retry_ms: Callable[[], int]) -> None:
         self._settings = settings
         self._retry_ms = retry_ms
-        self._held: dict[LeaseKey, Held] = {}
+        self._held: dict[LeaseKey, HeldLease] = {}
 
     def __contains__(self, key: LeaseKey) -> bool:
         return key in self._held
@@ -38,10 +38,10 @@ class Holdings:
     def __len__(self) -> int:
         return len(self._held)
 
-    def __iter__(self) -> Iterator[Held]:
+    def __iter__(self) -> Iterator[HeldLease]:
         return iter(list(self._held.values()))
 
-    def get(self, key: LeaseKey) -> Held | None:
+    def get(self, key: LeaseKey) -> HeldLease | None:
         """Return a lease that is held."""
         return self._held.get(key)
 
@@ -54,7 +54,7 @@ class Holdings:
 
     def take(self, lease: Lease, sent_ms: int, now_ms: int, *, closing: bool) -> list[Action]:
         """Hold a lease that was taken; a member that is being closed gives it back unread."""
-        held = Held.taken(lease, sent_ms, now_ms, self._settings)
+        held = HeldLease.taken(lease, sent_ms, now_ms, self._settings)
         if now_ms >= held.deadline_ms:
             return []  # the answer came too late: it is taken again when a scan finds it
         self._held[lease.key] = held
@@ -63,7 +63,7 @@ class Holdings:
         held.phase, held.why, held.is_told = Phase.GIVING, Why.SHUTDOWN, True
         return self.step(held, now_ms)
 
-    def step(self, held: Held, now_ms: int) -> list[Action]:
+    def step(self, held: HeldLease, now_ms: int) -> list[Action]:
         """Do what is due for a lease."""
         if self._held.get(held.lease.key) is not held:
             return []
@@ -94,7 +94,7 @@ class Holdings:
         held.renewed(outcome, sent_ms, self._settings)
         return self.on_asked(held, outcome.next_owner, now_ms) + self.step(held, now_ms)
 
-    def on_asked(self, held: Held, asker: str | None, now_ms: int) -> list[Action]:
+    def on_asked(self, held: HeldLease, asker: str | None, now_ms: int) -> list[Action]:
         """Take that another member asks for a lease: it changes nothing but that the shard is drained."""
         if asker is None or held.lease.owner == asker:
             return []
@@ -166,7 +166,7 @@ class Holdings:
                 held.drained_by_ms = by_ms
         return actions
 
-    def finish(self, held: Held) -> None:
+    def finish(self, held: HeldLease) -> None:
         """Take that the children of a shard that has ended have their leases."""
         held.finished = SHARD_END
         held.phase = Phase.GIVING
@@ -195,15 +195,15 @@ class Holdings:
         )
         return self._end(held, held.why), given
 
-    def _of(self, request: Renew | Give) -> Held | None:
+    def _of(self, request: Renew | Give) -> HeldLease | None:
         held = self._held.get(request.key)
         return held if held is not None and held.lease.epoch == request.epoch else None
 
-    def _end(self, held: Held, why: Why) -> list[Action]:
+    def _end(self, held: HeldLease, why: Why) -> list[Action]:
         del self._held[held.lease.key]
         return _tell(held, why)
 
-    def _watch(self, held: Held, now_ms: int) -> list[Action]:
+    def _watch(self, held: HeldLease, now_ms: int) -> list[Action]:
         """Notice that nothing was fetched for long."""
         stalled_ms = held.stalled_ms(self._settings)
         if stalled_ms is None or now_ms < stalled_ms:
@@ -215,12 +215,12 @@ class Holdings:
         return [Restart(held.lease.key)]
 
 
-def _drain(held: Held, why: Why, by_ms: int | None) -> list[Action]:
+def _drain(held: HeldLease, why: Why, by_ms: int | None) -> list[Action]:
     held.phase, held.why, held.drained_by_ms = Phase.DRAINING, why, by_ms
     return [Drain(held.lease.key, why, by_ms)]
 
 
-def _tell(held: Held, why: Why) -> list[Action]:
+def _tell(held: HeldLease, why: Why) -> list[Action]:
     if held.is_told:
         return []
     held.is_told = True

@@ -26,7 +26,7 @@ from headrace.core.lease.actions import (
 )
 from headrace.core.lease.checkpoint import Checkpoint
 from headrace.core.lease.deciding import Decider
-from headrace.core.lease.holding import Held, Phase
+from headrace.core.lease.holding import HeldLease, Phase
 from headrace.core.lease.holdings import Holdings
 from headrace.core.lease.lease import Lease, LeaseKey
 from headrace.core.lease.pace import Pace
@@ -197,11 +197,11 @@ class LeaseCore:
             return []
         return self._step(held, now_ms)
 
-    def _step(self, held: Held, now_ms: int) -> list[Action]:
+    def _step(self, held: HeldLease, now_ms: int) -> list[Action]:
         actions = self._give_way(held, now_ms) if held.phase is Phase.ENDING else []
         return actions + self._holdings.step(held, now_ms)
 
-    def _give_way(self, held: Held, now_ms: int) -> list[Action]:
+    def _give_way(self, held: HeldLease, now_ms: int) -> list[Action]:
         """Create the leases of the children; when they are there, and not before, the shard is marked as finished.
 
         Otherwise: (1) the shard is marked, (2) this member dies, (3) the shard expires from the stream, and nobody
@@ -301,7 +301,7 @@ class LeaseCore:
             actions += self._step(held, now_ms)
         return actions if self._is_closing else actions + self._create(view, creatable)
 
-    def _ending(self, view: StreamView) -> list[Held]:
+    def _ending(self, view: StreamView) -> list[HeldLease]:
         return [
             held
             for held in self._holdings

@@ -15,7 +15,7 @@ from headrace.core.lease.names import most_of
 IDLE_SHARE: Final = 0.1
 """A shard weighs this part of the mean load of a shard at least: also one without records has to be polled."""
 WORTH: Final = 0.1
-"""What a move for the sake of load has to bring; see `Division.wishes`."""
+"""What a move for the sake of load has to bring; see `LeaseDivision.wishes`."""
 
 
 def level(readable: int, most: Iterable[int | None]) -> int:
@@ -36,7 +36,7 @@ def level(readable: int, most: Iterable[int | None]) -> int:
 
 
 @dataclass(slots=True)
-class Division:
+class LeaseDivision:
     """Which member has, or is about to have, which leases; only those that are renewed."""
 
     me: str

@@ -29,10 +29,10 @@ from headrace.errors import (
     UnknownTopicOrPartitionError,
 )
 from headrace.kinesis.bridge.names import StreamPlace, check_topic
-from headrace.kinesis.bridge.shard_copy import Progress
+from headrace.kinesis.bridge.shard_copy import CopyProgress
 from headrace.kinesis.client.backoff import FIRST_CONTACT_MS
 from headrace.kinesis.client.settings import open_client
-from headrace.kinesis.producing.delivery import Delivery
+from headrace.kinesis.producing.delivery import RecordDelivery
 from headrace.kinesis.producing.producer import Producer
 from headrace.kinesis.producing.settings import MAX_KEY_CHARACTERS, ProducerSettings
 from headrace.kinesis.reading.shards import StreamShards
@@ -88,7 +88,7 @@ class IntoStreamBridge:
     def __init__(self, plan: IntoStream) -> None:
         """Take a plan; nothing is connected yet."""
         self._plan = plan
-        self.progress = Progress()
+        self.progress = CopyProgress()
         self._uncommitted: dict[TopicPartition, int] = {}
 
     async def run(self, stopping: asyncio.Event) -> None:
@@ -162,7 +162,7 @@ class IntoStreamBridge:
         self, consumer: Consumer, producer: Producer, records: Sequence[ConsumerRecord]
     ) -> None:
         """Write records and commit them; where one fails, those before it, or each start would write them again."""
-        sent: list[tuple[ConsumerRecord, Delivery]] = []
+        sent: list[tuple[ConsumerRecord, RecordDelivery]] = []
         left: dict[TopicPartition, int] = {}
         failure: HeadraceError | None = None
         for record in records:
@@ -211,7 +211,7 @@ class IntoStreamBridge:
             await check_topic(plan.target, plan.topic, plan.client_properties)
         self._uncommitted.clear()
 
-    async def _send(self, producer: Producer, record: ConsumerRecord) -> Delivery:
+    async def _send(self, producer: Producer, record: ConsumerRecord) -> RecordDelivery:
         data = enveloped(record) if self._plan.envelope else record.value or b""
         try:
             return await producer.send(

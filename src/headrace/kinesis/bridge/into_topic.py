@@ -18,10 +18,10 @@ from headrace.core.lease.settings import LeaseSettings
 from headrace.errors import ConfigError, ProducerFencedError
 from headrace.kinesis.bridge.names import StreamPlace, check_topic
 from headrace.kinesis.bridge.positions import Positions
-from headrace.kinesis.bridge.shard_copy import Destination, Progress, ShardCopy
+from headrace.kinesis.bridge.shard_copy import CopyProgress, Destination, ShardCopy
 from headrace.kinesis.client.backoff import FIRST_CONTACT_MS
 from headrace.kinesis.client.settings import AwsClient, open_client
-from headrace.kinesis.group.member import Member
+from headrace.kinesis.group.member import LeaseMember
 from headrace.kinesis.group.owners import process_owner
 from headrace.kinesis.leases.opening import open_store
 from headrace.kinesis.reading.reader import Reader, ShardReader
@@ -85,11 +85,11 @@ class IntoTopicBridge:
     def __init__(self, plan: IntoTopic) -> None:
         """Take a plan; nothing is connected yet."""
         self._plan = plan
-        self.progress = Progress()
+        self.progress = CopyProgress()
         self._copies: dict[LeaseKey, tuple[ShardCopy, asyncio.Task[None]]] = {}
         self._ranges: dict[str, HashRange] = {}
         self._done: asyncio.Future[None] | None = None
-        self._member: Member | None = None
+        self._member: LeaseMember | None = None
         self._client: AwsClient | None = None
         self._destination: Destination | None = None
 
@@ -134,7 +134,7 @@ class IntoTopicBridge:
                         )
                     )
             settings = replace(plan.lease_settings, start=start)
-            self._member = Member(
+            self._member = LeaseMember(
                 store,
                 plan.group,
                 {stream.stream: shards},

@@ -23,7 +23,7 @@ from headrace.errors import (
 )
 from headrace.kinesis.bridge.names import check_topic
 from headrace.kinesis.bridge.positions import Positions, claim_of
-from headrace.kinesis.client.backoff import Backoff
+from headrace.kinesis.client.backoff import JitteredBackoff
 from headrace.kinesis.reading.reader import Fetched, Reader
 from headrace.kinesis.reading.records import KinesisRecord
 from headrace.kinesis.reading.shards import ShardInfo
@@ -49,7 +49,7 @@ _FORGOTTEN: Final = frozenset(
 
 
 @dataclass(slots=True)
-class Progress:
+class CopyProgress:
     """What has been done so far."""
 
     records: int = 0
@@ -107,7 +107,7 @@ class ShardCopy:
         destination: Destination,
         lease: Lease,
         open_reader: OpenReader,
-        progress: Progress,
+        progress: CopyProgress,
         *,
         valid: Callable[[], bool],
         committed: Callable[[Checkpoint, int], object],
@@ -134,7 +134,7 @@ class ShardCopy:
         self._valid = valid
         self._committed = committed
         self._pause = pause
-        self._backoff = Backoff(chance)
+        self._backoff = JitteredBackoff(chance)
         self._failures = 0
         self._claim = claim_of(lease)
         self._has_begun = False

@@ -8,14 +8,14 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol, TypeVar
 
-from headrace.kinesis.client.errors import Verdict, explained, is_silence, of_aws, verdict
+from headrace.kinesis.client.errors import FailureKind, explained, failure_kind, is_silence, of_aws
 from headrace.kinesis.client.settings import AwsClient
 
 _Answer = TypeVar("_Answer")
 
 FIRST_CONTACT_MS: Final = 3_000
 """For how long it is tried to get a first answer: more likely than an outage is a wrong address."""
-REPEATABLE: Final = frozenset({Verdict.THROTTLED, Verdict.REPEAT, Verdict.IN_USE})
+REPEATABLE: Final = frozenset({FailureKind.THROTTLED, FailureKind.REPEAT, FailureKind.IN_USE})
 
 
 class Timing(Protocol):
@@ -47,7 +47,7 @@ class RealTiming:
         await asyncio.sleep(duration_ms / 1000)
 
 
-class Backoff:
+class JitteredBackoff:
     """Growing pauses with full jitter, up to 0.2 s, 0.4 s, … 10 s: who failed together does not return together."""
 
     __slots__ = ("_failures", "_first_ms", "_most_ms", "_random")
@@ -97,7 +97,7 @@ async def repeated(
         StreamNotFoundError: There is no such stream.
         KinesisError: It was refused, or there was no answer in time.
     """
-    backoff = Backoff(timing.random)
+    backoff = JitteredBackoff(timing.random)
     begun_ms = timing.now_ms()
     first_ms = within_ms if answer_within_ms is None else answer_within_ms
     is_answered = False
@@ -111,7 +111,7 @@ async def repeated(
             is_answered = is_answered or not is_silence(error)
             limit_ms = within_ms if is_answered else first_ms
             late = timing.now_ms() + delay_ms > begun_ms + limit_ms
-            if late or verdict(error) not in REPEATABLE:
+            if late or failure_kind(error) not in REPEATABLE:
                 raise explained(
                     error,
                     doing,

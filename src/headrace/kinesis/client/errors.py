@@ -12,7 +12,7 @@ from typing import Final
 from headrace.errors import ConfigError, HeadraceError, KinesisError, StreamNotFoundError
 
 
-class Verdict(Enum):
+class FailureKind(Enum):
     """What to do about a failure."""
 
     THROTTLED = "throttled"
@@ -30,20 +30,20 @@ class Verdict(Enum):
 
 
 _VERDICTS: Final = {
-    code: verdict
-    for verdict, codes in {
-        Verdict.THROTTLED: (
+    code: failure_kind
+    for failure_kind, codes in {
+        FailureKind.THROTTLED: (
             "ProvisionedThroughputExceededException LimitExceededException KMSThrottlingException ThrottlingException "
             "Throttling ThrottledException RequestThrottled RequestThrottledException RequestLimitExceeded "
             "TooManyRequestsException BandwidthLimitExceeded SlowDown"
         ),
-        Verdict.REPEAT: (
+        FailureKind.REPEAT: (
             "InternalFailureException InternalFailure InternalServerError InternalError ServiceUnavailable "
             "ServiceUnavailableException RequestTimeout RequestTimeoutException TransactionInProgressException"
         ),
-        Verdict.EXPIRED: "ExpiredIteratorException ExpiredNextTokenException",
-        Verdict.MISSING: "ResourceNotFoundException",
-        Verdict.IN_USE: "ResourceInUseException",
+        FailureKind.EXPIRED: "ExpiredIteratorException ExpiredNextTokenException",
+        FailureKind.MISSING: "ResourceNotFoundException",
+        FailureKind.IN_USE: "ResourceInUseException",
     }.items()
     for code in codes.split()
 }
@@ -123,20 +123,20 @@ def status_code(error: BaseException) -> int:
     return int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
 
-def verdict(error: BaseException) -> Verdict:
+def failure_kind(error: BaseException) -> FailureKind:
     """Return what to do about a failure of a call."""
     code = error_code(error)
     if code:
         known = _VERDICTS.get(code)
         if known is not None:
             return known
-        return Verdict.REPEAT if status_code(error) >= 500 else Verdict.FATAL
+        return FailureKind.REPEAT if status_code(error) >= 500 else FailureKind.FATAL
     names = {base.__name__ for base in type(error).__mro__}
     if names & _TRANSIENT:
-        return Verdict.REPEAT
+        return FailureKind.REPEAT
     if names & _CONFIGURATION.keys():
-        return Verdict.FATAL
-    return Verdict.REPEAT if names & _NO_ANSWER else Verdict.FATAL
+        return FailureKind.FATAL
+    return FailureKind.REPEAT if names & _NO_ANSWER else FailureKind.FATAL
 
 
 def explained(
@@ -163,7 +163,7 @@ def explained(
     setting = _wrong_setting(error, code, said)
     if setting:
         return ConfigError(f"{doing}: {setting}")
-    if verdict(error) is Verdict.REPEAT and not code:
+    if failure_kind(error) is FailureKind.REPEAT and not code:
         asked = f" from {endpoint}" if endpoint else ""
         where = f" in region {region}" if region else ""
         return KinesisError(
@@ -184,9 +184,9 @@ def _wrong_setting(error: BaseException, code: str, said: str) -> str:
 
 
 _ADVICE: Final = {
-    Verdict.THROTTLED: "more was asked for than AWS allows: ask less often, add shards, or have the limit raised",
-    Verdict.REPEAT: "AWS fails: try again later",
-    Verdict.IN_USE: "it is being changed: try again later",
+    FailureKind.THROTTLED: "more was asked for than AWS allows: ask less often, add shards, or have the limit raised",
+    FailureKind.REPEAT: "AWS fails: try again later",
+    FailureKind.IN_USE: "it is being changed: try again later",
 }
 """What to do about a failure that was repeated for too long."""
 
@@ -197,7 +197,7 @@ def _refusal(error: BaseException, code: str, said: str) -> str:
     if code.startswith("KMS"):
         return f"the key that encrypts the stream cannot be used: check its policy and state ({code}: {said})"
     text = f"{code}: {said}" if code else said
-    advice = _ADVICE.get(verdict(error))
+    advice = _ADVICE.get(failure_kind(error))
     return f"{text} ({advice})" if advice else text
 
 

@@ -20,12 +20,12 @@ from headrace.kinesis.reading.positions import iterator_arguments
 from headrace.kinesis.reading.shards import StreamShards
 
 if TYPE_CHECKING:
+    from headrace.kinesis.group.settings import StreamGroupSettings
     from headrace.kinesis.leases.store import LeaseStore
-    from headrace.kinesis.stream import Streams
 
 
 @asynccontextmanager
-async def opened_store(streams: Streams) -> AsyncIterator[LeaseStore]:
+async def opened_store(streams: StreamGroupSettings) -> AsyncIterator[LeaseStore]:
     """Open where the leases are; a store that was handed in is not closed.
 
     Raises:
@@ -43,7 +43,7 @@ async def opened_store(streams: Streams) -> AsyncIterator[LeaseStore]:
 
 
 async def lease_settings(
-    streams: Streams,
+    streams: StreamGroupSettings,
     client: AwsClient,
     store: LeaseStore,
     group: str,
@@ -71,7 +71,10 @@ async def lease_settings(
 
 
 async def _shard_of(
-    streams: Streams, client: AwsClient, shards: Mapping[str, StreamShards], number: Checkpoint
+    streams: StreamGroupSettings,
+    client: AwsClient,
+    shards: Mapping[str, StreamShards],
+    number: Checkpoint,
 ) -> str:
     """Return the shard that a sequence number is of: Kinesis refuses it for every other."""
     for name, lister in zip(streams.names, shards.values(), strict=True):

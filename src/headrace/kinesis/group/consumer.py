@@ -27,21 +27,21 @@ from headrace.errors import (
     StreamNotFoundError,
 )
 from headrace.forking import FORKED, disown_in_children, keep_for_ever
-from headrace.kinesis.client.backoff import FIRST_CONTACT_MS, Backoff, RealTiming
+from headrace.kinesis.client.backoff import FIRST_CONTACT_MS, JitteredBackoff, RealTiming
 from headrace.kinesis.client.settings import open_client
 from headrace.kinesis.group.beginnings import lease_settings, opened_store
-from headrace.kinesis.group.member import Member, wall_ms
+from headrace.kinesis.group.member import LeaseMember, wall_ms
 from headrace.kinesis.group.readers import Readers
-from headrace.kinesis.group.shard import Shard
+from headrace.kinesis.group.shard import AssignedShard
 from headrace.kinesis.reading.prefetch import ReadAhead
 from headrace.kinesis.reading.reader import Fetched
 from headrace.kinesis.reading.shards import StreamDescription, StreamShards
-from headrace.kinesis.records import StreamRecord
+from headrace.stream_record import StreamRecord
 from headrace.types import PartitionStatus, TopicPartition
 
 if TYPE_CHECKING:
+    from headrace.kinesis.group.settings import StreamGroupSettings
     from headrace.kinesis.leases.store import LeaseStore
-    from headrace.kinesis.stream import Streams
 
 MAX_POLL_RECORDS: Final = 500
 ALIVE_S: Final = 0.5
@@ -55,7 +55,7 @@ CANCELLED_MS: Final = 3_000
 _log: Final = logging.getLogger("headrace.kinesis")
 
 
-class Listener(Protocol):
+class ShardRevocationListener(Protocol):
     """Who handles the records, and is told when shards go; they go when it returns."""
 
     async def on_revoked(self, partitions: list[TopicPartition]) -> None:
@@ -70,7 +70,7 @@ class StreamConsumer:
 
     def __init__(
         self,
-        streams: Streams,
+        streams: StreamGroupSettings,
         group: str,
         *,
         durable: bool,
@@ -92,8 +92,8 @@ class StreamConsumer:
         self._durable = durable
         self._drain_timeout_s = drain_timeout_s
         self._stack = AsyncExitStack()
-        self._shards: dict[TopicPartition, Shard] = {}
-        self._by_key: dict[LeaseKey, Shard] = {}
+        self._shards: dict[TopicPartition, AssignedShard] = {}
+        self._by_key: dict[LeaseKey, AssignedShard] = {}
         self._order: deque[TopicPartition] = deque()
         """Who is served first."""
         self._ahead: ReadAhead[LeaseKey] = ReadAhead(streams.reading)
@@ -107,12 +107,12 @@ class StreamConsumer:
         self._failure: BaseException | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._asked_at: float | None = None
-        self._member: Member | None = None
+        self._member: LeaseMember | None = None
         self._store: LeaseStore | None = None
         self._found: list[StreamDescription] = []
         self._client: Any = None
         self._readers: Readers | None = None
-        self._listener: Listener | None = None
+        self._listener: ShardRevocationListener | None = None
         self._forked = False
         disown_in_children(self)
 
@@ -145,7 +145,7 @@ class StreamConsumer:
         self._found, self._client = found, client
         self._listers = dict(zip(self._names, listers, strict=True))
 
-    async def begin(self, listener: Listener) -> None:
+    async def begin(self, listener: ShardRevocationListener) -> None:
         """Become a member; connect before, unless that was done.
 
         Raises:
@@ -162,7 +162,7 @@ class StreamConsumer:
         settings = await lease_settings(streams, client, self._store, self._group, self._listers)
         drain_ms = round(self._drain_timeout_s * 1000) + CANCELLED_MS
         settings = replace(settings, handover_timeout_ms=drain_ms, drain_timeout_ms=drain_ms)
-        self._member = Member(
+        self._member = LeaseMember(
             self._store, self._group, self._listers, self, settings, owner=self._owner
         )
         await self._member.start()
@@ -217,13 +217,13 @@ class StreamConsumer:
                 self._hand_out(shard, records, limit)
         return records
 
-    def _hand_out(self, shard: Shard, records: list[StreamRecord], limit: int) -> None:
+    def _hand_out(self, shard: AssignedShard, records: list[StreamRecord], limit: int) -> None:
         if shard.has_records and self.valid(shard.name):
             records += shard.hand_out(limit - len(records))
         self._balance(shard)
         self._look_for_end(shard)
 
-    def _balance(self, shard: Shard) -> None:
+    def _balance(self, shard: AssignedShard) -> None:
         """Take over more of a shard, or for now nothing."""
         if shard.is_read and shard.held_back == shard.wants_more:
             shard.held_back = not shard.wants_more
@@ -319,7 +319,7 @@ class StreamConsumer:
             for key, error in self._unread.items()
         ]
 
-    def _lag_ms(self, shard: Shard, unfinished: int | None, now_ms: int) -> int | None:
+    def _lag_ms(self, shard: AssignedShard, unfinished: int | None, now_ms: int) -> int | None:
         oldest_ms = shard.oldest_ms(unfinished)
         if oldest_ms is None:
             oldest_ms = self._ahead.oldest_ms(shard.key)
@@ -352,7 +352,7 @@ class StreamConsumer:
             self._asked_at = None
         return caught_up
 
-    def _is_read(self, shard: Shard) -> bool:
+    def _is_read(self, shard: AssignedShard) -> bool:
         assert self._asked_at is not None, "it was asked"
         return shard.is_current(self._asked_at)
 
@@ -403,7 +403,7 @@ class StreamConsumer:
         assert self._readers is not None, "it has begun"
         reader = self._readers.open(lease, lease.checkpoint)
         limit_bytes = self._streams.reading.shard_bytes
-        shard = Shard(lease, self._names[lease.key.stream], reader, limit_bytes)
+        shard = AssignedShard(lease, self._names[lease.key.stream], reader, limit_bytes)
         self._ahead.add(shard.key, reader)
         self._shards[shard.name] = self._by_key[lease.key] = shard
         self._order.append(shard.name)
@@ -411,7 +411,7 @@ class StreamConsumer:
     async def _begin_later(self, lease: Lease, error: Exception) -> None:
         """Begin to read a shard as soon as it can be, unless it goes, or comes anew."""
         timing = RealTiming()
-        backoff = Backoff(timing.random, first_ms=UNREAD_MS, most_ms=UNREAD_MOST_MS)
+        backoff = JitteredBackoff(timing.random, first_ms=UNREAD_MS, most_ms=UNREAD_MOST_MS)
         while self._unread.get(lease.key) is error:
             await timing.sleep_ms(backoff.next_ms())
             if self._unread.get(lease.key) is not error:
@@ -469,7 +469,7 @@ class StreamConsumer:
 
     # Within
 
-    def _drop(self, shard: Shard) -> None:
+    def _drop(self, shard: AssignedShard) -> None:
         if self._shards.get(shard.name) is shard:
             del self._shards[shard.name], self._by_key[shard.key]
             self._order.remove(shard.name)
@@ -489,12 +489,12 @@ class StreamConsumer:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fail(error)
 
-    def _look_for_end(self, shard: Shard) -> None:
+    def _look_for_end(self, shard: AssignedShard) -> None:
         """Leave a shard that has ended and is finished."""
         if shard.is_finished and shard.leaving is None:
             shard.leaving = self._spawn(self._give_up(shard))
 
-    async def _give_up(self, shard: Shard) -> None:
+    async def _give_up(self, shard: AssignedShard) -> None:
         """Have the listener finish a shard, then say how far it is."""
         assert self._listener is not None, "it has begun"
         assert self._member is not None, "it has begun"
@@ -511,11 +511,11 @@ class StreamConsumer:
 
     # Reading ahead
 
-    async def _stop_reading(self, shard: Shard) -> None:
+    async def _stop_reading(self, shard: AssignedShard) -> None:
         shard.is_read = False
         await self._ahead.remove(shard.key)
 
-    def _read_on(self, shard: Shard) -> None:
+    def _read_on(self, shard: AssignedShard) -> None:
         assert self._readers is not None, "it has begun"
         shard.read_by(self._readers.open(shard.lease, shard.read_to))
         shard.is_read = True

@@ -14,7 +14,7 @@ from headrace.kinesis.client.backoff import FIRST_CONTACT_MS
 from headrace.kinesis.client.settings import open_client
 from headrace.kinesis.producing.producer import Producer
 from headrace.kinesis.reading.shards import StreamShards
-from headrace.kinesis.records import StreamRecord
+from headrace.stream_record import StreamRecord
 
 if TYPE_CHECKING:
     from headrace.kinesis.client.settings import AwsSettings

@@ -45,7 +45,7 @@ from headrace.errors import (
     LeaseStoreError,
     StreamNotFoundError,
 )
-from headrace.kinesis.client.errors import Verdict, verdict
+from headrace.kinesis.client.errors import FailureKind, failure_kind
 from headrace.kinesis.leases.store import LeaseStore
 from headrace.ports import Chance
 
@@ -64,14 +64,14 @@ class Lister(Protocol):
         """Return every shard that still has records."""
 
 
-class Listener(Protocol):
+class LeaseListener(Protocol):
     """Who reads the shards. Calls for one shard come one after another, for several at once."""
 
     async def assigned(self, lease: Lease) -> None:
         """Begin to read a shard, behind the checkpoint of its lease."""
 
     async def drain(self, key: LeaseKey, why: Why, deadline_ms: int | None) -> None:
-        """Begin nothing new in a shard; call `Member.drained` when what was begun is finished.
+        """Begin nothing new in a shard; call `LeaseMember.drained` when what was begun is finished.
 
         Args:
             key: The shard.
@@ -99,7 +99,7 @@ def wall_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class Member:
+class LeaseMember:
     """One member of a group, on one or several streams."""
 
     def __init__(
@@ -107,7 +107,7 @@ class Member:
         store: LeaseStore,
         group: str,
         streams: Mapping[str, Lister],
-        listener: Listener,
+        listener: LeaseListener,
         settings: LeaseSettings | None = None,
         *,
         owner: str = "",
@@ -205,7 +205,7 @@ class Member:
         return self._core.valid(key, self._clock())
 
     def drained(self, key: LeaseKey, checkpoint: Checkpoint | None = None) -> None:
-        """Take that a shard has finished what it had begun, and how far it is; after `Listener.drain`."""
+        """Take that a shard has finished what it had begun, and how far it is; after `LeaseListener.drain`."""
         self._perform(self._core.on_drained(key, self._clock(), checkpoint))
 
     def ended(self, key: LeaseKey, children: Sequence[ListedShard] = ()) -> None:
@@ -407,4 +407,4 @@ def _is_fatal(error: HeadraceError) -> bool:
         return False
     if isinstance(error, ConfigError | StreamNotFoundError):
         return True
-    return error.__cause__ is not None and verdict(error.__cause__) is Verdict.FATAL
+    return error.__cause__ is not None and failure_kind(error.__cause__) is FailureKind.FATAL

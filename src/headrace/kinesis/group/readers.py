@@ -15,7 +15,7 @@ from headrace.kinesis.reading.registering import registered_consumer
 from headrace.kinesis.reading.shards import StreamDescription
 
 if TYPE_CHECKING:
-    from headrace.kinesis.stream import Streams
+    from headrace.kinesis.group.settings import StreamGroupSettings
 
 
 class WatchedReader:
@@ -73,7 +73,7 @@ class Readers:
     def __init__(
         self,
         client: AwsClient,
-        streams: Streams,
+        streams: StreamGroupSettings,
         found: Sequence[StreamDescription],
         told: Callable[[LeaseKey, Fetched | None], object],
     ) -> None:

@@ -12,11 +12,11 @@ from headrace.kinesis.group.readers import WatchedReader
 from headrace.kinesis.reading.pacing import RECORD_OVERHEAD_BYTES
 from headrace.kinesis.reading.reader import Fetched
 from headrace.kinesis.reading.records import KinesisRecord
-from headrace.kinesis.records import StreamRecord, offset_of, partition_of
+from headrace.stream_record import StreamRecord, offset_of, partition_of
 from headrace.types import TopicPartition
 
 
-class Shard:
+class AssignedShard:
     """The records of one shard, from the reader to the checkpoint."""
 
     def __init__(self, lease: Lease, stream: str, reader: WatchedReader, limit_bytes: int) -> None:

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from headrace.errors import ConfigError, HeadraceError, LeaseStoreError
 from headrace.kinesis.client.backoff import endpoint_of, region_of
-from headrace.kinesis.client.errors import Verdict, error_code, explained, of_aws, verdict
+from headrace.kinesis.client.errors import FailureKind, error_code, explained, failure_kind, of_aws
 from headrace.kinesis.client.settings import AwsClient
 
-_REPEATED: Final = frozenset({Verdict.THROTTLED, Verdict.REPEAT})
+_REPEATED: Final = frozenset({FailureKind.THROTTLED, FailureKind.REPEAT})
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 1.0
 
@@ -72,7 +72,7 @@ class DynamoCalls:
                     told = error  # the last one may have had hardly any time: what was wrong before says more
                 pause_s = self._pause() * min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**attempt)
                 hopeless = loop.time() + pause_s >= deadline_s
-                if verdict(error) not in _REPEATED or hopeless:
+                if failure_kind(error) not in _REPEATED or hopeless:
                     raise LeaseStoreError(str(self._explained(operation, told))) from told
             attempt += 1
             await asyncio.sleep(pause_s)
@@ -108,6 +108,6 @@ class DynamoCalls:
 def as_configuration(error: LeaseStoreError) -> HeadraceError:
     """Return an error of opening: what no repetition would change is a matter of configuration."""
     cause = error.__cause__
-    if cause is None or verdict(cause) in _REPEATED:
+    if cause is None or failure_kind(cause) in _REPEATED:
         return error
     return ConfigError(str(error))

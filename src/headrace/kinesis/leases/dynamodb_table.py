@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from headrace.errors import ConfigError, LeaseStoreError
-from headrace.kinesis.client.errors import Verdict, verdict
+from headrace.kinesis.client.errors import FailureKind, failure_kind
 from headrace.kinesis.leases.dynamodb_calls import DynamoCalls, as_configuration
 from headrace.kinesis.leases.dynamodb_rows import PARTITION_KEY, SORT_KEY
 
@@ -79,7 +79,7 @@ async def _described(calls: DynamoCalls) -> dict[str, Any] | None:
     try:
         answer = await calls.call("describe_table")
     except LeaseStoreError as error:
-        if error.__cause__ is not None and verdict(error.__cause__) is Verdict.MISSING:
+        if error.__cause__ is not None and failure_kind(error.__cause__) is FailureKind.MISSING:
             return None
         raise as_configuration(error) from error
     description: dict[str, Any] = answer["Table"]
@@ -104,7 +104,7 @@ async def _create(calls: DynamoCalls, settings: TableSettings) -> None:
         await calls.call("create_table", **parameters)
     except LeaseStoreError as error:
         # Somebody else creates it at the same time, or an attempt of ours did whose answer was lost.
-        if error.__cause__ is None or verdict(error.__cause__) is not Verdict.IN_USE:
+        if error.__cause__ is None or failure_kind(error.__cause__) is not FailureKind.IN_USE:
             raise as_configuration(error) from error
 
 

@@ -17,7 +17,7 @@ from headrace.core.lease.checkpoint import (
 )
 from headrace.core.lease.lease import Lease, LeaseKey
 from headrace.errors import ConfigError, LeaseStoreError
-from headrace.kinesis.client.errors import Verdict, verdict
+from headrace.kinesis.client.errors import FailureKind, failure_kind
 from headrace.kinesis.leases.dynamodb_calls import DynamoCalls, as_configuration
 
 _KEY: Final = "leaseKey"
@@ -52,7 +52,7 @@ async def read_table(calls: DynamoCalls) -> list[KclLease]:
     try:
         description = (await calls.call("describe_table"))["Table"]
     except LeaseStoreError as error:
-        if error.__cause__ is not None and verdict(error.__cause__) is Verdict.MISSING:
+        if error.__cause__ is not None and failure_kind(error.__cause__) is FailureKind.MISSING:
             raise ConfigError(
                 f"there is no table {calls.table}: it has the name of the application of the Kinesis Client Library; "
                 "check region and credentials"

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from headrace.errors import HeadraceError, KinesisError
-from headrace.kinesis.producing.aggregation import Aggregate
+from headrace.kinesis.aggregation.encoding import Aggregate
 from headrace.kinesis.producing.lanes import Lane, Parcel, Pause, Result
 from headrace.kinesis.producing.records import Outgoing, SentRecord
 from headrace.kinesis.producing.settings import ProducerSettings

@@ -10,7 +10,7 @@ from headrace.errors import HeadraceError
 from headrace.kinesis.producing.records import Outgoing, SentRecord
 
 
-class Delivery:
+class RecordDelivery:
     """What `send` returns: awaited, it gives where the record went, or raises why it went nowhere."""
 
     __slots__ = ("_future", "noticed", "record")

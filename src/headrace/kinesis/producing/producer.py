@@ -13,10 +13,10 @@ from headrace.clients.drivers.unclosed import at_exit, report_exit, warn_unclose
 from headrace.errors import ClosedError, HeadraceError
 from headrace.forking import FORKED, disown_in_children
 from headrace.kinesis.client.backoff import REPEATABLE, region_of
-from headrace.kinesis.client.errors import Verdict, error_code, explained, verdict
+from headrace.kinesis.client.errors import FailureKind, error_code, explained, failure_kind
 from headrace.kinesis.client.settings import AwsClient, AwsSettings, open_client
 from headrace.kinesis.producing.core import ABOUT_ONE_RECORD, Outcome, Request, StreamCore
-from headrace.kinesis.producing.delivery import Delivery
+from headrace.kinesis.producing.delivery import RecordDelivery
 from headrace.kinesis.producing.lanes import Result
 from headrace.kinesis.producing.records import outgoing
 from headrace.kinesis.producing.settings import ProducerSettings
@@ -63,9 +63,9 @@ class Producer:
         self._buffered = 0
         self._turns = asyncio.Lock()
         self._freed = asyncio.Event()
-        self._pending: set[Delivery] = set()
+        self._pending: set[RecordDelivery] = set()
         self._flushes = 0
-        self._failures: list[tuple[Delivery, HeadraceError]] = []
+        self._failures: list[tuple[RecordDelivery, HeadraceError]] = []
         disown_in_children(self)
         at_exit(self, Producer._end_of_program)
 
@@ -106,7 +106,7 @@ class Producer:
         *,
         partition_key: str,
         explicit_hash_key: str | int | None = None,
-    ) -> Delivery:
+    ) -> RecordDelivery:
         """Take a record over; waits only while the buffer is full.
 
         Args:
@@ -136,7 +136,7 @@ class Producer:
             record_bytes=self.settings.record_bytes,
             now_ms=_now_ms(),
         )
-        delivery = record.ticket = Delivery()
+        delivery = record.ticket = RecordDelivery()
         delivery.record = record
         self._buffered += record.size
         self._pending.add(delivery)
@@ -221,7 +221,7 @@ class Producer:
     def _settle(self, outcomes: Iterable[Outcome]) -> None:
         """Tell fates."""
         for record, sent, error in outcomes:
-            delivery: Delivery = record.ticket
+            delivery: RecordDelivery = record.ticket
             self._buffered -= record.size
             self._pending.discard(delivery)
             delivery.settle(sent, error)
@@ -229,7 +229,7 @@ class Producer:
                 self._fail(delivery, error)
         self._freed.set()
 
-    def _fail(self, delivery: Delivery, error: HeadraceError) -> None:
+    def _fail(self, delivery: RecordDelivery, error: HeadraceError) -> None:
         """Keep a failure for `flush`, which raises one: of a program that never calls it a few are enough."""
         if len(self._failures) >= _KEPT_FAILURES:
             self._failures = [each for each in self._failures if not each[0].noticed]
@@ -316,9 +316,9 @@ class _Stream:
         stream = self.core.stream
         region = region_of(self._client)
         told = explained(error, f"writing to {stream}", stream=stream, region=region)
-        what = verdict(error)
+        what = failure_kind(error)
         if what in REPEATABLE:
-            in_doubt = what is Verdict.REPEAT
+            in_doubt = what is FailureKind.REPEAT
             return self.core.on_lost(request, str(told), _now_ms(), in_doubt=in_doubt)
         because_of_one = error_code(error) in ABOUT_ONE_RECORD
         return self.core.on_refused(request, told, _now_ms(), because_of_one=because_of_one)
@@ -334,7 +334,7 @@ class _Stream:
             self._settle(self.core.on_map(found))
         except HeadraceError as error:
             cause = error.__cause__
-            passing = cause is not None and verdict(cause) in REPEATABLE
+            passing = cause is not None and failure_kind(cause) in REPEATABLE
             self._settle(self.core.on_no_map(error, passing=passing))
         if self.core.wants_map:
             await asyncio.sleep(_PAUSE_FOR_SHARDS_MS / 1000)

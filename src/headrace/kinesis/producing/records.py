@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from headrace.errors import KinesisError
+from headrace.kinesis.hash_keys import HASH_KEYS, hash_key_of
 from headrace.kinesis.producing.settings import MAX_KEY_CHARACTERS
-from headrace.kinesis.producing.shards import HASH_KEYS, hash_key_of
 
 _HASH_KEY: Final = re.compile(r"0|[1-9][0-9]{0,38}", re.ASCII)
 

@@ -4,17 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping
-from hashlib import md5
-from typing import Final
 
 from headrace.core.lease.lease import HashRange
-
-HASH_KEYS: Final = 1 << 128
-
-
-def hash_key_of(partition_key: str) -> int:
-    """Return the hash key that Kinesis makes of a partition key."""
-    return int.from_bytes(md5(partition_key.encode(), usedforsecurity=False).digest(), "big")
 
 
 class ShardMap:

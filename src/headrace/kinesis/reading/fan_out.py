@@ -9,13 +9,13 @@ from headrace.core.lease.checkpoint import Checkpoint
 from headrace.core.lease.lease import HashRange
 from headrace.kinesis.client.backoff import (
     REPEATABLE,
-    Backoff,
+    JitteredBackoff,
     RealTiming,
     Timing,
     region_of,
     repeated,
 )
-from headrace.kinesis.client.errors import Verdict, explained, of_aws, verdict
+from headrace.kinesis.client.errors import FailureKind, explained, failure_kind, of_aws
 from headrace.kinesis.client.events import PushedEvent, events_of
 from headrace.kinesis.client.settings import AwsClient
 from headrace.kinesis.client.streams import stream_name
@@ -78,7 +78,7 @@ class FanOutReader:
         self._position = start
         self._doing = f"reading {shard} of stream {stream_name(stream_arn)} by fan-out"
         self._timing = timing or RealTiming()
-        self._backoff = Backoff(self._timing.random)
+        self._backoff = JitteredBackoff(self._timing.random)
         self._unpacking = Unpacking(
             stream_name(stream_arn),
             shard,
@@ -158,12 +158,12 @@ class FanOutReader:
         return fetched
 
     async def _failed(self, error: Exception) -> None:
-        kind = verdict(error)
-        self.counts.throttled += kind is Verdict.THROTTLED
-        self.counts.failures += kind is not Verdict.THROTTLED
+        kind = failure_kind(error)
+        self.counts.throttled += kind is FailureKind.THROTTLED
+        self.counts.failures += kind is not FailureKind.THROTTLED
         self._failures += 1
         tell_of_failures(self._doing, self._failures, error, self.counts)
-        if kind is Verdict.MISSING:
+        if kind is FailureKind.MISSING:
             await self._missing()
             return
         if kind not in REPEATABLE and not is_of_future(self._position, error):
@@ -171,7 +171,7 @@ class FanOutReader:
                 error, self._doing, stream=self._stream, region=region_of(self._client)
             ) from error
         pause_ms = max(_SPACING_MS, self._backoff.next_ms())
-        if kind is Verdict.IN_USE:
+        if kind is FailureKind.IN_USE:
             pause_ms = max(pause_ms, _TAKEN_MS)
         self._next_ms = self._timing.now_ms() + pause_ms
 

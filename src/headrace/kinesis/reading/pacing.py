@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from headrace.kinesis.client.backoff import Backoff
+from headrace.kinesis.client.backoff import JitteredBackoff
 from headrace.kinesis.reading.settings import ReadSettings
 
 READS_PER_S: Final = 5
@@ -39,7 +39,7 @@ class Pacing:
         own_per_s = READS_PER_S // groups or READS_PER_S / groups
         self._spacing_ms = round(1000 / own_per_s) + _ARRIVAL_MS
         self._bytes_per_s = READ_BYTES_PER_S // groups
-        self._backoff = Backoff(chance)
+        self._backoff = JitteredBackoff(chance)
         self._mean_bytes: float = _FIRST_MEAN_BYTES
         self._sent_ms = 0
         self._limit = 0

@@ -12,7 +12,7 @@ import msgspec
 from headrace.core.lease.checkpoint import Checkpoint
 from headrace.core.lease.lease import HashRange
 from headrace.kinesis.client.backoff import REPEATABLE, RealTiming, Timing, region_of
-from headrace.kinesis.client.errors import Verdict, error_code, explained, of_aws, verdict
+from headrace.kinesis.client.errors import FailureKind, error_code, explained, failure_kind, of_aws
 from headrace.kinesis.client.get_records import Reply, get_records, prepare
 from headrace.kinesis.client.settings import AwsClient
 from headrace.kinesis.client.streams import is_arn, stream_arguments, stream_name
@@ -219,28 +219,28 @@ class ShardReader:
 
     async def _failed(self, error: Exception) -> None:
         """Prepare for the next attempt, or raise what no further attempt can help with."""
-        kind, code = verdict(error), error_code(error)
-        if kind is Verdict.MISSING:
+        kind, code = failure_kind(error), error_code(error)
+        if kind is FailureKind.MISSING:
             await self._missing()
             return
-        stale = self._iterator is not None and (kind is Verdict.EXPIRED or code == _INVALID)
+        stale = self._iterator is not None and (kind is FailureKind.EXPIRED or code == _INVALID)
         early = self._iterator is None and is_of_future(self._position, error)
         self._failures += 1
-        self.counts.throttled += kind is Verdict.THROTTLED
-        self.counts.failures += kind is not Verdict.THROTTLED
+        self.counts.throttled += kind is FailureKind.THROTTLED
+        self.counts.failures += kind is not FailureKind.THROTTLED
         tell_of_failures(self._doing, self._failures, error, self.counts)
         if stale:
             self._iterator = None  # the next begins behind the last record that was returned
             if not self._is_renewed:
                 self._is_renewed = True
                 return
-        if kind is not Verdict.EXPIRED and kind not in REPEATABLE and not early:
+        if kind is not FailureKind.EXPIRED and kind not in REPEATABLE and not early:
             if code == _INVALID:
                 await check_stream(self._client, self._stream, self._lease_stream, self._timing)
             raise explained(
                 error, self._doing, stream=self._stream, region=region_of(self._client)
             ) from error
-        if kind is not Verdict.THROTTLED and self._failures % _TRUSTED == 0:
+        if kind is not FailureKind.THROTTLED and self._failures % _TRUSTED == 0:
             self._iterator = None  # it may be that
         self._pacing.failed(self._timing.now_ms())
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from headrace.errors import KinesisError
 from headrace.kinesis.client.backoff import RealTiming, Timing, repeated
-from headrace.kinesis.client.errors import Verdict, verdict
+from headrace.kinesis.client.errors import FailureKind, failure_kind
 from headrace.kinesis.client.settings import AwsClient
 
 _POLL_MS: Final = 1_000
@@ -45,7 +45,7 @@ async def registered_consumer(
                 lambda: _once(client, operation, stream_arn, name), doing, client, timing
             )
         except KinesisError as error:
-            if error.__cause__ is not None and verdict(error.__cause__) is Verdict.MISSING:
+            if error.__cause__ is not None and failure_kind(error.__cause__) is FailureKind.MISSING:
                 return None
             raise
 
@@ -74,6 +74,6 @@ async def _once(client: AwsClient, operation: str, stream_arn: str, name: str) -
     try:
         return await getattr(client, operation)(StreamARN=stream_arn, ConsumerName=name)
     except Exception as error:
-        if operation.startswith("register") and verdict(error) is Verdict.IN_USE:
+        if operation.startswith("register") and failure_kind(error) is FailureKind.IN_USE:
             return None  # another member was faster
         raise

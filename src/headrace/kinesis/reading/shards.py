@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 from headrace.core.lease.lease import HashRange
 from headrace.errors import KinesisError, StreamNotFoundError
 from headrace.kinesis.client.backoff import RealTiming, Timing, repeated
-from headrace.kinesis.client.errors import Verdict, verdict
+from headrace.kinesis.client.errors import FailureKind, failure_kind
 from headrace.kinesis.client.settings import AwsClient
 from headrace.kinesis.client.streams import stream_arguments, stream_name
 
@@ -145,7 +145,10 @@ class StreamShards:
                 return await self._pages()
             except KinesisError as error:
                 # A token is good for five minutes: pages came very slowly.
-                if error.__cause__ is None or verdict(error.__cause__) is not Verdict.EXPIRED:
+                if (
+                    error.__cause__ is None
+                    or failure_kind(error.__cause__) is not FailureKind.EXPIRED
+                ):
                     raise
                 expired = error
         raise expired or AssertionError

@@ -7,9 +7,9 @@ from typing import Final
 
 from headrace.core.lease.checkpoint import Checkpoint
 from headrace.core.lease.lease import HashRange
+from headrace.kinesis.aggregation.decoding import UserRecord, belongs, taken_apart
+from headrace.kinesis.aggregation.encoding import MAGIC
 from headrace.kinesis.client.get_records import StoredRecord
-from headrace.kinesis.producing.aggregation import MAGIC
-from headrace.kinesis.reading.aggregation import UserRecord, belongs, taken_apart
 from headrace.kinesis.reading.records import KinesisRecord
 
 AGGREGATES_BYTES: Final = 2 << 20

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from headrace.errors import HeadraceError
-from headrace.spark.archive.files import Source, WrittenFile, uncovered
+from headrace.spark.archive.files import ArchivedPartition, WrittenFile, uncovered
 from headrace.spark.archive.planning import (
     BatchLimits,
     BatchPlan,
@@ -28,11 +28,12 @@ from headrace.spark.archive.planning import (
 )
 from headrace.spark.archive.table import ArchiveTable, BatchCommit, Snapshot
 from headrace.spark.cluster import SourceClient
-from headrace.spark.options.source import EARLIEST, LATEST, Selection
-from headrace.spark.source.places import check_exists, current_topology, select
+from headrace.spark.options.positions import EARLIEST, LATEST
+from headrace.spark.options.selection import TopicSelection
+from headrace.spark.source.resolving import check_exists, current_topology, select
 from headrace.types import TopicPartition
 
-Execute = Callable[[BatchPlan, Mapping[TopicPartition, Source]], Iterable[WrittenFile]]
+Execute = Callable[[BatchPlan, Mapping[TopicPartition, ArchivedPartition]], Iterable[WrittenFile]]
 """Writes the files of a batch, in whatever processes, and returns what was written."""
 TellGroup = Callable[[Mapping[TopicPartition, int]], None]
 """Commits offsets to a consumer group, for those who watch lag; no archive reads them back."""
@@ -56,7 +57,7 @@ class Archiver:
 
     client: SourceClient
     table: ArchiveTable
-    selection: Selection
+    selection: TopicSelection
     execute: Execute
     tell_group: TellGroup
     limits: BatchLimits = field(default_factory=BatchLimits)
@@ -101,7 +102,7 @@ class Archiver:
     def _archive(
         self,
         plan: BatchPlan,
-        current: Mapping[TopicPartition, Source],
+        current: Mapping[TopicPartition, ArchivedPartition],
         snapshot: Snapshot,
         latest: Mapping[TopicPartition, int],
     ) -> BatchResult:
@@ -119,7 +120,7 @@ class Archiver:
             sum(max(0, end - after.get(current[each], end)) for each, end in latest.items()),
         )
 
-    def _check_unchanged(self, current: Mapping[TopicPartition, Source]) -> None:
+    def _check_unchanged(self, current: Mapping[TopicPartition, ArchivedPartition]) -> None:
         """Refuse a batch whose topics were created again while it was read: its files hold records of both."""
         topology = self.client.topology(self.selection.names)
         for each, source in current.items():
@@ -130,7 +131,9 @@ class Archiver:
                 )
 
     def _tell_group(
-        self, current: Mapping[TopicPartition, Source], positions: Mapping[Source, int]
+        self,
+        current: Mapping[TopicPartition, ArchivedPartition],
+        positions: Mapping[ArchivedPartition, int],
     ) -> None:
         self.tell_group(
             {each: positions[source] for each, source in current.items() if source in positions}

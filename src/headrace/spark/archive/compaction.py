@@ -13,8 +13,8 @@ from typing import Any, Final
 import pyarrow.parquet as pq
 
 from headrace.spark.archive.files import ArchivedFile, WrittenFile, by_source
-from headrace.spark.archive.places import Place
 from headrace.spark.archive.table import ArchiveTable, ConflictError
+from headrace.spark.archive.table_location import TableLocation
 from headrace.spark.archive.writing import FileTarget, write_range
 
 _BATCH_BYTES: Final = 16 << 20
@@ -84,7 +84,7 @@ def _rewrite(target: FileTarget, group: Sequence[ArchivedFile]) -> Iterator[Writ
 
 
 def file_batches(
-    root: Place,
+    root: TableLocation,
     path: str,
     columns: Sequence[str] | None = None,
     start: int = 0,

@@ -23,10 +23,10 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.transaction import AddAction, RemoveAction
 
 from headrace.errors import ConfigError, HeadraceError
-from headrace.spark.archive.files import ArchivedFile, Source, WrittenFile, parse_path
+from headrace.spark.archive.files import ArchivedFile, ArchivedPartition, WrittenFile, parse_path
 from headrace.spark.archive.orphans import LEAST_AGE_MS, delete_partial
-from headrace.spark.archive.places import Place
 from headrace.spark.archive.table import BatchCommit, ConflictError, Snapshot, file_gone
+from headrace.spark.archive.table_location import TableLocation
 
 PROPERTY: Final = "headrace.archive"
 _ATTEMPTS: Final = 20
@@ -45,7 +45,7 @@ class DeltaArchive:
 
     kind = "delta"
 
-    def __init__(self, root: Place) -> None:
+    def __init__(self, root: TableLocation) -> None:
         self.root = root
 
     def exists(self) -> bool:
@@ -91,7 +91,7 @@ class DeltaArchive:
             )
         return table
 
-    def snapshot(self, candidates: Collection[Source] = ()) -> Snapshot:
+    def snapshot(self, candidates: Collection[ArchivedPartition] = ()) -> Snapshot:
         """See `ArchiveTable`."""
         return _snapshot(self._load(), candidates)
 
@@ -169,7 +169,7 @@ class DeltaArchive:
         return sorted({*found, *delete_partial(self.root, age_ms, dry_run=dry_run)})
 
 
-def _snapshot(table: Any, candidates: Collection[Source] = ()) -> Snapshot:
+def _snapshot(table: Any, candidates: Collection[ArchivedPartition] = ()) -> Snapshot:
     name = table.metadata().configuration[PROPERTY]
     found = [(row[0], parse_path(*row)) for row in _rows(table)]
     files = tuple(sorted((file for _, file in found if file), key=lambda each: each.order))
@@ -196,11 +196,11 @@ def _rows(table: Any) -> list[tuple[str, int, int, int | None]]:
     ]
 
 
-def _app(name: str, source: Source) -> str:
+def _app(name: str, source: ArchivedPartition) -> str:
     return f"{name}/{source.topic}/{source.topic_id}/{source.partition}"
 
 
-def _add(root: Place, written: WrittenFile, *, data_change: bool = True) -> Any:
+def _add(root: TableLocation, written: WrittenFile, *, data_change: bool = True) -> Any:
     file = written.file
     found = root.find(file.path)
     if found is None:
@@ -238,7 +238,7 @@ def _iso(timestamp_ms: int) -> str:
 
 
 def _commit(
-    root: Place,
+    root: TableLocation,
     table: Any,
     actions: list[Any],
     versions: Mapping[str, int],
@@ -272,12 +272,12 @@ def _attempt(
     return True
 
 
-def _address(root: Place) -> tuple[str, dict[str, str] | None]:
+def _address(root: TableLocation) -> tuple[str, dict[str, str] | None]:
     options = root.delta_options
     return str(root) if root.local else root.uri, None if options is None else dict(options)
 
 
-def _create(root: Place, schema: Any, name: str) -> None:
+def _create(root: TableLocation, schema: Any, name: str) -> None:
     address, options = _address(root)
     DeltaTable.create(
         address,
@@ -292,7 +292,7 @@ def _create(root: Place, schema: Any, name: str) -> None:
     )
 
 
-def _refuses_second(root: Place) -> bool:
+def _refuses_second(root: TableLocation) -> bool:
     """Return whether of two commits of one version one fails, tried at once with tables that are made for it.
 
     The library looks before it writes: only writes that are under way together tell what the store does.
@@ -320,7 +320,7 @@ def _refuses_second(root: Place) -> bool:
 
 
 @contextmanager
-def _asked(root: Place) -> Iterator[None]:
+def _asked(root: TableLocation) -> Iterator[None]:
     """Raise what may pass, as a store that is away, as what is tried again."""
     try:
         yield

@@ -29,7 +29,7 @@ _PATH: Final = re.compile(
 )
 
 
-class Source(NamedTuple):
+class ArchivedPartition(NamedTuple):
     """A partition of one life of a topic: one that is created again under its name has another id."""
 
     topic: str
@@ -51,7 +51,7 @@ class Source(NamedTuple):
 class ArchivedFile:
     """A file of the table."""
 
-    source: Source
+    source: ArchivedPartition
     start: int
     end: int
     path: str
@@ -61,7 +61,7 @@ class ArchivedFile:
     """The latest time of its records, if the table knows."""
 
     @property
-    def order(self) -> tuple[Source, int]:
+    def order(self) -> tuple[ArchivedPartition, int]:
         """What to sort by."""
         return self.source, self.start
 
@@ -87,10 +87,10 @@ class WrittenFile:
         """Read what `to_json` returned."""
         fields = json.loads(text)
         file = fields.pop("file")
-        return cls(ArchivedFile(**{**file, "source": Source(*file["source"])}), **fields)
+        return cls(ArchivedFile(**{**file, "source": ArchivedPartition(*file["source"])}), **fields)
 
 
-def file_path(source: Source, start: int, end: int, attempt: str | None = None) -> str:
+def file_path(source: ArchivedPartition, start: int, end: int, attempt: str | None = None) -> str:
     """Return a path below the table for a file that covers a range; no other file ever had it."""
     attempt = attempt or uuid.uuid4().hex[:16]
     return f"{source.directory}/{start:020d}-{end:020d}-{attempt}.parquet"
@@ -104,7 +104,7 @@ def parse_path(
     if match is None:
         return None
     topic_id = match["topic_id"] if match["topic_id"] != _NO_ID else ""
-    source = Source(match["topic"], topic_id, int(match["partition"]))
+    source = ArchivedPartition(match["topic"], topic_id, int(match["partition"]))
     start, end = int(match["start"]), int(match["end"])
     return ArchivedFile(source, start, end, path, size, records, latest_ms)
 
@@ -124,9 +124,9 @@ def uncovered(files: Iterable[ArchivedFile], start: int, end: int) -> list[tuple
     return gaps
 
 
-def by_source(files: Iterable[ArchivedFile]) -> Mapping[Source, list[ArchivedFile]]:
+def by_source(files: Iterable[ArchivedFile]) -> Mapping[ArchivedPartition, list[ArchivedFile]]:
     """Return the files of each partition, by offset."""
-    found: dict[Source, list[ArchivedFile]] = {}
+    found: dict[ArchivedPartition, list[ArchivedFile]] = {}
     for file in sorted(files, key=lambda each: each.order):
         found.setdefault(file.source, []).append(file)
     return found

@@ -20,13 +20,14 @@ import pyarrow.compute as pc
 from headrace.clients.blocking import FetchedPartition, FetchPosition, OffsetAndMetadata
 from headrace.errors import ConfigError
 from headrace.spark.archive.compaction import file_batches
-from headrace.spark.archive.files import ArchivedFile, Source, by_source, uncovered
-from headrace.spark.archive.places import Place
+from headrace.spark.archive.files import ArchivedFile, ArchivedPartition, by_source, uncovered
 from headrace.spark.archive.table import ArchiveTable, open_table
+from headrace.spark.archive.table_location import TableLocation
 from headrace.spark.cluster import SourceClient
 from headrace.spark.decode.step import decoded
 from headrace.spark.options.history import HistoryOptions
-from headrace.spark.options.source import EARLIEST, SourceOptions
+from headrace.spark.options.positions import EARLIEST
+from headrace.spark.options.source import SourceOptions
 from headrace.spark.source.division import WORTH_A_TASK
 from headrace.spark.source.offsets import LogEnd, OffsetRange, TopicDescription
 from headrace.spark.source.reading import read_ranges
@@ -57,7 +58,7 @@ class History:
         self.refresh()
 
     @property
-    def root(self) -> Place:
+    def root(self) -> TableLocation:
         """Where the table's files are."""
         return self._table.root
 
@@ -75,7 +76,7 @@ class History:
             )
         self._files = by_source(snapshot.files)
 
-    def files(self, source: Source) -> Sequence[ArchivedFile]:
+    def files(self, source: ArchivedPartition) -> Sequence[ArchivedFile]:
         """Return the files of a partition, by offset."""
         return self._files.get(source, ())
 
@@ -176,7 +177,9 @@ class HistoryClient:
             found = self._client.topology([partition.topic])
             self._ids.update({name: each.topic_id for name, each in found.items()})
         topic_id = self._ids.get(partition.topic, "")
-        return self._history.files(Source(partition.topic, topic_id, partition.partition))
+        return self._history.files(
+            ArchivedPartition(partition.topic, topic_id, partition.partition)
+        )
 
     def _archived_at(self, partition: TopicPartition, time_ms: int) -> int | None:
         for _ in range(_VANISHED):
@@ -234,7 +237,7 @@ def _records(
     hot: list[OffsetRange] = []  # read together, as long as nothing archived lies between
     for wanted in task.ranges:
         topic, partition = wanted.topic_partition
-        source = Source(topic, wanted.topic_id or ids.get(topic, ""), partition)
+        source = ArchivedPartition(topic, wanted.topic_id or ids.get(topic, ""), partition)
         position, vanished = wanted.start, 0
         while position < wanted.end:
             file, end = _piece(history.files(source), position, wanted.end)
@@ -288,7 +291,7 @@ def _piece(
 
 
 def _rows(
-    root: Place, path: str, start: int, end: int, options: SourceOptions
+    root: TableLocation, path: str, start: int, end: int, options: SourceOptions
 ) -> Iterator[tuple[Any, int]]:
     """Yield what a file has from `start` to below `end`, in the columns of the read, values not decoded.
 

@@ -29,10 +29,16 @@ from pyiceberg.manifest import DataFileContent
 from sqlalchemy.exc import IntegrityError, OperationalError, SQLAlchemyError
 
 from headrace.errors import ConfigError, HeadraceError
-from headrace.spark.archive.files import DATA, ArchivedFile, Source, WrittenFile, parse_path
+from headrace.spark.archive.files import (
+    DATA,
+    ArchivedFile,
+    ArchivedPartition,
+    WrittenFile,
+    parse_path,
+)
 from headrace.spark.archive.orphans import delete_unknown
-from headrace.spark.archive.places import Directory, Place
 from headrace.spark.archive.table import BatchCommit, ConflictError, Snapshot, file_gone
+from headrace.spark.archive.table_location import Directory, TableLocation
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -72,7 +78,7 @@ class IcebergArchive:
 
     kind = "iceberg"
 
-    def __init__(self, root: Place, catalog: str | None = None) -> None:
+    def __init__(self, root: TableLocation, catalog: str | None = None) -> None:
         self.root = root
         own = root.local and (catalog is None or root.find(CATALOG) is not None)
         self._name = TABLE if own else (NAMESPACE, root.name)
@@ -148,7 +154,7 @@ class IcebergArchive:
         return table
 
     @_told
-    def snapshot(self, candidates: Collection[Source] = ()) -> Snapshot:  # noqa: ARG002 - all are recorded
+    def snapshot(self, candidates: Collection[ArchivedPartition] = ()) -> Snapshot:  # noqa: ARG002 - all are recorded
         """See `ArchiveTable`."""
         return self._snapshot(self._load())
 
@@ -301,7 +307,7 @@ class IcebergArchive:
         return uri.removeprefix(f"{self.root.uri}/")
 
 
-def _catalog(address: str, root: Place) -> Any:
+def _catalog(address: str, root: TableLocation) -> Any:
     if address.startswith(("http://", "https://")):
         raise ConfigError("catalogs are databases, such as sqlite:////PATH/catalog.db: not REST")
     settings = {"uri": address, "warehouse": root.uri, **root.iceberg_options}
@@ -374,12 +380,12 @@ def _plain(kind: Any) -> Any:
     return _PLAIN.get(kind, kind)
 
 
-def _positions_text(positions: Mapping[Source, int]) -> str:
+def _positions_text(positions: Mapping[ArchivedPartition, int]) -> str:
     return json.dumps([[*source, end] for source, end in sorted(positions.items())])
 
 
-def _positions(text: str) -> dict[Source, int]:
-    return {Source(*source): end for *source, end in json.loads(text)}
+def _positions(text: str) -> dict[ArchivedPartition, int]:
+    return {ArchivedPartition(*source): end for *source, end in json.loads(text)}
 
 
 def _pause(attempt: int) -> None:

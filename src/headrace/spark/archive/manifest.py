@@ -18,10 +18,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from headrace.errors import HeadraceError
-from headrace.spark.archive.files import Source, WrittenFile
-from headrace.spark.archive.places import Place, place
+from headrace.spark.archive.files import ArchivedPartition, WrittenFile
 from headrace.spark.archive.planning import BatchPlan
 from headrace.spark.archive.table import FinalError
+from headrace.spark.archive.table_location import TableLocation, open_location
 from headrace.spark.archive.writing import FileTarget, write_range
 from headrace.spark.cluster import SourceClient, shared_client
 from headrace.spark.options.source import SourceOptions, source_options
@@ -45,7 +45,7 @@ _PYTHON_ERROR: Final = re.compile(r"((?!org\.|java\.|py4j\.)[\w.]+(?:Error|Excep
 class WriteTask(InputPartition):
     """What one task copies: ranges, and the lives of topics that they belong to."""
 
-    def __init__(self, ranges: Iterable[tuple[Source, int, int]]) -> None:
+    def __init__(self, ranges: Iterable[tuple[ArchivedPartition, int, int]]) -> None:
         super().__init__(None)
         self.ranges = tuple(ranges)
 
@@ -73,14 +73,14 @@ class ManifestReader(DataSourceReader):
     def __init__(self, options: Mapping[str, str]) -> None:
         given = dict(options)
         self._tasks = json.loads(given.pop(_TASKS))
-        root, file_bytes = place(given.pop(_ROOT)), int(given.pop(_FILE_BYTES))
+        root, file_bytes = open_location(given.pop(_ROOT)), int(given.pop(_FILE_BYTES))
         self._options = source_options(given, streaming=False)
         self._target = FileTarget(root, archive_schema(self._options), file_bytes)
 
     def partitions(self) -> list[InputPartition]:
         """Return the planned tasks."""
         return [
-            WriteTask((Source(*source), start, end) for *source, start, end in task)
+            WriteTask((ArchivedPartition(*source), start, end) for *source, start, end in task)
             for task in self._tasks
         ]
 
@@ -98,7 +98,7 @@ def write_task(
     client: SourceClient,
     options: SourceOptions,
     target: FileTarget,
-    ranges: Iterable[tuple[Source, int, int]],
+    ranges: Iterable[tuple[ArchivedPartition, int, int]],
 ) -> Iterator[WrittenFile]:
     """Copy ranges of partitions to files, one after the other."""
     for source, start, end in ranges:
@@ -115,7 +115,7 @@ class SparkTasks:
     """Runs the tasks of a batch on Spark."""
 
     def __init__(
-        self, spark: SparkSession, options: Mapping[str, str], root: Place, file_bytes: int
+        self, spark: SparkSession, options: Mapping[str, str], root: TableLocation, file_bytes: int
     ) -> None:
         """Prepare a session.
 
@@ -130,7 +130,7 @@ class SparkTasks:
         self._options = {**options, _ROOT: str(root), _FILE_BYTES: str(file_bytes)}
 
     def __call__(
-        self, plan: BatchPlan, current: Mapping[TopicPartition, Source]
+        self, plan: BatchPlan, current: Mapping[TopicPartition, ArchivedPartition]
     ) -> list[WrittenFile]:
         """Write a batch's files.
 

@@ -7,13 +7,13 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from headrace.spark.archive.files import DATA
-from headrace.spark.archive.places import PARTIAL_PREFIX, Place
+from headrace.spark.archive.table_location import PARTIAL_PREFIX, TableLocation
 
 LEAST_AGE_MS: Final = 3_600_000
 """Younger files may belong to a commit that is under way, whatever age is asked for: the table would lose them."""
 
 
-def delete_partial(root: Place, age_ms: int, *, dry_run: bool) -> list[str]:
+def delete_partial(root: TableLocation, age_ms: int, *, dry_run: bool) -> list[str]:
     """Delete what tasks did not finish writing, and have not touched for so long."""
     return _delete(
         root,
@@ -25,7 +25,13 @@ def delete_partial(root: Place, age_ms: int, *, dry_run: bool) -> list[str]:
 
 
 def delete_unknown(
-    root: Place, folder: str, suffix: str, known: Collection[str], age_ms: int, *, dry_run: bool
+    root: TableLocation,
+    folder: str,
+    suffix: str,
+    known: Collection[str],
+    age_ms: int,
+    *,
+    dry_run: bool,
 ) -> list[str]:
     """Delete old files of a folder, with names that end so, that are not among the known ones."""
     return _delete(
@@ -38,7 +44,7 @@ def delete_unknown(
 
 
 def _delete(
-    root: Place, folder: str, wanted: Callable[[str], bool], age_ms: int, *, dry_run: bool
+    root: TableLocation, folder: str, wanted: Callable[[str], bool], age_ms: int, *, dry_run: bool
 ) -> list[str]:
     before_ms = (time.time() * 1000) - max(age_ms, LEAST_AGE_MS)
     paths = [

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from headrace.errors import ConfigError
-from headrace.spark.archive.files import Source, by_source
+from headrace.spark.archive.files import ArchivedPartition, by_source
 from headrace.spark.archive.table import FinalError, Snapshot
-from headrace.spark.source.division import Division
+from headrace.spark.source.division import TaskDivision
 from headrace.spark.source.limits import limit_total
 from headrace.spark.source.offsets import OffsetRange, Topology
 from headrace.spark.source.tasks import ReadTask, tasks
@@ -40,7 +40,7 @@ class BatchPlan:
 
     batch: int
     tasks: tuple[tuple[OffsetRange, ...], ...]
-    positions: Mapping[Source, int]
+    positions: Mapping[ArchivedPartition, int]
 
     @property
     def ranges(self) -> list[OffsetRange]:
@@ -51,16 +51,16 @@ class BatchPlan:
 
 def sources(
     topology: Topology, partitions: Iterable[TopicPartition]
-) -> dict[TopicPartition, Source]:
+) -> dict[TopicPartition, ArchivedPartition]:
     """Return the partitions with the ids that their topics have now."""
     return {
-        each: Source(each.topic, topology[each.topic].topic_id, each.partition)
+        each: ArchivedPartition(each.topic, topology[each.topic].topic_id, each.partition)
         for each in partitions
     }
 
 
 def check_same_topics(
-    snapshot: Snapshot, current: Iterable[Source], recreated: Literal["fail", "archive"]
+    snapshot: Snapshot, current: Iterable[ArchivedPartition], recreated: Literal["fail", "archive"]
 ) -> None:
     """Check that topics are those that the table has records of.
 
@@ -81,7 +81,7 @@ def check_same_topics(
 
 def begin(
     snapshot: Snapshot,
-    current: Mapping[TopicPartition, Source],
+    current: Mapping[TopicPartition, ArchivedPartition],
     earliest: Mapping[TopicPartition, int],
     latest: Mapping[TopicPartition, int],
     *,
@@ -114,7 +114,7 @@ def begin(
 
 def plan_batch(
     snapshot: Snapshot,
-    current: Mapping[TopicPartition, Source],
+    current: Mapping[TopicPartition, ArchivedPartition],
     start: Mapping[TopicPartition, int],
     end: Mapping[TopicPartition, int],
     limits: BatchLimits,
@@ -148,5 +148,5 @@ def _divided(ranges: Sequence[OffsetRange], per_file: int, cores: int) -> list[R
     """A task writes a file of the wanted size or less; all cores have work where there is enough of it."""
     total = sum(each.size for each in ranges)
     worth = max(1, min(cores, total // WORTH_A_TASK))
-    division = Division(cores, None, worth, per_file, WORTH_A_TASK)
+    division = TaskDivision(cores, None, worth, per_file, WORTH_A_TASK)
     return tasks(ranges, division)

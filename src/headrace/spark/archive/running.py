@@ -16,8 +16,8 @@ from headrace.spark.archive.planning import BatchLimits
 from headrace.spark.archive.table import FinalError, create_table
 from headrace.spark.cluster import consumer_config, shared_client
 from headrace.spark.options.source import SourceOptions, source_options
-from headrace.spark.source.places import check_exists, current_topology
 from headrace.spark.source.progress import GroupProgress
+from headrace.spark.source.resolving import check_exists, current_topology
 from headrace.types import TopicPartition
 
 if TYPE_CHECKING:

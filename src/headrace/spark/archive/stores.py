@@ -22,7 +22,7 @@ from urllib.parse import parse_qsl, quote, urlsplit
 import pyarrow.fs as pafs
 
 from headrace.errors import ConfigError, HeadraceError
-from headrace.spark.archive.places import FoundFile, NewFile
+from headrace.spark.archive.table_location import FoundFile, NewFile
 
 _S3: Final = ("s3", "s3a")
 _GOOGLES: Final = ("gs", "gcs")

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from headrace.errors import ConfigError, HeadraceError
-from headrace.spark.archive.files import ArchivedFile, Source, WrittenFile
-from headrace.spark.archive.places import Directory, Place, place
+from headrace.spark.archive.files import ArchivedFile, ArchivedPartition, WrittenFile
+from headrace.spark.archive.table_location import Directory, TableLocation, open_location
 
 KINDS: Final = ("delta", "iceberg")
 _MARKS: Final = {"delta": "_delta_log", "iceberg": "catalog.db"}
@@ -40,10 +40,10 @@ class Snapshot:
     """Sorted by partition and offset."""
     foreign: tuple[str, ...] = ()
     """Files that another program has put there."""
-    recorded: Mapping[Source, int] = field(default_factory=dict)
+    recorded: Mapping[ArchivedPartition, int] = field(default_factory=dict)
     """The next offset of each partition, as the commits say."""
 
-    def positions(self) -> dict[Source, int]:
+    def positions(self) -> dict[ArchivedPartition, int]:
         """Return the next offset of each partition that is archived."""
         found = {file.source: file.end for file in self.files}
         return {**found, **self.recorded}
@@ -55,16 +55,16 @@ class BatchCommit:
 
     batch: int
     files: tuple[WrittenFile, ...]
-    positions: Mapping[Source, int]
+    positions: Mapping[ArchivedPartition, int]
 
 
 class ArchiveTable(Protocol):
     """A table that archives topics. Paths of files are relative to `root`."""
 
     kind: str
-    root: Place
+    root: TableLocation
 
-    def snapshot(self, candidates: Collection[Source] = ()) -> Snapshot:
+    def snapshot(self, candidates: Collection[ArchivedPartition] = ()) -> Snapshot:
         """Return the table as it is now.
 
         Args:
@@ -123,13 +123,13 @@ def file_gone(file: ArchivedFile) -> HeadraceError:
     )
 
 
-def find_table(location: str | Path | Place, catalog: str | None = None) -> ArchiveTable:
+def find_table(location: str | Path | TableLocation, catalog: str | None = None) -> ArchiveTable:
     """Open an archive of whichever format.
 
     Raises:
         ConfigError: There is none at that place.
     """
-    found = place(location)
+    found = open_location(location)
     for kind, mark in _MARKS.items():
         if found.find(mark) is not None:
             return open_table(kind, found, catalog)
@@ -139,18 +139,20 @@ def find_table(location: str | Path | Place, catalog: str | None = None) -> Arch
     raise ConfigError(f"there is no archive in {found}{hint}")
 
 
-def open_table(kind: str, location: str | Path | Place, catalog: str | None = None) -> ArchiveTable:
+def open_table(
+    kind: str, location: str | Path | TableLocation, catalog: str | None = None
+) -> ArchiveTable:
     """Open an archive of a format.
 
     Raises:
         ConfigError: There is none at that place.
     """
-    return _implementation(kind, place(location), catalog).open()
+    return _implementation(kind, open_location(location), catalog).open()
 
 
 def create_table(
     kind: str,
-    location: str | Path | Place,
+    location: str | Path | TableLocation,
     name: str | None,
     schema: Any,
     catalog: str | None = None,
@@ -168,7 +170,7 @@ def create_table(
     Raises:
         ConfigError: There is another table at that place, or the store is none where commits are safe.
     """
-    root = place(location)
+    root = open_location(location)
     found = _implementation(kind, root, catalog)
     found.check_commits()
     if not found.exists():
@@ -190,7 +192,7 @@ def create_table(
     return table
 
 
-def _implementation(kind: str, root: Place, catalog: str | None) -> TableKind:
+def _implementation(kind: str, root: TableLocation, catalog: str | None) -> TableKind:
     try:
         if kind == "delta":
             from headrace.spark.archive.delta import DeltaArchive
@@ -205,7 +207,7 @@ def _implementation(kind: str, root: Place, catalog: str | None) -> TableKind:
     raise ConfigError(f"there is no table format {kind!r}: known are {', '.join(KINDS)}")
 
 
-def _check_free(root: Place, wanted: str) -> None:
+def _check_free(root: TableLocation, wanted: str) -> None:
     """Check that a table may be made there; what is left of one whose making was killed is no hindrance."""
     if isinstance(root, Directory) and root.path.exists() and not root.path.is_dir():
         raise ConfigError(f"{root} is no directory")

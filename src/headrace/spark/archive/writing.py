@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from headrace.spark.archive.files import ArchivedFile, Source, WrittenFile, file_path
-from headrace.spark.archive.places import Place
+from headrace.spark.archive.files import ArchivedFile, ArchivedPartition, WrittenFile, file_path
+from headrace.spark.archive.table_location import TableLocation
 
 ROW_GROUP_ROWS: Final = 100_000
 ROW_GROUP_BYTES: Final = 32 << 20
@@ -25,13 +25,13 @@ _SEARCHED: Final = ("topic", "partition", "offset", "timestamp")
 class FileTarget:
     """Where files go and how large they become."""
 
-    root: Place
+    root: TableLocation
     schema: Any
     file_bytes: int = 128 << 20
 
 
 def write_range(
-    target: FileTarget, source: Source, start: int, end: int, batches: Iterable[Any]
+    target: FileTarget, source: ArchivedPartition, start: int, end: int, batches: Iterable[Any]
 ) -> Iterator[WrittenFile]:
     """Write the records of a range to one file, or to several when one reaches its size.
 
@@ -69,7 +69,7 @@ def write_range(
 class _OpenFile:
     """A file that is being written, under a name that no reader looks at."""
 
-    def __init__(self, target: FileTarget, source: Source, start: int) -> None:
+    def __init__(self, target: FileTarget, source: ArchivedPartition, start: int) -> None:
         self._target = target
         self._source = source
         self._start = start

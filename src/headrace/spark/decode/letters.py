@@ -9,10 +9,15 @@ from typing import Any, Final, Self
 
 from headrace.clients.consumer.records import ConsumerRecord
 from headrace.clients.producer.blocking import DeliveryFuture, Producer
+from headrace.dead_letters.letter_headers import (
+    Letter,
+    dead_letter_headers,
+    ever_smaller,
+    origin_of,
+)
 from headrace.errors import HeadraceError, MessageTooLargeError
 from headrace.spark.cluster import client_properties
 from headrace.spark.options.source import SourceOptions
-from headrace.workers.letters import Letter, dead_letter_headers, ever_smaller, here
 
 GROUP: Final = "headrace-spark"
 """Whose letters they are, if the read has no group."""
@@ -51,7 +56,7 @@ class DeadLetters:
             for row, why in errors.items():
                 record = _record(batch, row)
                 error = UndecodableValue(why)
-                headers = dead_letter_headers(record, here(record), self._group, 1, error)
+                headers = dead_letter_headers(record, origin_of(record), self._group, 1, error)
                 smaller = ever_smaller(record, headers)
                 waiting.append((self._begin(record, smaller), record, smaller))
             for delivery, record, smaller in waiting:

@@ -16,7 +16,7 @@ from headrace.kinesis.reading.shards import ShardInfo, StreamDescription, Stream
 from headrace.spark.kinesis.access import Access
 from headrace.spark.kinesis.lineage import advanced, initial
 from headrace.spark.kinesis.looking import Looks, still_there
-from headrace.spark.kinesis.offsets import End, Place, Shards, StreamPart
+from headrace.spark.kinesis.offsets import End, ShardPosition, Shards, StreamPart
 from headrace.spark.kinesis.options import ReadOptions, Starting
 from headrace.spark.kinesis.reading import lost
 
@@ -124,7 +124,7 @@ class Following:
             )
             for shard in found.expired:
                 self._lost(f"{shard} of {self.name} is gone before it was read")
-            ended = dict.fromkeys(found.ended, Place(SHARD_END))
+            ended = dict.fromkeys(found.ended, ShardPosition(SHARD_END))
             self._shards = replace(
                 self._shards, active={**self._shards.active, **found.quiet, **ended}
             )
@@ -137,7 +137,7 @@ class Following:
         for shard, place in list(self._shards.active.items()):
             if shard not in listed and not place.checkpoint.is_end:
                 self._lost(f"{shard} of {self.name} is gone before it was read to its end")
-                gone = {**self._shards.active, shard: Place(SHARD_END)}
+                gone = {**self._shards.active, shard: ShardPosition(SHARD_END)}
                 self._shards = replace(self._shards, active=gone)
 
     async def _check_ages(self) -> None:

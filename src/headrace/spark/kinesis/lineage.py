@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from headrace.core.lease.checkpoint import TRIM_HORIZON, Checkpoint, at_timestamp
 from headrace.errors import ConfigError
 from headrace.kinesis.reading.shards import ShardInfo
-from headrace.spark.kinesis.offsets import Place, Shards
+from headrace.spark.kinesis.offsets import ShardPosition, Shards
 from headrace.spark.kinesis.options import Starting
 
 
@@ -55,7 +55,7 @@ def advanced(shards: Shards, infos: Iterable[ShardInfo]) -> Shards:
         if shard in done or shard in shards.active:
             continue
         if all(parent in done for parent in info.parents if parent in listed or parent in active):
-            active[shard] = Place(shards.waiting.get(shard, TRIM_HORIZON))
+            active[shard] = ShardPosition(shards.waiting.get(shard, TRIM_HORIZON))
         elif shard in shards.waiting:
             waiting[shard] = shards.waiting[shard]
     return Shards(active, waiting, done & listed.keys())

@@ -15,7 +15,7 @@ from headrace.kinesis.client.streams import stream_arguments
 from headrace.kinesis.reading.reader import ShardReader
 from headrace.kinesis.reading.shards import ShardInfo
 from headrace.spark.kinesis.access import Access
-from headrace.spark.kinesis.offsets import Place
+from headrace.spark.kinesis.offsets import ShardPosition
 from headrace.spark.kinesis.options import ReadOptions
 from headrace.spark.kinesis.reading import is_caught_up
 
@@ -33,7 +33,7 @@ class Found:
     """Those that are closed, and have none left."""
     expired: list[str] = field(default_factory=list)
     """Those of the latter whose records are gone."""
-    quiet: dict[str, Place] = field(default_factory=dict)
+    quiet: dict[str, ShardPosition] = field(default_factory=dict)
     """Those that have nothing new, and up to when."""
 
 
@@ -61,7 +61,7 @@ class Looks:
 
     async def look(
         self,
-        places: Mapping[str, Place],
+        places: Mapping[str, ShardPosition],
         infos: Iterable[ShardInfo],
         *,
         until_ms: int | None,
@@ -79,7 +79,7 @@ class Looks:
         ranges = {info.shard: info.hash_range for info in infos}
         found = Found()
 
-        async def one(shard: str, place: Place) -> None:
+        async def one(shard: str, place: ShardPosition) -> None:
             async with limit:
                 if shard not in self._readers:
                     self._readers[shard] = ShardReader(
@@ -97,7 +97,9 @@ class Looks:
                 group.create_task(one(shard, place))
         return found
 
-    async def _look(self, shard: str, place: Place, until_ms: int | None, found: Found) -> None:
+    async def _look(
+        self, shard: str, place: ShardPosition, until_ms: int | None, found: Found
+    ) -> None:
         reader = self._readers[shard]
         for _ in range(EMPTY_READS):
             before_ms = self._clock()

@@ -23,7 +23,7 @@ END_VERSION: Final = 1
 """Of the form of ends in the store."""
 
 
-class Place(NamedTuple):
+class ShardPosition(NamedTuple):
     """Where reading of a shard goes on."""
 
     checkpoint: Checkpoint
@@ -45,9 +45,9 @@ class End(msgspec.Struct, frozen=True, kw_only=True):
     behind_ms: int | None = None
 
     @property
-    def place(self) -> Place:
+    def place(self) -> ShardPosition:
         """Where the next round goes on."""
-        return Place(parse_checkpoint(self.position), self.read_ms)
+        return ShardPosition(parse_checkpoint(self.position), self.read_ms)
 
     def to_text(self) -> str:
         """Return what the store keeps."""
@@ -88,7 +88,7 @@ def round_of(name: str) -> int:
 class Shards:
     """What a query knows of a stream's shards at the beginning of a round."""
 
-    active: Mapping[str, Place] = field(default_factory=dict)
+    active: Mapping[str, ShardPosition] = field(default_factory=dict)
     """Those that are read."""
     waiting: Mapping[str, Checkpoint] = field(default_factory=dict)
     """Where shards begin whose parents come first; those that are not named begin at TRIM_HORIZON."""
@@ -142,7 +142,7 @@ class StreamPart:
             reads=tuple(encoded["reads"]),
             shards=Shards(
                 active={
-                    shard: Place(parse_checkpoint(position), read_ms)
+                    shard: ShardPosition(parse_checkpoint(position), read_ms)
                     for shard, (position, read_ms) in encoded["shards"].items()
                 },
                 waiting={

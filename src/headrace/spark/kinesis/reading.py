@@ -43,7 +43,7 @@ class Bounds:
 
 
 @dataclass
-class Part:
+class ShardPart:
     """A shard's part of a round, while it is read."""
 
     shard: str

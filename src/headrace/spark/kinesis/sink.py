@@ -112,13 +112,13 @@ def check_columns(columns: Mapping[str, str], options: WriteOptions) -> None:
 
 
 @dataclass
-class Written(WriterCommitMessage):
+class StreamRowsWritten(WriterCommitMessage):
     """How many records a task has written."""
 
     records: int
 
 
-class RowWriter:
+class StreamRowWriter:
     """Writes rows; goes to the tasks."""
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
@@ -133,7 +133,7 @@ class RowWriter:
         if self._options.stream is not None:
             _check_stream(self._options.aws, self._options.stream)
 
-    def write(self, batches: Iterator[Any]) -> Written:
+    def write(self, batches: Iterator[Any]) -> StreamRowsWritten:
         """Write one task's rows; Kinesis has acknowledged them all when this returns.
 
         Raises:
@@ -153,7 +153,7 @@ class RowWriter:
             here.run(producer.flush())
         finally:
             here.run(producer.close(flush=False))
-        return Written(written)
+        return StreamRowsWritten(written)
 
     async def _send(self, producer: Producer, batch: Any) -> None:
         streams = repeat(self._options.stream) if self._options.stream else _column(batch, "stream")
@@ -202,8 +202,8 @@ class KinesisWriter(DataSourceArrowWriter):
     """At least once: a task that Spark repeats writes its rows again."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        """See `RowWriter`."""
-        self._rows = RowWriter(options, schema)
+        """See `StreamRowWriter`."""
+        self._rows = StreamRowWriter(options, schema)
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Write one task's rows."""
@@ -215,8 +215,8 @@ class KinesisStreamWriter(DataSourceStreamArrowWriter):
     """At least once: a batch that Spark repeats is written again."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        """See `RowWriter`."""
-        self._rows = RowWriter(options, schema)
+        """See `StreamRowWriter`."""
+        self._rows = StreamRowWriter(options, schema)
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Write one task's rows of a micro-batch."""

@@ -22,7 +22,7 @@ from headrace.spark.kinesis.access import Access, access, patiently
 from headrace.spark.kinesis.columns import raw_batch, row_batch
 from headrace.spark.kinesis.offsets import End, round_name
 from headrace.spark.kinesis.options import ReadOptions
-from headrace.spark.kinesis.reading import Bounds, Part, is_caught_up, lost, wanted
+from headrace.spark.kinesis.reading import Bounds, ShardPart, is_caught_up, lost, wanted
 
 TASK_BYTES: Final = 256 << 20
 """What all shards of a task may hold in memory together."""
@@ -136,7 +136,7 @@ async def _read_part(
 
     reader = await _reader(here, each, options)
     try:
-        part = Part(str(each), each.start, task.bounds)
+        part = ShardPart(str(each), each.start, task.bounds)
         return await part.read(reader, agree, fail_on_data_loss=options.fail_on_data_loss)
     finally:
         await reader.aclose()

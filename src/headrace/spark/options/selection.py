@@ -15,7 +15,7 @@ SELECTION_OPTIONS: Final = ("subscribe", "assign", "subscribePattern")
 
 
 @dataclass(frozen=True)
-class Selection:
+class TopicSelection:
     """Which partitions to read: exactly one of the three is given."""
 
     topics: tuple[str, ...] = ()
@@ -36,7 +36,7 @@ class Selection:
         return topic in (self.names or ())
 
 
-def selection(reader: OptionReader) -> Selection:
+def selection(reader: OptionReader) -> TopicSelection:
     """Return what the one option of the three that is given selects.
 
     Raises:
@@ -53,10 +53,10 @@ def selection(reader: OptionReader) -> Selection:
         topics = reader.names("subscribe")
         if not topics:
             raise ConfigError("option subscribe names no topic")
-        return Selection(topics=topics)
+        return TopicSelection(topics=topics)
     if given[0] == "subscribePattern":
-        return Selection(pattern=_pattern(text))
-    return Selection(partitions=_assigned(text))
+        return TopicSelection(pattern=_pattern(text))
+    return TopicSelection(partitions=_assigned(text))
 
 
 def _pattern(text: str) -> str:

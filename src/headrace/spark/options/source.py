@@ -11,33 +11,16 @@ from headrace.errors import ConfigError
 from headrace.spark.options.decode import DECODE_OPTIONS, DecodeOptions, decode_options
 from headrace.spark.options.history import HISTORY_OPTIONS, HistoryOptions, history_options
 from headrace.spark.options.positions import (
-    EARLIEST,
     ENDING_OPTIONS,
-    LATEST,
     STARTING_OPTIONS,
-    AtTimestamp,
     Ending,
-    Positions,
     Starting,
     check_order,
     ending,
     starting,
 )
 from headrace.spark.options.reader import WITHOUT_EFFECT, ClientOptions, OptionReader
-from headrace.spark.options.selection import SELECTION_OPTIONS, Selection, selection
-
-__all__ = [
-    "EARLIEST",
-    "LATEST",
-    "SOURCE_OPTIONS",
-    "AtTimestamp",
-    "Ending",
-    "Positions",
-    "Selection",
-    "SourceOptions",
-    "Starting",
-    "source_options",
-]
+from headrace.spark.options.selection import SELECTION_OPTIONS, TopicSelection, selection
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +64,7 @@ class SourceOptions:
     """What a read was asked for."""
 
     client: ClientOptions
-    selection: Selection
+    selection: TopicSelection
     starting: Starting
     ending: Ending = "latest"
     max_offsets_per_trigger: int | None = None

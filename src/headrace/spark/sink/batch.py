@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 from headrace.errors import ConfigError
 from headrace.spark.errors import short_tracebacks
 from headrace.spark.options.sink import SinkOptions
-from headrace.spark.sink.writing import RowWriter
+from headrace.spark.sink.writing import TopicRowWriter
 
 
 @short_tracebacks
@@ -26,7 +26,7 @@ class HeadraceWriter(DataSourceArrowWriter):
         """
         if overwrite:
             raise ConfigError('topics cannot be overwritten: use .mode("append")')
-        self._rows = RowWriter(options, schema, streaming=False)
+        self._rows = TopicRowWriter(options, schema, streaming=False)
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Write one task's rows."""

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
-from typing import Any, Final
+from typing import Final
 
 from headrace.clients.blocking import BlockingClient, NewTopic
-from headrace.clients.config import ClientConfig
 from headrace.clients.consumer.core import GroupMetadata
 from headrace.clients.drivers import Target
 from headrace.clients.flows.offsets import OffsetAndMetadata
 from headrace.errors import ApiError, ConfigError, ErrorCode, HeadraceError
-from headrace.spark.cluster import FIRST_CONTACT_S, ask_again, reach
+from headrace.spark.client_cache import ClientCache
+from headrace.spark.cluster import FIRST_CONTACT_S, ask_again, common_properties, reach
 from headrace.spark.options.reader import ClientOptions
 from headrace.spark.options.sink import SinkOptions, producer_config, producer_properties
 from headrace.spark.sink.claims import claim_rows, kept_claim
 from headrace.spark.sink.producer import OpenTransaction, RowProducer, end_transactions
 from headrace.types import TopicPartition
 
-MAX_CLIENTS: Final = 16
 _EXISTS: Final = frozenset({ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE})
 _ABSENT: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 
@@ -96,44 +93,16 @@ def open_cluster(options: SinkOptions, target: Target | None = None) -> Cluster:
             **properties,
         )
 
-    client = _new_client(options.client, where) if target else _shared_client(options.client)
+    client = _new_client(options.client, where) if target else clients.get(options.client)
     return Cluster(client, new_producer, options.marker_topic, options.claim_topic)
 
 
 def _new_client(options: ClientOptions, where: Target) -> BlockingClient:
-    config = producer_config(options)
-    given: dict[str, Any] = {
-        field.name: getattr(config, field.name) for field in fields(ClientConfig)
-    }
-    defaults = {field.name: field.default for field in fields(ClientConfig)}
-    kept = {
-        name: value
-        for name, value in given.items()
-        if name != "bootstrap_servers" and value != defaults[name]
-    }
-    return BlockingClient(where, **kept)
+    return BlockingClient(where, **common_properties(producer_config(options)))
 
 
-_clients: dict[tuple[int, ClientOptions], BlockingClient] = {}
-
-
-@atexit.register
-def _close_clients() -> None:
-    """Close this process's clients at its end; those of the process that it was forked from are not its own."""
-    for (process, _), client in _clients.items():
-        if process == os.getpid():
-            client.close()
-
-
-def _shared_client(options: ClientOptions) -> BlockingClient:
-    key = (os.getpid(), options)  # workers are forked, and a socket must not be used by two
-    client = _clients.get(key)
-    if client is None:
-        while len(_clients) >= MAX_CLIENTS:
-            _clients.pop(next(iter(_clients))).close()
-        client = _clients[key] = _new_client(options, options.bootstrap)
-    return client
-
+clients: Final = ClientCache(lambda options: _new_client(options, options.bootstrap))
+"""The clients that a sink asks, one for each set of options."""
 
 _checked: set[tuple[int, SinkOptions]] = set()
 

@@ -75,7 +75,7 @@ class PartitionWrite:
 
 
 @dataclass(frozen=True)
-class Claim:
+class BatchClaim:
     """How a batch is divided."""
 
     partitions: int
@@ -86,13 +86,13 @@ class Claim:
     """When it was claimed; earlier versions did not say."""
 
     @classmethod
-    def of(cls, writes: Sequence[PartitionWrite]) -> Claim:
+    def of(cls, writes: Sequence[PartitionWrite]) -> BatchClaim:
         """Return what a batch's tasks make."""
         counts = [each.records for each in writes]
         return cls(len(counts), sum(1 for count in counts if count), sum(counts), _now_ms())
 
     @classmethod
-    def parse(cls, text: str) -> Claim:
+    def parse(cls, text: str) -> BatchClaim:
         """Return what was committed as an offset's metadata."""
         partitions, written, records, *at_ms = map(int, text.split())
         return cls(partitions, written, records, *at_ms)
@@ -199,11 +199,11 @@ def commit_batch(
         claimed = claim is not None and claim.offset > once.version
         if claim is not None and claim.offset > once.version + 1:
             raise _too_old(once, claim.offset - 1)
-        divided = Claim.parse(claim.metadata) if claim is not None and claimed else None
+        divided = BatchClaim.parse(claim.metadata) if claim is not None and claimed else None
         if fail_on_lost_marker:
             _check_known(writes, claim, divided, forgotten=offset is None, streaming=streaming)
         if divided is None:
-            _claim(cluster, producer, once, str(Claim.of(writes)))
+            _claim(cluster, producer, once, str(BatchClaim.of(writes)))
         elif not _is_divided_as(divided, writes):
             _settle(cluster, producer, divided, writes)
             return
@@ -220,7 +220,7 @@ def commit_batch(
 def _check_known(
     writes: Sequence[PartitionWrite],
     claim: OffsetAndMetadata | None,
-    divided: Claim | None,
+    divided: BatchClaim | None,
     *,
     forgotten: bool,
     streaming: bool,
@@ -250,24 +250,24 @@ def _check_known(
         )
 
 
-def _is_divided_as(claim: Claim, writes: Sequence[PartitionWrite]) -> bool:
+def _is_divided_as(claim: BatchClaim, writes: Sequence[PartitionWrite]) -> bool:
     """Whether a batch that is repeated has the rows it had, and where it had them; numbers and sizes tell."""
     alike = all(
         each.earlier_records in {None, each.records} and each.earlier_size in {None, each.size}
         for each in writes
     )
-    return alike and claim == Claim.of(writes)
+    return alike and claim == BatchClaim.of(writes)
 
 
 def _settle(
-    cluster: Cluster, producer: RowProducer, claim: Claim, writes: Sequence[PartitionWrite]
+    cluster: Cluster, producer: RowProducer, claim: BatchClaim, writes: Sequence[PartitionWrite]
 ) -> None:
     """Find out what is committed of a batch that is repeated with another division; return if it is all of it.
 
     Raises:
         HeadraceError: It is a part, or nothing; then the batch is as if it had never been tried.
     """
-    once, now = writes[0].once, Claim.of(writes)
+    once, now = writes[0].once, BatchClaim.of(writes)
     abort_batch(cluster, writes)
     committed = sum(_is_committed(cluster, once, number) for number in range(claim.partitions))
     if committed == claim.written and claim.records == now.records:

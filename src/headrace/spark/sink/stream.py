@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 
 from headrace.spark.errors import short_tracebacks
 from headrace.spark.options.sink import SinkOptions
-from headrace.spark.sink.writing import RowWriter
+from headrace.spark.sink.writing import TopicRowWriter
 
 
 @short_tracebacks
@@ -23,7 +23,7 @@ class HeadraceStreamWriter(DataSourceStreamArrowWriter):
         Raises:
             ConfigError: They cannot be written.
         """
-        self._rows = RowWriter(options, schema, streaming=True)
+        self._rows = TopicRowWriter(options, schema, streaming=True)
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Write one task's rows of a micro-batch."""

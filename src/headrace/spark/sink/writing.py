@@ -32,14 +32,14 @@ QUERY_ID: Final = "sql.streaming.queryId"
 
 
 @dataclass
-class Written(WriterCommitMessage):
+class TopicRowsWritten(WriterCommitMessage):
     """What one task has written, and how to commit it if that is still to be done."""
 
     records: int
     write: PartitionWrite | None = None
 
 
-class RowWriter:
+class TopicRowWriter:
     """Writes rows as options say; goes to the tasks, and knows the cluster by its options only."""
 
     def __init__(self, options: SinkOptions, schema: StructType, *, streaming: bool) -> None:
@@ -63,14 +63,14 @@ class RowWriter:
             context = _task_context()
             once = self._options.transaction or _once_of_stream(self._options.name, context)
             write = write_partition(cluster, once, context.partitionId(), rows)
-            return Written(write.records, write)
+            return TopicRowsWritten(write.records, write)
         written = 0
         with cluster.new_producer(None) as producer:
             for batch in rows:
                 for each in batch.records():
                     producer.send_rows(each)
                 written += batch.count
-        return Written(written)
+        return TopicRowsWritten(written)
 
     def _rows(self, batches: Iterator[Any]) -> Iterator[RowBatch]:
         for batch in batches:
@@ -97,7 +97,7 @@ class RowWriter:
 
 
 def _writes(messages: Sequence[WriterCommitMessage | None]) -> list[PartitionWrite]:
-    written = [each for each in messages if isinstance(each, Written)]
+    written = [each for each in messages if isinstance(each, TopicRowsWritten)]
     return [each.write for each in written if each.write is not None]
 
 

@@ -13,9 +13,9 @@ from headrace.spark.cluster import SourceClient
 from headrace.spark.errors import short_tracebacks
 from headrace.spark.options.source import SourceOptions
 from headrace.spark.source.access import pieces, read, source_client
-from headrace.spark.source.division import Division
+from headrace.spark.source.division import TaskDivision
 from headrace.spark.source.offsets import DataLossError, OffsetRange
-from headrace.spark.source.places import (
+from headrace.spark.source.resolving import (
     check_exists,
     current_topology,
     end_positions,
@@ -41,7 +41,7 @@ class HeadraceBatchReader(DataSourceReader):
         """Return the tasks."""
         client = source_client(self._options)
         ranges = batch_ranges(client, self._options)
-        return tasks(pieces(client, ranges, self._options), Division.of(self._options))
+        return tasks(pieces(client, ranges, self._options), TaskDivision.of(self._options))
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield a task's records as Arrow batches."""

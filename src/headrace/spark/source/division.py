@@ -18,7 +18,7 @@ _BEFORE: Final = {"worth": 20_000}
 
 
 @dataclass(frozen=True)
-class Division:
+class TaskDivision:
     """What decides how a batch is divided into tasks.
 
     A stream's checkpoint keeps it with each batch: one that is run again, by another driver or with other options,
@@ -41,12 +41,12 @@ class Division:
         return {name: value for name, value in vars(self).items() if value is not None}
 
     @classmethod
-    def from_json(cls, encoded: Mapping[str, Any]) -> Division:
+    def from_json(cls, encoded: Mapping[str, Any]) -> TaskDivision:
         """Read what `to_json` returned."""
         return cls(**{**_BEFORE, **{name: int(value) for name, value in encoded.items()}})
 
     @classmethod
-    def of(cls, options: SourceOptions) -> Division:
+    def of(cls, options: SourceOptions) -> TaskDivision:
         """Return what the options say, and this machine where they are silent."""
         return cls(
             options.max_tasks or _cores(),

@@ -18,7 +18,8 @@ from headrace.clients.blocking import FetchedPartition, FetchPosition
 from headrace.errors import ApiError, CorruptRecordError, ErrorCode, HeadraceError
 from headrace.records.batch import HEADER_SIZE, LOG_OVERHEAD, MIN_BATCH_LENGTH
 from headrace.spark.cluster import SourceClient, ask_again
-from headrace.spark.options.source import EARLIEST, LATEST, SourceOptions
+from headrace.spark.options.positions import EARLIEST, LATEST
+from headrace.spark.options.source import SourceOptions
 from headrace.spark.source.offsets import DataLossError, OffsetRange, Topology, changed_id
 from headrace.spark.source.stalled import stalled
 from headrace.types import Buffer
@@ -39,7 +40,7 @@ _EXTENT: Final = struct.Struct(">qi11xi")
 """Base offset, batch length and last offset delta of a batch's header."""
 
 
-class Part(NamedTuple):
+class FetchedPart(NamedTuple):
     """What one fetch returned for one of the ranges."""
 
     number: int
@@ -108,7 +109,7 @@ def fetch_ranges(
     *,
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
-) -> Generator[Part, None, None]:
+) -> Generator[FetchedPart, None, None]:
     """Yield what the brokers have of ranges, one range after the other; batches may begin before and end behind them.
 
     Args:
@@ -129,7 +130,7 @@ def fetch_ranges(
         deadline, advanced = 0.0, True
         while True:
             while head.held:
-                yield Part(head.number, head.held.popleft())
+                yield FetchedPart(head.number, head.held.popleft())
             if head.done:
                 break
             if advanced:  # the time that what came took to be consumed does not count

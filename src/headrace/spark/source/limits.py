@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from headrace.spark.options.source import Positions
+from headrace.spark.options.positions import Positions
 from headrace.types import TopicPartition
 
 

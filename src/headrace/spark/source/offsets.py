@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from headrace.errors import ConfigError, HeadraceError
-from headrace.spark.options.source import Positions
-from headrace.spark.source.division import Division
+from headrace.spark.options.positions import Positions
+from headrace.spark.source.division import TaskDivision
 from headrace.types import TopicPartition
 
 EXTRA: Final = "$headrace"
@@ -82,7 +82,7 @@ class StreamOffsets:
     first_start: Positions | None = None
     epochs: Mapping[TopicPartition, int] = field(default_factory=dict)
     """The leader epochs at the time, to find out later whether a log was truncated below its position."""
-    division: Division | None = None
+    division: TaskDivision | None = None
     """How the batch that ends here is divided into tasks."""
 
     def to_json(self) -> dict[str, Any]:
@@ -124,7 +124,7 @@ class StreamOffsets:
                 dict(extra.get("topicIds", {})),
                 None if start is None else _positions_from_json(start),
                 _epochs_from_json(extra.get("epochs", {}), positions),
-                None if division is None else Division.from_json(division),
+                None if division is None else TaskDivision.from_json(division),
             )
         except (AttributeError, TypeError, ValueError):
             raise ConfigError(f"the checkpoint holds no offsets of topics: {encoded!r}") from None

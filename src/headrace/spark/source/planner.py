@@ -19,8 +19,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from headrace.spark.cluster import SourceClient
-from headrace.spark.options.source import EARLIEST, LATEST, SourceOptions
-from headrace.spark.source.division import Division
+from headrace.spark.options.positions import EARLIEST, LATEST
+from headrace.spark.options.source import SourceOptions
+from headrace.spark.source.division import TaskDivision
 from headrace.spark.source.limits import limit_bytes, limit_total, waiting
 from headrace.spark.source.offsets import (
     DataLossError,
@@ -31,13 +32,13 @@ from headrace.spark.source.offsets import (
     plan,
     removed,
 )
-from headrace.spark.source.places import (
+from headrace.spark.source.progress import GroupProgress
+from headrace.spark.source.resolving import (
     check_exists,
     current_topology,
     select,
     start_positions,
 )
-from headrace.spark.source.progress import GroupProgress
 from headrace.spark.source.tasks import ReadTask, tasks
 from headrace.types import TopicPartition
 
@@ -61,7 +62,7 @@ class StreamPlanner:
         self._options = options
         self._clock = clock
         self._progress = GroupProgress(client, options.group, clock) if options.group else None
-        self._division = Division.of(options)
+        self._division = TaskDivision.of(options)
         self._initial: StreamOffsets | None = None
         self._target: dict[TopicPartition, int] | None = None
         self._heads: dict[TopicPartition, int] | None = None

@@ -16,7 +16,7 @@ from headrace.spark.cluster import SourceClient
 from headrace.spark.decode.step import decoded
 from headrace.spark.options.source import SourceOptions
 from headrace.spark.source.arrow import DEFAULT_MAX_ROWS, RangeDecoder
-from headrace.spark.source.fetching import Part, fetch_ranges
+from headrace.spark.source.fetching import FetchedPart, fetch_ranges
 from headrace.spark.source.offsets import OffsetRange
 from headrace.spark.source.readahead import read_ahead
 from headrace.spark.source.schema import arrow_schema, raw_schema
@@ -66,12 +66,15 @@ def read_ranges(
         yield from joined(_decoded(ahead, ranges, schema, compiled), schema)
 
 
-def _size(part: Part) -> int:
+def _size(part: FetchedPart) -> int:
     return len(part.fetched.records)
 
 
 def _decoded(
-    parts: Iterator[Part], ranges: Sequence[OffsetRange], schema: Any, compiled: Kernels | None
+    parts: Iterator[FetchedPart],
+    ranges: Sequence[OffsetRange],
+    schema: Any,
+    compiled: Kernels | None,
 ) -> Iterator[Any]:
     for number, of_range in groupby(parts, key=attrgetter("number")):
         wanted = ranges[number]

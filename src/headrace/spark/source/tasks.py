@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from pyspark.sql.datasource import InputPartition
 
-from headrace.spark.source.division import Division
+from headrace.spark.source.division import TaskDivision
 from headrace.spark.source.offsets import OffsetRange
 from headrace.types import TopicPartition
 
@@ -26,12 +26,12 @@ class ReadTask(InputPartition):
         self.ranges = tuple(ranges)
 
 
-def tasks(ranges: Iterable[OffsetRange], division: Division) -> list[ReadTask]:
+def tasks(ranges: Iterable[OffsetRange], division: TaskDivision) -> list[ReadTask]:
     """Return the tasks that together read the ranges, each offset once; empty ranges have none."""
     return [ReadTask(each) for each in pack(split(ranges, division), division)]
 
 
-def split(ranges: Iterable[OffsetRange], division: Division) -> list[OffsetRange]:
+def split(ranges: Iterable[OffsetRange], division: TaskDivision) -> list[OffsetRange]:
     """Cut ranges as Spark's Kafka connector does for `maxRecordsPerPartition` and then for `minPartitions`.
 
     The latter gives about as many pieces as asked for: a range gets as many as its part of all offsets, and ranges that
@@ -77,7 +77,7 @@ def _cut(whole: OffsetRange, pieces: int) -> list[OffsetRange]:
     return cut
 
 
-def pack(ranges: Sequence[OffsetRange], division: Division) -> list[list[OffsetRange]]:
+def pack(ranges: Sequence[OffsetRange], division: TaskDivision) -> list[list[OffsetRange]]:
     """Put small ranges together, by size so that the tasks are about equally long.
 
     There are as many tasks as cores or, if they would be long then, more, or, if they would be over at once, fewer;

@@ -15,9 +15,9 @@ from headrace.errors import StorageError
 from headrace.forking import FORKED, disown_in_children, keep_for_ever
 from headrace.storage.sqlite import Format, locked_text, open_database, transaction
 from headrace.types import TopicPartition
-from headrace.workers.outbox import Publisher
+from headrace.workers.outbox import HandledKey, Publisher
 from headrace.workers.seen.declared import SeenFile
-from headrace.workers.seen.keys import Mark, key_text
+from headrace.workers.seen.keys import key_text
 from headrace.workers.seen.persistent import Persistence
 from headrace.workers.threads import HandlerThreads
 
@@ -63,7 +63,7 @@ class FileKeys:
         self._persistence = Persistence(worker, f"the file {self._path}", now_ms)
         self._threads = HandlerThreads(1, f"headrace-{worker}-seen")
         self._connection: sqlite3.Connection | None = None
-        self._waiting: list[tuple[Sequence[Mark], asyncio.Future[None]]] = []
+        self._waiting: list[tuple[Sequence[HandledKey], asyncio.Future[None]]] = []
         self._writer: asyncio.Task[None] | None = None
         self._unpruned = PRUNE_EVERY
         """Keys that were written since the oldest were looked for; at the start there may be many."""
@@ -95,16 +95,16 @@ class FileKeys:
         )
         return {key for key, text in texts.items() if text in found}
 
-    async def keep(self, marks: Sequence[Mark]) -> None:
+    async def keep(self, marks: Sequence[HandledKey]) -> None:
         """Write keys, and wait until they are safe; they are tried again like dead letters."""
         await self._persistence.until_done(
             partial(self._written, marks), handled=True, what="its key cannot be written to"
         )
 
-    async def write(self, out: Publisher, marks: Sequence[Mark]) -> None:
+    async def write(self, out: Publisher, marks: Sequence[HandledKey]) -> None:
         """Do nothing: a transaction of the broker does not reach a file."""
 
-    def note(self, marks: Sequence[Mark]) -> bool:
+    def note(self, marks: Sequence[HandledKey]) -> bool:
         """Return False: keys are written when the transaction is committed."""
         return not marks
 
@@ -122,7 +122,7 @@ class FileKeys:
 
     # On the event loop
 
-    async def _written(self, marks: Sequence[Mark]) -> None:
+    async def _written(self, marks: Sequence[HandledKey]) -> None:
         """Have keys written with those of other records that wait, and return when they are."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((marks, done))

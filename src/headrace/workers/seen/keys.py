@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Hashable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
+from headrace.dead_letters.error_text import repr_of
 from headrace.types import TopicPartition
-from headrace.workers.outcomes import Unusable, said
-
-if TYPE_CHECKING:
-    from headrace.workers.outbox import Publisher
+from headrace.workers.outbox import HandledKey, Publisher
+from headrace.workers.outcomes import UnusableHandlerError
 
 MAX_KEY_BYTES: Final = 200
 """A key whose text is longer is kept as a digest of it."""
@@ -27,14 +26,6 @@ class SeenKeys(Protocol):
 
     def add(self, key: Hashable, /) -> object:
         """Keep a key; called before the record's offset is committed."""
-
-
-class Mark(NamedTuple):
-    """A key, and the record that has it."""
-
-    partition: TopicPartition
-    offset: int
-    key: Hashable
 
 
 class KeyStore(Protocol):
@@ -52,13 +43,13 @@ class KeyStore(Protocol):
     ) -> Collection[Hashable]:
         """Return which keys of records of a partition were handled before."""
 
-    async def keep(self, marks: Sequence[Mark]) -> None:
+    async def keep(self, marks: Sequence[HandledKey]) -> None:
         """Keep the keys of handled records, and return when they are safe; all are of one partition."""
 
-    async def write(self, out: Publisher, marks: Sequence[Mark]) -> None:
+    async def write(self, out: Publisher, marks: Sequence[HandledKey]) -> None:
         """Put keys into the transaction of their records' positions, where that is possible; `note` follows it."""
 
-    def note(self, marks: Sequence[Mark]) -> bool:
+    def note(self, marks: Sequence[HandledKey]) -> bool:
         """Take note that a transaction is committed; return False where its keys are to be kept by `keep` now."""
 
     async def restore(self, topic: str) -> None:
@@ -71,7 +62,7 @@ class KeyStore(Protocol):
         """End."""
 
 
-class UnkeptError(Unusable):
+class UnkeptError(UnusableHandlerError):
     """The key of a handled record cannot be kept, so the worker stops: the record would be handled twice."""
 
 
@@ -86,7 +77,7 @@ def key_text(key: Hashable) -> bytes:
     except (TypeError, ValueError, RecursionError) as error:
         raise TypeError(
             f"dedupe= returned a {type(key).__name__}, which seen= cannot keep outside of this process: give text, a "
-            f"number, bytes, a UUID, a date, or a tuple of these ({said(error)})"
+            f"number, bytes, a UUID, a date, or a tuple of these ({repr_of(error)})"
         ) from error
     if len(text) <= MAX_KEY_BYTES:
         return text

@@ -28,11 +28,11 @@ import msgspec
 from headrace.clients.consumer.aio import Consumer
 from headrace.errors import ApiError, HeadraceError, TransportError
 from headrace.types import TopicPartition
-from headrace.workers.outbox import Outbox, Publisher
+from headrace.workers.outbox import HandledKey, Outbox, Publisher
 from headrace.workers.outlet import Outlet
 from headrace.workers.refusals import remedy
 from headrace.workers.seen.declared import SeenTopic
-from headrace.workers.seen.keys import Mark, decoded, key_text
+from headrace.workers.seen.keys import decoded, key_text
 from headrace.workers.seen.persistent import Persistence
 
 DEFAULT_PARTITIONS: Final = 8
@@ -100,21 +100,21 @@ class TopicKeys:
         oldest_ms = self._oldest_ms
         return {key for key, text in texts.items() if window.get(text, -1) >= oldest_ms}
 
-    async def keep(self, marks: Sequence[Mark]) -> None:
+    async def keep(self, marks: Sequence[HandledKey]) -> None:
         """Write keys, and wait until they are safe; they are tried again like dead letters."""
         await self._persistence.until_done(
             partial(self._write_at_once, marks), handled=True, what="its key cannot be written to"
         )
         self.note(marks)
 
-    async def write(self, out: Publisher, marks: Sequence[Mark]) -> None:
+    async def write(self, out: Publisher, marks: Sequence[HandledKey]) -> None:
         """Put keys into the transaction of their records."""
         if isinstance(out, Outbox):
             await self._persistence.until_done(
                 partial(self._write, out, marks), handled=True, what="its key cannot be written to"
             )
 
-    def note(self, marks: Sequence[Mark]) -> bool:
+    def note(self, marks: Sequence[HandledKey]) -> bool:
         """Take note that keys are in the topic."""
         now_ms = self._outlet.now_ms()
         for mark in marks:
@@ -144,7 +144,7 @@ class TopicKeys:
 
     # Writing
 
-    async def _write_at_once(self, marks: Sequence[Mark]) -> None:
+    async def _write_at_once(self, marks: Sequence[HandledKey]) -> None:
         """Write keys now. A topic that was deleted is created again, and the producer goes on by itself."""
         writing = asyncio.ensure_future(self._write(self._outlet, marks))
         try:
@@ -156,7 +156,7 @@ class TopicKeys:
             raise
         await writing
 
-    async def _write(self, out: Publisher, marks: Sequence[Mark]) -> None:
+    async def _write(self, out: Publisher, marks: Sequence[HandledKey]) -> None:
         count = self._partitions or await self._look()
         try:
             await asyncio.gather(

@@ -12,11 +12,11 @@ from headrace import Admin
 from headrace.clients.consumer.records import ConsumerRecord
 from headrace.core.lease.checkpoint import TRIM_HORIZON, at_timestamp
 from headrace.errors import ConfigError, HeadraceError, StreamNotFoundError, TransportError
+from headrace.kinesis.aggregation.encoding import Aggregate
 from headrace.kinesis.bridge.into_topic import IntoTopic, IntoTopicBridge
 from headrace.kinesis.bridge.names import StreamPlace, bridge_name, parse_stream
 from headrace.kinesis.bridge.positions import Positions
 from headrace.kinesis.client.settings import AwsSettings
-from headrace.kinesis.producing.aggregation import Aggregate
 from headrace.kinesis.reading.settings import ReadSettings
 from headrace.testing import ApiKey, Broker, error
 from headrace.testing.clock import LeapingClock

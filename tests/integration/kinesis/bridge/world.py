@@ -13,7 +13,7 @@ from headrace.clients.producer.aio import Producer
 from headrace.core.lease.checkpoint import TRIM_HORIZON, Checkpoint
 from headrace.core.lease.lease import Lease, LeaseKey
 from headrace.kinesis.bridge.positions import Positions
-from headrace.kinesis.bridge.shard_copy import Destination, Progress, ShardCopy
+from headrace.kinesis.bridge.shard_copy import CopyProgress, Destination, ShardCopy
 from headrace.kinesis.reading.reader import Fetched, ReadCounts
 from headrace.kinesis.reading.records import KinesisRecord
 from headrace.testing import Broker
@@ -141,7 +141,7 @@ class Process:
         self.leased = True
         self.producers: list[MortalProducer] = []
         self.positions = Positions(broker, topic, {}, 10)
-        self.progress = Progress()
+        self.progress = CopyProgress()
         process = self
 
         class MortalDestination(Destination):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from headrace.kinesis.producing.aggregation import Aggregate
+from headrace.kinesis.aggregation.encoding import Aggregate
 from headrace.testing.kinesis import FakeAws, Limits, delay, throttle
 from tests.integration.kinesis.group.apps import fake_aws, quick
 from tests.integration.kinesis.group.team import Entry, Team

@@ -79,7 +79,7 @@ def test_a_plain_function_that_blocks_does_not_hold_up_renewals(aws: FakeAws) ->
     handled: list[tuple[str, int]] = []
 
     @app.worker(quick(aws, "orders", leases=store, lease_duration_ms=1_000))
-    def bill(order: str, context: headrace.workers.context.Context) -> None:
+    def bill(order: str, context: headrace.Context) -> None:
         time.sleep(2.2)  # twice as long as a lease
         handled.append((order, threading.get_ident()))
         assert context.valid()

@@ -9,8 +9,8 @@ import pytest
 
 from headrace.core.lease.checkpoint import SHARD_END, TRIM_HORIZON, Checkpoint, at_timestamp
 from headrace.errors import ConfigError, KinesisError, StreamNotFoundError
+from headrace.kinesis.aggregation.encoding import Aggregate
 from headrace.kinesis.client.events import events_of
-from headrace.kinesis.producing.aggregation import Aggregate
 from headrace.kinesis.reading.fan_out import FanOutReader
 from headrace.kinesis.reading.records import KinesisRecord
 from headrace.kinesis.reading.registering import registered_consumer

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from headrace.core.lease.checkpoint import TRIM_HORIZON, Checkpoint
-from headrace.kinesis.producing.aggregation import Aggregate
+from headrace.kinesis.aggregation.encoding import Aggregate
 from headrace.kinesis.reading.reader import ShardReader
 from headrace.kinesis.reading.settings import ReadSettings
 from headrace.testing.kinesis import FakeKinesis

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from headrace.spark.archive.places import place
+from headrace.spark.archive.table_location import open_location
 from tests.fixtures.s3_server import ENVIRONMENT, new_bucket, s3_server
 from tests.integration.spark.chaos import rounds
 from tests.integration.spark.chaos.kills import INPUT, MASTER, Row, parse_row
@@ -27,7 +27,7 @@ class Archive:
         self._read: dict[str, list[Row]] = {}
 
     def prepare(self, bootstrap: str, directory: Path) -> None:
-        self._bootstrap, self._table = bootstrap, place(self.table(directory))
+        self._bootstrap, self._table = bootstrap, open_location(self.table(directory))
 
     def table(self, directory: Path) -> str:
         """Where the table is to be."""

@@ -12,9 +12,9 @@ import pytest
 import headrace
 from headrace.clients.consumer.records import ConsumerRecord, FetchedBatches
 from headrace.clients.flows.fetch import FetchedPartition
-from headrace.kinesis.records import StreamRecord
 from headrace.records.accel import kernels
 from headrace.records.builder import build_batch
+from headrace.stream_record import StreamRecord
 from headrace.types import TopicPartition
 
 TOPICS = {"by_producer": "CreateTime", "by_broker": "LogAppendTime"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from headrace.core.lease.checkpoint import TRIM_HORIZON
 from headrace.core.lease.lease import Lease, LeaseKey
 from headrace.core.lease.names import most_of, named
-from headrace.core.lease.taking import Division, level
+from headrace.core.lease.taking import LeaseDivision, level
 
 
 def lease(number: int, owner: str | None, rate: float = 0.0, asker: str | None = None) -> Lease:
@@ -13,8 +13,8 @@ def lease(number: int, owner: str | None, rate: float = 0.0, asker: str | None =
     return Lease(key=key, checkpoint=TRIM_HORIZON, owner=owner, bytes_per_s=rate, next_owner=asker)
 
 
-def division(me: str, *leases: Lease) -> Division:
-    made = Division(me)
+def division(me: str, *leases: Lease) -> LeaseDivision:
+    made = LeaseDivision(me)
     for each in leases:
         if each.owner is None:
             made.free.append(each)
@@ -122,7 +122,7 @@ def test_a_small_difference_moves_nothing() -> None:
 def test_a_hundred_shards_reach_the_second_member_and_then_none_moves() -> None:
     owners = ["a"] * 100
 
-    def divided(me: str) -> Division:
+    def divided(me: str) -> LeaseDivision:
         return division(me, *(lease(number, owner, 50.0) for number, owner in enumerate(owners)))
 
     for asked in (32, 18, 0):

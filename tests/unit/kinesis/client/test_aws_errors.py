@@ -11,8 +11,8 @@ import botocore.exceptions as boto
 import pytest
 
 from headrace.errors import ConfigError, KinesisError, StreamNotFoundError
-from headrace.kinesis.client.backoff import Backoff, repeated
-from headrace.kinesis.client.errors import Verdict, error_code, explained, of_aws, verdict
+from headrace.kinesis.client.backoff import JitteredBackoff, repeated
+from headrace.kinesis.client.errors import FailureKind, error_code, explained, failure_kind, of_aws
 
 
 def refusal(code: str, message: str = "said so", status: int = 400) -> boto.ClientError:
@@ -26,38 +26,38 @@ def refusal(code: str, message: str = "said so", status: int = 400) -> boto.Clie
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
-        (refusal("ProvisionedThroughputExceededException"), Verdict.THROTTLED),
-        (refusal("LimitExceededException"), Verdict.THROTTLED),
-        (refusal("KMSThrottlingException"), Verdict.THROTTLED),
-        (refusal("ThrottlingException"), Verdict.THROTTLED),
-        (refusal("InternalFailure", status=500), Verdict.REPEAT),
-        (refusal("SomethingNew", status=503), Verdict.REPEAT),
-        (refusal("502", "Bad Gateway", status=502), Verdict.REPEAT),
-        (refusal("SomethingNew"), Verdict.FATAL),
-        (refusal("ExpiredIteratorException"), Verdict.EXPIRED),
-        (refusal("ExpiredNextTokenException"), Verdict.EXPIRED),
-        (refusal("com.amazonaws.kinesis.v20131202#ResourceNotFoundException"), Verdict.MISSING),
-        (refusal("ResourceInUseException"), Verdict.IN_USE),
-        (refusal("AccessDeniedException"), Verdict.FATAL),
-        (refusal("KMSAccessDeniedException"), Verdict.FATAL),
-        (boto.EndpointConnectionError(endpoint_url="http://x"), Verdict.REPEAT),
-        (boto.ReadTimeoutError(endpoint_url="http://x"), Verdict.REPEAT),
-        (boto.ConnectionClosedError(endpoint_url="http://x"), Verdict.REPEAT),
-        (aiohttp.ClientPayloadError(), Verdict.REPEAT),
-        (aiohttp.ServerDisconnectedError(), Verdict.REPEAT),
-        (ConnectionResetError(), Verdict.REPEAT),
-        (TimeoutError(), Verdict.REPEAT),
-        (boto.NoCredentialsError(), Verdict.FATAL),
-        (boto.CredentialRetrievalError(provider="iam-role", error_msg="busy"), Verdict.REPEAT),
-        (boto.MetadataRetrievalError(error_msg="busy"), Verdict.REPEAT),
-        (boto.UnauthorizedSSOTokenError(), Verdict.FATAL),
-        (boto.ParamValidationError(report="no"), Verdict.FATAL),
+        (refusal("ProvisionedThroughputExceededException"), FailureKind.THROTTLED),
+        (refusal("LimitExceededException"), FailureKind.THROTTLED),
+        (refusal("KMSThrottlingException"), FailureKind.THROTTLED),
+        (refusal("ThrottlingException"), FailureKind.THROTTLED),
+        (refusal("InternalFailure", status=500), FailureKind.REPEAT),
+        (refusal("SomethingNew", status=503), FailureKind.REPEAT),
+        (refusal("502", "Bad Gateway", status=502), FailureKind.REPEAT),
+        (refusal("SomethingNew"), FailureKind.FATAL),
+        (refusal("ExpiredIteratorException"), FailureKind.EXPIRED),
+        (refusal("ExpiredNextTokenException"), FailureKind.EXPIRED),
+        (refusal("com.amazonaws.kinesis.v20131202#ResourceNotFoundException"), FailureKind.MISSING),
+        (refusal("ResourceInUseException"), FailureKind.IN_USE),
+        (refusal("AccessDeniedException"), FailureKind.FATAL),
+        (refusal("KMSAccessDeniedException"), FailureKind.FATAL),
+        (boto.EndpointConnectionError(endpoint_url="http://x"), FailureKind.REPEAT),
+        (boto.ReadTimeoutError(endpoint_url="http://x"), FailureKind.REPEAT),
+        (boto.ConnectionClosedError(endpoint_url="http://x"), FailureKind.REPEAT),
+        (aiohttp.ClientPayloadError(), FailureKind.REPEAT),
+        (aiohttp.ServerDisconnectedError(), FailureKind.REPEAT),
+        (ConnectionResetError(), FailureKind.REPEAT),
+        (TimeoutError(), FailureKind.REPEAT),
+        (boto.NoCredentialsError(), FailureKind.FATAL),
+        (boto.CredentialRetrievalError(provider="iam-role", error_msg="busy"), FailureKind.REPEAT),
+        (boto.MetadataRetrievalError(error_msg="busy"), FailureKind.REPEAT),
+        (boto.UnauthorizedSSOTokenError(), FailureKind.FATAL),
+        (boto.ParamValidationError(report="no"), FailureKind.FATAL),
     ],
     ids=repr,
 )
-def test_what_to_do(error: Exception, expected: Verdict) -> None:
+def test_what_to_do(error: Exception, expected: FailureKind) -> None:
     assert of_aws(error)
-    assert verdict(error) is expected
+    assert failure_kind(error) is expected
 
 
 @pytest.mark.parametrize("error", [TypeError("x"), KeyError("x"), AssertionError()])
@@ -179,7 +179,7 @@ def test_calls_are_repeated_for_a_time() -> None:
 
 def test_pauses_grow_and_are_spread() -> None:
     chance = iter([1.0, 0.0, 0.5, 1.0])
-    backoff = Backoff(lambda: next(chance), first_ms=100, most_ms=300)
+    backoff = JitteredBackoff(lambda: next(chance), first_ms=100, most_ms=300)
     assert [backoff.next_ms() for _ in range(3)] == [100, 0, 150]
     backoff.reset()
     assert backoff.next_ms() == 100

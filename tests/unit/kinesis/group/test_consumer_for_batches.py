@@ -9,7 +9,7 @@ import pytest
 
 from headrace.kinesis import consumer as module
 from headrace.kinesis.consumer import Consumer
-from headrace.kinesis.records import StreamRecord
+from headrace.stream_record import StreamRecord
 from headrace.types import TopicPartition
 
 

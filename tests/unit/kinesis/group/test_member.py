@@ -18,7 +18,7 @@ from headrace.core.lease.checkpoint import SHARD_END, Checkpoint
 from headrace.core.lease.lease import HashRange, Lease, LeaseKey
 from headrace.core.lease.settings import LeaseSettings
 from headrace.errors import HeadraceError, LeaseLostError, LeaseStoreError, StreamNotFoundError
-from headrace.kinesis.group.member import WRITES_AT_ONCE, Member, monotonic_ms
+from headrace.kinesis.group.member import WRITES_AT_ONCE, LeaseMember, monotonic_ms
 from headrace.kinesis.leases.memory import MemoryLeaseStore
 
 STREAM = "orders@1"
@@ -99,7 +99,7 @@ class Team:
         self.errors: list[HeadraceError] = []
         self.finished: dict[LeaseKey, Checkpoint] = {}
         self.is_slow = False
-        self.member = Member(
+        self.member = LeaseMember(
             store,
             "g",
             {STREAM: lister},

@@ -7,7 +7,7 @@ import random
 from headrace.core.lease.checkpoint import TRIM_HORIZON, Checkpoint
 from headrace.core.lease.lease import Lease, LeaseKey
 from headrace.kinesis.group.readers import WatchedReader
-from headrace.kinesis.group.shard import Shard
+from headrace.kinesis.group.shard import AssignedShard
 from headrace.kinesis.reading.pacing import RECORD_OVERHEAD_BYTES
 from headrace.kinesis.reading.reader import Fetched, ReadCounts
 from headrace.kinesis.reading.records import KinesisRecord
@@ -24,9 +24,9 @@ class NoReader:
 SIZE = 5 + len("k") + RECORD_OVERHEAD_BYTES
 
 
-def new_shard(limit_bytes: int = 10 * SIZE) -> Shard:
+def new_shard(limit_bytes: int = 10 * SIZE) -> AssignedShard:
     reader = WatchedReader(NoReader(), LEASE.key, lambda *_: None)  # type: ignore[arg-type] # it is never asked
-    return Shard(LEASE, "orders", reader, limit_bytes)
+    return AssignedShard(LEASE, "orders", reader, limit_bytes)
 
 
 def aggregate(number: int, size: int) -> list[KinesisRecord]:

@@ -10,7 +10,7 @@ import pytest
 
 from headrace.kinesis import AwsSettings
 from headrace.kinesis.group.letters import StreamLetters
-from headrace.kinesis.records import StreamRecord
+from headrace.stream_record import StreamRecord
 from headrace.workers.failures import MAX_TEXT
 
 KEY = "k" * 256

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from headrace.core.lease.lease import HashRange
+from headrace.kinesis.hash_keys import HASH_KEYS
 from headrace.kinesis.producing.core import StreamCore
 from headrace.kinesis.producing.lanes import Result
 from headrace.kinesis.producing.records import outgoing
 from headrace.kinesis.producing.settings import ProducerSettings
-from headrace.kinesis.producing.shards import HASH_KEYS, ShardMap
+from headrace.kinesis.producing.shards import ShardMap
 
 WHOLE = ShardMap({"A": HashRange(0, HASH_KEYS - 1)})
 SPLIT = ShardMap(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headrace.core.lease.checkpoint import TRIM_HORIZON, Checkpoint
-from headrace.kinesis.producing.aggregation import MAGIC
+from headrace.kinesis.aggregation.encoding import MAGIC
 from headrace.kinesis.reading import unpacking
 from headrace.kinesis.reading.reader import Fetched, ShardReader
 from headrace.kinesis.reading.settings import ReadSettings

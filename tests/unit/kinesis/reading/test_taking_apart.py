@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from headrace.core.lease.checkpoint import TRIM_HORIZON, Checkpoint
 from headrace.core.lease.lease import HashRange
+from headrace.kinesis.aggregation.decoding import UserRecord, belongs, taken_apart
+from headrace.kinesis.aggregation.encoding import MAGIC, Aggregate
 from headrace.kinesis.client.get_records import StoredRecord
-from headrace.kinesis.producing.aggregation import MAGIC, Aggregate
-from headrace.kinesis.producing.shards import hash_key_of
-from headrace.kinesis.reading.aggregation import UserRecord, belongs, taken_apart
+from headrace.kinesis.hash_keys import hash_key_of
 from headrace.kinesis.reading.records import KinesisRecord
 from headrace.kinesis.reading.unpacking import Unpacking
 from tests.fuzz.mutation import mutated

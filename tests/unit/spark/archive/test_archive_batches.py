@@ -13,9 +13,9 @@ import pytest
 
 from headrace.errors import ConfigError, HeadraceError
 from headrace.spark.archive.batches import Archiver
-from headrace.spark.archive.files import ArchivedFile, Source, WrittenFile
-from headrace.spark.archive.places import place
+from headrace.spark.archive.files import ArchivedFile, ArchivedPartition, WrittenFile
 from headrace.spark.archive.table import BatchCommit, ConflictError, create_table, open_table
+from headrace.spark.archive.table_location import open_location
 from headrace.types import TopicPartition
 from tests.unit.spark.archive.worlds import SCHEMA, World
 
@@ -276,7 +276,7 @@ def test_a_batch_whose_tasks_did_not_write_what_was_planned_is_not_committed(
             return files[1:]
         if wrong == "a file twice":
             return [*files, files[0]]
-        strange = ArchivedFile(Source("flights", "", 7), 0, 1, "data/x", 1, 1)
+        strange = ArchivedFile(ArchivedPartition("flights", "", 7), 0, 1, "data/x", 1, 1)
         return [*files, WrittenFile(strange)]
 
     archiver.execute = damaged
@@ -308,7 +308,7 @@ def test_a_table_whose_making_was_killed_is_made(tmp_path: Path) -> None:
 
     (tmp_path / "iceberg").mkdir()
     root = tmp_path / "iceberg"
-    _catalog(f"sqlite:///{root / CATALOG}", place(root)).create_namespace("headrace")
+    _catalog(f"sqlite:///{root / CATALOG}", open_location(root)).create_namespace("headrace")
     (tmp_path / "delta" / "_delta_log").mkdir(parents=True)
     for kind in KINDS:
         assert create_table(kind, tmp_path / kind, None, SCHEMA).snapshot().batch == 0

@@ -13,7 +13,7 @@ import pytest
 
 from headrace.errors import ConfigError, HeadraceError, TransportError
 from headrace.spark.archive import running
-from headrace.spark.archive.files import Source
+from headrace.spark.archive.files import ArchivedPartition
 from headrace.spark.archive.manifest import SparkTasks, archive_schema, essence, write_task
 from headrace.spark.archive.running import ArchiveSettings, run
 from headrace.spark.archive.table import BatchCommit, ConflictError, FinalError, create_table
@@ -100,7 +100,7 @@ def test_a_task_reads_what_the_brokers_have_and_writes_it(tmp_path: Path) -> Non
     assert dict(source.client.properties)["isolation.level"] == "read_committed"
     partition = world.archiver().table  # makes the directory
     target = FileTarget(partition.root, SCHEMA)
-    flights = Source("flights", "id-flights", 0)
+    flights = ArchivedPartition("flights", "id-flights", 0)
     files = list(write_task(world.cluster, source, target, [(flights, 2, 5), (flights, 5, 10)]))
     assert [(each.file.start, each.file.end, each.file.records) for each in files] == [
         (2, 5, 3),
@@ -171,7 +171,7 @@ def test_decoded_values_are_a_column_of_structs(kind: str, tmp_path: Path) -> No
     )
     columns = archive_schema(source)
     table = create_table(kind, tmp_path / "table", None, columns)
-    flights = Source("flights", "id-flights", 0)
+    flights = ArchivedPartition("flights", "id-flights", 0)
     raw = rows(flights, [0, 1])
     raw = raw.set_column(1, "value", pa.array([value, b"no JSON"], pa.binary()))
     batches = decoded([raw.select(raw_schema(source).names)], source, columns)

@@ -16,13 +16,13 @@ from sqlalchemy.exc import OperationalError
 from headrace.errors import HeadraceError
 from headrace.spark.archive import delta, iceberg
 from headrace.spark.archive.compaction import compact, file_batches, plan_compaction
-from headrace.spark.archive.files import ArchivedFile, Source, WrittenFile, file_path
-from headrace.spark.archive.places import place
+from headrace.spark.archive.files import ArchivedFile, ArchivedPartition, WrittenFile, file_path
 from headrace.spark.archive.table import ArchiveTable, ConflictError, open_table
+from headrace.spark.archive.table_location import open_location
 from headrace.spark.archive.writing import FileTarget, write_range
 from tests.unit.spark.archive.worlds import SCHEMA, World, rows
 
-SOURCE = Source("flights", "id", 0)
+SOURCE = ArchivedPartition("flights", "id", 0)
 KINDS = ["delta", "iceberg"]
 DESCRIPTORS = Path("/proc/self/fd")
 
@@ -38,7 +38,9 @@ def archived(tmp_path: Path, kind: str, batches: int = 2) -> World:
 
 def written(path: Path, **target: Any) -> list[WrittenFile]:
     batches = [rows(SOURCE, list(range(first, first + 50))) for first in range(0, 1000, 50)]
-    return list(write_range(FileTarget(place(path), SCHEMA, **target), SOURCE, 0, 1005, batches))
+    return list(
+        write_range(FileTarget(open_location(path), SCHEMA, **target), SOURCE, 0, 1005, batches)
+    )
 
 
 def test_files_reach_their_size_and_cover_the_range_together(
@@ -75,15 +77,15 @@ def test_a_file_is_zstd_with_statistics_by_which_row_groups_are_passed_over(
         return original(self, *arguments, **given)
 
     monkeypatch.setattr(pq.ParquetFile, "iter_batches", noted)
-    list(file_batches(place(tmp_path), whole.file.path, ["offset"], 250, 300))
+    list(file_batches(open_location(tmp_path), whole.file.path, ["offset"], 250, 300))
     assert read == [2]
 
 
 def test_groups_to_compact_are_neighbours_that_fit_together() -> None:
-    def file(start: int, end: int, size: int, source: Source = SOURCE) -> ArchivedFile:
+    def file(start: int, end: int, size: int, source: ArchivedPartition = SOURCE) -> ArchivedFile:
         return ArchivedFile(source, start, end, file_path(source, start, end), size, end - start)
 
-    other = Source("flights", "id", 1)
+    other = ArchivedPartition("flights", "id", 1)
     small = [file(0, 5, 10), file(5, 9, 10), file(9, 20, 95), file(20, 21, 10), file(21, 30, 10)]
     gap = [file(40, 50, 10), file(50, 60, 10)]
     lonely = [file(30, 35, 10, other)]
@@ -195,11 +197,13 @@ def make_old(table: ArchiveTable, hours: float) -> None:
 def test_orphans_are_deleted_when_they_are_old_and_nothing_else(kind: str, tmp_path: Path) -> None:
     world = archived(tmp_path, kind)
     table = open_table(kind, world.root)
-    (orphan,) = world.write(Source("flights", "id-flights", 0), 6, 9)  # a task's, never committed
+    (orphan,) = world.write(
+        ArchivedPartition("flights", "id-flights", 0), 6, 9
+    )  # a task's, never committed
     partial = (world.root / orphan.file.path).parent / ".partial-0123"
     partial.write_bytes(b"PAR1")
     make_old(table, 3)
-    (young,) = world.write(Source("flights", "id-flights", 0), 6, 9)
+    (young,) = world.write(ArchivedPartition("flights", "id-flights", 0), 6, 9)
     found = [orphan.file.path, partial.relative_to(world.root).as_posix()]
     assert sorted(table.delete_orphans(2 * 3_600_000, dry_run=True)) == sorted(found)
     assert partial.exists()

@@ -14,7 +14,8 @@ from headrace.spark.archive.files import file_path
 from headrace.spark.archive.history import History, HistoryClient, read_history
 from headrace.spark.archive.table import create_table, open_table
 from headrace.spark.options.history import HistoryOptions
-from headrace.spark.options.source import EARLIEST, SourceOptions, source_options
+from headrace.spark.options.positions import EARLIEST
+from headrace.spark.options.source import SourceOptions, source_options
 from headrace.spark.source.access import pieces
 from headrace.spark.source.batch import batch_ranges
 from headrace.spark.source.offsets import DataLossError, OffsetRange
@@ -272,9 +273,9 @@ def test_tables_that_another_program_rewrites_are_refused(delta_world: World) ->
 
 
 def test_paths_sort_by_offset() -> None:
-    from headrace.spark.archive.files import Source, parse_path
+    from headrace.spark.archive.files import ArchivedPartition, parse_path
 
-    source = Source("_flights.of-2013", "", 3)
+    source = ArchivedPartition("_flights.of-2013", "", 3)
     path = file_path(source, 7, 1_000_000_000_000)
     file = parse_path(path, 1, 2)
     assert file is not None

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.spark.archive.batches import Archiver
-from headrace.spark.archive.files import Source, WrittenFile
-from headrace.spark.archive.places import Place, place
+from headrace.spark.archive.files import ArchivedPartition, WrittenFile
 from headrace.spark.archive.planning import BatchLimits, BatchPlan
 from headrace.spark.archive.table import ArchiveTable, create_table, open_table
+from headrace.spark.archive.table_location import TableLocation, open_location
 from headrace.spark.archive.writing import FileTarget, write_range
-from headrace.spark.options.source import Selection
+from headrace.spark.options.selection import TopicSelection
 from headrace.types import TopicPartition
 from tests.unit.spark.fakes import FakeCluster
 
@@ -35,7 +35,7 @@ SCHEMA = pa.schema(
 EPOCH_US = 1_700_000_000_000_000
 
 
-def rows(source: TopicPartition | Source, offsets: list[int]) -> pa.RecordBatch:
+def rows(source: TopicPartition | ArchivedPartition, offsets: list[int]) -> pa.RecordBatch:
     """Return records whose values contain their topic, partition and offset."""
     count = len(offsets)
     columns = [
@@ -65,9 +65,9 @@ class World:
         self.batch_rows = 4
 
     @property
-    def place(self) -> Place:
+    def place(self) -> TableLocation:
         """Where the table is."""
-        return place(self.root)
+        return open_location(self.root)
 
     def table(self) -> ArchiveTable:
         return open_table(self.kind, self.root)
@@ -77,7 +77,7 @@ class World:
         return Archiver(
             self.cluster,
             create_table(self.kind, self.root, None, SCHEMA),
-            Selection(topics=topics or ("flights",)),
+            TopicSelection(topics=topics or ("flights",)),
             self.execute,
             self.told.update,
             self.limits,
@@ -85,7 +85,7 @@ class World:
         )
 
     def execute(
-        self, plan: BatchPlan, current: Mapping[TopicPartition, Source]
+        self, plan: BatchPlan, current: Mapping[TopicPartition, ArchivedPartition]
     ) -> list[WrittenFile]:
         return [
             written
@@ -94,11 +94,13 @@ class World:
             for written in self.write(current[wanted.topic_partition], wanted.start, wanted.end)
         ]
 
-    def write(self, source: Source, start: int, end: int) -> Iterator[WrittenFile]:
+    def write(self, source: ArchivedPartition, start: int, end: int) -> Iterator[WrittenFile]:
         target = FileTarget(self.place, SCHEMA, self.limits.file_bytes)
         return write_range(target, source, start, end, self.batches(source, start, end))
 
-    def batches(self, source: TopicPartition | Source, start: int, end: int) -> Iterator[Any]:
+    def batches(
+        self, source: TopicPartition | ArchivedPartition, start: int, end: int
+    ) -> Iterator[Any]:
         wanted = [offset for offset in range(start, end) if offset not in self.holes]
         for first in range(0, len(wanted), self.batch_rows):
             yield rows(source, wanted[first : first + self.batch_rows])

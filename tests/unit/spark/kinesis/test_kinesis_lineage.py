@@ -11,7 +11,7 @@ from headrace.core.lease.lease import HashRange
 from headrace.errors import ConfigError
 from headrace.kinesis.reading.shards import ShardInfo
 from headrace.spark.kinesis.lineage import advanced, initial
-from headrace.spark.kinesis.offsets import Place, Shards
+from headrace.spark.kinesis.offsets import ShardPosition, Shards
 from headrace.spark.kinesis.options import Starting
 
 ANY = HashRange(0, 1)
@@ -32,7 +32,7 @@ TREE = [
 
 
 def end(shards: Shards, *names: str) -> Shards:
-    ended = dict.fromkeys(names, Place(SHARD_END))
+    ended = dict.fromkeys(names, ShardPosition(SHARD_END))
     return Shards({**shards.active, **ended}, shards.waiting, shards.done)
 
 
@@ -50,25 +50,28 @@ def test_children_come_when_all_their_parents_are_done() -> None:
 
 def test_latest_begins_at_the_open_shards_and_never_reads_their_parents() -> None:
     shards = initial(TREE, Starting(latest=True), 77)
-    assert shards.active == {"d": Place(at_timestamp(77)), "z": Place(at_timestamp(77))}
+    assert shards.active == {
+        "d": ShardPosition(at_timestamp(77)),
+        "z": ShardPosition(at_timestamp(77)),
+    }
     assert shards.done == {"a", "b", "c"}
     later = advanced(end(shards, "d"), [*TREE, shard("e", "d")])
-    assert later.active["e"] == Place(TRIM_HORIZON)
+    assert later.active["e"] == ShardPosition(TRIM_HORIZON)
 
 
 def test_a_time_holds_for_every_shard_that_was_there_and_not_for_those_that_come() -> None:
     shards = initial(TREE, Starting(everywhere=at_timestamp(5)), 77)
     for names in ("a",), ("b", "c"):
         shards = advanced(end(shards, *names), TREE)
-    assert shards.active["d"] == Place(at_timestamp(5))
+    assert shards.active["d"] == ShardPosition(at_timestamp(5))
     later = advanced(end(shards, "d"), [*TREE, shard("e", "d")])
-    assert later.active["e"] == Place(TRIM_HORIZON)
+    assert later.active["e"] == ShardPosition(TRIM_HORIZON)
 
 
 def test_positions_of_shards_leave_out_what_lies_before_them() -> None:
     starting = Starting(shards=(("b", Checkpoint("12")), ("c", SHARD_END)))
     shards = initial(TREE, starting, 0)
-    assert shards.active == {"b": Place(Checkpoint("12")), "z": Place(TRIM_HORIZON)}
+    assert shards.active == {"b": ShardPosition(Checkpoint("12")), "z": ShardPosition(TRIM_HORIZON)}
     with pytest.raises(ConfigError, match="names q; the stream has a, b, c, d, z"):
         initial(TREE, Starting(shards=(("q", Checkpoint("1")),)), 0)
 
@@ -76,12 +79,12 @@ def test_positions_of_shards_leave_out_what_lies_before_them() -> None:
 def test_a_parent_that_kinesis_has_forgotten_holds_nobody_up_unless_it_is_still_read() -> None:
     listed = TREE[1:]
     assert set(initial(listed, Starting(), 0).active) == {"b", "c", "z"}
-    reading = Shards({"a": Place(Checkpoint("3"))})
+    reading = Shards({"a": ShardPosition(Checkpoint("3"))})
     assert set(advanced(reading, listed).active) == {"a", "z"}
 
 
 def test_shards_that_are_done_are_remembered_for_as_long_as_they_are_listed() -> None:
-    shards = advanced(Shards({"a": Place(SHARD_END)}), TREE)
+    shards = advanced(Shards({"a": ShardPosition(SHARD_END)}), TREE)
     assert "a" not in advanced(shards, TREE).active
     assert advanced(shards, TREE[1:]).done == frozenset()
 

@@ -10,7 +10,7 @@ from headrace.core.lease.checkpoint import SHARD_END, TRIM_HORIZON, Checkpoint, 
 from headrace.errors import ConfigError
 from headrace.spark.kinesis.offsets import (
     End,
-    Place,
+    ShardPosition,
     Shards,
     StreamOffset,
     StreamPart,
@@ -21,7 +21,7 @@ FLIGHTS = StreamPart(
     "flights@17",
     reads=("a",),
     shards=Shards(
-        active={"a": Place(Checkpoint("4" * 56), 12), "b": Place(TRIM_HORIZON)},
+        active={"a": ShardPosition(Checkpoint("4" * 56), 12), "b": ShardPosition(TRIM_HORIZON)},
         waiting={"c": at_timestamp(5)},
         done=frozenset({"z"}),
     ),
@@ -96,7 +96,7 @@ def test_checkpoints_of_others_are_refused() -> None:
 def test_ends_are_read_back_and_those_of_others_refused() -> None:
     end = End(position="SHARD_END", rows=3, first="1", last="9", read_ms=5, behind_ms=0)
     assert parse_end(end.to_text()) == end
-    assert end.place == Place(SHARD_END, 5)
+    assert end.place == ShardPosition(SHARD_END, 5)
     with pytest.raises(ConfigError, match="something else writes to it"):
         parse_end("?")
     with pytest.raises(ConfigError, match="form 2"):

@@ -13,7 +13,7 @@ from headrace.errors import CorruptRecordError, ErrorCode, TransportError
 from headrace.records.builder import build_batch
 from headrace.records.reader import read_records
 from headrace.spark.options.source import SourceOptions, source_options
-from headrace.spark.source.fetching import PARTITION_BYTES, Part, fetch_ranges
+from headrace.spark.source.fetching import PARTITION_BYTES, FetchedPart, fetch_ranges
 from headrace.spark.source.offsets import DataLossError, OffsetRange
 from headrace.types import TopicPartition
 from tests.unit.spark.fakes import FakeCluster
@@ -55,7 +55,7 @@ def rounds(cluster: FakeCluster) -> list[dict[int, int]]:
     ]
 
 
-def offsets(parts: list[Part]) -> list[tuple[int, int]]:
+def offsets(parts: list[FetchedPart]) -> list[tuple[int, int]]:
     return [
         (part.number, record.offset)
         for part in parts
@@ -194,7 +194,7 @@ def test_a_length_that_no_batch_can_have_is_an_error() -> None:
         list(fetch_ranges(brokers, [whole(0, 1)], options()))
 
 
-def cut_off(*, fail_on_data_loss: bool) -> list[Part]:
+def cut_off(*, fail_on_data_loss: bool) -> list[FetchedPart]:
     """Fetch up to offset 9 of a log that ends at 5 since that was planned."""
     cluster = FakeCluster()
     cluster.grow("a", 0, 5)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import ConfigError
-from headrace.spark.source.division import Division
+from headrace.spark.source.division import TaskDivision
 from headrace.spark.source.offsets import (
     OffsetRange,
     StreamOffsets,
@@ -33,7 +33,7 @@ def test_the_json_is_sparks_with_one_extra_key() -> None:
         {"a": "id-a", "b": ""},
         {A0: 0},
         {A0: 7, B0: 4},
-        Division(2, min_partitions=9),
+        TaskDivision(2, min_partitions=9),
     )
 
     assert json.dumps(offsets.to_json()) == (
@@ -59,7 +59,7 @@ def test_the_json_is_sparks_with_one_extra_key() -> None:
                 '"epochs": {"a": 7}, "tasks": {"cores": 2, "max_records": 5}}}'
             ),
             StreamOffsets(
-                {A0: 1}, {"a": "id-a"}, None, {A0: 7}, Division(2, max_records=5, worth=20_000)
+                {A0: 1}, {"a": "id-a"}, None, {A0: 7}, TaskDivision(2, max_records=5, worth=20_000)
             ),
         ),
     ],
@@ -84,10 +84,10 @@ positions = st.dictionaries(partitions, st.integers(0, 1 << 50), max_size=8)
     st.one_of(st.none(), positions),
     st.dictionaries(st.sampled_from("ab"), st.just("id")),
     positions,
-    st.one_of(st.none(), st.builds(Division, st.integers(1, 9), max_records=st.integers(1, 9))),
+    st.one_of(st.none(), st.builds(TaskDivision, st.integers(1, 9), max_records=st.integers(1, 9))),
 )
 def test_json_round_trip_is_exact_and_canonical(
-    at: dict, start: dict | None, ids: dict, epochs: dict, division: Division | None
+    at: dict, start: dict | None, ids: dict, epochs: dict, division: TaskDivision | None
 ) -> None:
     offsets = StreamOffsets(at, ids, start, epochs, division)
     text = json.dumps(offsets.to_json())

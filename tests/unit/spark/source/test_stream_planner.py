@@ -11,7 +11,8 @@ import pytest
 
 from headrace.clients.blocking import OffsetAndMetadata
 from headrace.errors import ApiError, ConfigError, ErrorCode
-from headrace.spark.options.source import Selection, SourceOptions, source_options
+from headrace.spark.options.selection import TopicSelection
+from headrace.spark.options.source import SourceOptions, source_options
 from headrace.spark.source.offsets import DataLossError, StreamOffsets, TopicDescription
 from headrace.spark.source.planner import StreamPlanner
 from headrace.spark.source.progress import REPEAT_S
@@ -332,12 +333,12 @@ def test_a_new_partition_of_which_records_were_removed_is_told(cluster: FakeClus
 
 def test_topics_that_the_options_name_no_more_are_told(cluster: FakeCluster) -> None:
     cluster.grow("b", 0, 3)
-    both = options(selection=Selection(topics=("a", "b")))
+    both = options(selection=TopicSelection(topics=("a", "b")))
     place, _ = run(StreamPlanner(cluster, both), StreamPlanner(cluster, both).initial())
 
     with pytest.raises(DataLossError, match="topic b does not exist any more, or the options"):
         StreamPlanner(cluster, options()).latest(place)
-    matching = options(selection=Selection(pattern="a.*"))
+    matching = options(selection=TopicSelection(pattern="a.*"))
     with pytest.raises(DataLossError, match="partition b-0 is not among those"):
         StreamPlanner(cluster, matching).latest(place)
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.spark.source.division import LEAST_OF_A_TASK, WORTH_A_TASK, Division
+from headrace.spark.source.division import LEAST_OF_A_TASK, WORTH_A_TASK, TaskDivision
 from headrace.spark.source.offsets import OffsetRange
 from headrace.spark.source.tasks import split, tasks
 from headrace.types import TopicPartition
@@ -24,7 +24,7 @@ def spans(found: list[OffsetRange]) -> list[tuple[int, int, int]]:
 
 
 divisions = st.builds(
-    Division,
+    TaskDivision,
     cores=st.integers(1, 9),
     max_tasks=st.one_of(st.none(), st.integers(1, 9)),
     min_partitions=st.one_of(st.none(), st.integers(1, 40)),
@@ -34,7 +34,9 @@ divisions = st.builds(
 
 
 @given(st.lists(st.integers(0, 3000), max_size=12), divisions)
-def test_tasks_cover_each_offset_once_and_keep_the_limits(sizes: list, division: Division) -> None:
+def test_tasks_cover_each_offset_once_and_keep_the_limits(
+    sizes: list, division: TaskDivision
+) -> None:
     wanted = ranges(*sizes)
 
     found = tasks(wanted, division)
@@ -66,8 +68,8 @@ def test_tasks_cover_each_offset_once_and_keep_the_limits(sizes: list, division:
 
 
 @given(divisions)
-def test_a_division_goes_through_a_checkpoint(division: Division) -> None:
-    assert Division.from_json(json.loads(json.dumps(division.to_json()))) == division
+def test_a_division_goes_through_a_checkpoint(division: TaskDivision) -> None:
+    assert TaskDivision.from_json(json.loads(json.dumps(division.to_json()))) == division
 
 
 # Calculated with the formulas of Spark's Kafka connector; test_option_parity.py compares with the real one.
@@ -86,13 +88,13 @@ def test_a_division_goes_through_a_checkpoint(division: Division) -> None:
 def test_ranges_are_split_as_sparks_connector_splits_them(
     sizes: tuple, min_partitions: int | None, max_records: int | None, expected: list
 ) -> None:
-    division = Division(1, None, min_partitions, max_records)
+    division = TaskDivision(1, None, min_partitions, max_records)
 
     assert spans(split(ranges(*sizes), division)) == expected
 
 
 def test_many_small_ranges_share_a_task_for_each_core() -> None:
-    found = tasks(ranges(*range(1, 101)), Division(4))
+    found = tasks(ranges(*range(1, 101)), TaskDivision(4))
 
     assert len(found) == 4
     sizes = [sum(each.size for each in task.ranges) for task in found]
@@ -102,15 +104,15 @@ def test_many_small_ranges_share_a_task_for_each_core() -> None:
 @pytest.mark.parametrize(
     ("size", "division", "expected"),
     [
-        (50, Division(4, least=LEAST_OF_A_TASK), 1),
-        (LEAST_OF_A_TASK // 4, Division(4, least=LEAST_OF_A_TASK), 2),
-        (LEAST_OF_A_TASK, Division(4, least=LEAST_OF_A_TASK), 4),
-        (50, Division(4, None, 3, least=LEAST_OF_A_TASK), 3),
-        (50, Division.from_json({"cores": 4, "worth": 100_000}), 4),
+        (50, TaskDivision(4, least=LEAST_OF_A_TASK), 1),
+        (LEAST_OF_A_TASK // 4, TaskDivision(4, least=LEAST_OF_A_TASK), 2),
+        (LEAST_OF_A_TASK, TaskDivision(4, least=LEAST_OF_A_TASK), 4),
+        (50, TaskDivision(4, None, 3, least=LEAST_OF_A_TASK), 3),
+        (50, TaskDivision.from_json({"cores": 4, "worth": 100_000}), 4),
     ],
 )
 def test_what_is_read_at_once_is_one_task_unless_more_are_asked_for(
-    size: int, division: Division, expected: int
+    size: int, division: TaskDivision, expected: int
 ) -> None:
     assert len(tasks(ranges(*[size] * 8), division)) == expected
 
@@ -118,5 +120,5 @@ def test_what_is_read_at_once_is_one_task_unless_more_are_asked_for(
 def test_long_ranges_have_a_task_each_unless_that_is_forbidden() -> None:
     long = ranges(*[WORTH_A_TASK] * 10)
 
-    assert len(tasks(long, Division(2))) == 10
-    assert len(tasks(long, Division(2, max_tasks=2))) == 2
+    assert len(tasks(long, TaskDivision(2))) == 10
+    assert len(tasks(long, TaskDivision(2, max_tasks=2))) == 2

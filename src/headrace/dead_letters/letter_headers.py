@@ -1,7 +1,7 @@
-"""The headers of dead letters and of records in retry topics: where a record came from, and why it is there.
+"""The headers of dead letters and of records in retry topics: where a record came from, and why it failed.
 
-Where a record came from is written as Spring's tools write and read it: text in UTF-8, numbers as big-endian integers
-of four or eight bytes. What is Headrace's own is text.
+The headers that name a record's origin have the format of Spring Kafka: text in UTF-8, numbers as big-endian integers
+of four or eight bytes. The headers that only Headrace writes are text.
 """
 
 from __future__ import annotations
@@ -11,51 +11,56 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from headrace.clients.consumer.records import ConsumerRecord
-from headrace.kinesis.records import StreamRecord
+from headrace.dead_letters.error_text import MAX_MESSAGE, message_of
 from headrace.records.directives import DELAY_MS, DELIVER_AT_MS
-from headrace.workers.outcomes import MAX_MESSAGE, message_of
+from headrace.stream_record import StreamRecord
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
 DEAD_LETTER_PREFIX: Final = "dlq."
 STREAM_PREFIX: Final = "kinesis."
-"""Before the name of a stream, which may be a topic's too: letters of a stream have no topic to go back to."""
+"""Comes before the name of a Kinesis stream in the name of its dead-letter topic, `dlq.kinesis.<stream>`.
+
+A topic may have the same name as a stream, and a dead letter of a stream has no topic to be sent back to."""
 RETRY_PREFIX: Final = "retry."
 
 FROM_LETTER: Final = "kafka_dlt-"
-"""What the names of the headers begin with that Spring's tools write into a dead letter."""
+"""The prefix of all headers that Spring Kafka writes into a dead letter."""
 LETTER: Final = "kafka_dlt-original-"
+"""The prefix of the headers that name the origin of a dead letter."""
 RETRIED: Final = "kafka_original-"
+"""The prefix of the headers that name the origin of a record in a retry topic."""
 ERROR_TYPE: Final = "dlq-error-type"
 ERROR_MESSAGE: Final = "dlq-error-message"
 TRACEBACK: Final = "kafka_dlt-exception-stacktrace"
-"""As Spring's tools name it."""
+"""The traceback, under the name that Spring Kafka uses."""
 ATTEMPTS: Final = "dlq-error-attempts"
 GROUP: Final = "dlq-error-group"
 REDRIVES: Final = "dlq-redrives"
-"""How often a dead letter was sent back to its topic."""
+"""How many times the dead letter was sent back to its topic."""
 ONLY_GROUP: Final = "headrace-only-group"
-"""The group whose workers a record is for; those of others pass over it."""
+"""The only group whose workers handle the record. Workers of other groups skip it."""
 RETRY_ATTEMPT: Final = "retry_topic-attempts"
 RETRY_DUE: Final = "retry_topic-backoff-timestamp"
 
 LEFT_OUT: Final = "dlq-left-out"
-"""What a letter is without, as its topic takes no letter of that size: "value of 2000000 bytes"."""
+"""What is missing from a dead letter that was too large for its topic, for example "value of 2000000 bytes"."""
 
 SHARD: Final = "dlq-shard"
 SEQUENCE_NUMBER: Final = "dlq-sequence-number"
-"""In its shard, with the number of the user record behind a colon where several share it; of records of streams."""
+"""The sequence number of a stream's record; of a record in an aggregate `<sequence number>:<number in it>`."""
 
 INT: Final = struct.Struct(">i")
 LONG: Final = struct.Struct(">q")
 MAX_LONG: Final = (1 << 63) - 1
 MAX_DIGITS: Final = 200
-"""Digits of a number that is believed: a sequence number of a stream has at most 128, its offset some more."""
+"""The most digits of a number in a header that is read as a number. Sequence numbers of Kinesis have at most 128."""
 NUMBERS: Final = {
     f"{prefix}{what}": layout
     for prefix in (LETTER, RETRIED)
     for what, layout in (("partition", INT), ("offset", LONG), ("timestamp", LONG))
 } | {RETRY_ATTEMPT: INT, RETRY_DUE: LONG}
+"""The binary format of each header that contains a number."""
 _OWN: Final = {
     ERROR_TYPE,
     ERROR_MESSAGE,
@@ -70,13 +75,13 @@ _OWN: Final = {
     SEQUENCE_NUMBER,
 }
 _SHARD_OFFSET: Final = f"{LETTER}offset"
-"""Text where it is of a shard: it does not fit into eight bytes."""
+"""Contains text if the record came from a shard, because the offset does not fit into eight bytes."""
 _SPENT: Final = {DELIVER_AT_MS, DELAY_MS}
-"""What said when the record was to come: it has, and is not to be delayed once more."""
+"""Headers of scheduled delivery. The record was delivered already and must not be scheduled again."""
 
 
-class Place(NamedTuple):
-    """Where a record was first."""
+class RecordOrigin(NamedTuple):
+    """Where a record was read for the first time, before any retry topic or dead-letter topic."""
 
     topic: str
     partition: int
@@ -85,22 +90,22 @@ class Place(NamedTuple):
 
 
 class Letter(NamedTuple):
-    """What is written of a record."""
+    """The content of a record that is written to a dead-letter topic or a retry topic."""
 
     value: bytes | None
     key: bytes | None
     headers: Headers
     left_out: str = ""
-    """What of the record is not in it, for people."""
+    """What is missing from the original record, for the log. Empty if nothing is missing."""
 
 
 def retry_topic(topic: str, seconds: float) -> str:
-    """Return the name of the topic in which a topic's records wait so long."""
+    """Return the name of the retry topic whose records wait for so many seconds."""
     return f"{RETRY_PREFIX}{seconds:g}.{topic}"
 
 
 def header(record: ConsumerRecord, name: str) -> bytes | None:
-    """Return the value of a header, the last if there are several."""
+    """Return the value of a header: of the last one, if several have this name."""
     for key, value in reversed(record.headers):
         if key == name:
             return value
@@ -108,7 +113,7 @@ def header(record: ConsumerRecord, name: str) -> bytes | None:
 
 
 def header_text(name: str, value: bytes | None) -> str:
-    """Return a header's value for people, numbers as digits."""
+    """Return a header's value as readable text; numbers become decimal digits."""
     if value is None:
         return ""
     layout = NUMBERS.get(name)
@@ -117,20 +122,20 @@ def header_text(name: str, value: bytes | None) -> str:
     return value.decode(errors="backslashreplace")
 
 
-def here(record: ConsumerRecord) -> Place:
-    """Return where a record was read."""
-    return Place(record.topic, record.partition, record.offset, record.timestamp_ms)
+def origin_of(record: ConsumerRecord) -> RecordOrigin:
+    """Return the origin of a record that was read from neither a retry topic nor a dead-letter topic."""
+    return RecordOrigin(record.topic, record.partition, record.offset, record.timestamp_ms)
 
 
-def place_text(place: Place) -> str:
-    """Return a place for people."""
-    return f"offset {place.offset} of {place.topic}-{place.partition}"
+def origin_text(origin: RecordOrigin) -> str:
+    """Return an origin as messages show it: "offset 7 of orders-3"."""
+    return f"offset {origin.offset} of {origin.topic}-{origin.partition}"
 
 
-def named_place(record: ConsumerRecord, prefix: str) -> Place | None:
-    """Return the place that a record's headers name; None where they name none.
+def named_origin(record: ConsumerRecord, prefix: str) -> RecordOrigin | None:
+    """Return the origin that a record's headers name, or None if the headers name no origin.
 
-    Whoever wrote the record chose them: they are for people, unless it is known who that was.
+    The producer of the record chose these headers. Do not trust them unless you know that a worker wrote the record.
     """
     topic = header(record, f"{prefix}topic")
     partition, offset, timestamp_ms = (
@@ -140,37 +145,37 @@ def named_place(record: ConsumerRecord, prefix: str) -> Place | None:
         return None
     if partition < 0 or offset < 0:
         return None
-    return Place(topic.decode(errors="replace"), partition, offset, timestamp_ms)
+    return RecordOrigin(topic.decode(errors="replace"), partition, offset, timestamp_ms)
 
 
 def is_for(record: ConsumerRecord, group: str) -> bool:
-    """Whether a record concerns a group: all do, but those sent again for another one."""
+    """Return whether workers of a group handle a record: false only if `ONLY_GROUP` names another group."""
     only = header(record, ONLY_GROUP) if record.headers else None
     return only is None or only == group.encode()
 
 
 def retry_headers(
     record: ConsumerRecord,
-    place: Place,
+    origin: RecordOrigin,
     group: str,
     attempt: int,
     due_ms: int,
     *,
     delayed: bool = False,
 ) -> Headers:
-    """Return the headers of a record that waits for its next attempt.
+    """Return the headers of a record that waits in a retry topic.
 
     Args:
         record: The record.
-        place: Where it was first.
-        group: Whose workers handle it.
-        attempt: Which attempt the next one is.
-        due_ms: When that is, in milliseconds since 1970.
-        delayed: Whether the broker keeps it until then, if it can.
+        origin: Where the record was read for the first time.
+        group: The group whose workers handle it.
+        attempt: The number of the next attempt.
+        due_ms: The time of the next attempt, in milliseconds since 1970.
+        delayed: Whether to ask the broker to deliver the record only at that time.
     """
     return (
         *_foreign(record, RETRIED),
-        *_place_headers(RETRIED, place),
+        *_origin_headers(RETRIED, origin),
         (RETRY_ATTEMPT, INT.pack(attempt)),
         (RETRY_DUE, LONG.pack(due_ms)),
         (ONLY_GROUP, group.encode()),
@@ -180,27 +185,29 @@ def retry_headers(
 
 def dead_letter_headers(
     record: ConsumerRecord,
-    place: Place,
+    origin: RecordOrigin,
     group: str,
     attempts: int,
     error: Exception,
     *,
     traceback: str = "",
 ) -> Headers:
-    """Return the headers of a dead letter; what others wrote of a letter's place and reason is not among them.
+    """Return the headers of a dead letter.
+
+    Headers of the record that have a name of a dead letter's header are left out: the producer may have forged them.
 
     Args:
         record: The record.
-        place: Where it was first.
-        group: The group that gave it up.
-        attempts: How often it was handled.
-        error: Why it could not be handled.
-        traceback: Where that was raised; empty for none.
+        origin: Where the record was read for the first time.
+        group: The group that could not handle the record.
+        attempts: How many attempts failed.
+        error: The exception of the last attempt.
+        traceback: The exception's traceback; empty to leave it out.
     """
     traced = ((TRACEBACK, traceback.encode(errors="replace")),) if traceback else ()
     return (
         *_foreign(record, RETRIED, FROM_LETTER),
-        *_place_headers(LETTER, place),
+        *_origin_headers(LETTER, origin),
         *_shard_headers(record),
         (f"{LETTER}consumer-group", group.encode()),
         (ERROR_TYPE, type(error).__name__.encode()),
@@ -212,11 +219,13 @@ def dead_letter_headers(
 
 
 def ever_smaller(record: ConsumerRecord, headers: Headers) -> Iterator[Letter]:
-    """Yield dead letters of a record, each with less in it than the one before: what a topic takes is not known.
+    """Yield dead letters of a record, each smaller than the one before.
+
+    The largest record that the dead-letter topic accepts is not known, so the caller tries one letter after another.
 
     Args:
         record: The record.
-        headers: The headers of the whole letter.
+        headers: The headers of the complete dead letter.
     """
     yield Letter(record.value, record.key, headers)
     headers = tuple(one for one in headers if one[0] != TRACEBACK)
@@ -232,7 +241,7 @@ def _without(what: str, key: bytes | None, headers: Headers) -> Letter:
 
 
 def redrive_headers(record: ConsumerRecord) -> Headers:
-    """Return the headers with which a dead letter goes back: for its group alone, and counted."""
+    """Return the headers of a dead letter that is sent back to its topic: for its group only, with a count."""
     group = header(record, GROUP)
     only = () if group is None else ((ONLY_GROUP, group),)
     count = str(redrives(record) + 1).encode()
@@ -241,12 +250,12 @@ def redrive_headers(record: ConsumerRecord) -> Headers:
 
 
 def redrives(record: ConsumerRecord) -> int:
-    """Return how often a dead letter was sent back before."""
+    """Return how many times a dead letter was sent back to its topic."""
     return _digits(header(record, REDRIVES) or b"") or 0
 
 
 def _foreign(record: ConsumerRecord, *prefixes: str) -> Headers:
-    """Return the headers that the record's own producer gave it, and how often it was sent back."""
+    """Return the headers that the record's producer chose, and `REDRIVES`."""
     return tuple(
         one
         for one in record.headers
@@ -254,12 +263,12 @@ def _foreign(record: ConsumerRecord, *prefixes: str) -> Headers:
     )
 
 
-def _place_headers(prefix: str, place: Place) -> Headers:
+def _origin_headers(prefix: str, origin: RecordOrigin) -> Headers:
     return (
-        (f"{prefix}topic", place.topic.encode()),
-        (f"{prefix}partition", INT.pack(place.partition)),
-        (f"{prefix}offset", _offset(place.offset)),
-        (f"{prefix}timestamp", LONG.pack(place.timestamp_ms)),
+        (f"{prefix}topic", origin.topic.encode()),
+        (f"{prefix}partition", INT.pack(origin.partition)),
+        (f"{prefix}offset", _offset(origin.offset)),
+        (f"{prefix}timestamp", LONG.pack(origin.timestamp_ms)),
     )
 
 
@@ -270,12 +279,12 @@ def _shard_headers(record: ConsumerRecord) -> Headers:
 
 
 def _offset(offset: int) -> bytes:
-    """Return an offset as Spring writes it; those of streams do not fit, and are text."""
+    """Return an offset in Spring's format, eight bytes. Offsets of streams do not fit and become text."""
     return LONG.pack(offset) if offset <= MAX_LONG else b"%d" % offset
 
 
 def number(record: ConsumerRecord, name: str) -> int | None:
-    """Return what a header of `NUMBERS` says; None where it says no number."""
+    """Return the number in a header of `NUMBERS`, or None if the record has no such header or it is no number."""
     value = header(record, name)
     layout = NUMBERS[name]
     if value is None:
@@ -287,5 +296,5 @@ def number(record: ConsumerRecord, name: str) -> int | None:
 
 
 def _digits(text: bytes) -> int | None:
-    """Return the number that a header's text is; None for any other text, and for more digits than are ever written."""
+    """Return the number that a header's text contains; None for any other text or more than `MAX_DIGITS` digits."""
     return int(text) if len(text) <= MAX_DIGITS and text.isdigit() else None

@@ -35,7 +35,7 @@ class NewFile(Protocol):
         """Leave nothing of it."""
 
 
-class Place(Protocol):
+class TableLocation(Protocol):
     """Where the files of one table are. Paths are relative to it, with slashes."""
 
     @property
@@ -92,45 +92,45 @@ class Place(Protocol):
 
 @dataclass(frozen=True)
 class Directory:
-    """A directory of a file system; see `Place`."""
+    """A directory of a file system; see `TableLocation`."""
 
     path: Path
 
     @property
     def local(self) -> bool:
-        """See `Place`."""
+        """See `TableLocation`."""
         return True
 
     @property
     def delta_options(self) -> Mapping[str, str] | None:
-        """See `Place`."""
+        """See `TableLocation`."""
         return None
 
     @property
     def name(self) -> str:
-        """See `Place`."""
+        """See `TableLocation`."""
         return self.path.name
 
     @property
     def uri(self) -> str:
-        """See `Place`."""
+        """See `TableLocation`."""
         return f"file://{self.path}"
 
     @property
     def iceberg_options(self) -> Mapping[str, str]:
-        """See `Place`."""
+        """See `TableLocation`."""
         return {}
 
     def __str__(self) -> str:
-        """See `Place`."""
+        """See `TableLocation`."""
         return str(self.path)
 
     def __truediv__(self, path: str) -> Path:
-        """See `Place`."""
+        """See `TableLocation`."""
         return self.path / path
 
     def find(self, path: str) -> FoundFile | None:
-        """See `Place`."""
+        """See `TableLocation`."""
         try:
             found = (self.path / path).stat()
         except (FileNotFoundError, NotADirectoryError):
@@ -138,32 +138,32 @@ class Directory:
         return FoundFile(path, found.st_size, int(found.st_mtime * 1000))
 
     def walk(self, folder: str) -> Iterator[FoundFile]:
-        """See `Place`."""
+        """See `TableLocation`."""
         for path in sorted((self.path / folder).rglob("*")):
             found = self.find(path.relative_to(self.path).as_posix())
             if found is not None and path.is_file():  # else renamed or deleted since it was listed
                 yield found
 
     def occupied(self) -> bool:
-        """See `Place`."""
+        """See `TableLocation`."""
         return self.path.is_dir() and any(self.path.iterdir())
 
     def open(self, path: str) -> Any:
-        """See `Place`."""
+        """See `TableLocation`."""
         from pyarrow import OSFile
 
         return OSFile(str(self.path / path))
 
     def begin(self, folder: str) -> NewFile:
-        """See `Place`."""
+        """See `TableLocation`."""
         return _LocalFile(self.path, folder)
 
     def delete(self, path: str) -> None:
-        """See `Place`."""
+        """See `TableLocation`."""
         (self.path / path).unlink(missing_ok=True)
 
     def sync(self, paths: Collection[str]) -> None:
-        """See `Place`; the libraries do not do that themselves."""
+        """See `TableLocation`; the libraries do not do that themselves."""
         names = [self.path / path for path in paths]
         for path in [*names, *{path.parent for path in names}]:
             _sync(path)
@@ -194,7 +194,7 @@ class _LocalFile:
         self._partial.unlink(missing_ok=True)
 
 
-def place(location: str | Path | Place) -> Place:
+def open_location(location: str | Path | TableLocation) -> TableLocation:
     """Return the place of an address: a path, `file://`, or of a store as `s3://BUCKET/TABLE`.
 
     Raises:

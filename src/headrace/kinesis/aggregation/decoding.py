@@ -19,8 +19,8 @@ from hashlib import md5
 from typing import Final, NamedTuple
 
 from headrace.core.lease.lease import HashRange
-from headrace.kinesis.producing.aggregation import MAGIC, OVERHEAD_BYTES
-from headrace.kinesis.producing.shards import hash_key_of
+from headrace.kinesis.aggregation.encoding import MAGIC, OVERHEAD_BYTES
+from headrace.kinesis.hash_keys import hash_key_of
 
 _PARTITION_KEYS: Final = 1
 _EXPLICIT_HASH_KEYS: Final = 2

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from headrace.errors import ConfigError
-from headrace.spark.options.source import Selection, SourceOptions, source_options
+from headrace.spark.options.selection import TopicSelection
+from headrace.spark.options.source import SourceOptions, source_options
 from headrace.spark.source.batch import HeadraceBatchReader, batch_ranges
 from headrace.spark.source.offsets import DataLossError, OffsetRange, TopicDescription
-from headrace.spark.source.places import check_exists, select
+from headrace.spark.source.resolving import check_exists, select
 from headrace.types import TopicPartition
 from tests.unit.spark.fakes import FakeCluster
 
@@ -137,15 +138,15 @@ def test_spark_is_offered_no_filters() -> None:
 
 
 def test_selection_by_name_pattern_and_partition() -> None:
-    assert select(Selection(topics=("b", "a")), TOPOLOGY) == [A0, A1, B0]
-    assert select(Selection(pattern="a"), TOPOLOGY) == [A0, A1]
-    assert select(Selection(pattern="a.*"), TOPOLOGY) == [A0, A1, TopicPartition("ab", 0)]
-    assert select(Selection(partitions=(A1, TopicPartition("a", 9))), TOPOLOGY) == [A1]
+    assert select(TopicSelection(topics=("b", "a")), TOPOLOGY) == [A0, A1, B0]
+    assert select(TopicSelection(pattern="a"), TOPOLOGY) == [A0, A1]
+    assert select(TopicSelection(pattern="a.*"), TOPOLOGY) == [A0, A1, TopicPartition("ab", 0)]
+    assert select(TopicSelection(partitions=(A1, TopicPartition("a", 9))), TOPOLOGY) == [A1]
 
 
 def test_what_is_missing_is_named_unless_the_stream_knew_it() -> None:
     with pytest.raises(ConfigError, match="no topic gone, lost"):
-        check_exists(Selection(topics=("gone", "a", "lost")), TOPOLOGY)
+        check_exists(TopicSelection(topics=("gone", "a", "lost")), TOPOLOGY)
     with pytest.raises(ConfigError, match="no partition a-7"):
-        check_exists(Selection(partitions=(A0, TopicPartition("a", 7))), TOPOLOGY)
-    check_exists(Selection(topics=("gone",)), TOPOLOGY, known=[TopicPartition("gone", 0)])
+        check_exists(TopicSelection(partitions=(A0, TopicPartition("a", 7))), TOPOLOGY)
+    check_exists(TopicSelection(topics=("gone",)), TOPOLOGY, known=[TopicPartition("gone", 0)])

@@ -10,28 +10,28 @@ from __future__ import annotations
 from typing import Final
 
 from headrace.clients.consumer.records import ConsumerRecord
-from headrace.kinesis.records import StreamRecord
-from headrace.workers.letters import (
+from headrace.dead_letters.letter_headers import (
     ONLY_GROUP,
     RETRIED,
     RETRY_ATTEMPT,
     RETRY_DUE,
     STREAM_PREFIX,
-    Place,
+    RecordOrigin,
     header,
-    here,
-    named_place,
+    named_origin,
     number,
-    place_text,
+    origin_of,
+    origin_text,
     retry_topic,
 )
+from headrace.stream_record import StreamRecord
 from headrace.workers.settings import WorkerSettings
 
 MAX_WAIT_MS: Final = 86_400_000
 """How long a record of a retry topic may hold its partition up, unless the worker's own pauses are longer."""
 
 
-class Places:
+class Origins:
     """Where the records of one worker were first."""
 
     def __init__(self, settings: WorkerSettings) -> None:
@@ -52,11 +52,11 @@ class Places:
             strays = {name for name, source in self._sources.items() if source in homes}
             self._believed[waiting] = homes | strays
 
-    def of(self, record: ConsumerRecord) -> Place:
+    def of(self, record: ConsumerRecord) -> RecordOrigin:
         """Return where a record was first."""
         if record.topic in self._sources:
-            return self._noted(record) or here(record)
-        return here(record)
+            return self._noted(record) or origin_of(record)
+        return origin_of(record)
 
     def source(self, record: ConsumerRecord) -> str:
         """Return the topic of the worker that a record belongs to: its retry topics are called after it."""
@@ -72,7 +72,7 @@ class Places:
         """Return where a record was first, for people."""
         if isinstance(record, StreamRecord):
             return f"{record.place} of {record.shard} of {record.topic}"
-        return place_text(self.of(record))
+        return origin_text(self.of(record))
 
     def attempt(self, record: ConsumerRecord) -> int:
         """Return which attempt is the next one of a record that was just read, from 1."""
@@ -91,9 +91,9 @@ class Places:
             return 0
         return min(number(record, RETRY_DUE) or 0, written_ms + self._max_wait_ms)
 
-    def _noted(self, record: ConsumerRecord) -> Place | None:
+    def _noted(self, record: ConsumerRecord) -> RecordOrigin | None:
         """Return what a worker of this group wrote of a record into its retry topic; None where none did."""
         if header(record, ONLY_GROUP) != self._group:
             return None
-        place = named_place(record, RETRIED)
+        place = named_origin(record, RETRIED)
         return place if place is not None and place.topic in self._believed[record.topic] else None

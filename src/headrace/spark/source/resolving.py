@@ -6,21 +6,21 @@ from collections.abc import Callable, Collection, Sequence
 
 from headrace.errors import ConfigError
 from headrace.spark.cluster import SourceClient, ask_again
-from headrace.spark.options.source import (
+from headrace.spark.options.positions import (
     EARLIEST,
     LATEST,
     AtTimestamp,
     Ending,
     Positions,
-    Selection,
-    SourceOptions,
     Starting,
 )
+from headrace.spark.options.selection import TopicSelection
+from headrace.spark.options.source import SourceOptions
 from headrace.spark.source.offsets import StreamOffsets, Topology, removed
 from headrace.types import TopicPartition
 
 
-def select(selection: Selection, topology: Topology) -> list[TopicPartition]:
+def select(selection: TopicSelection, topology: Topology) -> list[TopicPartition]:
     """Return the partitions that there are of those asked for, sorted."""
     existing = [
         TopicPartition(name, number)
@@ -35,7 +35,7 @@ def select(selection: Selection, topology: Topology) -> list[TopicPartition]:
 
 
 def check_exists(
-    selection: Selection, topology: Topology, known: Collection[TopicPartition] = ()
+    selection: TopicSelection, topology: Topology, known: Collection[TopicPartition] = ()
 ) -> None:
     """Check that what was asked for by name is there.
 
@@ -53,7 +53,7 @@ def check_exists(
 
 
 def _absent(
-    selection: Selection, topology: Topology, known: Collection[TopicPartition]
+    selection: TopicSelection, topology: Topology, known: Collection[TopicPartition]
 ) -> str | None:
     names = {topic for topic, _ in known} | set(topology)
     missing = [name for name in selection.topics if name not in names]
@@ -69,7 +69,7 @@ def _absent(
 
 
 def current_topology(
-    client: SourceClient, selection: Selection, known: StreamOffsets | None = None
+    client: SourceClient, selection: TopicSelection, known: StreamOffsets | None = None
 ) -> Topology:
     """Return what there is of a selection; before something is missing several brokers have said so, or one repeatedly.
 
