@@ -36,7 +36,7 @@ def test_the_page_is_what_its_run_makes_it() -> None:
     assert PAGE.rendered(PAGE.source()) == PAGE.path.read_text()
 
 
-def test_twins_are_compared_with_their_kind() -> None:
+def test_asyncio_and_blocking_clients_are_compared_with_their_kind() -> None:
     text = shown(
         {
             "records/s": {

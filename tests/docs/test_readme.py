@@ -1,25 +1,28 @@
-"""The README is right: its commands run in order and print what the README shows."""
+"""The commands and programs of the README and of docs/start run in order and print what is shown."""
 
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import headrace
-from headrace.testing import FakeAws
 from tests.fixtures.processes import READY_LINE, ServerProcess
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
-CONSOLE_BLOCKS = re.findall(r"```console\n(.*?)```", README, flags=re.DOTALL)
+FIRST_STEPS = (ROOT / "docs" / "start" / "first-steps.md").read_text()
+DEMO = (ROOT / "docs" / "start" / "demo.md").read_text()
+CONSOLE = re.compile(r"```console\n(.*?)```", re.DOTALL)
+README_BLOCKS = CONSOLE.findall(README)
+FIRST_BLOCKS = CONSOLE.findall(FIRST_STEPS)
 
 
 def commands(block: str) -> list[tuple[str, str]]:
@@ -36,31 +39,51 @@ def commands(block: str) -> list[tuple[str, str]]:
 
 @pytest.fixture
 def shell_environment() -> dict[str, str]:
-    """The environment of somebody who has installed the package: its command is on the path."""
+    """Return the environment of a user who has installed the package: its command is on the path."""
     return {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
 
 
 def test_the_blocks_are_those_this_test_knows() -> None:
-    firsts = [commands(block)[0][0] for block in CONSOLE_BLOCKS]
+    firsts = [
+        commands(block)[0][0] for block in (*README_BLOCKS, *FIRST_BLOCKS, *CONSOLE.findall(DEMO))
+    ]
     assert firsts == [
+        "pip install .",
         "make run",
+        "python3 -m venv .venv",
         "headrace dev &",
         "headrace serve --listen 127.0.0.1:9092 --data headrace-data",
+        "make run",
     ]
 
 
 def test_make_knows_the_targets() -> None:
-    for command, _ in commands(CONSOLE_BLOCKS[0]):
+    for command, _ in commands(README_BLOCKS[1]):
         plan = subprocess.run(
             [*command.split(), "--dry-run"], cwd=ROOT, capture_output=True, text=True, check=True
         )
         assert "prepare.py" in plan.stdout
 
 
-def test_five_minutes(tmp_path: Path, shell_environment: dict[str, str]) -> None:
-    first, *others = commands(CONSOLE_BLOCKS[1])
+def test_what_is_installed_can_be_installed() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    named = re.findall(r"^\| `(\w+)`(?:, `(\w+)`, `(\w+)`)? \| ", FIRST_STEPS, re.MULTILINE)
+    extras = {extra for row in named for extra in row if extra}
+    assert extras == set(project["optional-dependencies"]) - {"demo", "dev", "docs", "regex"}
+    assert project["requires-python"] == ">=3.11"
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [commands(README_BLOCKS[0])[1:], commands(FIRST_BLOCKS[1])],
+    ids=["README", "first-steps"],
+)
+def test_the_first_commands_print_what_is_shown(
+    steps: list[tuple[str, str]], tmp_path: Path, shell_environment: dict[str, str]
+) -> None:
+    first, *others = steps
     assert first == ("headrace dev &", "")
-    # One difference: a port of its own instead of 9092, which the commands read from the documented variable.
+    # The commands get a port of their own instead of 9092, by the documented variable.
     with ServerProcess(None, log_path=tmp_path / "server.log") as server:
         environment = {**shell_environment, "HEADRACE_BOOTSTRAP": server.bootstrap}
         for command, shown in others:
@@ -79,7 +102,7 @@ def test_five_minutes(tmp_path: Path, shell_environment: dict[str, str]) -> None
 
 
 def test_serve_prints_the_line_shown(tmp_path: Path, shell_environment: dict[str, str]) -> None:
-    ((command, shown),) = commands(CONSOLE_BLOCKS[2])
+    ((command, shown),) = commands(FIRST_BLOCKS[2])
     assert READY_LINE.fullmatch(shown.encode())
     process = subprocess.Popen(
         command.replace(":9092", ":0").split(),
@@ -132,20 +155,3 @@ def test_the_worker_of_the_readme_works_and_its_failures_are_kept(tmp_path: Path
                 assert letter.key == b"bob"
     finally:
         del sys.modules["readme_app"]
-
-
-def test_the_worker_on_a_stream_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    names: dict[str, Any] = {"__name__": __name__}
-    exec(compile(PYTHON_BLOCKS[1], "README.md", "exec", dont_inherit=True), names)
-    names["app"] = headrace.App()
-    exec(compile(PYTHON_BLOCKS[2], "README.md", "exec", dont_inherit=True), names)
-    with FakeAws(region="eu-central-1") as aws:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", aws.endpoint_url)
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "fake")
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "fake")
-        aws.kinesis.create_stream("orders")
-        aws.kinesis.put("orders", b'{"id": 1, "total": 9.5}', "alice")
-        with names["app"].test() as trial:
-            trial.wait_idle(30)
-        [row] = aws.dynamodb.items("headrace-leases")
-        assert aws.kinesis.records("orders")[0].sequence_number in json.dumps(row, default=str)

@@ -27,7 +27,7 @@ class Walk:
         self.environment = users_environment()
 
     def here(self, text: str) -> str:
-        """The one liberty: a port that is free."""
+        """Return a text of the page with a free port in it."""
         return text.replace("9093", str(self.port))
 
     def take(self, step: Step) -> None:

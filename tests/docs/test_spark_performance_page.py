@@ -73,7 +73,7 @@ def test_the_middle_of_the_rounds_is_compared_and_the_report_has_the_extremes() 
     assert "| 120 (100 .. 400) | 200 (110 .. 300) | 1.67 |" in SHOWN.report(facts)
 
 
-def test_a_load_that_failed_is_told() -> None:
+def test_the_page_reports_a_load_that_failed() -> None:
     row = Row("archive", "100 B", "rows/s")
     facts = _facts((row, CONNECTOR, 100.0)) | {"failures": ["archive, headrace: no disk"]}
     for text in (SHOWN.tables("run", facts), SHOWN.report(facts)):

@@ -1,4 +1,4 @@
-"""The programs of docs/guides/workers.md and of its example run, and do what is said there."""
+"""The programs of the guides to workers and of their examples run and do what the pages say."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ from headrace.dead_letters import letter_headers
 from headrace.workers.counters import Counters
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs/guides/workers.md").read_text()
+GUIDES = ROOT / "docs" / "guides"
+NAMES = ("workers", "dead-letters", "exactly-once", "duplicates")
+PAGES = {name: (GUIDES / f"{name}.md").read_text() for name in NAMES}
+TEXT = "".join(PAGES.values())
 
 
-def test_the_programs_of_the_page_run() -> None:
-    app, once, seen, test = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+def test_the_programs_of_the_pages_run() -> None:
+    app, test, once, seen = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
     apart: dict[str, Any] = {"__name__": "billing"}
-    exec(compile(app + once + seen, "docs/guides/workers.md", "exec"), apart)
+    exec(compile(app + once + seen, "docs/guides", "exec"), apart)
     assert list(apart["app"].counters) == ["bill", "bill-2", "bill-3"]
     names: dict[str, object] = {"__name__": "billing"}
     exec(compile(app, "docs/guides/workers.md", "exec"), names)
@@ -28,7 +31,7 @@ def test_the_programs_of_the_page_run() -> None:
     function()
 
 
-def test_every_counter_and_header_is_on_the_page() -> None:
+def test_every_counter_and_header_is_on_a_page() -> None:
     for name in [
         *Counters().as_dict(),
         letter_headers.ERROR_TYPE,
@@ -37,9 +40,9 @@ def test_every_counter_and_header_is_on_the_page() -> None:
         letter_headers.TRACEBACK,
         letter_headers.LEFT_OUT,
     ]:
-        assert f"`{name}`" in PAGE
-    assert f"`{letter_headers.GROUP}`" in PAGE
-    assert f"`{letter_headers.LETTER}topic`" in PAGE
+        assert f"`{name}`" in TEXT
+    assert f"`{letter_headers.GROUP}`" in TEXT
+    assert f"`{letter_headers.LETTER}topic`" in TEXT
 
 
 def test_the_example_shows_each_step() -> None:

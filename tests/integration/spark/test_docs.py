@@ -1,4 +1,4 @@
-"""The programs in docs/guides/spark.md run, one after the other, and do what the text says."""
+"""The programs in docs/guides/spark.md run in order and do what the page says."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from headrace.spark.options.source import SOURCE_OPTIONS
 from headrace.types import TopicPartition
 from tests.integration.spark.conftest import Reader, Topics
 
-DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "guides" / "spark.md"
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+DOCUMENT = DOCS / "guides" / "spark.md"
+OPTIONS = DOCS / "reference" / "spark-options.md"
 
 
 def test_the_programs_of_the_document_run(
@@ -51,19 +53,6 @@ def test_the_programs_of_the_document_run(
 
 
 def test_every_option_of_the_source_is_documented() -> None:
-    text = DOCUMENT.read_text()
+    text = OPTIONS.read_text()
     for name in (*SOURCE_OPTIONS, *SINK_OPTIONS, *WITHOUT_EFFECT):
         assert f"`{name}`" in text, name
-
-
-def test_the_program_of_the_readme_runs(read: Reader, topics: Topics) -> None:
-    topic = topics.create(partitions=2)
-    readme = DOCUMENT.parents[2] / "README.md"
-    programs = re.findall(r"```python\n(.*?)```", readme.read_text(), flags=re.DOTALL)
-    (program,) = (each for each in programs if "spark." in each)
-    names: dict[str, Any] = {"spark": read.spark}
-    program = program.replace("127.0.0.1:9092", read.bootstrap).replace('"flights"', f'"{topic}"')
-    exec(compile(program, str(readme), "exec"), names)
-
-    assert names["flights"].isStreaming
-    assert names["flights"].columns[:3] == ["key", "value", "topic"]

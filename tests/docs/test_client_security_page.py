@@ -1,4 +1,4 @@
-"""docs/guides/clients.md: the programs of the section on TLS and SASL run against a broker that insists on them."""
+"""The programs of docs/guides/client-security.md run against a broker that requires TLS and SASL."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from tests.fixtures.certificates import make_certificates
 from tests.fixtures.secured_headrace import SecuredHeadrace
 from tests.fixtures.secured_kafka import PASSWORD
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "guides" / "clients.md").read_text()
-SECTION = PAGE.partition("## A broker that wants to know who you are")[2].partition("\n## ")[0]
-PROGRAMS = re.findall(r"```python\n(.*?)```", SECTION, re.DOTALL)
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "guides" / "client-security.md").read_text()
+PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 ADDRESS = re.compile(r"broker:\d+")
 LISTENERS = {"broker:9093": "SSL", "broker:9094": "MUTUAL", "broker:9095": "SASL_SSL"}
 
@@ -36,7 +35,10 @@ def test_the_programs_run(
         assert len(PROGRAMS) == 5
         for written in PROGRAMS:
             program = ADDRESS.sub(lambda found: server.bootstraps[LISTENERS[found[0]]], written)
-            exec(compile(program, "docs/guides/clients.md", "exec"), {"ask_issuer": ask_issuer})
+            exec(
+                compile(program, "docs/guides/client-security.md", "exec"),
+                {"ask_issuer": ask_issuer},
+            )
     finally:
         server.stop()
     assert capsys.readouterr().out.splitlines() == [
