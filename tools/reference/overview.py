@@ -74,7 +74,7 @@ SCOPES: Final = (
     ("worker", "an argument of `headrace.App` or of its decorators", "no", "settings-workers.md"),
     ("Kinesis", "an argument of `kinesis()` or of the producer", "no", "settings-kinesis.md"),
     ("pipeline", "an argument of `@pipeline`, `topic()`, `table()`", "no", "settings-pipelines.md"),
-    ("Spark", "an option of a read or a write", "no", "../guides/spark.md#options"),
+    ("Spark", "an option of a read or a write", "no", "spark-options.md"),
     ("command", "an option of the command, or the environment", "-", "cli.md"),
 )  # fmt: skip
 """Scopes of settings: where a setting is given, whether it can change later, and the page."""
@@ -107,7 +107,7 @@ PAGE_OF: Final = {
     "worker": "settings-workers.md",
     "Kinesis": "settings-kinesis.md",
     "pipeline": "settings-pipelines.md",
-    "Spark": "../guides/spark.md#options",
+    "Spark": "spark-options.md",
     "Spark with Kinesis": "../guides/spark-kinesis.md#options",
 }
 """The page of each scope."""
