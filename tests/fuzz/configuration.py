@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from headrace.cli.properties import read_settings
+from headrace.cli.arguments.settings_files import read_settings
 from headrace.clients.security import parse_jaas
 from headrace.config.authorization import parse_super_users
 from headrace.config.broker import BROKER_OPTIONS, parse_broker_config

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from headrace.cli.bench import _percentile
+from headrace.cli.commands.bench import _percentile
 from tests.conformance.cli.conftest import Commands
 
 NewTopic = Callable[..., str]

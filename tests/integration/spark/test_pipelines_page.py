@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 import headrace
 from headrace.cli import main
-from headrace.cli.pipeline import run
+from headrace.cli.commands.pipeline import run
 from headrace.pipelines.checking import check
 from headrace.pipelines.loading import load_file
 from headrace.pipelines.metrics import as_text

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from headrace.cli import main
-from headrace.cli._acl_options import OPERATIONS, word
+from headrace.cli.commands.acl_bindings import OPERATIONS, word
 from headrace.security.acls import Operation
 from headrace.server.stores import open_stores
 
@@ -223,7 +223,7 @@ def test_a_terminal_is_shown_the_entries_and_asked(
     several: Data, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = several.entries()
-    monkeypatch.setattr("headrace.cli.acl.sys", _Terminal)
+    monkeypatch.setattr("headrace.cli.commands.acl.sys", _Terminal)
     shown = CliRunner().invoke(
         main, ("acl", "delete", *ALICE, "--data", str(several.path)), input="n\n"
     )

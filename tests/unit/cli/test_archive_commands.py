@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from headrace import spark
 from headrace.cli import main
-from headrace.cli.archive import _stopped_by_signals
+from headrace.cli.commands.archive import _stopped_by_signals
 from headrace.spark import archive
 from tests.unit.spark.archive.worlds import World
 

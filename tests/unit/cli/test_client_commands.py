@@ -8,12 +8,12 @@ import pytest
 from click.testing import CliRunner
 
 from headrace.cli import main
-from headrace.cli._output import bytes_fields
-from headrace.cli._scan import compile_reader
-from headrace.cli._template import parse_template
-from headrace.cli._terminal import printable
-from headrace.cli.consume import HELP_ON_TEMPLATES as CONSUME_HELP
-from headrace.cli.produce import HELP_ON_TEMPLATES as PRODUCE_HELP
+from headrace.cli.commands.consume import HELP_ON_TEMPLATES as CONSUME_HELP
+from headrace.cli.commands.produce import HELP_ON_TEMPLATES as PRODUCE_HELP
+from headrace.cli.formats.reader import compile_reader
+from headrace.cli.formats.template import parse_template
+from headrace.cli.output.printing import bytes_fields
+from headrace.cli.output.terminal import printable
 
 NOWHERE = ("-b", "127.0.0.1:1")
 

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from headrace.cli import main
-from headrace.cli._client_settings import client_settings, general
+from headrace.cli.arguments.client_settings import client_settings, general
 from headrace.errors import ConfigError
 
 SHARED = "client.id = shared\ngroup.id=g\nacks=1\nrequest.timeout.ms=700\nmax.in.flight=1\n"

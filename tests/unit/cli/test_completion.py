@@ -36,10 +36,11 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
 
 
 PATIENT = f"""
-from headrace.cli import _complete, main
+from headrace.cli.arguments import completion
+from headrace.cli import main
 
-_complete.DEADLINE_S = {TIMEOUT_S}
-_complete.REQUEST_MS = {TIMEOUT_S * 1000}
+completion.DEADLINE_S = {TIMEOUT_S}
+completion.REQUEST_MS = {TIMEOUT_S * 1000}
 main(prog_name="headrace")
 """
 """The command, with time enough for a broker on a busy machine."""
@@ -157,7 +158,7 @@ def test_nothing_is_said_when_no_broker_answers(address: str, environment: dict[
 def test_commands_are_completed_without_importing_them() -> None:
     code = "import sys; from headrace.cli import main; import click\n"
     code += "found = main.shell_complete(click.Context(main), 't')\n"
-    code += "print([each.value for each in found], 'headrace.cli.topic' in sys.modules)"
+    code += "print([each.value for each in found], 'headrace.cli.commands.topic' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=TIMEOUT_S, check=True
     )

@@ -12,8 +12,9 @@ from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.cli import _contexts, main
-from headrace.cli._options import client_options
+from headrace.cli import main
+from headrace.cli.arguments import contexts
+from headrace.cli.arguments.options import client_options
 from headrace.config.properties_file import parse_properties
 
 NOWHERE = "127.0.0.1:1"
@@ -143,11 +144,9 @@ def test_what_fails_says_in_which_context() -> None:
     )
 )
 def test_what_is_kept_is_what_was_given(settings: dict[str, str]) -> None:
-    text = "".join(_contexts._line(key, value) for key, value in settings.items())
+    text = "".join(contexts._line(key, value) for key, value in settings.items())
     assert parse_properties(text, "context") == settings
 
 
 def test_a_file_is_readable() -> None:
-    assert (
-        _contexts._line("sasl.password", "${file:/run/a b}") == "sasl.password=${file:/run/a b}\n"
-    )
+    assert contexts._line("sasl.password", "${file:/run/a b}") == "sasl.password=${file:/run/a b}\n"

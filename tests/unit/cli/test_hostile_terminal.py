@@ -19,8 +19,8 @@ import pytest
 
 import headrace
 from headrace.cli import main
-from headrace.cli._output import fail
-from headrace.cli._terminal import shield, unshielded
+from headrace.cli.output.printing import fail
+from headrace.cli.output.terminal import shield, unshielded
 from headrace.errors import ApiError, ErrorCode
 from headrace.testing import Broker
 from tests.conformance.cli.test_every_command import CLIENT_COMMANDS

@@ -39,8 +39,8 @@ def broker() -> Iterator[Broker]:
 
 def run(broker: Broker, *arguments: str, terminal: bool = False) -> Result:
     with (
-        mock.patch("headrace.cli._output.is_terminal", return_value=terminal),
-        mock.patch("headrace.cli._internal.is_terminal", return_value=terminal),
+        mock.patch("headrace.cli.output.printing.is_terminal", return_value=terminal),
+        mock.patch("headrace.cli.output.internal.is_terminal", return_value=terminal),
     ):
         result = CliRunner().invoke(main, [*arguments, "-b", broker.bootstrap])
     assert result.exit_code == 0, result.output

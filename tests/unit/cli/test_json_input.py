@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.cli._json_input import scan_json
-from headrace.cli._scan import InputError, ScannedRecord
-from headrace.cli.consume import _json_line
+from headrace.cli.commands.consume import _json_line
+from headrace.cli.formats.json_reader import scan_json
+from headrace.cli.formats.reader import InputError, ScannedRecord
 from headrace.clients.consumer.records import ConsumerRecord
 
 data = st.none() | st.binary(max_size=40) | st.text(max_size=20).map(str.encode)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace
-from headrace.cli._last import last_records
+from headrace.cli.commands.consume_last import last_records
 from headrace.testing import Broker
 from tests.fixtures.command_line import run_command
 

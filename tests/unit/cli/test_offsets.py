@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.cli._offsets import (
+from headrace.cli.arguments.offsets import (
     EARLIEST,
     LATEST,
     Bound,

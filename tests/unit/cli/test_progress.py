@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cli import _progress
-from headrace.cli._progress import Progress, size_text
+from headrace.cli.output import progress as progress_module
+from headrace.cli.output.progress import Progress, size_text
 from headrace.testing import Broker
 
 pytestmark = pytest.mark.slow  # not in `make check`
@@ -32,9 +32,7 @@ def broker() -> Iterator[Broker]:
 def headrace(broker: Broker, *arguments: str, given: Path, out: Path) -> str:
     """Run a command with files for its input and output and a terminal for errors; return what the terminal got."""
     master, slave = pty.openpty()
-    code = (
-        "import headrace.cli._progress as p; p.EVERY_S = 0; from headrace.cli import main; main()"
-    )
+    code = "import headrace.cli.output.progress as p; p.EVERY_S = 0; from headrace.cli import main; main()"
     with given.open("rb") as read, out.open("wb") as write:
         done = subprocess.run(
             [sys.executable, "-c", code, *arguments],
@@ -85,11 +83,11 @@ def test_dead_letters_that_are_sent_back(broker: Broker, tmp_path: Path) -> None
 def test_nothing_is_drawn_where_nobody_looks(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(_progress, "EVERY_S", 0)
+    monkeypatch.setattr(progress_module, "EVERY_S", 0)
     with Progress("read") as progress:
         progress.add(1000, 10)
     assert capsys.readouterr().err == ""
-    monkeypatch.setattr(_progress, "is_terminal", lambda _stream: True)
+    monkeypatch.setattr(progress_module, "is_terminal", lambda _stream: True)
     with Progress("read", wanted=False) as progress:
         progress.add(1000, 10)
     assert capsys.readouterr().err == ""
@@ -101,8 +99,8 @@ def test_nothing_is_drawn_where_nobody_looks(
 def test_short_work_draws_nothing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(_progress, "is_terminal", lambda _stream: True)
-    monkeypatch.setattr(_progress, "EVERY_S", 3600)
+    monkeypatch.setattr(progress_module, "is_terminal", lambda _stream: True)
+    monkeypatch.setattr(progress_module, "EVERY_S", 3600)
     with Progress("read") as progress:
         progress.add(1000, 10)
     assert capsys.readouterr().err == ""

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from headrace.cli import COMMANDS, main
-from headrace.cli._client_settings import client_settings
+from headrace.cli.arguments.client_settings import client_settings
 from headrace.config.broker import BrokerConfig
 from headrace.server import process
 from headrace.server.process import ServeOptions

@@ -10,7 +10,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from headrace.cli import COMMANDS, main
-from headrace.cli.properties import broker_settings, read_properties, split_assignments
+from headrace.cli.arguments.settings_files import (
+    broker_settings,
+    read_properties,
+    split_assignments,
+)
 from headrace.config.broker import parse_broker_config
 from headrace.config.environment import variable_of
 from headrace.errors import ConfigError

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 from click.testing import CliRunner, Result
 
-from headrace.cli import doctor as cli_doctor
 from headrace.cli import main
+from headrace.cli.commands import doctor as cli_doctor
 from headrace.spark import doctor
 from headrace.spark.doctor import Finding
 from headrace.spark.versions import spark_version

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.cli._format import compile_writer
-from headrace.cli._scan import InputError, Source, compile_reader, scan_records
-from headrace.cli._template import TemplateError, parse_template
+from headrace.cli.formats.reader import InputError, Source, compile_reader, scan_records
+from headrace.cli.formats.template import TemplateError, parse_template
+from headrace.cli.formats.writer import compile_writer
 from headrace.clients.consumer.records import ConsumerRecord
 
 RECORD = ConsumerRecord(

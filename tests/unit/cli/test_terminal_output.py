@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.cli import main
-from headrace.cli._output import (
+from headrace.cli.output.printing import (
     cut,
     json_text,
     print_facts,
@@ -25,7 +25,7 @@ from headrace.cli._output import (
     say,
     text_width,
 )
-from headrace.cli._terminal import printable
+from headrace.cli.output.terminal import printable
 from headrace.testing import Broker
 
 HOSTILE = [
@@ -130,7 +130,7 @@ def test_wide_tables_are_asked_for() -> None:
     with Broker() as broker, mock.patch.dict("os.environ", COLUMNS="80"):
         broker.create_topic(name)
         where = ("-b", broker.bootstrap)
-        with mock.patch("headrace.cli._output.is_terminal", return_value=True):
+        with mock.patch("headrace.cli.output.printing.is_terminal", return_value=True):
             cut_off = CliRunner().invoke(main, ["topic", "list", *where])
             whole = CliRunner().invoke(main, ["topic", "list", "--wide", *where])
         piped = CliRunner().invoke(main, ["topic", "list", *where])

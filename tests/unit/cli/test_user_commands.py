@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from headrace.broker.access.credentials import credential_key
 from headrace.broker.metadata.metadata_records import ScramRecord, decode
 from headrace.cli import main
-from headrace.cli._passwords import VARIABLE, ask_password
+from headrace.cli.commands.user_passwords import VARIABLE, ask_password
 from headrace.coordination.sqlite import SqliteMetadataStore
 from headrace.errors import ConfigError
 from headrace.security.scram import ScramCredential, ScramMechanism

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headrace
-from headrace.cli.properties import read_properties, resolved
+from headrace.cli.arguments.settings_files import read_properties, resolved
 from headrace.config.units import duration_ms, is_duration, plain_number, plain_numbers
 from headrace.server.log import LoggingJournal
 

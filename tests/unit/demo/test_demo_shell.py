@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from headrace.cli.demo import demo
+from headrace.cli.commands.demo import demo
 from headrace.demo import run
 from headrace.demo.child import BrokerChild, BrokerChildError
 from headrace.errors import ConfigError

@@ -131,7 +131,7 @@ os.write(1, b"%s\\n" % str(stopped.wait(60)).encode())
 PARENT = """
 import os, signal, subprocess, sys
 from pathlib import Path
-from headrace.cli import pipeline
+from headrace.cli.commands import pipeline
 
 start = subprocess.Popen
 subprocess.Popen = lambda _, **given: start([sys.executable, "-c", sys.argv[1]], **{**given, "stdout": None})

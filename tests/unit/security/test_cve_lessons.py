@@ -491,8 +491,8 @@ FORBIDDEN_MODULES = {"pickle", "marshal", "shelve", "yaml", "dill", "cloudpickle
 IMPORTED_BY_NAME = {
     "headrace/__init__.py",
     "headrace/cli/__init__.py",
-    "headrace/cli/_partitioner.py",
-    "headrace/cli/run.py",
+    "headrace/cli/commands/produce_partitioner.py",
+    "headrace/cli/commands/run.py",
     "headrace/demo/run.py",
     "headrace/pipelines/session.py",
     "headrace/protocol/frame.py",

@@ -1,0 +1,1 @@
+"""The options and arguments that several commands share, and what their values mean."""

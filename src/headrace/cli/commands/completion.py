@@ -1,0 +1,35 @@
+"""`headrace completion`: what shells need in order to complete commands, options, topics and groups."""
+
+from __future__ import annotations
+
+import click
+
+from headrace.cli.arguments.options import preformatted
+
+HOW_TO = preformatted(
+    """To have it in every new shell:
+
+            bash (4.4 or newer)  eval "$(headrace completion bash)"    in ~/.bashrc
+            zsh                  eval "$(headrace completion zsh)"     in ~/.zshrc, after compinit
+            fish                 headrace completion fish > ~/.config/fish/completions/headrace.fish
+"""
+)
+
+
+@click.command("completion", epilog=HOW_TO)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the script by which a shell completes commands, options, and names of topics, groups and contexts.
+
+    Names come from the broker that -b, --context or the environment says, which has a second to answer. Internal
+    topics and groups are left out, unless what is typed is how their name begins.
+    """
+    from click.shell_completion import get_completion_class
+
+    from headrace.cli import VARIABLE, bash_completion
+
+    bash_completion.register()
+    root = click.get_current_context().find_root().command
+    found = get_completion_class(shell)
+    assert found is not None, "click knows these shells"
+    click.echo(found(root, {}, "headrace", VARIABLE).source())

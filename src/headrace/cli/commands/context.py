@@ -1,0 +1,170 @@
+"""`headrace context`: named ways to a cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from headrace.cli.arguments import contexts
+from headrace.cli.arguments.completion import complete_contexts
+from headrace.cli.arguments.connection import assignments
+from headrace.cli.arguments.options import format_option
+from headrace.cli.command_group import CommandGroup
+from headrace.cli.output.printing import guarded, print_facts, print_json, print_table, say
+
+_name = click.argument("name", metavar="NAME", shell_complete=complete_contexts)
+
+
+@click.group(cls=CommandGroup)
+def context() -> None:
+    """Keep named connections: address and client properties of a cluster under a name.
+
+    A command takes the first of these: --context; -b or --config-file; HEADRACE_CONTEXT; HEADRACE_BOOTSTRAP or
+    HEADRACE_CLIENT_CONFIG; the context in use; 127.0.0.1:9092. Beside --context or HEADRACE_CONTEXT, -X, and beside
+    --context also -b and --config-file, change single properties.
+    """
+
+
+@context.command("add")
+@click.argument("name", metavar="NAME")
+@click.option("-b", "--bootstrap", metavar="HOST:PORT,...", help="Brokers to begin with.")
+@click.option(
+    "--config-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Client properties to take over.",
+)
+@click.option(
+    "-X", "properties", multiple=True, metavar="KEY=VALUE", help="A client property; repeatable."
+)
+@click.option("--replace", is_flag=True, help="In place of a context of this name.")
+@click.option("--use", is_flag=True, help="Put it into use.")
+@guarded
+def add(
+    name: str,
+    *,
+    bootstrap: str | None,
+    config_file: Path | None,
+    properties: tuple[str, ...],
+    replace: bool,
+    use: bool,
+) -> None:
+    """Keep a connection under a name, in a file of its own that only you can read.
+
+    Secrets are kept by reference: ${env:NAME} is a variable of the environment, ${file:/path} the text of a file.
+
+    Example: headrace context add prod -b broker:9095 -X security.protocol=SASL_SSL -X sasl.mechanism=SCRAM-SHA-512 -X
+    sasl.username=alice -X 'sasl.password=${file:/run/secrets/kafka}'
+    """
+    from headrace.cli.arguments.settings_files import read_settings
+    from headrace.errors import ConfigError
+
+    settings = read_settings(config_file) if config_file is not None else {}
+    settings |= assignments(properties, "-X")
+    if bootstrap is not None:
+        settings[contexts.BOOTSTRAP] = bootstrap
+    if not settings.get(contexts.BOOTSTRAP):
+        raise ConfigError("a context needs --bootstrap, or bootstrap.servers in --config-file")
+    _check(settings)
+    contexts.add(name, settings, replace=replace)
+    if use:
+        contexts.use(name)
+
+
+def _check(settings: dict[str, str]) -> None:
+    """Refuse properties that no client knows.
+
+    Raises:
+        ConfigError: One is unknown.
+    """
+    from dataclasses import fields
+
+    from headrace.clients.config import ALIASES, ConsumerConfig, ProducerConfig
+    from headrace.config.options import unknown_key
+
+    known = {
+        field.name.replace("_", ".")
+        for role in (ProducerConfig, ConsumerConfig)
+        for field in fields(role)
+    }
+    for name in settings:
+        dotted = name.replace("_", ".")
+        if ALIASES.get(dotted, dotted) not in known:
+            raise unknown_key(name, known | set(ALIASES))
+
+
+@context.command("list")
+@format_option
+@guarded
+def list_contexts(*, output_format: str) -> None:
+    """List contexts, with their brokers; a star marks the one in use."""
+    current = contexts.current()
+    rows = []
+    for name in contexts.names():
+        settings = contexts.settings_of(name)
+        rows.append(
+            {
+                "context": name,
+                "current": name == current,
+                "bootstrap": settings.get(contexts.BOOTSTRAP),
+                "security_protocol": settings.get("security.protocol", "PLAINTEXT"),
+                "user": settings.get("sasl.username"),
+            }
+        )
+    if output_format == "json":
+        print_json(rows)
+        return
+    columns = ("", "CONTEXT", "BOOTSTRAP", "SECURITY", "USER")
+    shown = [
+        ("*" if row["current"] else "", row["context"], *list(row.values())[2:]) for row in rows
+    ]
+    print_table(columns, shown)
+
+
+@context.command("show")
+@click.argument("name", metavar="[NAME]", required=False, shell_complete=complete_contexts)
+@format_option
+@guarded
+def show(name: str | None, *, output_format: str) -> None:
+    """Show the properties of a context, or of the one in use; a secret that is no reference is hidden."""
+    from headrace.config.secrets import has_reference, is_secret
+    from headrace.errors import ConfigError
+
+    chosen = name or contexts.current()
+    if chosen is None:
+        raise ConfigError("no context is in use: name one")
+    settings = contexts.settings_of(chosen)
+    told: dict[str, Any] = {
+        key: "(hidden)" if is_secret(key) and not has_reference(value) else value
+        for key, value in settings.items()
+    }
+    if output_format == "json":
+        current = chosen == contexts.current()
+        print_json({"context": chosen, "current": current, "properties": told})
+        return
+    print_facts(
+        {"context": chosen, "file": contexts.path_of(chosen), **told},
+        max(map(len, ["context", *told])) + 2,
+    )
+
+
+@context.command("use")
+@click.argument("name", metavar="NAME", required=False, shell_complete=complete_contexts)
+@click.option("--none", is_flag=True, help="Leave no context in use.")
+@guarded
+def use(name: str | None, *, none: bool) -> None:
+    """Put a context into use: commands take it unless they are told otherwise."""
+    if (name is None) != none:
+        raise click.UsageError("give either a NAME or --none")
+    contexts.use(name)
+    say("no context is in use" if name is None else f"context {name} is in use")
+
+
+@context.command("remove")
+@_name
+@guarded
+def remove(name: str) -> None:
+    """Forget a context."""
+    contexts.remove(name)

@@ -1,0 +1,89 @@
+"""`headrace group config`: the settings of one group that are not the broker's."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from headrace.cli.arguments.completion import complete_groups
+from headrace.cli.arguments.connection import assignments, open_client
+from headrace.cli.arguments.options import client_options
+from headrace.cli.output.configs import config_document, print_configs
+from headrace.cli.output.outcomes import print_outcomes
+from headrace.cli.output.printing import print_json
+from headrace.config.units import plain_numbers
+
+if TYPE_CHECKING:
+    from headrace.clients.blocking import BlockingClient
+    from headrace.clients.flows.alter import ConfigChange
+    from headrace.errors import ApiError
+
+
+@click.command("config")
+@click.argument("name", metavar="GROUP", shell_complete=complete_groups)
+@click.option(
+    "-s",
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Set a config; consumer.session.timeout.ms=1m is understood.",
+)
+@click.option(
+    "-d", "--delete", "deleted", multiple=True, metavar="KEY", help="Let it be the broker's again."
+)
+@click.option("--dry-run", is_flag=True, help="Have the broker check the request, change nothing.")
+@client_options
+def config(
+    bootstrap: str, properties: dict[str, str], *, as_json: bool, name: str, **options: Any
+) -> None:
+    """Show the configs of a group, or change them: how it is timed, on Headrace also what it is attached to.
+
+    Shows the value in force, where it comes from, and what else could give one. With --set or --delete prints what
+    became of the change; exit code 1 if it was refused, and then nothing is changed.
+    """
+    given = plain_numbers(assignments(options["settings"], "--set"))
+    changes = _changes(given, options["deleted"])
+    if options["dry_run"] and not changes:
+        raise click.UsageError("nothing to change: --set or --delete")
+    with open_client(bootstrap, properties) as client:
+        if not changes:
+            _show(client, name, as_json=as_json)
+            return
+        outcomes = _alter(client, name, changes, dry_run=options["dry_run"])
+    print_outcomes("group", outcomes, "ok" if options["dry_run"] else "altered", as_json=as_json)
+
+
+def _changes(settings: dict[str, str], deleted: tuple[str, ...]) -> list[ConfigChange]:
+    from headrace.clients.flows.alter import ConfigChange, ConfigOperation
+
+    both = settings.keys() & set(deleted)
+    if both:
+        raise click.UsageError(f"{min(both)}: --set and --delete exclude each other")
+    changes = [ConfigChange(name, value) for name, value in settings.items()]
+    return changes + [ConfigChange(name, None, ConfigOperation.DELETE) for name in deleted]
+
+
+def _show(client: BlockingClient, name: str, *, as_json: bool) -> None:
+    from headrace.clients.blocking import ResourceType
+
+    found = client.describe_configs(ResourceType.GROUP, [name])[name]
+    documents = [config_document(each) for each in found]
+    if as_json:
+        print_json({"group": name, "configs": documents})
+    else:
+        print_configs(documents)
+
+
+def _alter(
+    client: BlockingClient, name: str, changes: list[ConfigChange], *, dry_run: bool
+) -> dict[str, ApiError | None]:
+    from headrace.clients.blocking import ResourceType
+    from headrace.clients.flows.alter import alter_configs
+
+    flow = alter_configs(client.state, ResourceType.GROUP, {name: changes}, validate_only=dry_run)
+    return client.run(flow)
+
+
+COMMANDS: Final = (config,)

@@ -1,0 +1,247 @@
+"""`headrace run`: an app's workers, until they are told to stop; with --reload again whenever the code changes."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NoReturn
+
+import click
+
+from headrace.cli.output.printing import fail, guarded, say
+from headrace.cli.output.terminal import printable, unshielded
+
+if TYPE_CHECKING:
+    from headrace.workers.app import App
+
+LOOK_EVERY_S: Final = 0.5
+FAILED: Final = 1
+MISCONFIGURED: Final = 2
+TALKATIVE: Final = ("aiobotocore", "botocore")
+"""Libraries whose news are for those who look for faults in them."""
+
+
+@click.command()
+@click.argument("target", metavar="MODULE:APP|FILE:APP")
+@click.option(
+    "--reload", is_flag=True, help="Start again when a .py file below the directory changes."
+)
+@click.option(
+    "-C",
+    "--directory",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    default=Path(),
+    help="Where the module is, in place of the current directory.",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+    help="Least level of a line of the log.",
+)
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Lines for people, or a JSON object a line.",
+)
+@guarded
+def run(target: str, directory: Path, log_level: str, log_format: str, *, reload: bool) -> None:
+    """Run the workers of an app: APP is a `headrace.App` in MODULE, or in a Python FILE.
+
+    SIGTERM and Ctrl-C let handlers finish, within the app's bound, and commit; a second signal does not wait. Exit
+    codes: 0 stopped as asked, 1 a worker failed, 2 there is no such app, or its settings cannot be used.
+    """
+    from headrace.errors import WorkerFailedError
+
+    if reload:
+        options = ["--log-level", log_level, "--log-format", log_format]
+        sys.exit(_Reloader(target, directory, options).run())
+    _log_to_terminal(log_level.upper(), log_format)
+    sys.stdout = unshielded(
+        sys.stdout
+    )  # it is the program's, with its colours; nothing else writes there
+    app = _load(target, directory)
+    say(f"running {target}, pid {os.getpid()}; Ctrl-C stops it in order")
+    try:
+        app.run()
+    except WorkerFailedError as error:
+        _show_cause(error)
+        raise
+
+
+def _show_cause(error: BaseException) -> None:
+    """Print the traceback of what the program's own code raised."""
+    from headrace.workers.failures import Failures, place_in
+
+    cause = error.__cause__
+    if cause is not None and place_in(cause):
+        click.echo(Failures().text(cause), err=True, nl=False)
+
+
+class _Lines(logging.Formatter):
+    """Lines of text. Further lines of Headrace's own messages begin with a bar, so that nobody forges a line."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name that logging has for it
+        text = super().formatMessage(record)
+        if record.name.partition(".")[0] != "headrace":
+            return text
+        first, *more = text.split("\n")
+        return "\n".join([printable(first), *(f"    | {printable(line)}" for line in more)])
+
+
+def _log_to_terminal(level: str, log_format: str) -> None:
+    logging.basicConfig(level=level)
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(_Lines("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    if log_format == "json":
+        from headrace.server.log import JsonFormatter
+
+        for handler in logging.getLogger().handlers:
+            handler.setFormatter(JsonFormatter())
+    if level != "DEBUG":
+        for name in TALKATIVE:
+            logging.getLogger(name).setLevel(max(logging.WARNING, logging.getLevelName(level)))
+
+
+def _load(target: str, directory: Path) -> App:
+    """Import the app.
+
+    Raises:
+        UsageError: There is none of that name.
+    """
+    from headrace.errors import ConfigError
+    from headrace.workers.app import App
+
+    module_name, separator, attribute = target.partition(":")
+    if os.sep in module_name or module_name.endswith(".py"):
+        directory /= Path(module_name).parent
+        module_name = Path(module_name).name.removesuffix(".py")
+    named = all(part.isidentifier() for part in module_name.split("."))
+    if not separator or not named or not attribute:
+        raise click.UsageError(
+            f"MODULE:APP or FILE:APP is expected, as orders.workers:app or orders/workers.py:app, not {target!r}"
+        )
+    sys.path.insert(0, str(directory.absolute()))
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not module_name.startswith(error.name):
+            _fail_to_import(error)  # the module is there, and what it imports is not
+        raise click.UsageError(f"no module {module_name!r} below {directory.absolute()}") from None
+    except ConfigError as error:
+        fail(f"{_where(error, directory)}: {error}", code=MISCONFIGURED)
+    except Exception as error:  # noqa: BLE001 - it is the program's, and is shown
+        _fail_to_import(error)
+    app = getattr(module, attribute, None)
+    if not isinstance(app, App):
+        what = "nothing" if app is None else type(app).__name__
+        raise click.UsageError(f"{target} is {what}, and a headrace.App is wanted")
+    return app
+
+
+def _fail_to_import(error: Exception) -> NoReturn:
+    """End with the traceback of a program that cannot be imported, without the frames that led to the program."""
+    shown = traceback.TracebackException.from_exception(error)
+    frames = list(shown.stack)
+    while frames and _is_on_the_way(frames[0].filename):
+        del frames[0]
+    shown.stack = traceback.StackSummary.from_list(frames)
+    fail("the app cannot be imported", *"".join(shown.format()).rstrip().split("\n"), code=FAILED)
+
+
+def _is_on_the_way(filename: str) -> bool:
+    ours, theirs = Path(__file__).parents[1], Path(click.__file__).parent
+    path = Path(filename)
+    return (
+        filename.startswith("<frozen")
+        or path == Path(importlib.__file__)
+        or path.is_relative_to(ours)
+        or path.is_relative_to(theirs)
+    )
+
+
+def _where(error: Exception, directory: Path) -> str:
+    """Return the innermost line of the program's own that an error came by."""
+    frames = traceback.extract_tb(error.__traceback__)
+    inside, ours = directory.absolute(), Path(__file__).parents[1]
+    paths = [(Path(each.filename), each) for each in frames]
+    own = [
+        each
+        for path, each in paths
+        if path.is_relative_to(inside) and not path.is_relative_to(ours)
+    ]
+    return f"{own[-1].filename}, line {own[-1].lineno}" if own else "the app"
+
+
+class _Reloader:
+    """Runs the command in a child, and again when files change; files are looked at twice a second."""
+
+    def __init__(self, target: str, directory: Path, options: list[str]) -> None:
+        self._directory = directory
+        where = ["--directory", str(directory)]
+        self._command = [sys.executable, "-m", "headrace.cli", "run", target, *where, *options]
+        self._stopped = threading.Event()
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def run(self) -> int:
+        """Run until a signal; return the exit code."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._stop)
+        while True:
+            seen = self._times()
+            self._child = subprocess.Popen(self._command, start_new_session=True)  # noqa: S603 - this command itself
+            changed = self._watch(self._child, seen)
+            if changed is not None:
+                say(f"{changed} changed: the app starts again")
+            self._child.terminate()
+            code = self._child.wait()
+            if changed is None:
+                return code if code >= 0 else FAILED
+
+    def _watch(self, child: subprocess.Popen[bytes], seen: dict[Path, int]) -> Path | None:
+        """Return the file that has changed, or None when a signal came."""
+        told = False
+        while not self._stopped.wait(LOOK_EVERY_S):
+            if (changed := _changed(seen, self._times())) is not None:
+                return changed
+            if not told and (ended := child.poll()) is not None:
+                told = True
+                say(f"the app ended with {ended}; it starts again when a file changes")
+        return None
+
+    def _stop(self, number: int, _frame: object) -> None:
+        """End the child in order; a second signal is its second, too."""
+        if self._stopped.is_set() and self._child is not None and self._child.poll() is None:
+            self._child.send_signal(number)
+        self._stopped.set()
+
+    def _times(self) -> dict[Path, int]:
+        """Return when each file was changed last."""
+        times: dict[Path, int] = {}
+        for folder, folders, files in os.walk(self._directory):
+            folders[:] = [name for name in folders if not name.startswith((".", "__pycache__"))]
+            for name in files:
+                if name.endswith(".py"):
+                    path = Path(folder, name)
+                    try:
+                        times[path] = path.stat().st_mtime_ns
+                    except FileNotFoundError:
+                        continue  # an editor is replacing it
+        return times
+
+
+def _changed(before: dict[Path, int], after: dict[Path, int]) -> Path | None:
+    """Return a file that was changed, added or removed."""
+    return next(
+        (path for path in sorted({*before, *after}) if before.get(path) != after.get(path)), None
+    )

@@ -1,0 +1,172 @@
+"""`headrace serve`: a broker with its data in a directory; and what `serve` and `dev` share."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from headrace.cli.arguments.settings_files import (
+    broker_settings,
+    split_assignments,
+    warn_of_visible_secrets,
+)
+from headrace.cli.output.printing import say
+from headrace.errors import ConfigError, HeadraceError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+
+_OPTIONS = (
+    click.option(
+        "--listen",
+        metavar="[NAME://]HOST:PORT",
+        multiple=True,
+        help="Where to accept connections; repeatable. NAME is a listener's, or PLAINTEXT, SSL, SASL_PLAINTEXT or "
+        "SASL_SSL.  [default: 127.0.0.1:9092]",
+    ),
+    click.option(
+        "--config",
+        "assignments",
+        metavar="KEY=VALUE",
+        multiple=True,
+        help="A broker setting by Kafka's name, e.g. log.retention.ms=7d or log.segment.bytes=64MiB; repeatable.",
+    ),
+    click.option(
+        "--config-file",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        help="Broker settings: a Java properties file (server.properties) or TOML.",
+    ),
+    click.option(
+        "--insecure",
+        is_flag=True,
+        help="Allow other machines to reach a listener that does not both encrypt and authenticate.",
+    ),
+    click.option(
+        "--log-level",
+        type=click.Choice(["debug", "info", "warning", "error"]),
+        default="info",
+        show_default=True,
+        help="What goes to standard error.",
+    ),
+    click.option(
+        "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help="How it looks."
+    ),
+    click.option(
+        "--loop",
+        type=click.Choice(["auto", "asyncio", "uvloop"]),
+        default="auto",
+        show_default=True,
+        help="The event loop; auto takes uvloop if it is installed.",
+    ),
+)  # fmt: skip
+
+
+def server_options(command: F) -> F:
+    """Add the options that `serve` and `dev` share."""
+    for add in reversed(_OPTIONS):
+        command = add(command)
+    return command
+
+
+@click.command()
+@click.option(
+    "--data",
+    type=click.Path(file_okay=False, path_type=Path),
+    multiple=True,
+    help="Data directory; repeatable, for several disks. The first one also holds the metadata.  "
+    "[default: ./headrace-data]",
+)
+@click.option(
+    "--durability",
+    metavar="fsync|interval:MS|os",
+    help="What an acknowledgement means, unless a topic says otherwise: synced to disk, to be synced within MS "
+    "milliseconds, or in the page cache.  [default: fsync]",
+)
+@server_options
+def serve(data: tuple[Path, ...], durability: str | None, **options: Any) -> None:
+    """Run a broker that keeps its data in a directory, or in several.
+
+    It prints one line, `ready kafka=HOST:PORT data=DIR pid=N`, when it accepts connections, and stops on SIGTERM or
+    SIGINT. Exit codes: 0 stopped as asked, 1 the data cannot be used or the disk failed, 2 wrong usage or
+    configuration.
+    """
+    settings = {"durability": durability} if durability is not None else {}
+    run_server(data=data, default_data=Path("headrace-data"), settings=settings, **options)
+
+
+def run_server(
+    *,
+    data: tuple[Path, ...],
+    listen: tuple[str, ...],
+    assignments: tuple[str, ...],
+    config_file: Path | None,
+    insecure: bool,
+    log_level: str,
+    log_format: str,
+    loop: str,
+    settings: Mapping[str, str] | None = None,
+    defaults: Mapping[str, str] | None = None,
+    default_data: Path | None = None,
+) -> None:
+    """Run a server to its end and leave with its exit code.
+
+    Args:
+        data: the data directories as the user gave them.
+        listen: HOST:PORT or NAME://HOST:PORT, as the user gave them.
+        assignments: KEY=VALUE settings.
+        config_file: a file of settings; flags and assignments win over it.
+        insecure: allow an unprotected listener beyond loopback.
+        log_level: least level of a log line.
+        log_format: "text" or "json".
+        loop: "auto", "asyncio" or "uvloop".
+        settings: settings of flags of their own; they win over everything.
+        defaults: settings that hold unless anything else says otherwise.
+        default_data: the data directory if neither `data` nor `log.dirs` name one; None for memory, whatever
+            `log.dirs` says.
+    """
+    # Imported here: `headrace serve --help` needs none of it.
+    from headrace.config.broker import parse_broker_config
+    from headrace.server.listen import chosen_listeners
+    from headrace.server.log import LoggingJournal, configure_logging
+    from headrace.server.process import ServeOptions, run
+
+    configure_logging(log_level, log_format)
+    try:
+        journal = LoggingJournal()
+        given = split_assignments(assignments)
+        warn_of_visible_secrets(given, journal)
+        values = broker_settings(config_file, given, journal)
+        log_dirs = values.pop("log.dirs", values.pop("log.dir", None))
+        if not data and default_data is not None:
+            data = (default_data,) if log_dirs is None else _directories(log_dirs)
+        values["log.dirs"] = ",".join(str(directory.absolute()) for directory in data)
+        config = parse_broker_config({**(defaults or {}), **values, **(settings or {})})
+        listeners = chosen_listeners(listen, config, insecure=insecure)
+        config = replace(config, listeners=",".join(map(str, listeners)))
+        options = ServeOptions(listeners=listeners, data=data, config=config, loop=loop)
+        sys.exit(run(options))
+    except ConfigError as error:
+        _leave(error, EXIT_USAGE)
+    except HeadraceError as error:
+        _leave(error, EXIT_FAILED)
+
+
+def _directories(log_dirs: str) -> tuple[Path, ...]:
+    names = [name.strip() for name in log_dirs.split(",") if name.strip()]
+    if not names:
+        raise ConfigError(
+            f"log.dirs {log_dirs!r}: expected a directory, or several with commas between"
+        )
+    return tuple(map(Path, names))
+
+
+def _leave(error: Exception, exit_code: int) -> None:
+    say(f"headrace: {error}")
+    sys.exit(exit_code)

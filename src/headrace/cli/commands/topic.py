@@ -1,0 +1,323 @@
+"""`headrace topic`: create, list, describe and delete topics; what changes them is in `topic_changes.py`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headrace.cli.arguments.completion import complete_topics
+from headrace.cli.arguments.connection import assignments, open_client
+from headrace.cli.arguments.options import client_options
+from headrace.cli.command_group import CommandGroup
+from headrace.cli.commands import topic_changes
+from headrace.cli.commands.topic_groups import topic_groups
+from headrace.cli.output.configs import config_document, look_at_strategies, print_configs
+from headrace.cli.output.internal import is_internal_topic, tell_of_hidden
+from headrace.cli.output.outcomes import print_outcomes
+from headrace.cli.output.printing import confirm, fail, print_facts, print_json, print_table, say
+from headrace.config.units import plain_numbers
+
+if TYPE_CHECKING:
+    from headrace.clients.blocking import BlockingClient, ConfigEntry, TopicMetadata
+    from headrace.clients.flows.list_offsets import Delayed
+
+
+@click.group(cls=CommandGroup)
+def topic() -> None:
+    """Create, list, describe, change and delete topics, on Headrace or any Kafka."""
+
+
+for command in topic_changes.COMMANDS:
+    topic.add_command(command)
+
+
+@topic.command("create")
+@click.argument("names", nargs=-1, required=True, metavar="TOPIC...")
+@click.option("-p", "--partitions", type=click.IntRange(min=1), help="How many (broker's default).")
+@click.option(
+    "-r", "--replicas", type=click.IntRange(min=1), help="Copies of each (broker's default)."
+)
+@click.option(
+    "-c",
+    "--config",
+    "configs",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Topic configs; retention.ms=1h and segment.bytes=64MiB are understood.",
+)
+@click.option("--storage", metavar="NAME", help="Where records are kept (headrace.storage).")
+@click.option(
+    "--if-not-exists", is_flag=True, help="A topic that exists is no failure, and stays as it is."
+)
+@click.option("--dry-run", is_flag=True, help="Have the broker check the request, create nothing.")
+@client_options
+def create(bootstrap: str, properties: dict[str, str], *, as_json: bool, **options: Any) -> None:
+    """Create topics.
+
+    Prints one row per topic; exit code 1 if one could not be created.
+    """
+    from headrace.clients.blocking import NewTopic
+    from headrace.errors import ErrorCode
+
+    configs = plain_numbers(assignments(options["configs"], "--config"))
+    if options["storage"] is not None:
+        configs = {**configs, "headrace.storage": options["storage"]}
+    look_at_strategies(configs)
+    topics = [
+        NewTopic(name, options["partitions"] or -1, options["replicas"] or -1, configs)
+        for name in options["names"]
+    ]
+    with open_client(bootstrap, properties) as client:
+        outcomes = client.create_topics(topics, validate_only=options["dry_run"])
+        there = {
+            name
+            for name, error in outcomes.items()
+            if options["if_not_exists"] and error and error.code == ErrorCode.TOPIC_ALREADY_EXISTS
+        }
+        made = [name for name, error in outcomes.items() if error is None or name in there]
+        counts = {} if options["dry_run"] else _partition_counts(client, made)
+    for name in sorted(there):
+        if options["partitions"] not in {None, counts[name]}:
+            say(
+                f"Warning: the topic {name} exists with {counts[name]} partitions, not {options['partitions']}"
+            )
+    done = "ok" if options["dry_run"] else "created"
+    words = {name: "exists" if name in there else done for name in outcomes}
+    outcomes = {name: None if name in there else error for name, error in outcomes.items()}
+    facts = {name: {"partitions": counts.get(name)} for name in outcomes}
+    print_outcomes("topic", outcomes, words, as_json=as_json, facts=facts)
+
+
+def _partition_counts(client: BlockingClient, names: list[str]) -> dict[str, int | None]:
+    """Return how many partitions topics have; None where the client may not know."""
+    found = client.metadata(names).topics if names else {}
+    return {
+        name: None if name not in found or found[name].error else len(found[name].partitions)
+        for name in names
+    }
+
+
+@topic.command("delete")
+@click.argument(
+    "names", nargs=-1, required=True, metavar="TOPIC...", shell_complete=complete_topics
+)
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@client_options
+def delete(
+    bootstrap: str, properties: dict[str, str], *, names: tuple[str, ...], yes: bool, as_json: bool
+) -> None:
+    """Delete topics and all their records.
+
+    Asks first; where nobody can answer, --yes is needed.
+    """
+    if not yes:
+        if not sys.stdin.isatty():
+            raise click.UsageError("deleting needs --yes where nobody can be asked")
+        confirm(f"Delete {', '.join(names)} and all records?")
+    with open_client(bootstrap, properties) as client:
+        outcomes = client.delete_topics(names)
+    print_outcomes("topic", outcomes, "deleted", as_json=as_json)
+
+
+@topic.command("list")
+@click.option(
+    "-i",
+    "--internal",
+    is_flag=True,
+    help="Also the topics that brokers, bridges and Spark sinks keep.",
+)
+@client_options
+def list_topics(
+    bootstrap: str, properties: dict[str, str], *, internal: bool, as_json: bool
+) -> None:
+    """List topics."""
+    with open_client(bootstrap, properties) as client:
+        known = client.metadata().topics.values()
+    shown = [entry for entry in known if internal or not is_internal_topic(entry)]
+    topics = sorted(shown, key=lambda entry: entry.name)
+    if as_json:
+        print_json(
+            [
+                {
+                    "topic": entry.name,
+                    "partitions": len(entry.partitions),
+                    "replicas": _replicas(entry),
+                    "internal": entry.is_internal,
+                }
+                for entry in topics
+            ]
+        )
+        return
+    rows = [(entry.name, len(entry.partitions), _replicas(entry)) for entry in topics]
+    print_table(("TOPIC", "PARTITIONS", "REPLICAS"), rows)
+    tell_of_hidden(len(known) - len(shown), "topic")
+
+
+def _replicas(topic: TopicMetadata) -> int:
+    return max((len(partition.replicas) for partition in topic.partitions.values()), default=0)
+
+
+@topic.command("describe")
+@click.argument(
+    "names", nargs=-1, required=True, metavar="TOPIC...", shell_complete=complete_topics
+)
+@click.option(
+    "--configs",
+    "all_configs",
+    is_flag=True,
+    help="All configs: the value in force, where it comes from, and what else could give one.",
+)
+@click.option("--no-groups", is_flag=True, help="Do not look through all groups of the cluster.")
+@client_options
+def describe(
+    bootstrap: str,
+    properties: dict[str, str],
+    *,
+    names: tuple[str, ...],
+    all_configs: bool,
+    no_groups: bool,
+    as_json: bool,
+) -> None:
+    """Describe topics: partitions, leaders, offsets, the configs that were set on the topic itself, and its groups.
+
+    Of a topic that delays records, also how many wait in each partition, and when the first of them is due.
+    """
+    with open_client(bootstrap, properties) as client:
+        descriptions = [
+            _describe(client, name, all_configs=all_configs, groups=not no_groups) for name in names
+        ]
+    if as_json:
+        print_json(descriptions)
+        return
+    for index, description in enumerate(descriptions):
+        if index:
+            click.echo()
+        _print_description(description)
+
+
+def _describe(
+    client: BlockingClient, name: str, *, all_configs: bool, groups: bool
+) -> dict[str, Any]:
+    from headrace.clients.blocking import EARLIEST, LATEST, ResourceType
+    from headrace.types import TopicPartition
+
+    entry = client.metadata([name]).topics[name]
+    if entry.error:
+        fail(f"no topic {name!r}" if entry.error == 3 else f"topic {name!r}: {entry.error.name}")
+    led = [TopicPartition(name, number) for number, p in entry.partitions.items() if p.leader >= 0]
+    starts = client.list_offsets(dict.fromkeys(led, EARLIEST)) if led else {}
+    ends = client.list_offsets(dict.fromkeys(led, LATEST), delayed=True) if led else {}
+    configs = client.describe_configs(ResourceType.TOPIC, [name])[name]
+    partitions = []
+    for number, partition in entry.partitions.items():
+        where = TopicPartition(name, number)
+        partitions.append(
+            {
+                "partition": number,
+                "leader": partition.leader,
+                "leader_epoch": partition.leader_epoch,
+                "replicas": list(partition.replicas),
+                "isr": list(partition.isr),
+                "start_offset": starts[where].offset if where in starts else None,
+                "end_offset": ends[where].offset if where in ends else None,
+                "delayed": _delayed(ends[where].delayed) if where in ends else None,
+            }
+        )
+    description = {
+        "topic": name,
+        "topic_id": entry.topic_id.hex(),
+        "internal": entry.is_internal,
+        "replicas": _replicas(entry),
+        "configs": {config.name: config.value for config in configs if _is_set(config)},
+        "partitions": partitions,
+    }
+    if all_configs:
+        description["all_configs"] = [config_document(config) for config in configs]
+    if groups:
+        description["groups"] = topic_groups(client, name, ends)
+    return description
+
+
+def _delayed(delayed: Delayed | None) -> dict[str, int | None] | None:
+    """Return what waits in a partition that delays records; the broker may not know, when its schedule is damaged."""
+    if delayed is None:
+        return None
+    found = {"pending": delayed.pending, "earliest_due_ms": delayed.earliest_due_ms}
+    return {name: None if value < 0 else value for name, value in found.items()}
+
+
+def _is_set(config: ConfigEntry) -> bool:
+    """Whether the value was given to the topic itself, rather than coming from the broker."""
+    return config.source == 1
+
+
+def _print_description(description: dict[str, Any]) -> None:
+    partitions = description["partitions"]
+    held = [
+        partition["end_offset"] - partition["start_offset"]
+        for partition in partitions
+        if partition["end_offset"] is not None
+    ]
+    configs = " ".join(f"{name}={value}" for name, value in description["configs"].items())
+    facts = {
+        "topic": description["topic"],
+        "id": description["topic_id"],
+        "partitions": len(partitions),
+        "replicas": description["replicas"],
+        "offsets held": sum(held),
+        "configs": configs or "(defaults)",
+    }
+    print_facts(facts, 14)
+    click.echo()
+    _print_partitions(partitions)
+    if description.get("groups"):
+        click.echo()
+        print_table(
+            ("GROUP", "STATE", "MEMBERS", "ATTACHED", "COMMITTED", "LAG"),
+            [
+                (
+                    each["group"],
+                    each["state"],
+                    each["members"],
+                    "yes" if each["attached"] else None,
+                    each["committed_partitions"],
+                    each["lag"],
+                )
+                for each in description["groups"]
+            ],
+        )
+    if "all_configs" in description:
+        click.echo()
+        print_configs(description["all_configs"])
+
+
+def _print_partitions(partitions: list[dict[str, Any]]) -> None:
+    columns = ["PARTITION", "LEADER", "EPOCH", "REPLICAS", "ISR", "START", "END"]
+    rows = [
+        [
+            partition["partition"],
+            partition["leader"],
+            partition["leader_epoch"],
+            ",".join(map(str, partition["replicas"])),
+            ",".join(map(str, partition["isr"])),
+            partition["start_offset"],
+            partition["end_offset"],
+        ]
+        for partition in partitions
+    ]
+    if any(partition["delayed"] for partition in partitions):
+        columns += ["DELAYED", "NEXT DUE"]
+        for row, partition in zip(rows, partitions, strict=True):
+            row.extend(_delayed_cells(partition["delayed"]))
+    print_table(columns, rows)
+
+
+def _delayed_cells(delayed: dict[str, int | None] | None) -> list[object]:
+    from headrace.cli.formats.writer import iso_time
+
+    if delayed is None:
+        return [None, None]
+    due_ms = delayed["earliest_due_ms"]
+    return [delayed["pending"], None if due_ms is None else iso_time(due_ms)]

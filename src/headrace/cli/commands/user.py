@@ -1,0 +1,289 @@
+"""`headrace user`: who may authenticate with a password, by SCRAM or PLAIN."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import click
+
+from headrace.cli.arguments.connection import open_client
+from headrace.cli.arguments.options import client_options, data_option
+from headrace.cli.command_group import CommandGroup
+from headrace.cli.output.outcomes import print_outcomes
+from headrace.cli.output.printing import confirm, fail, print_json, print_table, say
+
+if TYPE_CHECKING:
+    from headrace.clients.blocking import BlockingClient
+    from headrace.clients.flows.scram import SaltedPassword, UserDescription
+    from headrace.errors import ApiError
+
+MECHANISMS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512")
+MIN_ITERATIONS: Final = 4096
+MAX_ITERATIONS: Final = 16_384
+
+
+class Users(Protocol):
+    """Users, wherever they are kept."""
+
+    def describe(self, names: Sequence[str] | None) -> dict[str, UserDescription | ApiError]:
+        """Find users, or RESOURCE_NOT_FOUND, by name; None finds all."""
+
+    def set(self, name: str, passwords: Sequence[SaltedPassword]) -> None:
+        """Give a user a password; an earlier one is void."""
+
+    def delete(self, name: str) -> None:
+        """Delete a user."""
+
+
+class _AskedUsers:
+    """Users of a broker that runs."""
+
+    def __init__(self, client: BlockingClient) -> None:
+        self._client = client
+
+    def describe(self, names: Sequence[str] | None) -> dict[str, UserDescription | ApiError]:
+        from headrace.clients.flows import scram
+
+        return self._client.run(scram.describe_users(names))
+
+    def set(self, name: str, passwords: Sequence[SaltedPassword]) -> None:
+        from headrace.clients.flows import scram
+
+        self._client.run(scram.set_user(name, passwords))
+
+    def delete(self, name: str) -> None:
+        from headrace.clients.flows import scram
+
+        self._client.run(scram.delete_user(name))
+
+
+@contextlib.contextmanager
+def _users(
+    bootstrap: str, properties: dict[str, str], data: Path | None, *, create: bool = False
+) -> Iterator[Users]:
+    """Open the users of a broker that runs, or of a data directory."""
+    if data is None:
+        with open_client(bootstrap, properties) as client:
+            yield _AskedUsers(client)
+        return
+    from headrace.cli.commands.offline import StoredUsers, metadata_of
+
+    with metadata_of(data, create=create) as writer:
+        yield StoredUsers(writer)
+
+
+@click.group(cls=CommandGroup)
+def user() -> None:
+    """Create, list, change and delete users and their passwords, on Headrace or any Kafka.
+
+    A password is salted and hashed here; no broker ever sees it. With --data a user comes into being before
+    there is a broker to ask.
+    """
+
+
+def password_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add what a new password needs: --password-file, --mechanism, --iterations."""
+    for add in (
+        click.option(
+            "--iterations",
+            type=click.IntRange(MIN_ITERATIONS, MAX_ITERATIONS),
+            default=MIN_ITERATIONS,
+            show_default=True,
+            help="How often the password is hashed.",
+        ),
+        click.option(
+            "-m",
+            "--mechanism",
+            "mechanisms",
+            multiple=True,
+            type=click.Choice(MECHANISMS, case_sensitive=False),
+            help="How the user can authenticate with it; repeatable.  [default: both]",
+        ),
+        click.option(
+            "--password-file",
+            type=click.Path(dir_okay=False, allow_dash=False, path_type=Path),
+            metavar="FILE",
+            help="Read the password from a file. Without: HEADRACE_PASSWORD, else it is asked for, or read from "
+            "standard input.",
+        ),
+    ):
+        command = add(command)
+    return command
+
+
+@user.command("create")
+@click.argument("name")
+@password_options
+@data_option
+@client_options
+def create(
+    bootstrap: str,
+    properties: dict[str, str],
+    *,
+    name: str,
+    data: Path | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Create a user with a password.
+
+    The password is never an argument, for arguments show in the list of processes. Exit code 1 if there is such
+    a user.
+    """
+    with _users(bootstrap, properties, data, create=True) as users:
+        if _is_known(users, name):
+            fail(f"there is a user {name!r} already; give it another password with set-password")
+        _set(users, name, options)
+    _tell(name, "created", as_json=as_json)
+
+
+@user.command("set-password")
+@click.argument("name")
+@password_options
+@data_option
+@client_options
+def set_password(
+    bootstrap: str,
+    properties: dict[str, str],
+    *,
+    name: str,
+    data: Path | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Give a user another password; the present one is void from the next authentication on.
+
+    Connections that are there stay until they have to authenticate again (connections.max.reauth.ms).
+    """
+    with _users(bootstrap, properties, data) as users:
+        if not _is_known(users, name):
+            fail(f"there is no user {name!r}; `headrace user create` makes one")
+        _set(users, name, options)
+    _tell(name, "changed", as_json=as_json)
+
+
+def _is_known(users: Users, name: str) -> bool:
+    """Return whether there is a user; raise why that cannot be told."""
+    from headrace.errors import ApiError, ErrorCode
+
+    found = users.describe([name])[name]
+    if not isinstance(found, ApiError):
+        return True
+    if found.code is not ErrorCode.RESOURCE_NOT_FOUND:
+        raise found
+    return False
+
+
+def _set(users: Users, name: str, options: dict[str, Any]) -> None:
+    from headrace.cli.commands.user_passwords import ask_password
+    from headrace.clients.flows.scram import salt_password
+
+    password = ask_password(name, options["password_file"])
+    mechanisms = options["mechanisms"] or MECHANISMS
+    users.set(name, salt_password(password, mechanisms, options["iterations"], os.urandom))
+
+
+def _tell(name: str, status: str, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"user": name, "status": status})
+    else:
+        say(f"user {name}: {status}")
+
+
+@user.command("list")
+@data_option
+@client_options
+def list_users(
+    bootstrap: str, properties: dict[str, str], *, data: Path | None, as_json: bool
+) -> None:
+    """List users that have a password."""
+    with _users(bootstrap, properties, data) as users:
+        found = _described(users, None)
+    if as_json:
+        print_json([_document(each) for each in found])
+    else:
+        rows = [(each.name, ", ".join(each.iterations)) for each in found]
+        print_table(("USER", "MECHANISMS"), rows)
+
+
+@user.command("describe")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@data_option
+@client_options
+def describe(
+    bootstrap: str,
+    properties: dict[str, str],
+    *,
+    names: tuple[str, ...],
+    data: Path | None,
+    as_json: bool,
+) -> None:
+    """Show by which mechanisms users can authenticate. Exit code 1 if one does not exist."""
+    with _users(bootstrap, properties, data) as users:
+        found = _described(users, names)
+    if as_json:
+        print_json([_document(each) for each in found])
+        return
+    rows = [(each.name, *credential) for each in found for credential in each.iterations.items()]
+    print_table(("USER", "MECHANISM", "ITERATIONS"), rows)
+
+
+def _described(users: Users, names: Sequence[str] | None) -> list[UserDescription]:
+    from headrace.errors import ApiError
+
+    found = []
+    for name, each in users.describe(names).items():
+        if isinstance(each, ApiError):
+            fail(f"user {name!r}: {each.message}")
+        found.append(each)
+    return found
+
+
+def _document(described: UserDescription) -> dict[str, Any]:
+    mechanisms = [
+        {"mechanism": mechanism, "iterations": iterations}
+        for mechanism, iterations in described.iterations.items()
+    ]
+    return {"user": described.name, "credentials": mechanisms}
+
+
+@user.command("delete")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@data_option
+@client_options
+def delete(
+    bootstrap: str,
+    properties: dict[str, str],
+    *,
+    names: tuple[str, ...],
+    yes: bool,
+    data: Path | None,
+    as_json: bool,
+) -> None:
+    """Delete users: they can no longer authenticate. What they were allowed stays, see `headrace acl delete`.
+
+    Prints one row per user; exit code 1 if one could not be deleted.
+    """
+    if not yes:
+        if not sys.stdin.isatty():
+            raise click.UsageError("deleting needs --yes where nobody can be asked")
+        confirm(f"Delete {', '.join(names)}?")
+    with _users(bootstrap, properties, data) as users:
+        outcomes = {name: _deleted(users, name) for name in dict.fromkeys(names)}
+    print_outcomes("user", outcomes, "deleted", as_json=as_json)
+
+
+def _deleted(users: Users, name: str) -> ApiError | None:
+    from headrace.errors import ApiError
+
+    try:
+        users.delete(name)
+    except ApiError as error:
+        return error
+    return None

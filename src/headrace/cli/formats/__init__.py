@@ -1,0 +1,1 @@
+"""The text formats in which `consume` writes records and `produce` reads them."""

@@ -1,0 +1,1 @@
+"""How commands print results, messages, tables and progress."""
