@@ -39,7 +39,7 @@ SUMMARIES: dict[str, str] = {
     "completion": "Print the script by which a shell completes commands and names.",
     "demo": "Stream real flights through a broker and a Spark pipeline.",
 }
-"""What each command does: the line of `headrace --help`. Command NAME is the click command NAME in `commands/NAME.py`."""
+"""For each command, its line in `headrace --help`. The command NAME is the click command NAME in `commands/NAME.py`."""
 
 VARIABLE = "_HEADRACE_COMPLETE"
 """By this variable a shell asks for completions."""
