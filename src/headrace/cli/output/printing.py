@@ -6,7 +6,6 @@ import functools
 import json
 import os
 import select
-import shutil
 import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -73,6 +72,8 @@ def print_table(
     ]
     lines = [list(columns), *cells]
     if is_terminal(sys.stderr if to_stderr else sys.stdout) and not _is_wide():
+        import shutil  # loads the compression modules, which most commands do not need
+
         widths = fitting(widths, numeric, shutil.get_terminal_size().columns)
         lines = [list(map(cut, row, widths)) for row in lines]
     for row in lines:
