@@ -109,8 +109,8 @@ def _in_python(source: str) -> Iterator[tuple[int, str]]:
             yield from _banned(node.value, node.lineno)
         elif isinstance(node, _FUNCTIONS) and node.name.startswith("test_"):
             yield from _banned(node.name.replace("_", " "), node.lineno)
-    for number, line in enumerate(source.splitlines(), 1):
-        if "# " in line and (comment := re.search(r"(?:^\s*|\s\s)# (.*)", line)):
+    for number, text in enumerate(source.splitlines(), 1):
+        if "# " in text and (comment := re.search(r"(?:^\s*|\s\s)# (.*)", text)):
             yield from _banned(comment[1], number)
 
 

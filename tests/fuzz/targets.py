@@ -18,7 +18,8 @@ from crc32c import crc32c
 
 from headrace.broker.context import CloseConnection
 from headrace.clients.flows.membership import decode_assignment, decode_subscription
-from headrace.core.coordinator.group.records import (
+from headrace.core.coordinator.state.classic_states import GroupState
+from headrace.core.coordinator.state.records import (
     CommittedOffset,
     Generation,
     GroupMetadata,
@@ -27,8 +28,7 @@ from headrace.core.coordinator.group.records import (
     decode_records,
     encode_records,
 )
-from headrace.core.coordinator.group.states import GroupState
-from headrace.core.coordinator.group.subscription import subscribed_topics
+from headrace.core.coordinator.state.subscription import subscribed_topics
 from headrace.core.log.append.validation import validate_batch
 from headrace.errors import ApiError, CorruptRecordError, ErrorCode, ProtocolError, StorageError
 from headrace.protocol.codec import REQUEST_ELEMENTS, read_tag, read_varint, skip_tags

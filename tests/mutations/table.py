@@ -89,7 +89,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
     Mutation(
         "coordinators",
         "a classic group rejoins for added partitions",
-        "core/coordinator/group/membership.py",
+        "core/coordinator/classic/membership.py",
         "if error is ErrorCode.NONE and has_new_partitions(shard, group):",
         "if error is ErrorCode.NONE and has_new_partitions(shard, group) and not group:",
         ("tests/unit/core/coordinator/group/test_group_soft_state.py",),
@@ -105,7 +105,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
     Mutation(
         "transactions",
         "offsets of a transaction are pending until its marker",
-        "core/coordinator/group/shard.py",
+        "core/coordinator/state/shard.py",
         "            self.offsets.replay_pending(record)\n",
         "            self.offsets.replay(record.commit)\n",
         ("tests/unit/core/coordinator/group/test_transactional_offsets.py",),

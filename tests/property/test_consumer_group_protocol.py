@@ -12,8 +12,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from headrace.core.coordinator.consumer.group import ConsumerGroupState
-from headrace.core.coordinator.group.states import GroupState
+from headrace.core.coordinator.state.classic_states import GroupState
+from headrace.core.coordinator.state.consumer_group import ConsumerGroupState
 from tests.fixtures.classic_consumers import ClassicConsumer
 from tests.fixtures.consumer_protocol_world import REBALANCE_MS, SESSION_MS, Consumer, ConsumerWorld
 

@@ -13,8 +13,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from headrace.core.coordinator.group.classic import Group
-from headrace.core.coordinator.group.states import GroupState
+from headrace.core.coordinator.state.classic_group import Group
+from headrace.core.coordinator.state.classic_states import GroupState
 from headrace.core.deferred import Deferred
 from headrace.errors import ErrorCode
 from tests.fixtures.group_clients import PARTITIONS, RETRIED, GroupClient, converge

@@ -13,10 +13,11 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from headrace.core.coordinator.group import fencing, join, kinds, membership, rebalance
-from headrace.core.coordinator.group.classic import Group
-from headrace.core.coordinator.group.shard import GroupShard
+from headrace.core.coordinator.classic import join, membership, rebalance
+from headrace.core.coordinator.group import fencing, kinds
 from headrace.core.coordinator.runtime import Shard
+from headrace.core.coordinator.state.classic_group import Group
+from headrace.core.coordinator.state.shard import GroupShard
 from headrace.core.deferred import Deferred
 from headrace.errors import ErrorCode
 from tests.property.test_group_coordinator import EXAMPLES, STEPS, GroupCoordinatorMachine

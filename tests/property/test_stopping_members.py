@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from headrace.core.coordinator.group.stops import StopState
+from headrace.core.coordinator.state.stops import StopState
 from headrace.errors import ErrorCode
 from tests.fixtures.classic_consumers import ClassicConsumer
 from tests.fixtures.consumer_protocol_world import Consumer, ConsumerWorld

@@ -12,8 +12,8 @@ from unittest.mock import patch
 from headrace.core.coordinator.consumer import turn
 from headrace.core.coordinator.consumer.reconcile import reconcile
 from headrace.core.coordinator.group import transactional
-from headrace.core.coordinator.group.offset_store import OffsetStore
 from headrace.core.coordinator.runtime import NOTHING, Shard
+from headrace.core.coordinator.state.offset_store import OffsetStore
 from headrace.core.coordinator.transaction import transactions
 from headrace.core.coordinator.transaction.shard import TransactionShard
 from headrace.core.log.partition_log import PartitionLog

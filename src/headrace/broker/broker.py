@@ -58,9 +58,9 @@ from headrace.broker.topic import CheckConfig, Topic, accept_any
 from headrace.broker.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from headrace.broker.topics import Topics
 from headrace.config.broker import BrokerConfig
-from headrace.core.coordinator.group.config import GroupConfig
 from headrace.core.coordinator.group.coordinator import GroupCoordinator
 from headrace.core.coordinator.runtime import Reply, gather
+from headrace.core.coordinator.state.config import GroupConfig
 from headrace.core.deferred import Deferred
 from headrace.core.log import OpenSegments, Rewriting, RunTasks, Shared, run_in_turn
 from headrace.core.quota import Windows

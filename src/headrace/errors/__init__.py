@@ -131,7 +131,3 @@ __all__ = [
     "UnsupportedVersionError",
     "WorkerFailedError",
 ]
-
-for _name in __all__:
-    # Tracebacks and pickles name the package, not the module inside it.
-    globals()[_name].__module__ = __name__

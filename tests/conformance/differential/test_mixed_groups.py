@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from headrace.broker.topic_names import OFFSETS_TOPIC
-from headrace.core.coordinator.consumer.group import ConsumerGroup
-from headrace.core.coordinator.consumer.records import ConsumerRecord
-from headrace.core.coordinator.group.records import GroupMetadata, decode_records
 from headrace.core.coordinator.partitioning import partition_for_key
+from headrace.core.coordinator.state.consumer_group import ConsumerGroup
+from headrace.core.coordinator.state.consumer_records import ConsumerRecord
+from headrace.core.coordinator.state.records import GroupMetadata, decode_records
 from headrace.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from headrace.protocol.messages.delete_groups import DeleteGroupsRequest
 from headrace.protocol.messages.describe_groups import DescribeGroupsRequest

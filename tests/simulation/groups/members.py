@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from headrace.core.coordinator.consumer.group import LEFT_STATIC_EPOCH
-from headrace.core.coordinator.group.subscription import read_subscription
+from headrace.core.coordinator.state.consumer_group import LEFT_STATIC_EPOCH
+from headrace.core.coordinator.state.subscription import read_subscription
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.heartbeat import HeartbeatRequest
 from headrace.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity

@@ -6,13 +6,13 @@ from contextlib import AbstractContextManager, ExitStack
 from typing import Any, Final
 from unittest.mock import patch
 
+from headrace.core.coordinator.classic import membership
 from headrace.core.coordinator.consumer import heartbeat
-from headrace.core.coordinator.consumer.group import ConsumerGroup
-from headrace.core.coordinator.consumer.topics import known_topics, metadata_hash
 from headrace.core.coordinator.consumer.turn import Turn
 from headrace.core.coordinator.consumer.upgrade import Upgrade, upgrade
-from headrace.core.coordinator.group import membership
-from headrace.core.coordinator.group.shard import GroupShard
+from headrace.core.coordinator.state.consumer_group import ConsumerGroup
+from headrace.core.coordinator.state.shard import GroupShard
+from headrace.core.coordinator.state.topics import known_topics, metadata_hash
 
 _replay = ConsumerGroup.replay
 _group_epoch = Turn._group_epoch

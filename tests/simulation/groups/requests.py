@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from headrace.core.coordinator.group.subscription import encode_assignment, read_assignment
+from headrace.core.coordinator.state.subscription import encode_assignment, read_assignment
 from headrace.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from headrace.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,

@@ -10,7 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from headrace.cli import COMMANDS, main
+from headrace.cli import SUMMARIES, main
 from headrace.cli.arguments.client_settings import client_settings
 from headrace.config.broker import BrokerConfig
 from headrace.server import process
@@ -115,7 +115,7 @@ def options_of(command: click.Command, path: str) -> Iterator[tuple[str, click.P
 
 def test_no_option_takes_a_secret_on_the_command_line() -> None:
     found = list(options_of(main, "headrace"))
-    assert {path.split()[1] for path, _ in found if " " in path} == set(COMMANDS)
+    assert {path.split()[1] for path, _ in found if " " in path} == set(SUMMARIES)
     secret = re.compile(r"passw|secret|token|credential", re.IGNORECASE)
     for path, parameter in found:
         names = [*parameter.opts, *parameter.secondary_opts, parameter.name or ""]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from headrace.cli import COMMANDS, main
+from headrace.cli import SUMMARIES, main
 from headrace.cli.arguments.settings_files import (
     broker_settings,
     read_properties,
@@ -258,7 +258,7 @@ def test_a_setting_that_names_no_log_directory_is_refused(served: list[ServeOpti
 
 
 def test_every_command_of_the_table_exists() -> None:
-    for name in COMMANDS:
+    for name in SUMMARIES:
         result = CliRunner().invoke(main, [name, "--help"])
         assert result.exit_code == 0, result.output
 

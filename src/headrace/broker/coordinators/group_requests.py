@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace.broker.context import RequestContext
-from headrace.core.coordinator.group.classic import Origin
+from headrace.core.coordinator.state.classic_group import Origin
 
 
 def origin_of(context: RequestContext) -> Origin:

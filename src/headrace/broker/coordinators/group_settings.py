@@ -16,7 +16,7 @@ from headrace.broker.metadata.metadata_writer import MetadataWriter
 from headrace.broker.topic_names import check_topic_name
 from headrace.config.broker import BrokerConfig
 from headrace.config.group import ATTACHMENTS_PREFIX, GroupAttachments, parse_group_settings
-from headrace.core.coordinator.group.config import ConsumerTimes
+from headrace.core.coordinator.state.config import ConsumerTimes
 from headrace.errors import (
     ApiError,
     ConfigError,

@@ -12,8 +12,8 @@ from headrace.broker.access.session import Session
 from headrace.broker.expressions import INSTALL_RE2, Expression, are_evaluated
 from headrace.broker.steps import Steps, Work
 from headrace.broker.topics import Topics
-from headrace.core.coordinator.consumer.assignors import OWN_ASSIGNORS, Assignor
-from headrace.core.coordinator.consumer.topics import Matches, TopicInfo
+from headrace.core.coordinator.state.assignors import OWN_ASSIGNORS, Assignor
+from headrace.core.coordinator.state.topics import Matches, TopicInfo
 from headrace.core.deferred import Deferred
 from headrace.errors import ApiError, ConfigError, ErrorCode
 from headrace.ports import Journal
@@ -28,7 +28,7 @@ ASSIGNORS_ENTRY_POINTS: Final = "headrace.group_assignors"
 
 
 class GroupTopics:
-    """Implements `headrace.core.coordinator.consumer.topics.TopicsView` over the broker's topics.
+    """Implements `headrace.core.coordinator.state.topics.TopicsView` over the broker's topics.
 
     Regular expressions have bounds (`headrace.broker.expressions`). What takes longer than a step is done in steps,
     beside other requests; meanwhile what was known before counts. What an expression matches is remembered for all

@@ -20,9 +20,9 @@ from headrace.broker.access.authorizer import allows
 from headrace.broker.answer_bounds import within_bounds
 from headrace.broker.context import RequestContext, VersionRange
 from headrace.broker.steps import ENTRY_COST, GROUP_COST, Work, value_of
-from headrace.core.coordinator.group.classic import CONSUMER_PROTOCOL_TYPE
-from headrace.core.coordinator.group.states import GroupState
 from headrace.core.coordinator.runtime import Reply, gather
+from headrace.core.coordinator.state.classic_group import CONSUMER_PROTOCOL_TYPE
+from headrace.core.coordinator.state.classic_states import GroupState
 from headrace.errors import ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.describe_groups import (

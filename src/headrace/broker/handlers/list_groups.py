@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 from headrace.broker.access.authorizer import allows
 from headrace.broker.context import RequestContext, VersionRange
 from headrace.broker.steps import ENTRY_COST, Work, value_of
-from headrace.core.coordinator.group.classic import CONSUMER_PROTOCOL_TYPE
 from headrace.core.coordinator.group.describe import CLASSIC_TYPE
+from headrace.core.coordinator.state.classic_group import CONSUMER_PROTOCOL_TYPE
 from headrace.errors import ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.list_groups import (

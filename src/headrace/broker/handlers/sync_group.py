@@ -2,7 +2,7 @@
 
 Behaviour: followers wait for the leader's assignment; all are answered when it is durable. A rebalance that begins
 meanwhile answers them with REBALANCE_IN_PROGRESS. The connection of a leader that leaves out added partitions is
-closed, once for each change of topics (`headrace.core.coordinator.group.coverage`).
+closed, once for each change of topics (`headrace.core.coordinator.classic.coverage`).
 Versions: v3 group instance ids (KIP-345); v4 flexible; v5 protocol type and name, which must be given and must be the
 group's (INCONSISTENT_GROUP_PROTOCOL).
 """

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headrace.core.coordinator.group.records import GroupMetadata, OffsetCommit, decode_records
+from headrace.core.coordinator.state.records import GroupMetadata, OffsetCommit, decode_records
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from headrace.protocol.messages.describe_groups import DescribeGroupsRequest

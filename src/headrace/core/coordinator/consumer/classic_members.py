@@ -11,6 +11,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from headrace.core.coordinator.classic.join import (
+    MEMBER_ID_REQUIRED_VERSION,
+    join_group,
+    new_member_id,
+)
 from headrace.core.coordinator.consumer.downgrade import (
     begin_classic,
     classic_assignment,
@@ -18,34 +23,29 @@ from headrace.core.coordinator.consumer.downgrade import (
     classic_members,
     have_rejoin,
 )
-from headrace.core.coordinator.consumer.group import ConsumerGroup, topics_of, wish_of
 from headrace.core.coordinator.consumer.identity import identify_classic
-from headrace.core.coordinator.consumer.records import (
+from headrace.core.coordinator.consumer.removal import check_instance, remove, unknown_member
+from headrace.core.coordinator.consumer.turn import Turn, after_turn
+from headrace.core.coordinator.runtime import Result
+from headrace.core.coordinator.state.classic_group import CONSUMER_PROTOCOL_TYPE, Member, Origin
+from headrace.core.coordinator.state.consumer_group import ConsumerGroup, topics_of, wish_of
+from headrace.core.coordinator.state.consumer_records import (
     ClassicMember,
     GroupEpoch,
     MemberMetadata,
     MemberState,
     Partitions,
 )
-from headrace.core.coordinator.consumer.removal import check_instance, remove, unknown_member
-from headrace.core.coordinator.consumer.topics import TopicsView, known_topics, metadata_hash
-from headrace.core.coordinator.consumer.turn import Turn, after_turn
-from headrace.core.coordinator.group.classic import CONSUMER_PROTOCOL_TYPE, Member, Origin
-from headrace.core.coordinator.group.join import (
-    MEMBER_ID_REQUIRED_VERSION,
-    join_group,
-    new_member_id,
-)
-from headrace.core.coordinator.group.records import GroupMetadata, GroupRecord
-from headrace.core.coordinator.group.shard import CONSUMER_SYNC, GroupShard
-from headrace.core.coordinator.group.stops import StopState
-from headrace.core.coordinator.group.subscription import (
+from headrace.core.coordinator.state.records import GroupMetadata, GroupRecord
+from headrace.core.coordinator.state.shard import CONSUMER_SYNC, GroupShard
+from headrace.core.coordinator.state.stops import StopState
+from headrace.core.coordinator.state.subscription import (
     NamedPartitions,
     Protocol,
     Subscription,
     read_subscription,
 )
-from headrace.core.coordinator.runtime import Result
+from headrace.core.coordinator.state.topics import TopicsView, known_topics, metadata_hash
 from headrace.core.deferred import Deferred
 from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from headrace.core.coordinator.consumer.group import ConsumerGroup
-from headrace.core.coordinator.consumer.records import MemberMetadata, Partitions
 from headrace.core.coordinator.consumer.target import choose_assignor
-from headrace.core.coordinator.consumer.topics import TopicsView
-from headrace.core.coordinator.group.shard import GroupShard
 from headrace.core.coordinator.runtime import Result
+from headrace.core.coordinator.state.consumer_group import ConsumerGroup
+from headrace.core.coordinator.state.consumer_records import MemberMetadata, Partitions
+from headrace.core.coordinator.state.shard import GroupShard
+from headrace.core.coordinator.state.topics import TopicsView
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.consumer_group_describe import (
     Assignment,

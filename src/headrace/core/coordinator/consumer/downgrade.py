@@ -12,21 +12,21 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 
-from headrace.core.coordinator.consumer.group import ConsumerGroup
-from headrace.core.coordinator.consumer.records import MemberMetadata, Partitions
-from headrace.core.coordinator.consumer.topics import TopicsView
-from headrace.core.coordinator.group.classic import (
+from headrace.core.coordinator.classic.rebalance import rejoin
+from headrace.core.coordinator.runtime import Result
+from headrace.core.coordinator.state.classic_group import (
     CONSUMER_PROTOCOL_TYPE,
     Group,
     Member,
     select_protocol,
 )
-from headrace.core.coordinator.group.rebalance import rejoin
-from headrace.core.coordinator.group.records import Generation, GroupMetadata
-from headrace.core.coordinator.group.shard import GroupShard
-from headrace.core.coordinator.group.states import GroupState
-from headrace.core.coordinator.group.subscription import encode_assignment, version_of
-from headrace.core.coordinator.runtime import Result
+from headrace.core.coordinator.state.classic_states import GroupState
+from headrace.core.coordinator.state.consumer_group import ConsumerGroup
+from headrace.core.coordinator.state.consumer_records import MemberMetadata, Partitions
+from headrace.core.coordinator.state.records import Generation, GroupMetadata
+from headrace.core.coordinator.state.shard import GroupShard
+from headrace.core.coordinator.state.subscription import encode_assignment, version_of
+from headrace.core.coordinator.state.topics import TopicsView
 from headrace.errors import ErrorCode
 
 REASON = "the group has become a classic one"

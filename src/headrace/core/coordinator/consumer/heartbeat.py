@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from headrace.core.coordinator.consumer.group import NOTHING_ASSIGNED, ConsumerGroup
 from headrace.core.coordinator.consumer.identity import identify
-from headrace.core.coordinator.consumer.records import Current, MemberMetadata, Partitions
 from headrace.core.coordinator.consumer.removal import leave
 from headrace.core.coordinator.consumer.requests import check_request, is_full, owned_partitions
 from headrace.core.coordinator.consumer.turn import Turn, Visible, after_turn
 from headrace.core.coordinator.consumer.upgrade import NO_UPGRADE, Upgrade, replace_empty, upgrade
-from headrace.core.coordinator.group.classic import Origin
-from headrace.core.coordinator.group.shard import GroupShard
 from headrace.core.coordinator.runtime import Result
+from headrace.core.coordinator.state.classic_group import Origin
+from headrace.core.coordinator.state.consumer_group import NOTHING_ASSIGNED, ConsumerGroup
+from headrace.core.coordinator.state.consumer_records import Current, MemberMetadata, Partitions
+from headrace.core.coordinator.state.shard import GroupShard
 from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.messages.consumer_group_heartbeat import (
     Assignment,

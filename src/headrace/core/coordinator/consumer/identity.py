@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from headrace.core.coordinator.consumer.group import (
+from headrace.core.coordinator.consumer.removal import check_instance, unknown_member
+from headrace.core.coordinator.consumer.requests import owned_partitions
+from headrace.core.coordinator.state.consumer_group import (
     LEFT_STATIC_EPOCH,
     NEW_MEMBER,
     ConsumerGroup,
 )
-from headrace.core.coordinator.consumer.records import Current, MemberMetadata
-from headrace.core.coordinator.consumer.removal import check_instance, unknown_member
-from headrace.core.coordinator.consumer.requests import owned_partitions
+from headrace.core.coordinator.state.consumer_records import Current, MemberMetadata
 from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from headrace.protocol.messages.join_group import JoinGroupRequest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headrace.core.coordinator.consumer.records import (
+from headrace.core.coordinator.state.consumer_records import (
     Current,
     MemberState,
     Partition,

@@ -5,27 +5,27 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 
 from headrace.core.coordinator.consumer.downgrade import classic_members, downgrade
-from headrace.core.coordinator.consumer.group import (
+from headrace.core.coordinator.runtime import NOTHING, Result
+from headrace.core.coordinator.state.consumer_group import (
     LEFT_STATIC_EPOCH,
     NOTHING_ASSIGNED,
     ConsumerGroup,
     Wish,
     topics_of,
 )
-from headrace.core.coordinator.consumer.records import (
+from headrace.core.coordinator.state.consumer_records import (
     ConsumerRecord,
     CurrentMember,
     GroupEpoch,
     MemberState,
     ResolvedRegex,
 )
-from headrace.core.coordinator.consumer.topics import known_topics, metadata_hash
-from headrace.core.coordinator.group.shard import (
+from headrace.core.coordinator.state.shard import (
     CONSUMER_REBALANCE,
     GroupShard,
 )
-from headrace.core.coordinator.group.stops import StopState
-from headrace.core.coordinator.runtime import NOTHING, Result
+from headrace.core.coordinator.state.stops import StopState
+from headrace.core.coordinator.state.topics import known_topics, metadata_hash
 from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,

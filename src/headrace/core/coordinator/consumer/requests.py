@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Sized
 from typing import Final
 
-from headrace.core.coordinator.consumer.group import LEFT_STATIC_EPOCH
-from headrace.core.coordinator.consumer.records import Partitions
+from headrace.core.coordinator.state.consumer_group import LEFT_STATIC_EPOCH
+from headrace.core.coordinator.state.consumer_records import Partitions
 from headrace.errors import ApiError, ErrorCode, InvalidRequestError
 from headrace.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 

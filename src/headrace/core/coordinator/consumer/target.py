@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from headrace.core.coordinator.consumer.assignors import OWN_ASSIGNORS, Assignor, Subscriber
-from headrace.core.coordinator.consumer.group import (
+from headrace.core.coordinator.state.assignors import OWN_ASSIGNORS, Assignor, Subscriber
+from headrace.core.coordinator.state.consumer_group import (
     NOTHING_ASSIGNED,
     ConsumerGroup,
     Wish,
     topics_of,
     wish_of,
 )
-from headrace.core.coordinator.consumer.records import (
+from headrace.core.coordinator.state.consumer_records import (
     ConsumerRecord,
     MemberMetadata,
     Partition,
@@ -21,7 +21,7 @@ from headrace.core.coordinator.consumer.records import (
     TargetEpoch,
     TargetMember,
 )
-from headrace.core.coordinator.consumer.topics import TopicsView, known_topics
+from headrace.core.coordinator.state.topics import TopicsView, known_topics
 from headrace.errors import ApiError, ErrorCode
 from headrace.ports import Journal
 

@@ -9,15 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from headrace.core.coordinator.consumer.group import (
+from headrace.core.coordinator.consumer.identity import Identity
+from headrace.core.coordinator.consumer.reconcile import reconcile
+from headrace.core.coordinator.consumer.removal import unused_regexes
+from headrace.core.coordinator.consumer.requests import check_regexes_count
+from headrace.core.coordinator.consumer.target import compute_target, target_records
+from headrace.core.coordinator.state.consumer_group import (
     NOTHING_ASSIGNED,
     ConsumerGroup,
     member_bytes,
     topics_of,
 )
-from headrace.core.coordinator.consumer.identity import Identity
-from headrace.core.coordinator.consumer.reconcile import reconcile
-from headrace.core.coordinator.consumer.records import (
+from headrace.core.coordinator.state.consumer_records import (
     Current,
     CurrentMember,
     GroupEpoch,
@@ -29,17 +32,14 @@ from headrace.core.coordinator.consumer.records import (
     ResolvedRegex,
     TargetMember,
 )
-from headrace.core.coordinator.consumer.removal import unused_regexes
-from headrace.core.coordinator.consumer.requests import check_regexes_count
-from headrace.core.coordinator.consumer.target import compute_target, target_records
-from headrace.core.coordinator.consumer.topics import known_topics, metadata_hash
-from headrace.core.coordinator.group.records import GroupRecord
-from headrace.core.coordinator.group.shard import (
+from headrace.core.coordinator.state.records import GroupRecord
+from headrace.core.coordinator.state.shard import (
     CONSUMER_JOIN,
     CONSUMER_REBALANCE,
     CONSUMER_SYNC,
     GroupShard,
 )
+from headrace.core.coordinator.state.topics import known_topics, metadata_hash
 from headrace.errors import ApiError, ErrorCode
 
 Visible = Callable[[str], bool]

@@ -15,8 +15,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from headrace.core.coordinator.consumer.group import ConsumerGroup
-from headrace.core.coordinator.consumer.records import (
+from headrace.core.coordinator.state.classic_group import CONSUMER_PROTOCOL_TYPE, Group, Member
+from headrace.core.coordinator.state.consumer_group import ConsumerGroup
+from headrace.core.coordinator.state.consumer_records import (
     ClassicMember,
     ConsumerRecord,
     Current,
@@ -29,16 +30,15 @@ from headrace.core.coordinator.consumer.records import (
     TargetEpoch,
     TargetMember,
 )
-from headrace.core.coordinator.consumer.topics import TopicsView, known_topics, metadata_hash
-from headrace.core.coordinator.group.classic import CONSUMER_PROTOCOL_TYPE, Group, Member
-from headrace.core.coordinator.group.records import GroupMetadata, GroupRecord
-from headrace.core.coordinator.group.shard import GroupShard
-from headrace.core.coordinator.group.subscription import (
+from headrace.core.coordinator.state.records import GroupMetadata, GroupRecord
+from headrace.core.coordinator.state.shard import GroupShard
+from headrace.core.coordinator.state.subscription import (
     NamedPartitions,
     Subscription,
     read_assignment,
     read_subscription,
 )
+from headrace.core.coordinator.state.topics import TopicsView, known_topics, metadata_hash
 from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.messages.join_group import JoinGroupResponse
 from headrace.protocol.messages.sync_group import SyncGroupResponse

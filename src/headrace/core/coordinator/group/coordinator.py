@@ -6,27 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
-from headrace.core.coordinator.consumer.assignors import OWN_ASSIGNORS, Assignor
+from headrace.core.coordinator.classic import coverage, rebalance
 from headrace.core.coordinator.consumer.describe import describe_consumer_group
 from headrace.core.coordinator.consumer.downgrade import REASON, needs_rebalance
 from headrace.core.coordinator.consumer.heartbeat import heartbeat as consumer_heartbeat
-from headrace.core.coordinator.consumer.topics import TopicsView
 from headrace.core.coordinator.consumer.turn import Visible
-from headrace.core.coordinator.group import (
-    coverage,
-    delete,
-    describe,
-    offsets,
-    rebalance,
-    stopping,
-    transactional,
-)
-from headrace.core.coordinator.group.classic import Group, Origin
-from headrace.core.coordinator.group.config import ConsumerTimes, GroupConfig
+from headrace.core.coordinator.group import delete, describe, offsets, stopping, transactional
 from headrace.core.coordinator.group.kinds import kind_of
-from headrace.core.coordinator.group.memory import GroupMemory
-from headrace.core.coordinator.group.records import GroupRecord
-from headrace.core.coordinator.group.shard import GroupShard
 from headrace.core.coordinator.group.timers import operation_of
 from headrace.core.coordinator.partitioning import can_be_stored
 from headrace.core.coordinator.runtime import CoordinatorLog, Reply, Result, Timer, gather
@@ -36,6 +22,13 @@ from headrace.core.coordinator.sharded import (
     ShardedCoordinator,
     no_response,
 )
+from headrace.core.coordinator.state.assignors import OWN_ASSIGNORS, Assignor
+from headrace.core.coordinator.state.classic_group import Group, Origin
+from headrace.core.coordinator.state.config import ConsumerTimes, GroupConfig
+from headrace.core.coordinator.state.memory import GroupMemory
+from headrace.core.coordinator.state.records import GroupRecord
+from headrace.core.coordinator.state.shard import GroupShard
+from headrace.core.coordinator.state.topics import TopicsView
 from headrace.core.log import Marker
 from headrace.errors import ErrorCode
 from headrace.ports import Entropy, Journal

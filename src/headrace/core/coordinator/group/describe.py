@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headrace.core.coordinator.consumer.describe import CONSUMER_TYPE
-from headrace.core.coordinator.group.classic import CONSUMER_PROTOCOL_TYPE, Group, Member
-from headrace.core.coordinator.group.shard import GroupShard
-from headrace.core.coordinator.group.states import GroupState
 from headrace.core.coordinator.runtime import Result
+from headrace.core.coordinator.state.classic_group import CONSUMER_PROTOCOL_TYPE, Group, Member
+from headrace.core.coordinator.state.classic_states import GroupState
+from headrace.core.coordinator.state.shard import GroupShard
 from headrace.protocol.messages.describe_groups import DescribedGroup, DescribedGroupMember
 from headrace.protocol.messages.list_groups import ListedGroup
 

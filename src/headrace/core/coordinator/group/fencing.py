@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from headrace.core.coordinator.group.membership import validate_member
-from headrace.core.coordinator.group.shard import GroupShard
-from headrace.core.coordinator.group.states import GroupState
+from headrace.core.coordinator.classic.membership import validate_member
+from headrace.core.coordinator.state.classic_states import GroupState
+from headrace.core.coordinator.state.shard import GroupShard
 from headrace.errors import ErrorCode
 
 MEMBER_EPOCHS_VERSION = 9

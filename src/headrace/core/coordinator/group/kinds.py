@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from headrace.core.coordinator.classic import join, membership, sync
 from headrace.core.coordinator.consumer import classic_members
-from headrace.core.coordinator.group import fencing, join, membership, sync
-from headrace.core.coordinator.group.classic import Origin
-from headrace.core.coordinator.group.shard import GroupShard
+from headrace.core.coordinator.group import fencing
 from headrace.core.coordinator.runtime import Result
+from headrace.core.coordinator.state.classic_group import Origin
+from headrace.core.coordinator.state.shard import GroupShard
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from headrace.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
-from headrace.core.coordinator.group.classic import CONSUMER_PROTOCOL_TYPE, Group
 from headrace.core.coordinator.group.fencing import Committer
 from headrace.core.coordinator.group.kinds import kind_of
-from headrace.core.coordinator.group.records import (
+from headrace.core.coordinator.runtime import Result
+from headrace.core.coordinator.state.classic_group import CONSUMER_PROTOCOL_TYPE, Group
+from headrace.core.coordinator.state.classic_states import GroupState
+from headrace.core.coordinator.state.records import (
     CommittedOffset,
     GroupMetadata,
     GroupRecord,
     OffsetCommit,
 )
-from headrace.core.coordinator.group.shard import GroupShard
-from headrace.core.coordinator.group.states import GroupState
-from headrace.core.coordinator.group.subscription import subscribed_topics
-from headrace.core.coordinator.runtime import Result
+from headrace.core.coordinator.state.shard import GroupShard
+from headrace.core.coordinator.state.subscription import subscribed_topics
 from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.messages.offset_commit import (
     OffsetCommitRequest,

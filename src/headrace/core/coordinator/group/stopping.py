@@ -14,13 +14,13 @@ administrator's client begins the stop again with the time that is left.
 
 from __future__ import annotations
 
+from headrace.core.coordinator.classic.membership import after_removal, validate_member
 from headrace.core.coordinator.consumer import removal
-from headrace.core.coordinator.consumer.group import ConsumerGroup
-from headrace.core.coordinator.group.classic import Group
-from headrace.core.coordinator.group.membership import after_removal, validate_member
-from headrace.core.coordinator.group.shard import STOP, GroupShard
-from headrace.core.coordinator.group.stops import Stop, StopState
 from headrace.core.coordinator.runtime import NOTHING, Result, Timer
+from headrace.core.coordinator.state.classic_group import Group
+from headrace.core.coordinator.state.consumer_group import ConsumerGroup
+from headrace.core.coordinator.state.shard import STOP, GroupShard
+from headrace.core.coordinator.state.stops import Stop, StopState
 from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.messages.join_group import JoinGroupResponse
 from headrace.protocol.messages.leave_group import (

@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
+from headrace.core.coordinator.classic import membership, rebalance
 from headrace.core.coordinator.consumer import removal
-from headrace.core.coordinator.consumer.group import ConsumerGroup
-from headrace.core.coordinator.group import membership, rebalance, stopping
-from headrace.core.coordinator.group.classic import Group
-from headrace.core.coordinator.group.shard import (
+from headrace.core.coordinator.group import stopping
+from headrace.core.coordinator.runtime import Result, Timer
+from headrace.core.coordinator.state.classic_group import Group
+from headrace.core.coordinator.state.consumer_group import ConsumerGroup
+from headrace.core.coordinator.state.shard import (
     CONSUMER_JOIN,
     CONSUMER_REBALANCE,
     CONSUMER_SESSION,
@@ -21,7 +23,6 @@ from headrace.core.coordinator.group.shard import (
     SYNC,
     GroupShard,
 )
-from headrace.core.coordinator.runtime import Result, Timer
 
 
 def operation_of(shard: GroupShard, timer: Timer, now_ms: int) -> Callable[[], Result[None]] | None:

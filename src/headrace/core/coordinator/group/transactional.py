@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from headrace.core.coordinator.group.fencing import Committer
 from headrace.core.coordinator.group.kinds import kind_of
 from headrace.core.coordinator.group.offsets import require_room
-from headrace.core.coordinator.group.records import CommittedOffset, OffsetCommit, PendingOffset
-from headrace.core.coordinator.group.shard import GroupShard
 from headrace.core.coordinator.runtime import Result
+from headrace.core.coordinator.state.records import CommittedOffset, OffsetCommit, PendingOffset
+from headrace.core.coordinator.state.shard import GroupShard
 from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,

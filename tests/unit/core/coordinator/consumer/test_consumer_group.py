@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 
 from headrace.core.coordinator.consumer import requests, turn
-from headrace.core.coordinator.consumer.assignors import OWN_ASSIGNORS, Subscriber
-from headrace.core.coordinator.consumer.group import ConsumerGroupState
-from headrace.core.coordinator.consumer.records import (
+from headrace.core.coordinator.consumer.target import compute_target
+from headrace.core.coordinator.state.assignors import OWN_ASSIGNORS, Subscriber
+from headrace.core.coordinator.state.consumer_group import ConsumerGroupState
+from headrace.core.coordinator.state.consumer_records import (
     MemberMetadata,
     MemberRecord,
     MemberState,
     decode_consumer_record,
     encode_consumer_record,
 )
-from headrace.core.coordinator.consumer.target import compute_target
-from headrace.core.coordinator.consumer.topics import TopicInfo, metadata_hash
+from headrace.core.coordinator.state.topics import TopicInfo, metadata_hash
 from headrace.errors import ErrorCode
 from tests.fixtures.consumer_protocol_world import (
     REBALANCE_MS,

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from headrace.core.coordinator.consumer.group import ConsumerGroupState
-from headrace.core.coordinator.group.records import GroupMetadata
-from headrace.core.coordinator.group.states import GroupState
+from headrace.core.coordinator.state.classic_states import GroupState
+from headrace.core.coordinator.state.consumer_group import ConsumerGroupState
+from headrace.core.coordinator.state.records import GroupMetadata
 from headrace.errors import ErrorCode
 from tests.fixtures.classic_consumers import ClassicConsumer
 from tests.fixtures.consumer_protocol_world import SESSION_MS, Consumer, ConsumerWorld

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.core.coordinator.group.states import GroupState
+from headrace.core.coordinator.state.classic_states import GroupState
 from headrace.errors import ErrorCode
 from tests.fixtures.group_world import REBALANCE_MS, GroupWorld, now, parked
 

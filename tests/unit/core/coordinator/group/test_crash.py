@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.core.coordinator.group.records import GroupMetadata, GroupRecord, OffsetCommit
-from headrace.core.coordinator.group.states import GroupState
+from headrace.core.coordinator.state.classic_states import GroupState
+from headrace.core.coordinator.state.records import GroupMetadata, GroupRecord, OffsetCommit
 from headrace.errors import ErrorCode
 from tests.fixtures.group_clients import GroupClient, converge
 from tests.fixtures.group_world import SESSION_MS, GroupWorld, assignment, now, parked, subscription

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.core.coordinator.group.records import GroupMetadata, OffsetCommit
+from headrace.core.coordinator.state.records import GroupMetadata, OffsetCommit
 from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.messages.offset_delete import (
     OffsetDeleteRequest,

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from headrace.core.coordinator.group.memory import (
+from headrace.core.coordinator.state.memory import (
     GROUP_BYTES,
     MEMBER_BYTES,
     OFFSET_BYTES,

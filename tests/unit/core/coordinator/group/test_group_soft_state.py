@@ -8,7 +8,7 @@ import pytest
 
 from headrace.broker.access.session import Session
 from headrace.broker.context import CloseConnection
-from headrace.core.coordinator.group.states import GroupState
+from headrace.core.coordinator.state.classic_states import GroupState
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from headrace.protocol.messages.create_acls import AclCreation, CreateAclsRequest

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.core.coordinator.group.records import Generation, GroupMetadata
-from headrace.core.coordinator.group.states import GroupState
+from headrace.core.coordinator.state.classic_states import GroupState
+from headrace.core.coordinator.state.records import Generation, GroupMetadata
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.leave_group import LeaveGroupResponse, MemberResponse
 from tests.fixtures.group_world import SESSION_MS, START_MS, GroupWorld, now, parked

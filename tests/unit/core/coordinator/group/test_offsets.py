@@ -7,8 +7,8 @@ from itertools import pairwise
 import pytest
 
 from headrace.core.coordinator.group import coordinator
-from headrace.core.coordinator.group.records import CommittedOffset, GroupMetadata, OffsetCommit
-from headrace.core.coordinator.group.states import GroupState
+from headrace.core.coordinator.state.classic_states import GroupState
+from headrace.core.coordinator.state.records import CommittedOffset, GroupMetadata, OffsetCommit
 from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.messages.offset_commit import (
     OffsetCommitResponse,

@@ -6,7 +6,8 @@ import struct
 
 import pytest
 
-from headrace.core.coordinator.group.records import (
+from headrace.core.coordinator.state.classic_states import GroupState
+from headrace.core.coordinator.state.records import (
     CommittedOffset,
     Generation,
     GroupMetadata,
@@ -17,7 +18,6 @@ from headrace.core.coordinator.group.records import (
     decode_records,
     encode_records,
 )
-from headrace.core.coordinator.group.states import GroupState
 from headrace.errors import CorruptRecordError
 from headrace.records.builder import build_batch
 from headrace.records.reader import read_records

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from headrace.core.coordinator.group import stops
-from headrace.core.coordinator.group.stops import Stops, StopState
+from headrace.core.coordinator.state import stops
+from headrace.core.coordinator.state.stops import Stops, StopState
 from headrace.errors import ErrorCode
 from tests.fixtures.classic_consumers import ClassicConsumer
 from tests.fixtures.consumer_protocol_world import Consumer, ConsumerWorld

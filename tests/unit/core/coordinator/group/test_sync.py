@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.core.coordinator.group.records import GroupMetadata
-from headrace.core.coordinator.group.states import GroupState
+from headrace.core.coordinator.state.classic_states import GroupState
+from headrace.core.coordinator.state.records import GroupMetadata
 from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.messages.sync_group import SyncGroupResponse
 from tests.fixtures.group_world import (

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headrace.core.coordinator.group import memory
+from headrace.core.coordinator.state import memory
 from headrace.core.deferred import Deferred
 from headrace.core.log.control_batch import Marker
 from headrace.errors import ErrorCode

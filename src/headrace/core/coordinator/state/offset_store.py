@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from headrace.core.coordinator.group.memory import OFFSET_BYTES, OFFSETS_GROUP_BYTES, GroupMemory
-from headrace.core.coordinator.group.records import CommittedOffset, OffsetCommit, PendingOffset
+from headrace.core.coordinator.state.memory import OFFSET_BYTES, OFFSETS_GROUP_BYTES, GroupMemory
+from headrace.core.coordinator.state.records import CommittedOffset, OffsetCommit, PendingOffset
 from headrace.core.log import Marker
 
 Offsets = Mapping[str, Mapping[int, CommittedOffset]]

@@ -13,26 +13,17 @@ Both happen once for each change of the group's topics: an assignor may leave ou
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
-from headrace.core.coordinator.consumer.topics import TopicInfo, known_topics, metadata_hash
-from headrace.core.coordinator.group.classic import CONSUMER_PROTOCOL_TYPE, Group
-from headrace.core.coordinator.group.shard import GroupShard
-from headrace.core.coordinator.group.states import GroupState
-from headrace.core.coordinator.group.subscription import (
-    NamedPartitions,
+from headrace.core.coordinator.state.classic_group import CONSUMER_PROTOCOL_TYPE, Group
+from headrace.core.coordinator.state.classic_states import GroupState
+from headrace.core.coordinator.state.shard import GroupShard
+from headrace.core.coordinator.state.subscription import (
+    GroupSubscription,
     read_assignment,
     read_subscription,
 )
+from headrace.core.coordinator.state.topics import TopicInfo, known_topics, metadata_hash
 from headrace.protocol.messages.sync_group import SyncGroupRequest
-
-
-class Subscribed(NamedTuple):
-    """What the members of a generation said when they joined."""
-
-    topics: frozenset[str]
-    owned: NamedPartitions
-    """What they have not given up: a leader that moves partitions gives these to nobody at first."""
 
 
 def has_new_partitions(shard: GroupShard, group: Group) -> bool:
@@ -80,9 +71,9 @@ def is_outdated(shard: GroupShard, request: SyncGroupRequest) -> bool:
     return _leaves_out(topics, subscribed, [bytes(each.assignment) for each in request.assignments])
 
 
-def _subscribed(group: Group) -> Subscribed:
+def _subscribed(group: Group) -> GroupSubscription:
     """Return what the members said; nothing if they are no consumers, or if one says what cannot be read."""
-    nothing = Subscribed(frozenset(), frozenset())
+    nothing = GroupSubscription(frozenset(), frozenset())
     if group.protocol_type != CONSUMER_PROTOCOL_TYPE:
         return nothing
     topics: set[str] = set()
@@ -93,11 +84,11 @@ def _subscribed(group: Group) -> Subscribed:
             return nothing
         topics.update(said.topics)
         owned |= said.owned
-    return Subscribed(frozenset(topics), frozenset(owned))
+    return GroupSubscription(frozenset(topics), frozenset(owned))
 
 
 def _leaves_out(
-    topics: dict[str, TopicInfo], subscribed: Subscribed, assignments: Iterable[bytes]
+    topics: dict[str, TopicInfo], subscribed: GroupSubscription, assignments: Iterable[bytes]
 ) -> bool:
     """Return whether assignments give a partition to nobody; what cannot be read is taken to give all."""
     taken = set(subscribed.owned)

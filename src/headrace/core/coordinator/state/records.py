@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from headrace.core.coordinator.consumer.records import (
+from headrace.core.coordinator.state.classic_states import GroupState
+from headrace.core.coordinator.state.consumer_records import (
     ConsumerRecord,
     decode_consumer_record,
     encode_consumer_record,
 )
-from headrace.core.coordinator.group.states import GroupState
 from headrace.core.log import Marker, build_marker, read_marker
 from headrace.errors import CorruptRecordError, HeadraceError
 from headrace.protocol.codec import Message

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
-from headrace.core.coordinator.group.subscription import Protocol
+from headrace.core.coordinator.state.subscription import Protocol
 from headrace.protocol.codec import Message
 from headrace.protocol.messages.consumer_group_current_record import (
     ConsumerGroupCurrentMemberAssignmentKey,

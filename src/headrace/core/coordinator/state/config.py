@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import NamedTuple, Self
 
-from headrace.core.coordinator.group.memory import GROUP_LIMIT, GROUPS_LIMIT, OFFSETS_LIMIT
+from headrace.core.coordinator.state.memory import GROUP_LIMIT, GROUPS_LIMIT, OFFSETS_LIMIT
 
 
 class ConsumerTimes(NamedTuple):

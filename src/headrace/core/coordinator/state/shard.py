@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from headrace.core.coordinator.consumer.assignors import OWN_ASSIGNORS, Assignor
-from headrace.core.coordinator.consumer.group import ConsumerGroup
-from headrace.core.coordinator.consumer.records import ConsumerRecord, MemberState
-from headrace.core.coordinator.consumer.topics import NoTopics, TopicsView
-from headrace.core.coordinator.group.classic import Group, Member
-from headrace.core.coordinator.group.config import ConsumerTimes, GroupConfig
-from headrace.core.coordinator.group.memory import GroupMemory
-from headrace.core.coordinator.group.offset_store import OffsetStore
-from headrace.core.coordinator.group.records import (
+from headrace.core.coordinator.runtime import CoordinatorLog, Result, Shard, Timer, Timers
+from headrace.core.coordinator.state.assignors import OWN_ASSIGNORS, Assignor
+from headrace.core.coordinator.state.classic_group import Group, Member
+from headrace.core.coordinator.state.classic_states import GroupState
+from headrace.core.coordinator.state.config import ConsumerTimes, GroupConfig
+from headrace.core.coordinator.state.consumer_group import ConsumerGroup
+from headrace.core.coordinator.state.consumer_records import ConsumerRecord, MemberState
+from headrace.core.coordinator.state.memory import GroupMemory
+from headrace.core.coordinator.state.offset_store import OffsetStore
+from headrace.core.coordinator.state.records import (
     GroupMetadata,
     GroupRecord,
     OffsetCommit,
@@ -20,9 +21,8 @@ from headrace.core.coordinator.group.records import (
     decode_latest,
     encode_records,
 )
-from headrace.core.coordinator.group.states import GroupState
-from headrace.core.coordinator.group.stops import Stops
-from headrace.core.coordinator.runtime import CoordinatorLog, Result, Shard, Timer, Timers
+from headrace.core.coordinator.state.stops import Stops
+from headrace.core.coordinator.state.topics import NoTopics, TopicsView
 from headrace.core.deferred import Deferred
 from headrace.core.log import Marker
 from headrace.errors import ErrorCode

@@ -44,6 +44,14 @@ class Subscription(NamedTuple):
     rack_id: str | None
 
 
+class GroupSubscription(NamedTuple):
+    """What the subscriptions of all members of a generation contain together."""
+
+    topics: frozenset[str]
+    owned: NamedPartitions
+    """The partitions that members still own. A leader that moves partitions assigns these to no member at first."""
+
+
 def read_subscription(metadata: bytes) -> Subscription | None:
     """Return what metadata says, or None if it cannot be read."""
     try:

@@ -16,16 +16,16 @@ A rebalance in five steps, and what a crash of the coordinator after each leaves
 
 from __future__ import annotations
 
-from headrace.core.coordinator.group.classic import (
+from headrace.core.coordinator.runtime import NOTHING, Result
+from headrace.core.coordinator.state.classic_group import (
     Group,
     Member,
     Rebalance,
     select_protocol,
 )
-from headrace.core.coordinator.group.records import Generation, GroupMetadata
-from headrace.core.coordinator.group.shard import JOIN, SESSION, SYNC, GroupShard
-from headrace.core.coordinator.group.states import GroupState
-from headrace.core.coordinator.runtime import NOTHING, Result
+from headrace.core.coordinator.state.classic_states import GroupState
+from headrace.core.coordinator.state.records import Generation, GroupMetadata
+from headrace.core.coordinator.state.shard import JOIN, SESSION, SYNC, GroupShard
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.join_group import JoinGroupResponse, JoinGroupResponseMember
 from headrace.protocol.messages.sync_group import SyncGroupResponse

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from heapq import heappop, heappush
 from typing import Final, NamedTuple, Protocol
 
-from headrace.core.coordinator.consumer.records import Partition, Partitions
+from headrace.core.coordinator.state.consumer_records import Partition, Partitions
 
 
 class Subscriber(NamedTuple):

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from enum import Enum
 from typing import TypeVar
 
-from headrace.core.coordinator.consumer.records import (
+from headrace.core.coordinator.state.consumer_records import (
     ConsumerRecord,
     Current,
     CurrentMember,
@@ -21,8 +21,8 @@ from headrace.core.coordinator.consumer.records import (
     TargetEpoch,
     TargetMember,
 )
-from headrace.core.coordinator.group.memory import GROUP_BYTES, MEMBER_BYTES, TEXT_BYTES
-from headrace.core.coordinator.group.subscription import size_of
+from headrace.core.coordinator.state.memory import GROUP_BYTES, MEMBER_BYTES, TEXT_BYTES
+from headrace.core.coordinator.state.subscription import size_of
 
 Wish = tuple[tuple[str, ...], str | None]
 """What a member subscribes to: topics by name, and a regular expression."""

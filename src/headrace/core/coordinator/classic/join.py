@@ -4,27 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headrace.core.coordinator.group.classic import (
-    CONSUMER_PROTOCOL_TYPE,
-    Group,
-    Member,
-    Origin,
-    select_protocol,
-)
-from headrace.core.coordinator.group.membership import validate_member
-from headrace.core.coordinator.group.memory import GROUP_BYTES, PENDING_BYTES
-from headrace.core.coordinator.group.rebalance import (
+from headrace.core.coordinator.classic.membership import validate_member
+from headrace.core.coordinator.classic.rebalance import (
     complete_if_all_joined,
     current_generation,
     joined_members,
     prepare,
     prepare_or_complete,
 )
-from headrace.core.coordinator.group.records import GroupMetadata
-from headrace.core.coordinator.group.shard import SESSION, GroupShard
-from headrace.core.coordinator.group.states import GroupState
-from headrace.core.coordinator.group.subscription import Protocol, size_of, subscribed_topics
 from headrace.core.coordinator.runtime import Result
+from headrace.core.coordinator.state.classic_group import (
+    CONSUMER_PROTOCOL_TYPE,
+    Group,
+    Member,
+    Origin,
+    select_protocol,
+)
+from headrace.core.coordinator.state.classic_states import GroupState
+from headrace.core.coordinator.state.memory import GROUP_BYTES, PENDING_BYTES
+from headrace.core.coordinator.state.records import GroupMetadata
+from headrace.core.coordinator.state.shard import SESSION, GroupShard
+from headrace.core.coordinator.state.subscription import Protocol, size_of, subscribed_topics
 from headrace.core.deferred import Deferred
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse

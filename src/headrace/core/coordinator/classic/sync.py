@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from headrace.core.coordinator.group.classic import Group, Member
-from headrace.core.coordinator.group.membership import validate_member
-from headrace.core.coordinator.group.records import GroupMetadata
-from headrace.core.coordinator.group.shard import GroupShard
-from headrace.core.coordinator.group.states import GroupState
+from headrace.core.coordinator.classic.membership import validate_member
 from headrace.core.coordinator.runtime import Result
+from headrace.core.coordinator.state.classic_group import Group, Member
+from headrace.core.coordinator.state.classic_states import GroupState
+from headrace.core.coordinator.state.records import GroupMetadata
+from headrace.core.coordinator.state.shard import GroupShard
 from headrace.core.deferred import Deferred
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse

@@ -9,18 +9,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from headrace.core.coordinator.group.memory import GROUP_BYTES, MEMBER_BYTES, PENDING_BYTES
-from headrace.core.coordinator.group.records import Generation, StoredMember
-from headrace.core.coordinator.group.states import GroupState
-from headrace.core.coordinator.group.subscription import Protocol, size_of
+from headrace.core.coordinator.state.classic_states import GroupState
+from headrace.core.coordinator.state.memory import GROUP_BYTES, MEMBER_BYTES, PENDING_BYTES
+from headrace.core.coordinator.state.records import Generation, StoredMember
+from headrace.core.coordinator.state.subscription import GroupSubscription, Protocol, size_of
 from headrace.core.deferred import Deferred
 from headrace.protocol.messages.join_group import JoinGroupResponse
 from headrace.protocol.messages.sync_group import SyncGroupResponse
-
-if TYPE_CHECKING:
-    from headrace.core.coordinator.group.coverage import Subscribed
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
 
@@ -219,7 +216,7 @@ class Group:
         """The version of the topics that the generation was last compared with."""
         self.topics_hash: int | None = None
         """Of the topics that members subscribe to, when they were last compared with what is assigned."""
-        self.subscribed: Subscribed | None = None
+        self.subscribed: GroupSubscription | None = None
         """What the members of the generation said of their topics; None until somebody needs it."""
         self.seeks_readers = False
         """Whether it rebalances because topics have partitions that nobody reads, and its leader was not asked yet."""

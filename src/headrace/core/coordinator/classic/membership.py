@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from headrace.core.coordinator.group.classic import Group
-from headrace.core.coordinator.group.coverage import has_new_partitions
-from headrace.core.coordinator.group.rebalance import complete_if_all_joined, prepare
-from headrace.core.coordinator.group.shard import GroupShard
-from headrace.core.coordinator.group.states import GroupState
-from headrace.core.coordinator.group.stops import StopState
+from headrace.core.coordinator.classic.coverage import has_new_partitions
+from headrace.core.coordinator.classic.rebalance import complete_if_all_joined, prepare
 from headrace.core.coordinator.runtime import NOTHING, Result
+from headrace.core.coordinator.state.classic_group import Group
+from headrace.core.coordinator.state.classic_states import GroupState
+from headrace.core.coordinator.state.shard import GroupShard
+from headrace.core.coordinator.state.stops import StopState
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from headrace.protocol.messages.leave_group import (

@@ -1,0 +1,6 @@
+"""The classic protocol of consumer groups: members join and sync, and one member of them, the leader, assigns.
+
+`join`, `rebalance` and `sync` are the phases of a rebalance, in this order. `membership` has heartbeats, leaving and
+expired sessions. `coverage` finds partitions that the leader's assignment leaves without an owner.
+`headrace.core.coordinator.state.classic_group` holds such a group, `state.classic_states` has the table of its states.
+"""
