@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import headrace
-from headrace.cli._redrive import MAX_LEFT, Redrive, Targets
+from headrace.cli.commands.dlq_redrive import MAX_LEFT, Redrive, Targets
 from headrace.dead_letters.letter_headers import (
     Headers,
     RecordOrigin,

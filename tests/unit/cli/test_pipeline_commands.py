@@ -15,8 +15,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from headrace.cli import main
-from headrace.cli._pipeline_output import QuietLines, Screen, progress_line, row
-from headrace.cli.pipeline import _child_arguments, run
+from headrace.cli.commands.pipeline import _child_arguments, run
+from headrace.cli.commands.pipeline_output import QuietLines, Screen, progress_line, row
 from headrace.pipelines.progress import BatchProgress
 from headrace.pipelines.state import State, StateDirectory, Status
 

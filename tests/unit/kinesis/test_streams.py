@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import headrace
-from headrace.cli._redrive import Targets
+from headrace.cli.commands.dlq_redrive import Targets
 from headrace.dead_letters.letter_headers import (
     LETTER,
     dead_letter_headers,

@@ -147,7 +147,7 @@ def run(*, as_json: bool, **options: Any) -> None:
     SIGTERM and Ctrl-C let batches under way finish; a second signal does not wait. One that fails is started again,
     ever later, unless that cannot help. Exit codes: 0 stopped or done, 1 a pipeline failed, 2 nothing was started.
     """
-    from headrace.cli._pipeline_output import reporter
+    from headrace.cli.commands.pipeline_output import reporter
     from headrace.pipelines.backoff import RestartBackoff
     from headrace.pipelines.isolated import (
         IsolatedRunner,
