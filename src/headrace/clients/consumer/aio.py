@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Generic, Self, Unpack
 
@@ -13,15 +13,15 @@ from headrace.clients.config import ConsumerConfig
 from headrace.clients.consumer.assignors import AssignorChoice
 from headrace.clients.consumer.commits import Callback
 from headrace.clients.consumer.core import AtClose, GroupMetadata
+from headrace.clients.consumer.lifetime import CLOSE_TIMEOUT_MS, AsyncConsumerLifetime
 from headrace.clients.consumer.records import ConsumerRecord
 from headrace.clients.consumer.settings import consumer_config, consumer_core, milliseconds
-from headrace.clients.drivers import Target, open_aio_driver
-from headrace.clients.drivers.unclosed import closing_tasks, warn_unclosed
+from headrace.clients.drivers import Target, closed_on_error, open_aio_driver
 from headrace.clients.engine import UNLIMITED_MS
 from headrace.clients.flows.list_offsets import EARLIEST, LATEST, ListedOffset
 from headrace.clients.flows.offsets import OffsetAndMetadata
-from headrace.clients.ready import DONE, Done, ReadyDict, ReadyList, ReadySet
-from headrace.errors import ClosedError
+from headrace.clients.ready import DONE, Done, ReadyDict, ReadyList, ReadySet  # asyncio only
+from headrace.errors import ClosedError, HeadraceError
 from headrace.records.tags import TagFilter
 from headrace.serdes.serde import AnySerde, SerdeOf
 from headrace.types import TopicPartition, V
@@ -29,12 +29,11 @@ from headrace.types import TopicPartition, V
 if TYPE_CHECKING:
     from headrace.clients.properties import ConsumerProperties
 
-CLOSE_TIMEOUT_MS: Final = 10_000
 ITERATION_POLL_MS: Final = 1_000
 
 
 @checks_arguments
-class Consumer(Generic[V]):
+class Consumer(AsyncConsumerLifetime, Generic[V]):
     """Reads records; an asynchronous context manager that commits (with `enable.auto.commit`), leaves and closes.
 
     Automatic commits cover what the program has finished: the records of a poll count as finished when it polls
@@ -97,15 +96,10 @@ class Consumer(Generic[V]):
             client_id=client_id,
         )
         self._driver = open_aio_driver(target, self.config)
-        self._core = consumer_core(self._driver.engine, self.config, assignor, serde, key_serde)
+        with closed_on_error(self._driver):
+            self._core = consumer_core(self._driver.engine, self.config, assignor, serde, key_serde)
         self._closed = False
-
-    def __del__(self) -> None:
-        if not getattr(self, "_closed", True) and not self._driver.ended:
-            closing_tasks.begin(
-                self._driver.loop, partial(self._close, "finished", CLOSE_TIMEOUT_MS)
-            )
-            warn_unclosed(self, "close()", None)
+        self._close_at_exit()
 
     async def __aenter__(self) -> Self:
         return self
@@ -124,8 +118,13 @@ class Consumer(Generic[V]):
     async def __anext__(self) -> ConsumerRecord[V]:
         """Return the next record, waiting for it; the one before it counts as finished."""
         while True:
-            with self._driver.enter():
-                record = self._core.take_one()
+            record = None
+            try:
+                with self._driver.enter():
+                    record = self._core.take_one()
+            except BaseException:
+                self._give_back(record)
+                raise
             if record is not None:
                 return record
             if self._core.stopped:
@@ -241,9 +240,27 @@ class Consumer(Generic[V]):
         if max_records is not None:
             max_records = whole_number("max_records", max_records)
         await self._driver.run(self._core.poll(milliseconds(timeout_s, 0)), UNLIMITED_MS)
-        # Nothing may come between taking records and returning them: a call that is cancelled takes none.
-        with self._driver.enter():
-            return self._core.take(max_records)
+        # Nothing may come between taking records and returning them: a call that is interrupted takes none.
+        records: list[ConsumerRecord[V]] = []
+        try:
+            with self._driver.enter():
+                records = self._core.take(max_records)
+        except BaseException:
+            self._give_back(*records)
+            raise
+        return records
+
+    def _give_back(self, *records: ConsumerRecord | None) -> None:
+        """Return to the first of records that a signal has kept from the program."""
+        firsts: dict[TopicPartition, int] = {}
+        for record in records:
+            if record is not None:
+                firsts.setdefault(TopicPartition(record.topic, record.partition), record.offset)
+        if not firsts:
+            return
+        with contextlib.suppress(HeadraceError), self._driver.enter():
+            for where, offset in firsts.items():
+                self._core.places.seek(where, offset)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> Done:
         """Return no records of these partitions until `resume`; they stay assigned."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+import inspect
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from headrace.clients.config import ClientConfig
@@ -127,6 +129,16 @@ def open_aio_driver(target: Target, config: ClientConfig) -> AsyncDriver:
     if isinstance(target, str):
         return AioDriver(client_state(config), config)
     return LocalAioDriver(port_of(target), config, client_state(config))
+
+
+@contextmanager
+def closed_on_error(driver: Driver | AsyncDriver) -> Iterator[None]:
+    """Close a blocking driver if the rest of its client's constructor fails; an asyncio driver has opened nothing yet."""
+    with ExitStack() as undo:
+        if not inspect.iscoroutinefunction(driver.close):
+            undo.callback(driver.close)
+        yield
+        undo.pop_all()
 
 
 def client_state(config: ClientConfig) -> ClientState:

@@ -5,37 +5,33 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Collection, Generator, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from headrace.clients.arguments import checks_arguments, unchecked
 from headrace.clients.config import ProducerConfig
-from headrace.clients.drivers import AsyncDriver, Target, open_aio_driver
+from headrace.clients.drivers import Target, closed_on_error, open_aio_driver
 from headrace.clients.drivers.local import port_of
-from headrace.clients.drivers.unclosed import (
-    at_exit,
-    closing_tasks,
-    report_exit,
-    warn_unclosed,
-)
 from headrace.clients.engine import UNLIMITED_MS
 from headrace.clients.flows.effects import Flow
 from headrace.clients.flows.transactions import GroupMember
+from headrace.clients.producer.aio_delivery import DeliveryFuture, Fates
+from headrace.clients.producer.aio_transaction import Transaction
 from headrace.clients.producer.core import ProducerCore
-from headrace.clients.producer.delivery import Delivery, RecordMetadata
+from headrace.clients.producer.delivery import Delivery
+from headrace.clients.producer.lifetime import AsyncProducerLifetime
 from headrace.clients.producer.many import Many
 from headrace.clients.producer.partitioners import Partitioner
-from headrace.clients.producer.scopes import AsyncTransaction as Transaction
-from headrace.clients.producer.scopes import (
+from headrace.clients.producer.settings import producer_config, warn
+from headrace.clients.producer.transaction_offsets import (
     GroupConsumer,
     Offsets,
     check_place,
     checked_offsets,
     member_of,
 )
-from headrace.clients.producer.settings import producer_config, warn
 from headrace.errors import HeadraceError
 from headrace.records.builder import Headers
 from headrace.records.directives import directives
@@ -45,46 +41,8 @@ if TYPE_CHECKING:
     from headrace.clients.properties import ProducerProperties
 
 
-class DeliveryFuture(Delivery):
-    """The fate of one record, to be waited for."""
-
-    __slots__ = ()
-
-    producer: _Fates
-
-    async def result(self, timeout_s: float | None = None) -> RecordMetadata:
-        """Wait for the record's fate, and return where it went.
-
-        Args:
-            timeout_s: Seconds to wait; None is until the producer delivers it or gives it up.
-
-        Raises:
-            HeadraceError: Why the record was given up.
-            TransportError: Its fate is not known in time.
-        """
-        if not self.done():
-            await self.producer.wait_for(self, timeout_s)
-        return self.metadata()
-
-    def __await__(self) -> Generator[Any, Any, RecordMetadata]:
-        return self.result().__await__()
-
-
-class _Fates:
-    """Waits for the fates of records; a record under way must not keep a producer alive that the program drops."""
-
-    def __init__(self, driver: AsyncDriver) -> None:
-        self._driver = driver
-        self.core: ProducerCore[DeliveryFuture]
-
-    async def wait_for(self, delivery: Delivery, timeout_s: float | None = None) -> None:
-        """Wait until a record's fate is known."""
-        limit_ms = UNLIMITED_MS if timeout_s is None else round(timeout_s * 1000)
-        await self._driver.run(self.core.delivered(delivery, limit_ms), UNLIMITED_MS)
-
-
 @checks_arguments
-class Producer:
+class Producer(AsyncProducerLifetime):
     """Sends records; an asynchronous context manager that flushes and closes.
 
     Idempotent by default: a batch that is sent again after a broken connection is written once. A record whose
@@ -92,6 +50,10 @@ class Producer:
     Batches leave when they are full or have lingered, also while the program does something else. One producer
     may be used by many tasks of one event loop.
     """
+
+    _core: ProducerCore[DeliveryFuture]
+    _buffered = 0  # asyncio only
+    """Bytes in closed batches when the event loop last had its turn."""
 
     def __init__(
         self,
@@ -147,21 +109,10 @@ class Producer:
             client_id=client_id,
         )
         self._driver = open_aio_driver(target, self.config)
-        self._fates = _Fates(self._driver)
-        self._core = self._new_core(target, partitioner, serde, key_serde)
-        self._buffered = 0
-        """Bytes in closed batches when the loop had its turn last."""
-        self._fates.core = self._core
-        at_exit(self, Producer._end_of_program)
-
-    def __del__(self) -> None:
-        core = getattr(self, "_core", None)  # none if the arguments were wrong
-        if core is None or core.closed or self._driver.ended:
-            return
-        closing_tasks.begin(self._driver.loop, self._close_dropped)
-        if not self._driver.loop.is_running():
-            self._end_of_program(0)
-        warn_unclosed(self, "close()", None)
+        self._fates = Fates(self._driver)
+        with closed_on_error(self._driver):
+            self._core = self._fates.core = self._new_core(target, partitioner, serde, key_serde)
+        self._close_at_exit()
 
     def _new_core(
         self,
@@ -253,7 +204,7 @@ class Producer:
         """
         if tags or (ttl_ms, deliver_at_ms, delay_ms) != (None, None, None):
             headers = directives(headers, tags, ttl_ms, deliver_at_ms, delay_ms)
-        if self._core.sender.buffered != self._buffered:
+        if self._core.sender.buffered != self._buffered:  # asyncio only
             await self._give_turn()
         while True:
             with self._driver.enter():
@@ -323,7 +274,7 @@ class Producer:
             partition=partition,
             on_delivery=on_delivery,
         )
-        if self._core.sender.buffered != self._buffered:
+        if self._core.sender.buffered != self._buffered:  # asyncio only
             await self._give_turn()
         while True:
             with self._driver.enter():
@@ -478,23 +429,7 @@ class Producer:
         finally:
             await self._driver.close()
 
-    def _end_of_program(self, timeout_s: float) -> None:  # noqa: ARG002 - without its loop nothing can be waited for
-        """Log what is lost: the program's event loop has ended."""
-        if not (self._core.closed or self._driver.closed):
-            outstanding = self._core.sender.outstanding
-            report_exit(outstanding, outstanding, "its event loop has ended")
-
-    async def _close_dropped(self) -> None:
-        sender = self._core.sender
-        unsent, failed, reason = sender.outstanding, sender.failed, "its event loop has ended"
-        try:
-            await self.close()
-        except HeadraceError as error:
-            reason = str(error)
-        finally:
-            report_exit(unsent, sender.failed - failed + sender.outstanding, reason)
-
-    async def _give_turn(self) -> None:
+    async def _give_turn(self) -> None:  # asyncio only
         """Let the loop have its turn, when a batch was closed since it had it last.
 
         A batch's bytes leave only then, and a program that does nothing but send would never give it one before the

@@ -1,0 +1,98 @@
+"""Checks of the offsets, and of the group member, that a program gives to a transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
+
+from headrace.clients.flows.offsets import OffsetAndMetadata
+from headrace.clients.flows.transactions import GroupMember
+from headrace.errors import (
+    AbortableTransactionError,
+    ApiError,
+    ConfigError,
+    ErrorCode,
+)
+from headrace.types import TopicPartition
+
+Offsets = Mapping[TopicPartition, int | OffsetAndMetadata | None]
+
+
+@runtime_checkable
+class GroupConsumer(Protocol):
+    """A consumer of this package, blocking or not."""
+
+    config: Any
+
+    def group_metadata(self) -> GroupMember:
+        """Return its place in its group."""
+
+    def subscription(self) -> frozenset[str]:
+        """Return the topics that it shares with its group."""
+
+
+def member_of(group: GroupMember | GroupConsumer) -> GroupMember:
+    """Return a consumer's place in its group.
+
+    Raises:
+        AbortableTransactionError: It has none any more; others may have its partitions.
+        ConfigError: It commits by itself, also what is never finished.
+    """
+    if not isinstance(group, GroupConsumer):
+        return group
+    if group.config.enable_auto_commit:
+        raise ConfigError(
+            "a consumer whose offsets a transaction commits must not commit by itself: "
+            "Consumer(..., enable_auto_commit=False)"
+        )
+    member = group.group_metadata()
+    if member.generation_id < 0 and group.subscription():
+        raise AbortableTransactionError(
+            f"the consumer has no place in the group {member.group_id!r} any more, and its partitions may be others': "
+            "abort the transaction, poll again, and go on with what comes"
+        ) from ApiError.for_code(ErrorCode.UNKNOWN_MEMBER_ID)
+    return member
+
+
+def check_place(group: GroupMember | GroupConsumer, before: GroupMember) -> None:
+    """Check that a consumer has not joined its group again since a transaction's offsets were on their way.
+
+    The coordinator cannot tell: a member that joins again gets its former epoch if nothing else has changed. But that
+    member may have asked where to go on before the offsets arrived, so they must not be committed.
+
+    Raises:
+        AbortableTransactionError: The consumer has joined again.
+    """
+    if isinstance(group, GroupConsumer) and _joined(group.group_metadata()) != _joined(before):
+        raise AbortableTransactionError(
+            f"the consumer lost its place in the group {before.group_id!r} and joined again while the transaction's "
+            "offsets were sent"
+        ) from ApiError.for_code(ErrorCode.STALE_MEMBER_EPOCH)
+
+
+def _joined(member: GroupMember) -> int:
+    return getattr(member, "joined", 0)
+
+
+def checked_offsets(offsets: Offsets) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Return offsets as they are committed; those that are None, not known yet, are left out.
+
+    Raises:
+        ConfigError: These are no offsets by partition.
+    """
+    if not isinstance(offsets, Mapping):
+        raise ConfigError(
+            f"offsets are given by partition, {{TopicPartition(...): 5}}, not {offsets!r}"
+        )
+    checked: dict[TopicPartition, OffsetAndMetadata] = {}
+    for name, at in offsets.items():
+        if isinstance(at, bool) or not isinstance(at, int | OffsetAndMetadata | None):
+            raise ConfigError(f"{name}: an offset is a number from 0 on, not {at!r}")
+        if at is not None:
+            checked[TopicPartition(*name)] = OffsetAndMetadata(at) if isinstance(at, int) else at
+    negative = [name for name, at in checked.items() if at.offset < 0]
+    if negative:
+        raise ConfigError(
+            f"{negative[0]}: an offset is a number from 0 on, not {checked[negative[0]].offset}"
+        )
+    return checked
