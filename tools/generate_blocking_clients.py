@@ -169,7 +169,7 @@ def _formatted(text: str, path: Path) -> str:
     """Return a module with its imports sorted, without those that nothing uses any more, in the project's format."""
     check = ["check", "--quiet", "--fix", "--select", "I001,F401"]
     for command in (check, ["format", "--quiet"]):
-        words = [RUFF, *command, "--stdin-filename", path, "-"]
+        words = [str(RUFF), *command, "--stdin-filename", str(path), "-"]
         done = subprocess.run(words, input=text, capture_output=True, text=True, check=False)
         if done.returncode:
             raise SystemExit(f"{path}: {done.stdout}{done.stderr}")

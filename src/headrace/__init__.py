@@ -35,8 +35,8 @@ _HOMES = {
     "Skip": "headrace.workers.outcomes",
     "SyncContext": "headrace.workers.context",
     "TopicPartition": "headrace.types",
-    "register_assignor": "headrace.clients.consumer.assignors",
-    "register_partitioner": "headrace.clients.producer.partitioners",
+    "register_assignor": "headrace.clients.assignors",
+    "register_partitioner": "headrace.clients.partitioners",
     "register_serde": "headrace.serdes.serde",
     "register_storage": "headrace.storage.registry",
 }

@@ -2,12 +2,12 @@ from typing import Final
 
 from headrace import aio as aio
 from headrace.clients.admin.blocking import Admin as Admin
-from headrace.clients.consumer.assignors import register_assignor as register_assignor
+from headrace.clients.assignors import register_assignor as register_assignor
 from headrace.clients.consumer.blocking import Consumer as Consumer
 from headrace.clients.consumer.records import ConsumerRecord as ConsumerRecord
+from headrace.clients.partitioners import register_partitioner as register_partitioner
 from headrace.clients.producer.blocking import Producer as Producer
 from headrace.clients.producer.delivery import RecordMetadata as RecordMetadata
-from headrace.clients.producer.partitioners import register_partitioner as register_partitioner
 from headrace.errors import HeadraceError as HeadraceError
 from headrace.serdes.serde import register_serde as register_serde
 from headrace.storage.registry import register_storage as register_storage

@@ -72,7 +72,7 @@ class Crowd:
         raise AssertionError("the group does not come to rest")
 
     def owned(self) -> list[TopicPartition]:
-        return sorted(name for member in self.members for name in member.core.cursors)
+        return sorted(name for member in self.members for name in member.core.assigned)
 
     def wanted(self) -> list[TopicPartition]:
         names = [f"t{number}" for number in range(TOPICS)]
@@ -108,7 +108,7 @@ def test_b6_a_thousand_members_join_and_leave(crowd: Crowd) -> None:
     crowd.join(MEMBERS)
     assert crowd.settle() <= 4
     assert crowd.cost_s() < HEARTBEAT_COST_S
-    loads = [len(member.core.cursors) for member in crowd.members]
+    loads = [len(member.core.assigned) for member in crowd.members]
     assert max(loads) - min(loads) <= 1
     crowd.world.advance(INTERVAL_MS)
     assert crowd.heartbeats == MEMBERS, "each says that it lives"

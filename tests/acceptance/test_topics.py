@@ -14,7 +14,7 @@ import pytest
 
 import headrace
 from headrace import TopicPartition
-from headrace.clients.producer.partitioners import RoundRobin, partition_for_key
+from headrace.clients.partitioners import RoundRobin, partition_for_key
 from headrace.errors import ApiError, SerializationError
 from headrace.serdes.avro import AvroSerde
 from headrace.storage.segment_files import ArraySegment

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 
-from headrace.clients.consumer.assignors import MemberSubscription, RangeAssignor
+from headrace.clients.assignors import MemberSubscription, RangeAssignor
 from headrace.clients.flows import membership
 from headrace.errors import ErrorCode
 from headrace.protocol.frame import (

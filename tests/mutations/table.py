@@ -146,8 +146,8 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         "clients' commit",
         "only what the program has come back from is committed by itself",
         "clients/consumer/commits.py",
-        "        finished = {name: self._cursors[name].finished for name in wanted}\n",
-        "        finished = {name: self._cursors[name].position() for name in wanted}\n",
+        "        finished = {name: self._assigned[name].finished for name in wanted}\n",
+        "        finished = {name: self._assigned[name].position() for name in wanted}\n",
         ("tests/unit/clients/consumer/test_commits.py",),
     ),
     Mutation(

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.clients.consumer.records import CREATE_TIME, ConsumerRecord
+from headrace.clients.partitioners import murmur2
 from headrace.clients.producer.many import ColumnRows, Rows
-from headrace.clients.producer.partitioners import murmur2
 from headrace.errors import CorruptRecordError
 from headrace.records.accel import Kernels
 from headrace.records.batch import HEADER_SIZE, MIN_RECORD_SIZE, BatchHeader

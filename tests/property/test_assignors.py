@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.clients.consumer.assignors import (
+from headrace.clients.assignors import (
     Assignor,
     CooperativeStickyAssignor,
     EqualAssignor,
@@ -19,8 +19,8 @@ from headrace.clients.consumer.assignors import (
     StickyAssignor,
     choose_assignors,
 )
-from headrace.clients.consumer.assignors.base import ExistingPartitions, withhold
-from headrace.clients.consumer.assignors.sticky import decode_history, encode_history
+from headrace.clients.assignors.base import ExistingPartitions, withhold
+from headrace.clients.assignors.sticky import decode_history, encode_history
 from headrace.types import TopicPartition
 
 with warnings.catch_warnings():

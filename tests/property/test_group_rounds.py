@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import pytest
 
-from headrace.clients.consumer.belonging import Belonging
+from headrace.clients.consumer.group_membership import GroupMembership
 from headrace.clients.consumer.rebalancing import Rebalancing
 from headrace.core.coordinator.consumer.turn import Turn
 from headrace.core.coordinator.group import offsets as coordinator_offsets
@@ -64,7 +64,7 @@ ANYBODY = "the coordinator takes commits from anybody"
 KEPT = "partitions are not given up"
 FREE = "the coordinator gives away what another has not given up"
 FAULTS: dict[str, Any] = {
-    TRUSTS: patch.object(Belonging, "may_hand_out", lambda self: True),
+    TRUSTS: patch.object(GroupMembership, "may_hand_out", lambda self: True),
     ANYBODY: patch.object(coordinator_offsets, "kind_of", from_anybody),
     KEPT: patch.object(Rebalancing, "_drop", lambda self, names: None),
     FREE: patch.object(Turn, "_is_free", lambda self, partition: True),

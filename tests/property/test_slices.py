@@ -12,7 +12,7 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.clients.consumer.cursor import Cursor
+from headrace.clients.consumer.assigned_partition import AssignedPartition
 from headrace.clients.consumer.records import FetchedBatches
 from headrace.clients.flows.fetch import FetchedPartition
 from headrace.records import decoding, reader
@@ -122,33 +122,35 @@ def test_a_reader_that_stops_anywhere_misses_nothing_and_repeats_nothing(
     chance = Random(seed)
     data, aborted, wanted, end = make_log(chance)
     taken: list[tuple[int, bytes | None]] = []
-    cursor = Cursor(T0, 0)
+    partition = AssignedPartition(T0, 0)
 
     def fetch() -> None:
-        cursor.fetched = FetchedBatches(
+        partition.fetched = FetchedBatches(
             T0, FetchedPartition(data, aborted_transactions=aborted), check_crcs=True
         )
 
     with limited(limits):
-        while cursor.offset != end:
-            if cursor.fetched is None:
+        while partition.offset != end:
+            if partition.fetched is None:
                 fetch()
-            before = cursor.offset
-            if not cursor.decode():
+            before = partition.offset
+            if not partition.decode():
                 continue
-            count = chance.randrange(1, cursor.pending + 1)
-            first = cursor.next_record
-            taken += [(each.offset, each.value) for each in cursor.records[first : first + count]]
-            cursor.advance(count)
+            count = chance.randrange(1, partition.pending + 1)
+            first = partition.next_record
+            taken += [
+                (each.offset, each.value) for each in partition.records[first : first + count]
+            ]
+            partition.advance(count)
             assert before is not None
-            assert cursor.offset is not None
-            assert before <= taken[-1][0] < cursor.offset <= end
+            assert partition.offset is not None
+            assert before <= taken[-1][0] < partition.offset <= end
             event = chance.randrange(6)
             if (
                 event == 0
             ):  # a rebalance, or a restart: the committed offset is where reading goes on
-                assert cursor.position() is not None
-                cursor.move(cursor.offset)
+                assert partition.position() is not None
+                partition.move(partition.offset)
             elif event == 1:
-                cursor.release()
+                partition.release()
     assert taken == wanted

@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 import pytest
 
-from headrace.clients.consumer.core import GroupMetadata
+from headrace.clients.consumer.group_metadata import GroupMetadata
 from headrace.clients.consumer.member import Member
 from headrace.errors import FatalTransactionError, HeadraceError
 from headrace.workers.outlet import Outlet

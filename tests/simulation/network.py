@@ -19,8 +19,8 @@ from headrace.broker.context import CloseConnection, RequestContext
 from headrace.clients.config import ClientConfig
 from headrace.clients.engine import Engine, Task
 from headrace.clients.flows.effects import ClientState, Flow
-from headrace.clients.links import Link
-from headrace.clients.pool import Pool
+from headrace.clients.network.links import Link
+from headrace.clients.network.pool import Pool
 from headrace.core.deferred import Deferred
 from headrace.errors import HeadraceError
 from headrace.protocol.api_keys import ApiKey

@@ -7,11 +7,11 @@ from functools import partial
 from typing import Any, Protocol
 
 from headrace.clients.config import ClientConfig, ProducerConfig
-from headrace.clients.consumer.core import GroupMetadata
+from headrace.clients.consumer.group_metadata import GroupMetadata
 from headrace.clients.flows.offsets import OffsetAndMetadata
 from headrace.clients.producer.core import ProducerCore
 from headrace.clients.producer.delivery import Delivery
-from headrace.clients.producer.scopes import member_of
+from headrace.clients.producer.transaction_offsets import member_of
 from headrace.errors import (
     AbortableTransactionError,
     ApiError,

@@ -7,8 +7,8 @@ from collections import defaultdict
 from functools import partial
 from typing import Any
 
+from headrace.clients.assignors import choose_assignors
 from headrace.clients.config import ClientConfig, ConsumerConfig, ProducerConfig
-from headrace.clients.consumer.assignors import choose_assignors
 from headrace.clients.consumer.core import ConsumerCore
 from headrace.clients.producer.core import ProducerCore
 from headrace.clients.producer.delivery import Delivery
@@ -282,15 +282,15 @@ class Member(Process):
     def _rewind(self) -> Program:
         """Go back to what is committed."""
         while True:
-            owned = self._consumer.owned
+            owned = sorted(self._consumer.assigned)
             try:
                 found = yield self._reading, self._consumer.committed(owned), CALL_LIMIT_MS
             except HeadraceError:
                 yield 20
                 continue
             for name, at in found.items():
-                if name in self._consumer.cursors:
-                    self._consumer.places.seek(name, 0 if at is None else at.offset)
+                if name in self._consumer.assigned:
+                    self._consumer.positions.seek(name, 0 if at is None else at.offset)
             self._books.history.at_once(self.name, "assign", [place(name) for name in found])
             return
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
-from headrace.clients.consumer.core import GroupMetadata
+from headrace.clients.consumer.group_metadata import GroupMetadata
 from headrace.clients.flows.effects import Call, ClientState, Flow
 from headrace.errors import ApiError, ErrorCode, TransportError
 from headrace.protocol.codec import Message

@@ -112,6 +112,16 @@ def _wrapped(method: types.FunctionType) -> Callable[..., Any]:
     return call
 
 
+def milliseconds(seconds: float | None, default_ms: int) -> int:
+    """Return a timeout of the program's in milliseconds; None is the default."""
+    if seconds is None:
+        return default_ms
+    try:
+        return max(0, round(seconds * 1000))
+    except (TypeError, ValueError, OverflowError):
+        raise ConfigError(f"a timeout is a number of seconds, not {seconds!r}") from None
+
+
 def shown(value: object) -> str:
     """Return a wrong argument as an error shows it: in one short line, whatever its `__repr__` does."""
     try:

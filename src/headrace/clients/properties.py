@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TypedDict
 
-from headrace.clients.consumer.assignors import AssignorChoice
+from headrace.clients.assignors import AssignorChoice
 from headrace.clients.security import OAuthCallback, TokenCallback
 from headrace.records.tags import TagFilter
 

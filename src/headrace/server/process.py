@@ -123,7 +123,7 @@ def _check_topic_config(topic: TopicConfig) -> None:
     )
     if not any((*named, *parameters)):
         return
-    from headrace.clients.strategies import check_topic_config  # noqa: PLC0415 - a start has no use for it
+    from headrace.clients.topic_strategies import check_topic_config  # noqa: PLC0415 - a start has no use for it
 
     check_topic_config(topic)
 

@@ -23,7 +23,7 @@ from headrace.clients.drivers.unclosed import at_exit, warn_unclosed
 from headrace.clients.flows.effects import ClientState, Flow
 from headrace.clients.flows.list_offsets import READ_COMMITTED, READ_UNCOMMITTED
 from headrace.clients.flows.topic_settings import topic_settings
-from headrace.clients.strategies import (
+from headrace.clients.topic_strategies import (
     PartitionerChoice,
     StorageChoice,
     Strategies,

@@ -6,10 +6,9 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from headrace.clients.admin.core import AdminCore
-from headrace.clients.admin.offsets import Place, Reset
-from headrace.clients.arguments import checks_arguments, unchecked
+from headrace.clients.admin.offsets import Reset, ResetTarget
+from headrace.clients.arguments import checks_arguments, milliseconds, unchecked
 from headrace.clients.config import ClientConfig
-from headrace.clients.consumer.settings import milliseconds
 from headrace.clients.flows.stopping import DEFAULT_TIMEOUT_S, StopOutcome
 from headrace.types import TopicPartition
 
@@ -110,7 +109,7 @@ class Group:
         *,
         topics: Iterable[str] | None = None,
         partitions: Iterable[TopicPartition] | None = None,
-        to: Place | None = None,
+        to: ResetTarget | None = None,
         offset: int | None = None,
         shift: int | None = None,
         dry_run: bool = False,

@@ -14,7 +14,7 @@ import msgspec
 
 from headrace.broker.topic import Topic
 from headrace.broker.topics import Topics
-from headrace.clients.producer.partitioners import Partitioner
+from headrace.clients.partitioners import Partitioner
 from headrace.errors import StorageError
 from headrace.ports import Delete, MetadataStore, Put
 from headrace.registers import Named

@@ -23,7 +23,7 @@ from headrace.clients.drivers.interrupts import GuardedCondition, uninterrupted
 from headrace.clients.drivers.local import LocalClient
 from headrace.clients.engine import Engine
 from headrace.clients.flows.effects import Call
-from headrace.clients.versions import choose_version, our_range, version_table
+from headrace.clients.network.versions import choose_version, our_range, version_table
 from headrace.clock import SteadyClock
 from headrace.config.listeners import parse_listener, parse_protocol_map
 from headrace.core.deferred import Deferred
@@ -39,7 +39,7 @@ from headrace.streams.lines import Line, Lines, OnDone, WaitingCall
 from headrace.types import FileRange
 
 if TYPE_CHECKING:
-    from headrace.clients.producer.partitioners import Partitioner
+    from headrace.clients.partitioners import Partitioner
     from headrace.registers import Named
     from headrace.streams.listening import LoopbackListener
     from headrace.streams.partitioners import TopicPartitioners

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.clients.arguments import shown
 from headrace.clients.consumer.records import ConsumerRecord
-from headrace.clients.producer.core import check_record
 from headrace.clients.producer.delivery import RecordMetadata
+from headrace.clients.producer.record_checks import check_record
 from headrace.dead_letters.letter_headers import Headers, RecordOrigin
 from headrace.errors import ConfigError
 from headrace.records.directives import directives

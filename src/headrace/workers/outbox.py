@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any, NamedTuple, Protocol
 
-from headrace.clients.producer.core import check_record
 from headrace.clients.producer.delivery import RecordMetadata
+from headrace.clients.producer.record_checks import check_record
 from headrace.dead_letters.letter_headers import Headers
 from headrace.errors import ConfigError
 from headrace.records.builder import encode_headers

@@ -91,7 +91,7 @@ class TopicSource(Consumer):
 
     def statuses(self, unfinished: Mapping[TopicPartition, int]) -> list[PartitionStatus]:
         """Return for each partition how many offsets lie before its end that are not finished."""
-        ends = self._core.places.known_ends()
+        ends = self._core.positions.known_ends()
         found = []
         for name, position in self.positions().items():
             at, end = unfinished.get(name, position), ends.get(name)

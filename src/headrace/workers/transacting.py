@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final
 from headrace.clients.flows.transactions import GroupMember
 from headrace.clients.producer.aio import Producer
 from headrace.clients.producer.delivery import Delivery
-from headrace.clients.producer.scopes import member_of
+from headrace.clients.producer.transaction_offsets import member_of
 from headrace.dead_letters.letter_headers import origin_of, origin_text
 from headrace.errors import (
     AbortableTransactionError,

@@ -10,7 +10,8 @@ import pytest
 
 from headrace.clients.blocking import EARLIEST, BlockingClient, NewTopic
 from headrace.clients.consumer.blocking import Consumer
-from headrace.clients.producer.blocking import DeliveryFuture, Producer
+from headrace.clients.producer.blocking import Producer
+from headrace.clients.producer.blocking_delivery import DeliveryFuture
 from headrace.errors import TransportError
 from headrace.types import TopicPartition
 from tests.fixtures.targets import Target

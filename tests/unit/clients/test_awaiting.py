@@ -10,7 +10,7 @@ from typing import Any, assert_type
 import pytest
 
 import headrace
-from headrace.clients.consumer.core import GroupMetadata
+from headrace.clients.consumer.group_metadata import GroupMetadata
 
 ZERO = headrace.TopicPartition("t", 0)
 ARGUMENTS: dict[str, tuple[Any, ...]] = {

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.clients.connection import Connection
-from headrace.clients.versions import VersionRange, choose_version
+from headrace.clients.network.connection import Connection
+from headrace.clients.network.versions import choose_version
 from headrace.errors import ApiError, ErrorCode, ProtocolError, TransportError
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.frame import RequestHeader, decode_request, encode_response
@@ -21,6 +21,7 @@ from headrace.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResp
 from headrace.protocol.messages.list_groups import ListGroupsRequest
 from headrace.protocol.messages.list_offsets import ListOffsetsRequest
 from headrace.protocol.messages.produce import ProduceRequest
+from headrace.protocol.versions import VersionRange
 from headrace.types import FileRange, Payload
 
 EVERYTHING = [

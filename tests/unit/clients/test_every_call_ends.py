@@ -132,8 +132,8 @@ def spoil_codec(monkeypatch: pytest.MonkeyPatch, driver: VirtualDriver) -> None:
             raise RuntimeError("decoding failed")
         return decode(*given)
 
-    monkeypatch.setattr("headrace.clients.connection.encode_request", encode_request)
-    monkeypatch.setattr("headrace.clients.connection.decode_response", decode_response)
+    monkeypatch.setattr("headrace.clients.network.connection.encode_request", encode_request)
+    monkeypatch.setattr("headrace.clients.network.connection.decode_response", decode_response)
 
 
 def attempt(

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from headrace.clients.connection import Connection
-from headrace.clients.links import Link
+from headrace.clients.network.connection import Connection
+from headrace.clients.network.links import Link
 from headrace.errors import AuthenticationError, ErrorCode, TransportError
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse

@@ -7,8 +7,8 @@ import pytest
 from headrace.clients.config import ClientConfig, parse_config
 from headrace.clients.flows.cluster import BrokerAddress
 from headrace.clients.flows.effects import Call, ClientState
-from headrace.clients.links import Link
-from headrace.clients.pool import Pool
+from headrace.clients.network.links import Link
+from headrace.clients.network.pool import Pool
 from headrace.errors import (
     ApiError,
     AuthenticationError,

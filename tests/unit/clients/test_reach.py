@@ -6,7 +6,7 @@ import logging
 
 from headrace.clients.drivers import entry
 from headrace.clients.flows.effects import Call
-from headrace.clients.reach import REPORT_AFTER_MS, REPORT_AGAIN_MS, patience_ms
+from headrace.clients.network.reach import REPORT_AFTER_MS, REPORT_AGAIN_MS, patience_ms
 from headrace.protocol.messages.fetch import FetchRequest
 from headrace.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from headrace.protocol.messages.join_group import JoinGroupRequest

@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 
 from headrace.clients.admin import aio as admin_aio
-from headrace.clients.admin import aio_transactions, transactions
+from headrace.clients.admin import (
+    aio_groups,
+    aio_transactions,
+    aio_users,
+    blocking_groups,
+    blocking_transactions,
+    blocking_users,
+)
 from headrace.clients.admin import blocking as admin_blocking
 from headrace.clients.consumer import aio as consumer_aio
 from headrace.clients.consumer import blocking as consumer_blocking
@@ -21,7 +28,9 @@ from headrace.kinesis.producing import producer as kinesis_aio
 
 TWINS = [
     (admin_blocking.Admin, admin_aio.Admin),
-    (transactions.TransactionCalls, aio_transactions.TransactionCalls),
+    (blocking_groups.GroupCalls, aio_groups.GroupCalls),
+    (blocking_transactions.TransactionCalls, aio_transactions.TransactionCalls),
+    (blocking_users.UserCalls, aio_users.UserCalls),
     (consumer_blocking.Consumer, consumer_aio.Consumer),
     (producer_blocking.Producer, producer_aio.Producer),
     (kinesis_blocking.Producer, kinesis_aio.Producer),

@@ -21,7 +21,7 @@ import pytest
 import headrace
 import headrace.aio
 from headrace.clients.flows.offsets import OffsetAndMetadata
-from headrace.clients.pool import Pool
+from headrace.clients.network.pool import Pool
 from headrace.errors import (
     HeadraceError,
     InternalError,

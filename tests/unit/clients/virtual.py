@@ -16,8 +16,8 @@ from headrace.broker.context import CloseConnection, RequestContext
 from headrace.clients.config import ClientConfig
 from headrace.clients.drivers import client_state
 from headrace.clients.engine import Engine, Task
-from headrace.clients.links import Link
-from headrace.clients.pool import Pool
+from headrace.clients.network.links import Link
+from headrace.clients.network.pool import Pool
 from headrace.core.deferred import Deferred
 from headrace.errors import AuthenticationError, ClosedError, ErrorCode, ProtocolError
 from headrace.protocol.codec import Message, Structure

@@ -111,7 +111,9 @@ headrace.Broker()
 print(time.process_time() - began < 0.05)
 heavy = {"asyncio", "sqlite3", "ssl", "concurrent.futures.thread", "uvloop", "pyspark", "fastavro", "pydantic"}
 heavy |= {"headrace.clients.consumer.core", "headrace.clients.producer.core", "headrace.clients.admin.core"}
-heavy |= {"headrace.clients.pool", "headrace.server.hub", "headrace.streams.listening", "headrace.storage.os_files"}
+heavy |= {
+    "headrace.clients.network.pool", "headrace.server.hub", "headrace.streams.listening", "headrace.storage.os_files"
+}
 print(sorted(heavy & set(sys.modules)))
 """
     done = subprocess.run(

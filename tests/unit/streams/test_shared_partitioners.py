@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from headrace import aio
+from headrace.clients.partitioners import register_partitioner
 from headrace.clients.producer.blocking import Producer
-from headrace.clients.producer.partitioners import register_partitioner
 from headrace.streams.broker import Broker
 from headrace.streams.partitioners import PARTITIONERS
 from headrace.types import TopicPartition

@@ -15,7 +15,7 @@ import pytest
 import headrace
 from headrace import aio
 from headrace.clients.blocking import BlockingClient, NewTopic
-from headrace.clients.producer.partitioners import PARTITIONERS
+from headrace.clients.partitioners import PARTITIONERS
 from headrace.errors import ApiError, ConfigError, ErrorCode, HeadraceError
 from headrace.registers import PARAMETERS_LIMIT, Register
 from headrace.serdes.avro import AvroSerde, RegistryAvroSerde, SchemaRegistry

@@ -18,7 +18,8 @@ from headrace.cli.output.printing import fail, print_facts, print_json
 from headrace.cli.output.progress import Progress, size_text
 
 if TYPE_CHECKING:
-    from headrace.clients.producer.blocking import DeliveryFuture, Producer
+    from headrace.clients.producer.blocking import Producer
+    from headrace.clients.producer.blocking_delivery import DeliveryFuture
 
 POLL_S: Final = 0.5
 MAX_SAMPLES: Final = 1_000_000

@@ -23,7 +23,8 @@ from headrace.cli.output.progress import Progress
 
 if TYPE_CHECKING:
     from headrace.cli.formats.reader import ScannedRecord
-    from headrace.clients.producer.blocking import DeliveryFuture, Producer
+    from headrace.clients.producer.blocking import Producer
+    from headrace.clients.producer.blocking_delivery import DeliveryFuture
     from headrace.clients.producer.delivery import RecordMetadata
     from headrace.records.builder import Headers
 

@@ -21,7 +21,7 @@ def chosen_partitioner(name: str | None, parameters: str | None) -> Any:
         ConfigError: Nothing has that name, or the parameters do not fit.
         UsageError: There is no such module or class.
     """
-    from headrace.clients.producer.partitioners import partitioner_factory
+    from headrace.clients.partitioners import partitioner_factory
     from headrace.registers import Given, Named
 
     if name is None:

@@ -19,7 +19,7 @@ def look_at_strategies(configs: Mapping[str, str]) -> None:
     """
     if not any(name.startswith("headrace.") for name in configs):
         return
-    from headrace.clients.strategies import check_configs, doubtful_names
+    from headrace.clients.topic_strategies import check_configs, doubtful_names
 
     check_configs(configs)
     for text in doubtful_names(configs):

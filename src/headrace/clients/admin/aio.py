@@ -16,7 +16,7 @@ from headrace.clients.drivers import Target, open_aio_driver
 from headrace.clients.flows.admin import ClusterDescription, ConfigEntry
 from headrace.clients.flows.cluster import TopicMetadata
 from headrace.clients.flows.cluster_admin import BrokerFeatures, LogDirDescription
-from headrace.clients.strategies import PartitionerChoice, StorageChoice, Strategies
+from headrace.clients.topic_strategies import PartitionerChoice, StorageChoice, Strategies
 from headrace.config.options import Value
 from headrace.serdes.serde import AnySerde
 from headrace.types import TopicPartition

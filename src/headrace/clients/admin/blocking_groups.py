@@ -6,10 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from headrace.clients.admin.core import AdminCore
-from headrace.clients.admin.offsets import Place, Reset
-from headrace.clients.arguments import checks_arguments
+from headrace.clients.admin.offsets import Reset, ResetTarget
+from headrace.clients.arguments import checks_arguments, milliseconds
 from headrace.clients.config import ClientConfig
-from headrace.clients.consumer.settings import milliseconds
 from headrace.clients.drivers import Driver
 from headrace.clients.flows.attachments import Attachments
 from headrace.clients.flows.groups import GroupDescription, GroupListing, MemberDescription
@@ -195,7 +194,7 @@ class GroupCalls:
         *,
         topics: Iterable[str] | None = None,
         partitions: Iterable[TopicPartition] | None = None,
-        to: Place | None = None,
+        to: ResetTarget | None = None,
         offset: int | None = None,
         shift: int | None = None,
         dry_run: bool = False,

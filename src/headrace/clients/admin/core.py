@@ -37,7 +37,7 @@ from headrace.clients.flows.transaction_admin import (
     TransactionDescription,
     TransactionListing,
 )
-from headrace.clients.strategies import Strategies, check_configs, configs_of
+from headrace.clients.topic_strategies import Strategies, check_configs, configs_of
 from headrace.config.options import Value, render_value
 from headrace.config.units import plain_number
 from headrace.errors import ApiError, ConfigError, ErrorCode

@@ -19,7 +19,7 @@ from headrace.types import TopicPartition
 _ONE_BATCH: Final = 1
 """Of bytes asked for: brokers answer with one whole batch all the same."""
 
-Place = Literal["earliest", "latest"] | int
+ResetTarget = Literal["earliest", "latest"] | int
 """Where a group is to go on: the first or the end of the log, or the first record not older than a timestamp."""
 
 
@@ -30,7 +30,7 @@ class Reset:
     offsets: Mapping[TopicPartition, int] | None = None
     topics: Iterable[str] | None = None
     partitions: Iterable[TopicPartition] | None = None
-    to: Place | None = None
+    to: ResetTarget | None = None
     offset: int | None = None
     shift: int | None = None
 
@@ -120,7 +120,7 @@ def _partitions(
 
 
 def _at_place(
-    state: ClientState, partitions: list[TopicPartition], to: Place
+    state: ClientState, partitions: list[TopicPartition], to: ResetTarget
 ) -> Flow[dict[TopicPartition, int]]:
     target = {"earliest": EARLIEST, "latest": LATEST}.get(str(to))
     asked = dict.fromkeys(partitions, int(to) if target is None else target)

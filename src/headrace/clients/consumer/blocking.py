@@ -9,14 +9,21 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Generic, Self, Unpack
 
-from headrace.clients.arguments import OffsetNumber, checks_arguments, unchecked, whole_number
+from headrace.clients.arguments import (
+    OffsetNumber,
+    checks_arguments,
+    milliseconds,
+    unchecked,
+    whole_number,
+)
+from headrace.clients.assignors import AssignorChoice
 from headrace.clients.config import ConsumerConfig
-from headrace.clients.consumer.assignors import AssignorChoice
 from headrace.clients.consumer.commits import Callback
-from headrace.clients.consumer.core import AtClose, GroupMetadata
+from headrace.clients.consumer.departure import AtClose
+from headrace.clients.consumer.group_metadata import GroupMetadata
 from headrace.clients.consumer.lifetime import CLOSE_TIMEOUT_MS, BlockingConsumerLifetime
 from headrace.clients.consumer.records import ConsumerRecord
-from headrace.clients.consumer.settings import consumer_config, consumer_core, milliseconds
+from headrace.clients.consumer.settings import consumer_config, consumer_core
 from headrace.clients.drivers import Target, closed_on_error, open_blocking_driver
 from headrace.clients.engine import UNLIMITED_MS
 from headrace.clients.flows.list_offsets import EARLIEST, LATEST, ListedOffset
@@ -260,22 +267,22 @@ class Consumer(BlockingConsumerLifetime, Generic[V]):
             return
         with contextlib.suppress(HeadraceError), self._driver.enter():
             for where, offset in firsts.items():
-                self._core.places.seek(where, offset)
+                self._core.positions.seek(where, offset)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Return no records of these partitions until `resume`; they stay assigned."""
         with self._driver.enter():
-            self._core.places.pause(partitions)
+            self._core.positions.pause(partitions)
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
         """Return records of these partitions again."""
         with self._driver.enter():
-            self._core.places.resume(partitions)
+            self._core.positions.resume(partitions)
 
     def paused(self) -> list[TopicPartition]:
         """Return the partitions that are paused."""
         with self._driver.enter():
-            return self._core.places.paused()
+            return self._core.positions.paused()
 
     # Commits
 
@@ -342,24 +349,24 @@ class Consumer(BlockingConsumerLifetime, Generic[V]):
         with self._driver.enter():
             return self._core.group_metadata()
 
-    # Places
+    # Positions
 
     def seek(self, topic_partition: TopicPartition, offset: OffsetNumber) -> None:
         """Go on from another offset of a partition that is read."""
         with self._driver.enter():
-            self._core.places.seek(topic_partition, offset)
+            self._core.positions.seek(topic_partition, offset)
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Go to the first record of these partitions, or (None) of all that are read."""
-        self._driver.run(self._core.places.seek_to(partitions, EARLIEST))
+        self._driver.run(self._core.positions.seek_to(partitions, EARLIEST))
 
     def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Go behind the last record of these partitions, or (None) of all that are read."""
-        self._driver.run(self._core.places.seek_to(partitions, LATEST))
+        self._driver.run(self._core.positions.seek_to(partitions, LATEST))
 
     def seek_to_time(self, partitions: Iterable[TopicPartition] | None, timestamp_ms: int) -> None:
         """Go to the first record that is not older than a time; to the end where there is none."""
-        self._driver.run(self._core.places.seek_to(partitions, timestamp_ms))
+        self._driver.run(self._core.positions.seek_to(partitions, timestamp_ms))
 
     def seek_to_committed(self, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Go on from what the group has committed in these partitions, or (None) in all that are read.
@@ -378,7 +385,7 @@ class Consumer(BlockingConsumerLifetime, Generic[V]):
         """Return the offset of the next record that polls will return, waiting until it is known."""
         timeout_ms = milliseconds(timeout_s, self.config.request_timeout_ms)
         return self._driver.run(
-            self._core.places.position(topic_partition, timeout_ms), UNLIMITED_MS
+            self._core.positions.position(topic_partition, timeout_ms), UNLIMITED_MS
         )
 
     def owns(self, topic_partition: TopicPartition) -> bool:
@@ -395,7 +402,7 @@ class Consumer(BlockingConsumerLifetime, Generic[V]):
     def positions(self) -> dict[TopicPartition, int | None]:
         """Return the position in every partition that is read now; None where it is not known yet."""
         with self._driver.enter():
-            return self._core.places.positions()
+            return self._core.positions.positions()
 
     def lag(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, int]:
         """Return how many offsets lie between each position and the end.
@@ -403,21 +410,23 @@ class Consumer(BlockingConsumerLifetime, Generic[V]):
         Args:
             partitions: Which; None is all that are read.
         """
-        return self._driver.run(self._core.places.lag(partitions, self.config.request_timeout_ms))
+        return self._driver.run(
+            self._core.positions.lag(partitions, self.config.request_timeout_ms)
+        )
 
     def begin_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the first offset of each partition."""
-        return self._driver.run(self._core.places.begin_offsets(partitions))
+        return self._driver.run(self._core.positions.begin_offsets(partitions))
 
     def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return one past the last offset of each partition; with read_committed, of the last that is settled."""
-        return self._driver.run(self._core.places.end_offsets(partitions))
+        return self._driver.run(self._core.positions.end_offsets(partitions))
 
     def offsets_for_times(
         self, timestamps_ms: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, ListedOffset]:
         """Find the first record of each partition that is not older than a time; offset -1 where there is none."""
-        return self._driver.run(self._core.places.offsets_for(timestamps_ms))
+        return self._driver.run(self._core.positions.offsets_for(timestamps_ms))
 
     def partitions_for(self, topic: str) -> list[TopicPartition]:
         """Return a topic's partitions.

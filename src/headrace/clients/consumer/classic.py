@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
+from headrace.clients.assignors import Assignor, MemberSubscription
+from headrace.clients.assignors.base import withhold
 from headrace.clients.config import ConsumerConfig
-from headrace.clients.consumer.assignors import Assignor, MemberSubscription
-from headrace.clients.consumer.assignors.base import withhold
 from headrace.clients.consumer.background import Background
 from headrace.clients.consumer.member import Arrival, Member
+from headrace.clients.consumer.member_metadata import accepted, read_members, read_topics
 from headrace.clients.consumer.reports import Reports
-from headrace.clients.consumer.told import accepted, read_members, read_topics
 from headrace.clients.engine import Engine
 from headrace.clients.flows import membership
 from headrace.clients.flows.coordinator import raise_for
@@ -36,7 +36,7 @@ class _LostError(HeadraceError):
     """The coordinator does not know this member, or its generation, any more."""
 
 
-class Topics(Protocol):
+class TopicLookup(Protocol):
     """What the member asks of its consumer."""
 
     @property
@@ -58,7 +58,7 @@ class ClassicMember(Member):
         engine: Engine,
         config: ConsumerConfig,
         assignors: Sequence[Assignor],
-        topics: Topics,
+        topics: TopicLookup,
         reports: Reports,
     ) -> None:
         super().__init__(engine, config, reports)

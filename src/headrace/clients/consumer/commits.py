@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from headrace.clients.config import ConsumerConfig
+from headrace.clients.consumer.assigned_partition import AssignedPartition
 from headrace.clients.consumer.background import Background
-from headrace.clients.consumer.cursor import Cursor
 from headrace.clients.engine import Engine, Task, TaskCancelled, Timer
 from headrace.clients.flows import offsets
 from headrace.clients.flows.coordinator import find_coordinator
@@ -28,7 +28,7 @@ class Commits:
         self,
         engine: Engine,
         config: ConsumerConfig,
-        cursors: Mapping[TopicPartition, Cursor],
+        assigned: Mapping[TopicPartition, AssignedPartition],
         identity: Callable[[], Committer | None],
         answered: Callable[[ErrorCode, int], object],
     ) -> None:
@@ -37,13 +37,13 @@ class Commits:
         Args:
             engine: What runs them.
             config: The consumer's configuration.
-            cursors: What is read.
+            assigned: What is read.
             identity: Returns who commits; None while the consumer has lost its place and must not.
             answered: Told how the coordinator answered a commit of a generation.
         """
         self._engine = engine
         self._config = config
-        self._cursors = cursors
+        self._assigned = assigned
         self._identity = identity
         self._answered = answered
         self._auto = Background(engine)
@@ -61,18 +61,18 @@ class Commits:
 
     def handed_out(self) -> Offsets:
         """Return where everything is finished that was handed out."""
-        positions = {name: cursor.position() for name, cursor in self._cursors.items()}
+        positions = {name: partition.position() for name, partition in self._assigned.items()}
         return self._news({name: at for name, at in positions.items() if at is not None})
 
     def finished(self, names: Iterable[TopicPartition] | None = None) -> Offsets:
         """Return up to where the program has come back for more."""
-        wanted = self._cursors if names is None else names
-        finished = {name: self._cursors[name].finished for name in wanted}
+        wanted = self._assigned if names is None else names
+        finished = {name: self._assigned[name].finished for name in wanted}
         return self._news({name: at for name, at in finished.items() if at is not None})
 
     def _news(self, wanted: Offsets) -> Offsets:
         return {
-            name: at for name, at in wanted.items() if self._cursors[name].committed != at.offset
+            name: at for name, at in wanted.items() if self._assigned[name].committed != at.offset
         }
 
     def commit(self, wanted: Offsets, *, attempts: int | None = None) -> Flow[None]:
@@ -87,8 +87,8 @@ class Commits:
             # set the group back. So would the next one by itself, if it did not count this as finished.
             self._auto.stop()
         for name, at in wanted.items():
-            if name in self._cursors:
-                self._cursors[name].finished = at
+            if name in self._assigned:
+                self._assigned[name].finished = at
         yield from self._commit(wanted, attempts)
 
     def _commit(self, wanted: Offsets, attempts: int | None = None) -> Flow[None]:
@@ -100,7 +100,7 @@ class Commits:
         number = self._begun
         backoff = self._engine.state.backoff()
         began_as = self._identity()
-        held = {name: self._cursors.get(name) for name in wanted}
+        held = {name: self._assigned.get(name) for name in wanted}
         while wanted:
             who = self._identity()
             if who is None or began_as is None:
@@ -117,7 +117,7 @@ class Commits:
             # (1) A commit of epoch 5 is refused, (2) its partition goes to another, who commits, (3) sent again in the
             # newer epoch it would set the group back.
             now = self._identity()
-            kept = all(cursor is self._cursors.get(name) for name, cursor in held.items())
+            kept = all(partition is self._assigned.get(name) for name, partition in held.items())
             if now is not None and not (kept and now.joined == who.joined):
                 raise RebalanceInProgressError(
                     "partitions went to other members while the commit was on its way: commit again after the next poll"
@@ -146,8 +146,8 @@ class Commits:
                 ) from error
             raise
         for name, at in wanted.items():
-            if name in self._cursors:
-                self._cursors[name].committed = at.offset
+            if name in self._assigned:
+                self._assigned[name].committed = at.offset
         return None
 
     def committed(
@@ -177,7 +177,7 @@ class Commits:
         """
         yield from find_coordinator(self._engine.state, group)
         wanted = {name: at for name, at in wanted.items() if self._sent.get(name, 0) <= number}
-        self._sent = {name: at for name, at in self._sent.items() if name in self._cursors}
+        self._sent = {name: at for name, at in self._sent.items() if name in self._assigned}
         self._sent.update(dict.fromkeys(wanted, number))
         return wanted
 

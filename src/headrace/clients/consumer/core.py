@@ -3,47 +3,43 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Literal
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Final
 
+from headrace.clients.assignors import Assignor, choose_assignors
 from headrace.clients.config import ConsumerConfig
-from headrace.clients.consumer.assignors import Assignor, choose_assignors
-from headrace.clients.consumer.background import Background
-from headrace.clients.consumer.belonging import Belonging
+from headrace.clients.consumer.assigned_partition import AssignedPartition
 from headrace.clients.consumer.commits import Callback, Commits
-from headrace.clients.consumer.committed import Committed, CommittedOffsets
-from headrace.clients.consumer.cursor import Cursor
+from headrace.clients.consumer.committed_offsets import Committed, CommittedOffsets
 from headrace.clients.consumer.decoding import Decoders, Deserializer, Resolve
+from headrace.clients.consumer.departure import AtClose, Departure
+from headrace.clients.consumer.fetch_collector import FetchCollector
 from headrace.clients.consumer.fetcher import Fetcher
-from headrace.clients.consumer.hand_out import HandOut
-from headrace.clients.consumer.locator import Locator
-from headrace.clients.consumer.member import LEAVE_TIMEOUT_MS, Member
-from headrace.clients.consumer.missing import MissingTopics
-from headrace.clients.consumer.places import Places, checked_offset
-from headrace.clients.consumer.rebalancing import COMMIT_TIMEOUT_MS
+from headrace.clients.consumer.group_membership import GroupMembership
+from headrace.clients.consumer.group_metadata import GroupMetadata
+from headrace.clients.consumer.member import Member
+from headrace.clients.consumer.missing_topics import MissingTopics
+from headrace.clients.consumer.position_finder import PositionFinder
+from headrace.clients.consumer.positions import Positions
 from headrace.clients.consumer.records import ConsumerRecord
-from headrace.clients.consumer.subscribed import SubscribedTopics
+from headrace.clients.consumer.reports import Reports
+from headrace.clients.consumer.subscribed_topics import SubscribedTopics
 from headrace.clients.consumer.subscription import (
     Subscription,
     check_listener,
-    exclusion_of,
     partition_of,
-    pattern_of,
-    wanted_topics,
+    wanted_subscription,
 )
-from headrace.clients.consumer.topics import TopicWatch
+from headrace.clients.consumer.topic_watch import TopicWatch
 from headrace.clients.engine import Engine
 from headrace.clients.flows import metadata
 from headrace.clients.flows.effects import Flow, Invoke, Wait
 from headrace.clients.flows.offsets import Committer, OffsetAndMetadata
 from headrace.clients.flows.routing import ensure_partitions
 from headrace.errors import (
-    ApiError,
     ClosedError,
     ConcurrentPollError,
     ConfigError,
-    ErrorCode,
     HeadraceError,
     MemberStoppedError,
     NoSubscriptionError,
@@ -51,35 +47,15 @@ from headrace.errors import (
 )
 from headrace.types import TopicPartition
 
-AtClose = Literal["handed out", "finished", "nothing"]
-"""What `close` commits by itself: all that polls returned, what the program came back from, or nothing."""
-
 STOP_TIMEOUT_MS: Final = 10_000
 """How long the last commit and the farewell of a member that is stopped may take."""
-
-
-@dataclass(frozen=True, slots=True)
-class GroupMetadata:
-    """A consumer's place in its group, as a transaction needs it to commit offsets."""
-
-    group_id: str
-    generation_id: int
-    member_id: str
-    group_instance_id: str | None
-    joined: int = 0
-    """How often the consumer has joined its group, under the protocol `consumer`: an epoch may come back."""
-
-    def __await__(self) -> Generator[Any, Any, GroupMetadata]:
-        """Return itself: in `headrace.aio` every method may be awaited."""
-        yield from ()
-        return self
 
 
 class ConsumerCore:
     """One consumer.
 
     Attributes:
-        cursors: The partitions that are read.
+        assigned: The partitions that are read.
         stopped: Whether an administrator has stopped this member: it has left its group, and does not join again.
     """
 
@@ -110,85 +86,63 @@ class ConsumerCore:
             resolve_serde: Returns the serde of a name in a topic's configuration; None takes bytes.
             warn: Told what the program's operator should know.
         """
-        self._engine, self._config, self._warn = engine, config, warn
+        self._engine, self._config = engine, config
         self._assignors = list(assignors) if assignors is not None else None
-        self.cursors: dict[TopicPartition, Cursor] = {}
+        self.assigned: dict[TopicPartition, AssignedPartition] = {}
+        reports = self._reports = Reports(engine, self.assigned, warn)
         self._subscription = Subscription()
-        self._topics = SubscribedTopics(engine, config, self.cursors)
-        group = Belonging(engine, config, self.cursors, self._topics, self, new_id=new_id)
+        self._topics = SubscribedTopics(engine, config, self.assigned)
+        group = GroupMembership(engine, config, self.assigned, self._topics, reports, new_id=new_id)
         self._group = group
-        self._commits = Commits(engine, config, self.cursors, group.identity, group.answered)
-        self._fetcher = Fetcher(engine, config, self.cursors, self.failed)
+        self._commits = Commits(engine, config, self.assigned, group.identity, group.answered)
+        self._fetcher = Fetcher(engine, config, self.assigned, reports.failed)
         isolation, commits = self._fetcher.isolation_level, self._commits
-        self._locator = Locator(engine, config, self.cursors, isolation, self, commits=commits)
-        self.places = Places(
+        self._position_finder = PositionFinder(
+            engine, config, self.assigned, isolation, reports, commits=commits
+        )
+        self.positions = Positions(
             engine,
-            self.cursors,
-            self._locator,
+            self.assigned,
+            self._position_finder,
             isolation,
             check=self._check_open,
             check_reading=self._check_reading,
-            raise_failure=self._raise_failure,
+            raise_failure=reports.raise_failure,
         )
-        self._committed = CommittedOffsets(engine, config.group_id, commits, self.places)
-        self._decoders = Decoders(engine, key_serde, serde, resolve_serde, self)
-        self._hand_out = HandOut(self.cursors, self._decoders)
+        self._committed = CommittedOffsets(engine, config.group_id, commits, self.positions)
+        self._decoders = Decoders(engine, key_serde, serde, resolve_serde, reports)
+        self._collector = FetchCollector(self.assigned, self._decoders)
+        topics = self._topics
         self._watch = TopicWatch(
-            engine,
-            config,
-            self._topics,
-            on_news=self._topics_told,
-            on_failure=self._topics_not_told,
+            engine, config, topics, on_news=self._topics_found, on_failure=self._topics_not_found
         )
-        self._missing = MissingTopics(engine, self._topics, self.warn)
-        self._leaving = Background(engine)
-        self._failures: list[HeadraceError] = []
-        self._fatal: HeadraceError | None = None
+        self._missing = MissingTopics(engine, self._topics, reports.warn)
+        self._departure = Departure(
+            engine, commits, group, reports, stop_reading=self._stop, call_back=self._call_back
+        )
         self._polling = self._closing = self._closed = self.stopped = False
 
-    # What the parts report, and ask
-
-    @property
-    def owned(self) -> list[TopicPartition]:
-        """The partitions that are read."""
-        return sorted(self.cursors)
-
-    def warn(self, text: str) -> None:
-        """Tell the program's operator something."""
-        self._warn(text)
-
-    def failed(self, error: HeadraceError) -> None:
-        """Have the next poll raise an error."""
-        if isinstance(error, ApiError) and error.code == ErrorCode.FENCED_INSTANCE_ID:
-            self._fatal = error
-        elif not self._failures:
-            self._failures.append(error)
-        self._engine.notify()
-
-    def unreachable(self, error: TransportError) -> None:
-        """Nobody answered in time: an error where nobody ever did, else something that passes and is reported."""
-        if not self._engine.state.metadata.brokers:
-            self.failed(error)
+    # What is wrong at present
 
     @property
     def trouble(self) -> str | None:
         """Why nothing, or not everything, can be read at present; None where nothing is known to be wrong."""
         return self._missing.text or self._group.trouble
 
-    def _topics_told(self) -> None:
-        for name, cursor in self.cursors.items():
-            cursor.belongs_to(self._engine.state.metadata.topic_id(name.topic))
+    def _topics_found(self) -> None:
+        for name, partition in self.assigned.items():
+            partition.belongs_to(self._engine.state.metadata.topic_id(name.topic))
         refused = self._topics.refused()
         if refused is not None:
-            self.failed(refused)
+            self._reports.failed(refused)
         self._group.changed(self._topics.changed())
         self._missing.look()
 
-    def _topics_not_told(self, error: HeadraceError) -> None:
+    def _topics_not_found(self, error: HeadraceError) -> None:
         if isinstance(error, TransportError):
-            self.unreachable(error)
+            self._reports.unreachable(error)
         else:
-            self.failed(error)
+            self._reports.failed(error)
 
     @property
     def _member(self) -> Member | None:
@@ -199,7 +153,7 @@ class ConsumerCore:
     @property
     def needs_background(self) -> bool:
         """Whether something may be due while the program works."""
-        return self._group.belongs or (self._commits.automatic and bool(self.cursors))
+        return self._group.belongs or (self._commits.automatic and bool(self.assigned))
 
     @property
     def joined(self) -> bool:
@@ -218,16 +172,8 @@ class ConsumerCore:
         self._check_open()
         if self._config.group_id is None:
             raise ConfigError("subscribing needs a group: Consumer(..., group=NAME)")
-        if topics is not None and pattern is not None:
-            raise ConfigError("subscribe takes topics or a pattern, not both")
         check_listener(listener)
-        wanted = Subscription("group", exclude=exclusion_of(exclude))
-        if topics is not None:
-            wanted = Subscription("topics", wanted_topics(topics))
-        elif pattern is not None:
-            wanted = Subscription(
-                "pattern", pattern=pattern_of(pattern), exclude=exclusion_of(exclude)
-            )
+        wanted = wanted_subscription(topics, pattern, exclude)
         self._subscription.check_change(wanted.kind)
         assignors = self._assignors
         if wanted.kind == "group":
@@ -256,29 +202,29 @@ class ConsumerCore:
         given = partitions if isinstance(partitions, Mapping) else dict.fromkeys(partitions)
         wanted = {partition_of(name): offset for name, offset in given.items()}
         yield from ensure_partitions(self._engine.state, wanted)
-        places = {name: at for name, at in wanted.items() if at is not None and at < 0}
-        found = yield from self.places.listed(places)
+        listed = {name: at for name, at in wanted.items() if at is not None and at < 0}
+        found = yield from self.positions.listed(listed)
         self._subscription = Subscription("partitions" if wanted else "none")
         self._start_anew()
         self._topics.follow(self._subscription)
-        for name in [name for name in self.cursors if name not in wanted]:
-            del self.cursors[name]
+        for name in [name for name in self.assigned if name not in wanted]:
+            del self.assigned[name]
         for name, offset in wanted.items():
             at = found[name].offset if name in found else offset
-            if at is not None or name not in self.cursors:
-                self.cursors[name] = Cursor(name, at)
+            if at is not None or name not in self.assigned:
+                self.assigned[name] = AssignedPartition(name, at)
         self._watch.watch()
         self._commits.start_auto()
 
     def unsubscribe(self, timeout_ms: int) -> Flow[None]:
         """Read nothing any more: commit (with enable.auto.commit), tell the listener, leave the group."""
         self._check_open()
-        yield from self._depart("handed out", self._engine.now_ms + timeout_ms)
+        yield from self._departure.depart("handed out", self._engine.now_ms + timeout_ms)
 
     def subscription(self) -> frozenset[str]:
         """Return the topics subscribed to, as far as they are known."""
         topics = self._topics.known
-        return frozenset(name.topic for name in self.cursors) if topics is None else topics
+        return frozenset(name.topic for name in self.assigned) if topics is None else topics
 
     def assignment(self, timeout_ms: int) -> Flow[list[TopicPartition]]:
         """Return the partitions that are read; in a group, wait for the place in it.
@@ -301,7 +247,7 @@ class ConsumerCore:
                     text += f": {self.trouble}"
                 raise TransportError(self._engine.trouble.explain(text, began_ms))
             yield Wait(until_ms)
-        return sorted(self.cursors)
+        return sorted(self.assigned)
 
     # Polling
 
@@ -314,8 +260,8 @@ class ConsumerCore:
             CorruptRecordError: A batch is damaged; the position stays before it.
         """
         self._check_open(but_for_closing=False)
-        for cursor in self.cursors.values():
-            cursor.finished = cursor.position() or cursor.finished
+        for partition in self.assigned.values():
+            partition.finished = partition.position() or partition.finished
         yield from self._as_poll(self._wait_for_records(self._engine.now_ms + timeout_ms))
 
     def take(self, max_records: int | None = None) -> list[ConsumerRecord]:
@@ -328,21 +274,21 @@ class ConsumerCore:
         if not self._group.may_hand_out():
             return []
         limit = self._config.max_poll_records if max_records is None else max_records
-        records = self._hand_out.take(max(1, limit))
+        records = self._collector.take(max(1, limit))
         self._fetch()
         return records
 
     def _ready(self) -> bool:
-        return self._group.may_hand_out() and self._hand_out.ready()
+        return self._group.may_hand_out() and self._collector.ready()
 
     def take_one(self) -> ConsumerRecord | None:
         """Hand out one record, if one is here and nothing else is to be done first; the one before it is finished."""
         self._check_open()
-        self._hand_out.finish_last()
+        self._collector.finish_last()
         if not self._group.leaves_time():
             return None
-        record = self._hand_out.take_one()
-        if record is None or self._hand_out.drained:
+        record = self._collector.take_one()
+        if record is None or self._collector.drained:
             self._fetch()
         return record
 
@@ -371,7 +317,7 @@ class ConsumerCore:
             if self._engine.now_ms >= until_ms or self._ready():
                 return
             # What is due now would be done before anything else gets its turn.
-            yield Wait(self._engine.now_ms + 1 if self._hand_out.unfinished else until_ms)
+            yield Wait(self._engine.now_ms + 1 if self._collector.unfinished else until_ms)
             self._check_open(but_for_closing=False)
 
     def _attend(self) -> Flow[None]:
@@ -381,21 +327,15 @@ class ConsumerCore:
             yield from self._stop_as_asked()
             return
         yield from self._group.keep()
-        self._raise_failure()
-        self._decoders.look_up({name.topic for name in self.cursors})
-        self._locator.work()
+        self._reports.raise_failure()
+        self._decoders.look_up({name.topic for name in self.assigned})
+        self._position_finder.work()
         self._fetch()
 
     def _fetch(self) -> None:
-        self._fetcher.send(self._locator.usable)
+        self._fetcher.send(self._position_finder.usable)
         if self._watch.stale:
             self._watch.refresh()
-
-    def _raise_failure(self) -> None:
-        if self._fatal is not None:
-            raise self._fatal
-        if self._failures:
-            raise self._failures.pop()
 
     def _call_back(self) -> Flow[None]:
         while self._commits.outcomes:
@@ -409,7 +349,7 @@ class ConsumerCore:
     ) -> Flow[None]:
         """Commit offsets: those given, or where everything is finished that was handed out."""
         yield from self._call_back()
-        yield from self._commits.commit(self._to_commit(wanted))
+        yield from self._commits.commit(self._wanted_commit(wanted))
         yield from self._call_back()
 
     def commit_async(
@@ -418,26 +358,16 @@ class ConsumerCore:
         callback: Callback | None = None,
     ) -> None:
         """Commit without waiting."""
-        self._commits.commit_async(self._to_commit(wanted), callback)
+        self._commits.commit_async(self._wanted_commit(wanted), callback)
 
-    def _to_commit(
+    def _wanted_commit(
         self, wanted: Mapping[TopicPartition, int | OffsetAndMetadata] | None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         self._check_open()
         if self._config.group_id is None:
             raise ConfigError("committing needs a group: Consumer(..., group=NAME)")
         self._check_subscribed()
-        if wanted is None:
-            return self._commits.handed_out()
-        if not isinstance(wanted, Mapping):
-            raise ConfigError(
-                f"offsets are given by partition, {{partition: offset}}, not {wanted!r}"
-            )
-        checked = {}
-        for name, at in wanted.items():
-            cursor = self.places.cursor(name)
-            checked[cursor.name] = checked_offset(cursor, at)
-        return checked
+        return self._commits.handed_out() if wanted is None else self.positions.checked(wanted)
 
     def committed(self, partitions: Iterable[TopicPartition] | None = None) -> Flow[Committed]:
         """Return what the group has committed in these partitions, or (None) in all that are read or were read.
@@ -450,7 +380,7 @@ class ConsumerCore:
         if partitions is not None:
             return (yield from self._committed.of(partitions))
         self._check_subscribed()
-        return (yield from self._committed.of_consumed(self._hand_out.consumed))
+        return (yield from self._committed.of_consumed(self._collector.consumed))
 
     def seek_to_committed(self, partitions: Iterable[TopicPartition] | None) -> Flow[None]:
         """Go on from what the group has committed in these partitions, or (None) in all that are read."""
@@ -459,7 +389,7 @@ class ConsumerCore:
 
     def holds(self, name: TopicPartition, now_ms: int) -> bool:
         """Whether a partition is this consumer's at a time, by the clock of the engine; any thread may ask."""
-        return name in self.cursors and self._group.holds(now_ms)
+        return name in self.assigned and self._group.holds(now_ms)
 
     def group_metadata(self) -> GroupMetadata:
         """Return the consumer's place in its group."""
@@ -494,70 +424,37 @@ class ConsumerCore:
         self._closing = True
         self._engine.notify()
         try:
-            yield from self._depart(at_close, self._engine.now_ms + timeout_ms)
+            yield from self._departure.depart(at_close, self._engine.now_ms + timeout_ms)
         finally:
             self._closed = True
 
-    def _depart(self, at_close: AtClose, until_ms: int) -> Flow[None]:
-        failure: Exception | None = None
-        try:
-            wanted = self._last_commit(at_close)
-            if wanted:
-                flow = self._commits.commit(wanted)
-                limit_ms = min(COMMIT_TIMEOUT_MS, until_ms - self._engine.now_ms)
-                yield from self._leaving.finish(flow, self._not_committed, limit_ms)
-            yield from self._group.give_up_all()
-        except Exception as error:  # noqa: BLE001 - raised when the group has been told
-            failure = error
-        finally:
-            self._stop()
-            self._leave(until_ms)
-        yield from self._leaving.wait()
-        yield from self._call_back()
-        if failure is not None:
-            raise failure
-
     def _stop_as_asked(self) -> Flow[None]:
         """Commit what is finished, and leave for good: an administrator stops this member."""
-        self.warn(
+        self._reports.warn(
             f"an administrator stops this member of group {self._config.group_id!r}: it commits what is finished, "
             "leaves, and does not join again"
         )
         self._stopped_as = self._group.fenced_identity()
         try:
-            yield from self._depart("finished", self._engine.now_ms + STOP_TIMEOUT_MS)
+            yield from self._departure.depart("finished", self._engine.now_ms + STOP_TIMEOUT_MS)
         finally:
             self.stopped = True
 
     def _start_anew(self) -> None:
         self.stopped, self._stopped_as = False, None
 
-    def _leave(self, until_ms: int) -> None:
-        """Be no member any more; the group is told in the background, even if nobody waits for that."""
-        self._leaving.stop()
-        farewell = self._group.end()
-        if farewell is not None:
-            limit_ms = min(LEAVE_TIMEOUT_MS, until_ms - self._engine.now_ms)
-            self._leaving.start(farewell, lambda _: None, max(1, limit_ms))
-
-    def _last_commit(self, at_close: AtClose) -> dict[TopicPartition, OffsetAndMetadata]:
-        if not self._commits.automatic or at_close == "nothing" or self._group.identity() is None:
-            return {}
-        if at_close == "handed out":
-            return self._commits.handed_out()
-        return self._commits.finished()
-
-    def _not_committed(self, outcome: object) -> None:
-        if isinstance(outcome, HeadraceError):
-            self.warn(f"the last positions could not be committed: {outcome}")
-
     def _stop(self) -> None:
-        for part in (self._commits, self._locator, self._decoders, self._watch, self._missing):
+        for part in (
+            self._commits,
+            self._position_finder,
+            self._decoders,
+            self._watch,
+            self._missing,
+        ):
             part.stop()
-        self.cursors.clear()
-        self._hand_out.consumed.clear()
-        self._failures.clear()
-        self._fatal = None
+        self.assigned.clear()
+        self._collector.consumed.clear()
+        self._reports.clear()
         self._subscription = Subscription()
         self._topics.follow(self._subscription)
 

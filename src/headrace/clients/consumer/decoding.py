@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection
 from typing import Any, Protocol
 
 from headrace.clients.consumer.background import Background
+from headrace.clients.consumer.reports import Reports
 from headrace.clients.engine import Engine
 from headrace.clients.flows.cluster import NO_TOPIC_ID
 from headrace.clients.flows.effects import Flow
@@ -22,16 +23,6 @@ class Deserializer(Protocol):
 
     def deserialize(self, data: bytes) -> Any:
         """Return the value; whatever is raised says what is wrong with the bytes."""
-
-
-class Reports(Protocol):
-    """Hears of what went wrong."""
-
-    def failed(self, error: HeadraceError) -> object:
-        """Have the next poll raise an error."""
-
-    def warn(self, text: str) -> object:
-        """Tell the program's operator something."""
 
 
 Resolve = Callable[[Named], Deserializer]

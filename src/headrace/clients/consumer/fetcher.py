@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from headrace.clients.config import ConsumerConfig
-from headrace.clients.consumer.cursor import Cursor
+from headrace.clients.consumer.assigned_partition import AssignedPartition
 from headrace.clients.consumer.records import FetchedBatches
 from headrace.clients.engine import Engine
 from headrace.clients.flows import metadata
@@ -46,12 +46,12 @@ class Fetcher:
         self,
         engine: Engine,
         config: ConsumerConfig,
-        cursors: Mapping[TopicPartition, Cursor],
+        assigned: Mapping[TopicPartition, AssignedPartition],
         on_failure: Callable[[HeadraceError], object],
     ) -> None:
         self._engine = engine
         self._config = config
-        self._cursors = cursors
+        self._assigned = assigned
         self._on_failure = on_failure
         self._busy_nodes: set[int] = set()
         self._turn = 0
@@ -67,7 +67,7 @@ class Fetcher:
         )
         self._limits_at_hand = replace(self._limits, max_wait_ms=0)
 
-    def send(self, usable: Callable[[Cursor], bool]) -> None:
+    def send(self, usable: Callable[[AssignedPartition], bool]) -> None:
         """Ask each broker that is not busy for the partitions that have nothing left here.
 
         Args:
@@ -78,25 +78,27 @@ class Fetcher:
         # While there is something to hand out, no broker may wait for more: (1) one partition has nothing new, so its
         # fetch waits, (2) the program works through what is here of the others, (3) their next fetch would have to
         # wait for the first one's end.
-        at_hand = any(not (cursor.empty or cursor.paused) for cursor in self._cursors.values())
+        at_hand = any(
+            not (partition.empty or partition.paused) for partition in self._assigned.values()
+        )
         wanted = {
             name: FetchPosition(
-                cursor.offset,
+                partition.offset,
                 state.metadata.leader_epoch(name),
                 self._config.max_partition_fetch_bytes,
             )
-            for name, cursor in self._cursors.items()
-            if cursor.offset is not None
-            and not (cursor.fetching or cursor.paused or cursor.out_of_range)
-            and cursor.empty
-            and now_ms >= cursor.muted_until_ms
-            and (not at_hand or now_ms >= cursor.quiet_until_ms)
+            for name, partition in self._assigned.items()
+            if partition.offset is not None
+            and not (partition.fetching or partition.paused or partition.out_of_range)
+            and partition.empty
+            and now_ms >= partition.muted_until_ms
+            and (not at_hand or now_ms >= partition.quiet_until_ms)
             and name.topic not in state.stale_topics
-            and usable(cursor)
+            and usable(partition)
         }
         for name in list(wanted):
-            self._cursors[name].belongs_to(state.metadata.topic_id(name.topic))
-            if self._cursors[name].offset is None:
+            self._assigned[name].belongs_to(state.metadata.topic_id(name.topic))
+            if self._assigned[name].offset is None:
                 del wanted[name]
         for node, positions in by_leader(state, wanted).items():
             if node == NO_LEADER:
@@ -113,20 +115,20 @@ class Fetcher:
         names = list(positions)
         first = self._turn % len(names)
         positions = {name: positions[name] for name in (*names[first:], *names[:first])}
-        cursors = {name: self._cursors[name] for name in positions}
-        for cursor in cursors.values():
-            cursor.fetching = True
+        assigned = {name: self._assigned[name] for name in positions}
+        for partition in assigned.values():
+            partition.fetching = True
 
         def answered(outcome: Message | HeadraceError | None) -> None:
             assert outcome is not None, "a fetch always has an answer"
             self._busy_nodes.discard(node)
-            for cursor in cursors.values():
-                cursor.fetching = False
+            for partition in assigned.values():
+                partition.fetching = False
             try:
                 for name, data in read_fetch(self._engine.state, positions, outcome):
-                    self._take_answer(cursors[name], positions[name].offset, data, node)
+                    self._take_answer(assigned[name], positions[name].offset, data, node)
             except Exception as error:  # noqa: BLE001 - the next poll raises it
-                self._mute(cursors.values())
+                self._mute(assigned.values())
                 self._on_failure(InternalError.of(error, "an answer cannot be taken in"))
             self._engine.notify()
 
@@ -138,56 +140,60 @@ class Fetcher:
         )
         self._engine.submit(call, answered)
 
-    def _take_answer(self, cursor: Cursor, offset: int, data: FetchedPartition, node: int) -> None:
+    def _take_answer(
+        self, partition: AssignedPartition, offset: int, data: FetchedPartition, node: int
+    ) -> None:
         # (1) A fetch is sent, (2) the partition is given away and comes back, or the program seeks, (3) the answer
-        # arrives: it belongs to a cursor that is gone, or to another place.
-        if self._cursors.get(cursor.name) is not cursor or cursor.offset != offset:
+        # arrives: it belongs to a partition that is gone, or to another place.
+        if self._assigned.get(partition.name) is not partition or partition.offset != offset:
             return
         if data.error == ErrorCode.OFFSET_OUT_OF_RANGE:
-            cursor.out_of_range = True
-            self._engine.state.stale_topics.add(cursor.name.topic)  # it may have been created again
-            if cursor.failures:  # the offset that the broker gave instead is out of range, too
-                self._mute([cursor])
+            partition.out_of_range = True
+            self._engine.state.stale_topics.add(
+                partition.name.topic
+            )  # it may have been created again
+            if partition.failures:  # the offset that the broker gave instead is out of range, too
+                self._mute([partition])
             else:
-                cursor.failures = 1
+                partition.failures = 1
         elif data.error in metadata.STALE_LEADER_ERRORS or data.error.retriable:
-            error = partition_error(cursor.name, data.error, data.reason)
+            error = partition_error(partition.name, data.error, data.reason)
             self._engine.trouble.note(error, self._engine.now_ms)
-            self._mute([cursor])
+            self._mute([partition])
         elif data.error:
-            self._mute([cursor])
-            self._on_failure(partition_error(cursor.name, data.error))
+            self._mute([partition])
+            self._on_failure(partition_error(partition.name, data.error))
         elif (fault := _no_progress(data.records, offset)) is not None:
-            self._stalled(cursor, f"broker {node} answers a fetch from offset {offset} {fault}")
+            self._stalled(partition, f"broker {node} answers a fetch from offset {offset} {fault}")
         else:
-            cursor.failures = 0
-            cursor.high_watermark = data.high_watermark
+            partition.failures = 0
+            partition.high_watermark = data.high_watermark
             if len(data.records):
                 checked = self._config.check_crcs
-                cursor.fetched = FetchedBatches(
-                    cursor.name, data, check_crcs=checked, tags=self._config.tags
+                partition.fetched = FetchedBatches(
+                    partition.name, data, check_crcs=checked, tags=self._config.tags
                 )
             else:
-                cursor.quiet_until_ms = self._engine.now_ms + ASK_AGAIN_MS
+                partition.quiet_until_ms = self._engine.now_ms + ASK_AGAIN_MS
 
-    def _stalled(self, cursor: Cursor, text: str) -> None:
+    def _stalled(self, partition: AssignedPartition, text: str) -> None:
         """Ask again after a pause; the program is told when that has not helped."""
-        error = CorruptRecordError(f"{cursor.name}: {text}")
+        error = CorruptRecordError(f"{partition.name}: {text}")
         self._engine.trouble.note(error, self._engine.now_ms)
-        self._mute([cursor])
-        if cursor.failures >= STALLED_ANSWERS:
+        self._mute([partition])
+        if partition.failures >= STALLED_ANSWERS:
             self._on_failure(error)
 
-    def _mute(self, cursors: Collection[Cursor]) -> None:
+    def _mute(self, assigned: Collection[AssignedPartition]) -> None:
         """Leave partitions alone for a while, longer each time; questions for their leaders follow at that pace."""
-        for cursor in cursors:
+        for partition in assigned:
             pause_ms = min(
-                self._config.retry_backoff_ms << min(cursor.failures, 16),
+                self._config.retry_backoff_ms << min(partition.failures, 16),
                 self._config.retry_backoff_max_ms,
             )
-            cursor.failures += 1
-            cursor.muted_until_ms = self._engine.now_ms + pause_ms
-        for until_ms in {cursor.muted_until_ms for cursor in cursors}:
+            partition.failures += 1
+            partition.muted_until_ms = self._engine.now_ms + pause_ms
+        for until_ms in {partition.muted_until_ms for partition in assigned}:
             self._engine.at(until_ms, self._engine.notify)
 
 

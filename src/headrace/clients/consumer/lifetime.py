@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from headrace.clients.consumer.core import AtClose
+from headrace.clients.consumer.departure import AtClose
 from headrace.clients.drivers import AsyncDriver, Driver
 from headrace.clients.drivers.unclosed import at_exit, closing_tasks, warn_unclosed
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol
 
+from headrace.clients.consumer.assigned_partition import AssignedPartition
 from headrace.clients.consumer.background import Background
 from headrace.clients.consumer.commits import Commits
-from headrace.clients.consumer.cursor import Cursor
 from headrace.clients.consumer.member import Arrival, Member
 from headrace.clients.engine import Engine
 from headrace.clients.flows.effects import Flow, Invoke
@@ -48,7 +48,7 @@ class Rebalancing:
         engine: Engine,
         member: Member,
         commits: Commits,
-        cursors: dict[TopicPartition, Cursor],
+        assigned: dict[TopicPartition, AssignedPartition],
         *,
         wanted: Callable[[], frozenset[str] | None],
         took: Callable[[Arrival], object],
@@ -58,7 +58,7 @@ class Rebalancing:
         self._engine = engine
         self._member = member
         self._commits = commits
-        self._cursors = cursors
+        self._assigned = assigned
         self._wanted = wanted
         self._took = took
         self._warn = warn
@@ -94,7 +94,7 @@ class Rebalancing:
 
     def give_up_all(self) -> Flow[None]:
         """Tell the listener before the consumer leaves."""
-        names = sorted(name for name in self._cursors if name not in self._told)
+        names = sorted(name for name in self._assigned if name not in self._told)
         if not names:
             return
         hook = "on_revoked" if self._member.lost is None else "on_lost"
@@ -119,7 +119,7 @@ class Rebalancing:
             )
 
     def _give_up_lost(self) -> Flow[None]:
-        names = sorted(self._cursors)
+        names = sorted(self._assigned)
         error = (yield from self._tell("on_lost", names)) if names else None
         self._drop(names)
         self._member.lost = None
@@ -129,7 +129,7 @@ class Rebalancing:
     def _prepare(self) -> Flow[None]:
         topics = self._wanted()
         kept = self._member.cooperative
-        names = sorted(self._cursors)
+        names = sorted(self._assigned)
         if kept:
             names = [name for name in names if topics is not None and name.topic not in topics]
         if not names:
@@ -144,8 +144,8 @@ class Rebalancing:
 
     def _take(self, arrival: Arrival) -> Flow[None]:
         given = set(arrival.partitions)
-        revoked = sorted(name for name in self._cursors if name not in given)
-        added = sorted(name for name in given if name not in self._cursors)
+        revoked = sorted(name for name in self._assigned if name not in given)
+        added = sorted(name for name in given if name not in self._assigned)
         error = None
         if revoked:
             yield from self.commit_finished(revoked)
@@ -157,7 +157,7 @@ class Rebalancing:
             return
         # A partition that this member had before an eager rebalance begins at its committed offset all the same:
         # (1) this member was late, (2) in the generation between the other read and committed, (3) it came back.
-        self._cursors.update((name, Cursor(name)) for name in added)
+        self._assigned.update((name, AssignedPartition(name)) for name in added)
         self._member.took(arrival, gave_up=bool(revoked))
         self._took(arrival)
         self.untold = added
@@ -168,14 +168,14 @@ class Rebalancing:
 
     def _announce(self) -> Flow[Exception | None]:
         # (1) The listener looks up an offset kept outside, (2) the poll is cancelled: the next one tells it again.
-        names = [name for name in self.untold or () if name in self._cursors]
+        names = [name for name in self.untold or () if name in self._assigned]
         error = yield from self._tell("on_assigned", names)
         self.untold = None
         return error
 
     def _drop(self, names: Iterable[TopicPartition]) -> None:
         for name in names:
-            self._cursors.pop(name, None)
+            self._assigned.pop(name, None)
 
     def _tell(self, hook: str, names: list[TopicPartition]) -> Flow[Exception | None]:
         """Call the listener; its exception is the program's, and is raised when the rebalance has gone its step."""

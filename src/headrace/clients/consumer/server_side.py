@@ -21,8 +21,8 @@ from headrace.clients.flows import consumer_group, metadata
 from headrace.clients.flows.consumer_group import (
     JOIN_EPOCH,
     MemberSettings,
-    Place,
-    Places,
+    TopicIdPartition,
+    TopicIdPartitions,
     Wanted,
 )
 from headrace.clients.flows.effects import Flow
@@ -41,7 +41,7 @@ NOT_A_MEMBER: Final = frozenset(
 )
 CLASSIC_ONLY: Final = frozenset({ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION})
 """Answers to a first heartbeat: the group has members of the classic protocol only, and so has the broker."""
-NOTHING: Final[Places] = frozenset()
+NOTHING: Final[TopicIdPartitions] = frozenset()
 FIRST_INTERVAL_MS: Final = 5_000
 """Until an answer says how often to send heartbeats."""
 ASLEEP_INTERVALS: Final = 3
@@ -58,7 +58,7 @@ NOT_SPOKEN: Final = (
 )
 
 
-class Topics(Protocol):
+class SubscriptionLookup(Protocol):
     """What the member asks of its consumer."""
 
     def wanted(self) -> Flow[Wanted]:
@@ -77,7 +77,7 @@ class ServerSideMember(Member):
         self,
         engine: Engine,
         config: ConsumerConfig,
-        topics: Topics,
+        topics: SubscriptionLookup,
         reports: Reports,
         *,
         member_id: str,
@@ -123,11 +123,11 @@ class ServerSideMember(Member):
         self._began_ms = 0
         """When the first attempt to join was made."""
         self._woke_ms = 0
-        self._given: Places = NOTHING
+        self._given: TopicIdPartitions = NOTHING
         """What the coordinator gives."""
-        self._offered: Places | None = None
+        self._offered: TopicIdPartitions | None = None
         """What of it, with names that are known, the foreground was told last."""
-        self._owned: Places = NOTHING
+        self._owned: TopicIdPartitions = NOTHING
         """What the foreground has taken over."""
         self._names: dict[bytes, str] = {}
         self._naming = Background(engine)
@@ -181,7 +181,7 @@ class ServerSideMember(Member):
             self._forget_assignment()
         else:
             read = set(self._reports.owned)
-            self._owned = frozenset(place for place in self._owned if self._name(place) in read)
+            self._owned = frozenset(each for each in self._owned if self._name(each) in read)
             self._offered = self._owned
         self.polls.start()
         self._beat_soon()
@@ -372,7 +372,7 @@ class ServerSideMember(Member):
         if unknown and not self._naming.running:
             flow = metadata.name_topics(self._engine.state, unknown)
             self._naming.start(flow, self._named, self._config.request_timeout_ms)
-        named = frozenset(place for place in self._given if place.topic_id not in unknown)
+        named = frozenset(each for each in self._given if each.topic_id not in unknown)
         if named != self._offered:
             self._offered = named
             self.arrived = Arrival(self.generation, tuple(sorted(map(self._name, named))))
@@ -387,15 +387,15 @@ class ServerSideMember(Member):
         self._name_timer = self._engine.at(self._engine.now_ms + pause_ms, self._offer)
 
     def _unnamed(self) -> frozenset[bytes]:
-        given = {place.topic_id for place in self._given}
+        given = {each.topic_id for each in self._given}
         if given <= self._names.keys():
             return frozenset()
         known = self._engine.state.metadata.topics.values()
         self._names.update((topic.topic_id, topic.name) for topic in known)
         return frozenset(given - self._names.keys())
 
-    def _name(self, place: Place) -> TopicPartition:
-        return TopicPartition(self._names[place.topic_id], place.partition)
+    def _name(self, name: TopicIdPartition) -> TopicPartition:
+        return TopicPartition(self._names[name.topic_id], name.partition)
 
 
 def _advice(code: ErrorCode) -> str:

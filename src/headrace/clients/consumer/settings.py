@@ -8,11 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from headrace.clients.assignors import AssignorChoice, choose_assignors
 from headrace.clients.config import ConsumerConfig, parse_config, settle_group_protocol
-from headrace.clients.consumer.assignors import AssignorChoice, choose_assignors
 from headrace.clients.consumer.core import ConsumerCore
 from headrace.clients.engine import Engine
-from headrace.errors import ConfigError
 from headrace.serdes.serde import resolve_serde
 
 _log: Final = logging.getLogger("headrace.clients.consumer")
@@ -63,13 +62,3 @@ def consumer_core(
 def new_member_id() -> str:
     """Return an id for a member under the protocol `consumer`."""
     return str(uuid.uuid4())
-
-
-def milliseconds(seconds: float | None, default_ms: int) -> int:
-    """Return a timeout of the program's in milliseconds; None is the default."""
-    if seconds is None:
-        return default_ms
-    try:
-        return max(0, round(seconds * 1000))
-    except (TypeError, ValueError, OverflowError):
-        raise ConfigError(f"a timeout is a number of seconds, not {seconds!r}") from None

@@ -146,6 +146,27 @@ def exclusion_of(
     return topics_of(exclude)
 
 
+def wanted_subscription(
+    topics: object,
+    pattern: str | re.Pattern[str] | None,
+    exclude: str | re.Pattern[str] | Collection[str],
+) -> Subscription:
+    """Return the subscription that the arguments of `subscribe` describe.
+
+    Raises:
+        ConfigError: There are topics and a pattern, or an argument is of the wrong form.
+        InvalidTopicError: A name is one that no topic may have.
+    """
+    if topics is not None and pattern is not None:
+        raise ConfigError("subscribe takes topics or a pattern, not both")
+    excluded = exclusion_of(exclude)
+    if topics is not None:
+        return Subscription("topics", wanted_topics(topics))
+    if pattern is not None:
+        return Subscription("pattern", pattern=pattern_of(pattern), exclude=excluded)
+    return Subscription("group", exclude=excluded)
+
+
 _COMMON: Final = re.compile(
     r"""(?: [\w\ !"\#%&',/:;<=>@`~-] | \. | \^ | \$ | \|   # what stands for itself, anything, the ends, or
       | \\[dDsSwW] | \\[^\w\s]                          # classes of characters, escaped signs

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -133,9 +132,12 @@ def open_aio_driver(target: Target, config: ClientConfig) -> AsyncDriver:
 
 @contextmanager
 def closed_on_error(driver: Driver | AsyncDriver) -> Iterator[None]:
-    """Close a blocking driver if the rest of its client's constructor fails; an asyncio driver has opened nothing yet."""
+    """Close a blocking driver if the rest of its client's constructor fails.
+
+    An asyncio driver has opened nothing at that moment.
+    """
     with ExitStack() as undo:
-        if not inspect.iscoroutinefunction(driver.close):
+        if not hasattr(driver, "loop"):
             undo.callback(driver.close)
         yield
         undo.pop_all()

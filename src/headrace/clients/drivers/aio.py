@@ -28,8 +28,8 @@ from headrace.clients.drivers.sockets import os_reason
 from headrace.clients.drivers.tls import client_context, distrust
 from headrace.clients.engine import Engine, Outcome, Task
 from headrace.clients.flows.effects import ClientState, Flow
-from headrace.clients.links import Link
-from headrace.clients.pool import Pool
+from headrace.clients.network.links import Link
+from headrace.clients.network.pool import Pool
 from headrace.clock import SteadyClock, boot_ns
 from headrace.errors import AuthenticationError, ClosedError, ProtocolError
 from headrace.forking import FORKED, disown_in_children

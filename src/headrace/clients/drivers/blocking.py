@@ -31,7 +31,7 @@ from headrace.clients.drivers.interrupts import GuardedCondition, interrupts, un
 from headrace.clients.drivers.sockets import Sockets
 from headrace.clients.engine import Engine, Outcome, Task
 from headrace.clients.flows.effects import ClientState, Flow
-from headrace.clients.pool import Pool
+from headrace.clients.network.pool import Pool
 from headrace.clock import SteadyClock, boot_ns
 from headrace.errors import ClosedError
 from headrace.forking import FORKED, disown_in_children

@@ -27,7 +27,7 @@ from headrace.errors import ClosedError, ConfigError, HeadraceError, InternalErr
 from headrace.forking import FORKED, disown_in_children
 
 if TYPE_CHECKING:
-    from headrace.clients.producer.partitioners import Partitioner
+    from headrace.clients.partitioners import Partitioner
     from headrace.registers import Named
 
 T = TypeVar("T")

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.clients.config import ClientConfig
 from headrace.clients.drivers.credentials import Credentials, no_token
-from headrace.clients.links import Link
-from headrace.clients.pool import Pool
+from headrace.clients.network.links import Link
+from headrace.clients.network.pool import Pool
 from headrace.errors import AuthenticationError, ConfigError, ProtocolError
 from headrace.types import Buffer, FileRange
 

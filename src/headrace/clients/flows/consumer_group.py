@@ -30,14 +30,14 @@ LEAVE_FOR_A_WHILE_EPOCH: Final = -2
 """A static member's farewell: whoever comes with its instance id gets its partitions."""
 
 
-class Place(NamedTuple):
+class TopicIdPartition(NamedTuple):
     """A partition as the coordinator names it."""
 
     topic_id: bytes
     partition: int
 
 
-Places = frozenset[Place]
+TopicIdPartitions = frozenset[TopicIdPartition]
 
 
 class Wanted(NamedTuple):
@@ -66,7 +66,7 @@ def heartbeat(
     epoch: int,
     *,
     wanted: Wanted | None,
-    owned: Places | None,
+    owned: TopicIdPartitions | None,
     timeout_ms: int,
 ) -> Flow[ConsumerGroupHeartbeatResponse]:
     """Say that the member lives; one attempt.
@@ -137,12 +137,12 @@ def is_offered(state: ClientState) -> Flow[bool]:
         )
 
 
-def assigned(response: ConsumerGroupHeartbeatResponse) -> Places | None:
+def assigned(response: ConsumerGroupHeartbeatResponse) -> TopicIdPartitions | None:
     """Return what the coordinator gives the member; None where that is as before."""
     if response.assignment is None:
         return None
     return frozenset(
-        Place(bytes(topic.topic_id), number)
+        TopicIdPartition(bytes(topic.topic_id), number)
         for topic in response.assignment.topic_partitions
         for number in topic.partitions
     )
@@ -167,8 +167,8 @@ def _ask(
     )
 
 
-def _by_topic(places: Iterable[Place]) -> list[OwnedTopic]:
+def _by_topic(partitions: Iterable[TopicIdPartition]) -> list[OwnedTopic]:
     topics: dict[bytes, list[int]] = {}
-    for topic_id, number in sorted(places):
+    for topic_id, number in sorted(partitions):
         topics.setdefault(topic_id, []).append(number)
     return [OwnedTopic(topic_id=topic, partitions=numbers) for topic, numbers in topics.items()]

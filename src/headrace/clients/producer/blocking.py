@@ -17,13 +17,13 @@ from headrace.clients.drivers.local import port_of
 from headrace.clients.engine import UNLIMITED_MS
 from headrace.clients.flows.effects import Flow
 from headrace.clients.flows.transactions import GroupMember
+from headrace.clients.partitioners import Partitioner
 from headrace.clients.producer.blocking_delivery import DeliveryFuture, Fates
 from headrace.clients.producer.blocking_transaction import Transaction
 from headrace.clients.producer.core import ProducerCore
 from headrace.clients.producer.delivery import Delivery
 from headrace.clients.producer.lifetime import BlockingProducerLifetime
 from headrace.clients.producer.many import Many
-from headrace.clients.producer.partitioners import Partitioner
 from headrace.clients.producer.settings import producer_config, warn
 from headrace.clients.producer.transaction_offsets import (
     GroupConsumer,

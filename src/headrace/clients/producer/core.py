@@ -2,85 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from functools import partial
+from collections.abc import Callable
 from typing import Any, Final, Generic, NoReturn, TypeVar
 
 from headrace.clients.arguments import shown
 from headrace.clients.config import ProducerConfig
 from headrace.clients.engine import Engine
-from headrace.clients.flows import list_offsets, metadata
-from headrace.clients.flows.cluster import NO_LEADER, TopicSettings
+from headrace.clients.flows import metadata
 from headrace.clients.flows.effects import Flow, Wait
-from headrace.clients.flows.topic_settings import PARTITIONER, hidden_settings, topic_settings
-from headrace.clients.producer.batches import Batch, PartitionQueue
-from headrace.clients.producer.delivery import Delivery, Fate, check_callback
-from headrace.clients.producer.many import Many, Rows
-from headrace.clients.producer.partitioners import (
+from headrace.clients.partitioners import (
     KeyHash,
     Partitioner,
     Sticky,
-    Unusable,
-    partitioner_factory,
 )
+from headrace.clients.producer.batches import Batch, PartitionQueue
+from headrace.clients.producer.delivery import Delivery, Fate, check_callback
+from headrace.clients.producer.known_topics import KnownTopics
+from headrace.clients.producer.many import Many, Rows
+from headrace.clients.producer.record_checks import check_partition_number, check_record, serialized
 from headrace.clients.producer.sender import Sender
-from headrace.clients.producer.topic import Topic
-from headrace.clients.producer.transactions import Transactions
+from headrace.clients.producer.topic import ProducerTopic
+from headrace.clients.producer.transaction_manager import TransactionManager
 from headrace.errors import (
     ApiError,
     ClosedError,
     ConfigError,
     ErrorCode,
     HeadraceError,
-    MessageTooLargeError,
-    SerializationError,
     TransportError,
 )
 from headrace.records.builder import BatchBuilder, Headers
 from headrace.records.compression import Compression
-from headrace.records.decoding import MAX_HEADERS
 from headrace.registers import Named
-from headrace.serdes.plain import BytesSerde
-from headrace.serdes.serde import AnySerde, resolve_serde
+from headrace.serdes.serde import AnySerde
 from headrace.types import TopicPartition
 
 D = TypeVar("D", bound=Delivery)
 
-DEFAULT_PARTITIONER: Final = Named("key_hash")
 LAST_ABORT_MS: Final = 5_000
 """How long a close tries at least to end a transaction that is open."""
-
-
-def check_record(headers: object, timestamp_ms: object, on_delivery: object = None) -> None:
-    """Look for what is wrong with a record, once it has failed or before its topic is looked up.
-
-    Raises:
-        ConfigError: An argument is none of a record.
-        MessageTooLargeError: There are more headers than a record may have.
-    """
-    check_callback(on_delivery)
-    if timestamp_ms is None:
-        timestamp_ms = 0
-    if not isinstance(timestamp_ms, int):
-        raise ConfigError(f"timestamp_ms is a whole number of milliseconds, not {timestamp_ms!r}")
-    if not -(1 << 63) <= timestamp_ms < 1 << 63:
-        raise ConfigError(f"timestamp_ms is a number of 64 bits, not {timestamp_ms}")
-    pairs = headers if isinstance(headers, list | tuple) else [headers]
-    if len(pairs) > MAX_HEADERS:
-        raise MessageTooLargeError(f"a record has at most {MAX_HEADERS} headers, not {len(pairs)}")
-    for pair in pairs:
-        if (
-            not isinstance(pair, list | tuple)
-            or len(pair) != 2
-            or not isinstance(pair[0], str)
-            or not isinstance(pair[1], bytes | bytearray | memoryview | None)
-        ):
-            raise ConfigError(f"headers are pairs of text and bytes (or None), not {pair!r}")
-
-
-def _check_partition(number: object) -> None:
-    if number is not None and (isinstance(number, bool) or not isinstance(number, int)):
-        raise ConfigError(f"a partition is a number, not {shown(number)}")
 
 
 class ProducerCore(Generic[D]):
@@ -116,28 +76,33 @@ class ProducerCore(Generic[D]):
         Raises:
             ConfigError: There is no such partitioner or serde.
         """
+        self._known = KnownTopics(
+            engine,
+            choose=choose,
+            partitioner=partitioner,
+            serde=serde,
+            key_serde=key_serde,
+            share=share,
+            warn=warn,
+        )
         self.sender = Sender(
-            engine, config, on_batch_closed=self._batch_closed, on_topics=self._learn_partitions
+            engine,
+            config,
+            on_batch_closed=self._known.batch_closed,
+            on_topics=self._known.update_partitions,
         )
         self._engine = engine
         self._config = config
         self._delivery = delivery
-        self._choose = choose
-        self._partitioner = None if partitioner is None else partitioner_factory(partitioner)
-        self._has_begun = not (partitioner is None or isinstance(partitioner, str | type | Named))
-        """Whether the program gave an object, which serves all topics and begins as it is."""
-        self._share = share
-        self._warn = warn
-        self._serde = None if serde is None else resolve_serde(serde)
-        self._key_serde = None if key_serde is None else resolve_serde(key_serde)
         self._compression = Compression[config.compression_type.upper()]
-        self._known: dict[str, Topic] = {}
-        self._topics = self._known
+        self._topics = self._known.by_name
         """Those that `send` may write to; none while the producer is closed or has no transaction open."""
-        self.transactions: Transactions | None = None
+        self.transactions: TransactionManager | None = None
         if config.transactional_id is not None:
             name = config.transactional_id
-            self.transactions = Transactions(engine, config, name, self.sender, self._may_send)
+            self.transactions = TransactionManager(
+                engine, config, name, self.sender, self._may_send
+            )
             self._topics = {}
         self.closed = False
 
@@ -176,13 +141,11 @@ class ProducerCore(Generic[D]):
             return None
         if on_delivery is not None:
             check_callback(on_delivery)
-        key_bytes = (
-            None if key is None else self._serialized(known.serialize_key, key, topic, "key")
-        )
+        key_bytes = None if key is None else serialized(known.serialize_key, key, topic, "key")
         value_bytes = (
             value
             if value is None or (type(value) is bytes and known.bytes_as_they_are)
-            else self._serialized(known.serialize_value, value, topic, "value")
+            else serialized(known.serialize_value, value, topic, "value")
         )
         if timestamp_ms is None:
             timestamp_ms = self._engine.now_ms
@@ -222,7 +185,7 @@ class ProducerCore(Generic[D]):
             self._check_sending()
             check_record(many.headers, many.timestamp_ms)
             return False
-        self._serialize(topic, many)
+        many.serialize(topic)
         timestamp_ms = self._engine.now_ms if many.timestamp_ms is None else many.timestamp_ms
         try:
             return self._append_many(topic, many, timestamp_ms)
@@ -230,7 +193,7 @@ class ProducerCore(Generic[D]):
             check_record(many.headers, timestamp_ms)
             raise
 
-    def _append_many(self, topic: Topic, many: Many[D], timestamp_ms: int) -> bool:
+    def _append_many(self, topic: ProducerTopic, many: Many[D], timestamp_ms: int) -> bool:
         values, keys, deliveries = many.values, many.keys, many.deliveries
         placed = many.partition is not None or type(topic.partitioner) in {KeyHash, Sticky}
         # Whether a batch that took one record may take all those after it that fit.
@@ -289,29 +252,9 @@ class ProducerCore(Generic[D]):
                 return False
         return True
 
-    def _serialize(self, topic: Topic, many: Many[D]) -> None:
-        """Turn keys and values into bytes, once and all of them before the first record is added."""
-        if many.serialized:
-            return
-        keys, values = many.keys, many.values
-        if keys is not None:
-            key = topic.serialize_key
-            many.keys = [
-                each if each is None else self._serialized(key, each, topic.name, "key")
-                for each in keys
-            ]
-        as_they_are = topic.bytes_as_they_are
-        many.values = [
-            each
-            if each is None or (as_they_are and type(each) is bytes)
-            else self._serialized(topic.serialize_value, each, topic.name, "value")
-            for each in values
-        ]
-        many.serialized = True
-
     def _append(
         self,
-        topic: Topic,
+        topic: ProducerTopic,
         key: bytes | None,
         value: bytes | None,
         *,
@@ -349,37 +292,14 @@ class ProducerCore(Generic[D]):
         size = self._config.batch_size
         return BatchBuilder(self._compression, max_bytes=size, transactional=transactional)
 
-    def _add_queue(self, topic: Topic, number: int) -> PartitionQueue:
-        self._check_partition(topic, number)
+    def _add_queue(self, topic: ProducerTopic, number: int) -> PartitionQueue:
+        topic.check_partition(number)
         topic_partition = TopicPartition(topic.name, number)
         queues = self.sender.queues
         if topic_partition not in queues:  # one that was created again has them already
             queues[topic_partition] = PartitionQueue(topic_partition)
         topic.queues[number] = queue = queues[topic_partition]
         return queue
-
-    @staticmethod
-    def _check_partition(topic: Topic, number: int) -> None:
-        _check_partition(number)
-        if number not in range(topic.count):  # a partitioner of the program's may return anything
-            text = f"topic {topic.name!r} has {topic.count} partitions, none numbered {number!r}"
-            raise ApiError.for_code(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
-
-    @staticmethod
-    def _serialized(serialize: Callable[[Any], Any], value: Any, topic: str, part: str) -> bytes:
-        try:
-            data = serialize(value)
-        except Exception as error:
-            text = f"the {part} for topic {topic!r}: {error}"
-            if getattr(serialize, "__func__", None) is BytesSerde.serialize:
-                parameter = "serde" if part == "value" else "key_serde"
-                text += f"; choose a serde, for example {parameter}='json'"
-            raise SerializationError(text) from error
-        if not isinstance(data, bytes):
-            kind = type(data).__name__
-            text = f"the {part} for topic {topic!r}: the serde returned {kind}, not bytes"
-            raise SerializationError(text)
-        return data
 
     # Waiting, as flows
 
@@ -393,17 +313,17 @@ class ProducerCore(Generic[D]):
         self._check_sending()
         if not isinstance(topic, str):
             raise ConfigError(f"a topic's name is text, not {shown(topic)}")
-        _check_partition(partition)
-        if topic not in self._known:
-            yield from self._learn(topic)
-        known = self._known[topic]
+        check_partition_number(partition)
+        if topic not in self._known.by_name:
+            yield from self._known.learn(topic)
+        known = self._known.by_name[topic]
         if partition is not None and partition not in range(known.count):
             # It may have been added since.
             yield from metadata.refresh(self._engine.state, [topic])
-            self._learn_partitions([topic])
-            if topic not in self._known:
-                yield from self._learn(topic)
-            self._check_partition(self._known[topic], partition)
+            self._known.update_partitions([topic])
+            if topic not in self._known.by_name:
+                yield from self._known.learn(topic)
+            self._known.by_name[topic].check_partition(partition)
         began_ms = self._engine.now_ms
         until_ms = began_ms + self._config.max_block_ms
         while self.sender.buffered > self._config.buffer_memory:
@@ -415,58 +335,6 @@ class ProducerCore(Generic[D]):
                 )
             yield Wait(until_ms)
             self._check_sending()
-
-    def _learn(self, topic: str) -> Flow[None]:
-        yield from metadata.ensure_named(self._engine.state, topic, auto_create=True)
-        settings = yield from topic_settings(self._engine.state, topic)
-        self._warn_if_hidden(topic, settings)
-        named = settings.partitioner or DEFAULT_PARTITIONER
-        partitioner = self._new_partitioner(topic, named)
-        if self._share is not None and self._partitioner is None:
-            partitioner = self._share(topic, named, partitioner)
-        elif not self._has_begun and hasattr(partitioner, "begin"):
-            partitioner.begin((yield from self._count_records(topic)))
-        known = Topic(
-            topic,
-            partitioner,
-            self._key_serde or resolve_serde(settings.key_serde or "bytes"),
-            self._serde or resolve_serde(settings.serde or "bytes"),
-        )
-        self._known.setdefault(topic, known)
-        self._learn_partitions([topic])
-
-    def _new_partitioner(self, topic: str, named: Named) -> Partitioner:
-        if self._partitioner is not None:
-            return self._partitioner(self._choose)
-        try:
-            return partitioner_factory(named)(self._choose)
-        except ConfigError as error:
-            reason = (
-                f"topic {topic!r} names its partitioner in {PARTITIONER}: {error}. To do without it, give the producer "
-                "another one, partitioner=..., or the record a partition; on the command line, --partitioner NAME or "
-                "MODULE:CLASS, or --partition N"
-            )
-            return Unusable(reason, partial(self.forget, topic))
-
-    def _warn_if_hidden(self, topic: str, settings: TopicSettings) -> None:
-        given = {
-            "partitioner": self._partitioner,
-            "serde": self._serde,
-            "key_serde": self._key_serde,
-        }
-        missing = [name for name, value in given.items() if value is None]
-        if missing and not settings.may_read:
-            self._warn(hidden_settings(topic, "producer", ", ".join(missing)))
-
-    def _count_records(self, topic: str) -> Flow[int]:
-        """Return how many records a topic has had; if that cannot be told, any number."""
-        partitions = self._engine.state.metadata.partitions(topic)
-        wanted = dict.fromkeys(partitions, list_offsets.LATEST)
-        try:
-            found = yield from list_offsets.list_offsets(self._engine.state, wanted)
-        except HeadraceError:
-            return self._choose(len(partitions) or 1)
-        return sum(listed.offset for listed in found.values())
 
     def delivered(self, delivery: Delivery, timeout_ms: int) -> Flow[None]:
         """Wait until a record's fate is known.
@@ -515,7 +383,7 @@ class ProducerCore(Generic[D]):
         if self.closed:
             return
         self.closed = True
-        self._known.clear()  # so that `send` finds the producer closed
+        self._known.by_name.clear()  # so that `send` finds the producer closed
         try:
             if self.transactions is None:
                 yield from self.flush(timeout_ms)
@@ -526,7 +394,7 @@ class ProducerCore(Generic[D]):
                 ClosedError("the producer was closed before the record was delivered")
             )
 
-    def _end_transaction(self, transactions: Transactions, timeout_ms: int) -> Flow[None]:
+    def _end_transaction(self, transactions: TransactionManager, timeout_ms: int) -> Flow[None]:
         flow = transactions.close(timeout_ms)
         task = self._engine.spawn(
             flow, timeout_ms=timeout_ms, on_done=lambda _: self._engine.notify()
@@ -543,10 +411,9 @@ class ProducerCore(Generic[D]):
 
     def forget(self, topic: str) -> None:
         """Look a topic's serdes and partitioner up again with the next record for it."""
-        self._known.pop(topic, None)
-        self._engine.state.topic_settings.pop(topic, None)
+        self._known.forget(topic)
 
-    # What the sender reports
+    # Whether records may be sent
 
     def _check_open(self) -> None:
         if self.closed:
@@ -558,9 +425,9 @@ class ProducerCore(Generic[D]):
             self.transactions.check_sending()
 
     def _may_send(self, may: bool) -> None:  # noqa: FBT001 - it is all that this says
-        self._topics = self._known if may else {}
+        self._topics = self._known.by_name if may else {}
 
-    def transaction(self) -> Transactions:
+    def transaction(self) -> TransactionManager:
         """Return what the producer does with transactions.
 
         Raises:
@@ -571,24 +438,6 @@ class ProducerCore(Generic[D]):
         if self.transactions is None:
             raise ConfigError("transactions need a name: Producer(..., transactional_id=NAME)")
         return self.transactions
-
-    def _batch_closed(self, topic_partition: TopicPartition) -> None:
-        topic = self._known.get(topic_partition.topic)
-        if topic is not None and topic.batch_closed is not None:
-            topic.batch_closed(topic_partition.partition, topic.available)
-
-    def _learn_partitions(self, topics: Collection[str]) -> None:
-        known = self._engine.state.metadata
-        for name in topics:
-            topic = self._known.get(name)
-            partitions = known.partitions(name)
-            if topic is not None and topic.is_recreated(known.topic_id(name)):
-                self.forget(name)
-                continue
-            if topic is not None and partitions:
-                topic.count = len(partitions)
-                led = [each.partition for each in partitions if known.leader(each) != NO_LEADER]
-                topic.available = led or [each.partition for each in partitions]
 
     def _raise_failure(self) -> None:
         failures = [each for each in self.sender.failures if not each.observed]

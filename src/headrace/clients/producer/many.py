@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
+from headrace.clients.partitioners import partition_for_key
 from headrace.clients.producer.batches import PartitionQueue
 from headrace.clients.producer.delivery import Delivery, check_callback
-from headrace.clients.producer.partitioners import partition_for_key
+from headrace.clients.producer.record_checks import serialized
+from headrace.clients.producer.topic import ProducerTopic
 from headrace.errors import ConfigError
 from headrace.records.accel import RowColumns
 from headrace.records.builder import Headers
@@ -58,6 +60,25 @@ class Many(Generic[D]):
         """Whether keys and values are bytes already."""
         self.deliveries: list[D] = []
         """Of the records that are in the buffer."""
+
+    def serialize(self, topic: ProducerTopic) -> None:
+        """Turn keys and values into bytes, once and all of them before the first record is added."""
+        if self.serialized:
+            return
+        keys, values = self.keys, self.values
+        if keys is not None:
+            key = topic.serialize_key
+            self.keys = [
+                each if each is None else serialized(key, each, topic.name, "key") for each in keys
+            ]
+        as_they_are = topic.bytes_as_they_are
+        self.values = [
+            each
+            if each is None or (as_they_are and type(each) is bytes)
+            else serialized(topic.serialize_value, each, topic.name, "value")
+            for each in values
+        ]
+        self.serialized = True
 
 
 Row = tuple[bytes | None, bytes | None, Headers, int, int | None]

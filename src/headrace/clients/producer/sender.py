@@ -7,29 +7,26 @@ the engine for. It never waits.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from headrace.clients.config import ProducerConfig
-from headrace.clients.engine import Engine, Outcome, Task, Timer
+from headrace.clients.engine import Engine, Outcome, Timer
 from headrace.clients.flows import metadata
-from headrace.clients.flows.cluster import NO_LEADER, ClusterMetadata
+from headrace.clients.flows.cluster import NO_LEADER
 from headrace.clients.flows.effects import Call
 from headrace.clients.flows.produce import (
     ProducedPartition,
     ProducerIdentity,
-    init_producer_id,
     produce_request,
     read_produce,
 )
 from headrace.clients.flows.routing import partition_error
 from headrace.clients.producer.batches import Batch, PartitionQueue, split
 from headrace.clients.producer.delivery import Delivery, Written
+from headrace.clients.producer.send_conditions import SendConditions
 from headrace.errors import ApiError, ErrorCode, HeadraceError, InternalError, TransportError
 from headrace.records.compression import Compression
 from headrace.types import TopicPartition
-
-if TYPE_CHECKING:
-    from headrace.clients.producer.transactions import Transactions
 
 WRITTEN: Final = frozenset({ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER})
 LOST_IDENTITY: Final = frozenset(
@@ -50,15 +47,34 @@ MAYBE_WRITTEN: Final = frozenset(
         ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
     }
 )
-LAST_EPOCH: Final = 0x7FFE
-"""The last epoch that a producer raises its own to; then it needs a new id."""
 TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
-REFRESH_TIMEOUT_MS: Final = 2_000
 CONCURRENT_MS: Final = 20
 """The pause after a batch that came while the transaction before was not complete yet."""
 
 TAKEN_MS: Final = 20
 """The pause before a batch goes out under a new producer id: other clients may have used many of the next ids, too."""
+
+
+class OpenTransaction(Protocol):
+    """What the sender asks of a producer's transactions, and reports to them."""
+
+    @property
+    def transactional_id(self) -> str:
+        """The producer's name for transactions."""
+
+    @property
+    def max_produce_version(self) -> int | None:
+        """The newest version of Produce that may be used; None is the newest of the client."""
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether a batch that failed may be sent again."""
+
+    def admitted(self, queues: list[PartitionQueue]) -> list[PartitionQueue]:
+        """Return the queues whose partition is in the transaction; add the other partitions in the background."""
+
+    def batch_failed(self, error: HeadraceError, *, sent: bool) -> None:
+        """Report that a batch was given up; `sent` if it may have been written."""
 
 
 class Sender:
@@ -89,23 +105,25 @@ class Sender:
         self.failed = 0
         self.failures: list[Delivery] = []
         """The first failed record since this was last emptied, if there is one."""
-        self.transactions: Transactions | None = None
+        self.transactions: OpenTransaction | None = None
         """Whose identity the batches have, and which partitions they may go to, for a producer with transactions."""
         self._engine = engine
         self._config = config
         self._on_batch_closed = on_batch_closed
-        self._on_topics = on_topics
         self._compression = Compression[config.compression_type.upper()]
         self._node_requests: dict[int, int] = {}
         """Node id to the number of requests in flight."""
         self._identity = ProducerIdentity()
-        self._identity_lost = False
-        self._id_taken = False
-        """Whether another client has written under the producer's id, so that a new epoch may not be enough."""
-        self._identifying = False
-        self._refreshing: set[str] = set()
-        self._metadata_at_ms = engine.now_ms
-        self._lost_connections = engine.transport.lost_connections
+        self._conditions = SendConditions(
+            engine,
+            config,
+            self.active,
+            take_identity=self.take_identity,
+            give_up=self.give_up,
+            work=self.work,
+            on_topics=on_topics,
+        )
+        self._prepared = self._conditions.prepared
         self._timer: Timer | None = None
         self._working = False
         self._work_again = False
@@ -166,7 +184,7 @@ class Sender:
 
     def take_identity(self, identity: ProducerIdentity) -> None:
         """Go on under another identity."""
-        self._identity = identity
+        self._identity = self._conditions.identity = identity
         for queue in self.queues.values():
             queue.adopt(identity)
 
@@ -208,6 +226,8 @@ class Sender:
 
     def _send_ready(self, now_ms: int) -> None:
         queues = self._prepared(self._sendable(self.active, now_ms), now_ms)
+        if queues and self.transactions is not None:
+            queues = self.transactions.admitted(queues)
         limit = self._config.max_in_flight_requests_per_connection
         while queues:
             by_node: dict[int, list[PartitionQueue]] = {}
@@ -326,9 +346,11 @@ class Sender:
             if queue.is_first_outstanding(batch):
                 # Not the echo of an earlier batch's failure: the broker has lost track of this producer.
                 batch.doubtful = False
-                self._lose_identity(queue)
+                self._conditions.lose_identity(queue)
                 # No later epoch of its own can be on record: it writes under one only when no batch before is open.
-                self._id_taken |= self._identity_lost and code == ErrorCode.INVALID_PRODUCER_EPOCH
+                conditions = self._conditions
+                if code == ErrorCode.INVALID_PRODUCER_EPOCH and conditions.identity_lost:
+                    conditions.id_taken = True
         if not passing or batch.attempts > self._config.retries:
             self._abandon(queue, batch, error)
             return
@@ -343,7 +365,7 @@ class Sender:
         )
         if code == ErrorCode.CONCURRENT_TRANSACTIONS:
             return min(pause_ms, CONCURRENT_MS)
-        if self._id_taken and code == ErrorCode.INVALID_PRODUCER_EPOCH:
+        if self._conditions.id_taken and code == ErrorCode.INVALID_PRODUCER_EPOCH:
             return min(pause_ms, TAKEN_MS)
         return pause_ms
 
@@ -363,33 +385,23 @@ class Sender:
         queue.confirmed = True
         if produced.base_offset >= 0:
             if produced.base_offset < queue.end_offset:
-                self._begins_anew(queue.topic_partition.topic)
+                self._conditions.begins_anew(queue.topic_partition.topic)
             queue.end_offset = produced.base_offset + batch.count
         written = Written(produced.base_offset, produced.log_append_time_ms)
         self._engine.callbacks.extend(batch.fate.settle(written))
-
-    def _begins_anew(self, topic: str) -> None:
-        """Look a topic up whose offsets went back: it was deleted and created again, which no error tells by name."""
-        self._engine.state.stale_topics.add(topic)
-        self._refresh({topic} - self._refreshing)
 
     def _abandon(self, queue: PartitionQueue, batch: Batch, error: HeadraceError) -> None:
         self._let_go(queue, batch)
         self.failed += batch.count
         # The records after it have a gap before them: a new epoch begins their sequence anew.
         if batch.base_sequence >= 0 and self.transactions is None:
-            self._lose_identity(queue)
+            self._conditions.lose_identity(queue)
         for delivery in batch.deliveries or (Delivery(None, batch.fate, 0, -1),):
             if not self.failures and not delivery.observed:
                 self.failures.append(delivery)
         self._engine.callbacks.extend(batch.fate.settle(error))
         if self.transactions is not None:
             self.transactions.batch_failed(error, sent=batch.base_sequence >= 0)
-
-    def _lose_identity(self, queue: PartitionQueue) -> None:
-        """Have a new epoch begin for a queue, unless one is at hand that it has not begun yet."""
-        if queue.identity == self._identity:
-            self._identity_lost = True
 
     def _let_go(self, queue: PartitionQueue, batch: Batch) -> None:
         if batch in queue.in_flight:
@@ -409,99 +421,6 @@ class Sender:
                 text = self._engine.trouble.explain(text, batch.created_ms)
                 self._abandon(queue, batch, TransportError(text))
                 self._engine.notify()
-
-    # Leaders and identity
-
-    def _prepared(self, queues: list[PartitionQueue], now_ms: int) -> list[PartitionQueue]:
-        """Return the queues whose leader is known, if the producer has its identity; see to the rest."""
-        if not queues:
-            return []
-        state = self._engine.state
-        topics = {queue.topic_partition.topic for queue in queues}
-        # With acks=0 a broker tells by closing the connection that it does not lead the partition any more.
-        lost = self._engine.transport.lost_connections
-        closed = self._config.acks == 0 and lost != self._lost_connections
-        if closed or now_ms - self._metadata_at_ms > self._config.metadata_max_age_ms:
-            self._lost_connections = lost
-            self._metadata_at_ms = now_ms
-            state.stale_topics.update(topics)
-        self._refresh(topics & state.stale_topics - self._refreshing)
-        if self.transactions is None and self._config.enable_idempotence and not self._identified():
-            return []
-        ready = []
-        for queue in queues:
-            where = queue.topic_partition
-            if where.topic in state.stale_topics:
-                continue
-            if state.metadata.leader(where) != NO_LEADER:
-                ready.append(queue)
-                continue
-            topic = state.metadata.topics.get(where.topic)
-            code = topic.error if topic is not None and topic.error else None
-            error = partition_error(where, code or ErrorCode.LEADER_NOT_AVAILABLE)
-            if topic is not None and not code and where.partition not in topic.partitions:
-                text = f"the topic has {len(topic.partitions)} partitions by now"
-                error = partition_error(where, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
-            self._engine.trouble.note(error, now_ms)
-            state.stale_topics.add(where.topic)
-            queue.muted_until_ms = now_ms + self._config.retry_backoff_ms
-        return ready if self.transactions is None else self.transactions.admitted(ready)
-
-    def _refresh(self, stale: set[str]) -> None:
-        """Ask for the metadata of topics, in the background."""
-        if not stale:
-            return
-        self._refreshing |= stale
-
-        def done(task: Task[ClusterMetadata]) -> None:
-            self._refreshing -= stale
-            if isinstance(task.outcome, HeadraceError):
-                self._engine.trouble.note(task.outcome, self._engine.now_ms)
-                self._mute(stale, self._config.retry_backoff_max_ms)
-            elif stale & self._engine.state.stale_topics:
-                self._mute(stale & self._engine.state.stale_topics, self._config.retry_backoff_ms)
-            self._on_topics(stale)
-            self.work()
-            self._engine.notify()
-
-        # As Java's producer asks: a topic that was deleted is created again, where the broker creates topics.
-        create = self._config.recreate_topics
-        flow = metadata.refresh(self._engine.state, stale, auto_create=create)
-        self._engine.spawn(flow, timeout_ms=REFRESH_TIMEOUT_MS, on_done=done)
-
-    def _mute(self, topics: Iterable[str], pause_ms: int) -> None:
-        names = set(topics)
-        for queue in self.active:
-            if queue.topic_partition.topic in names:
-                queue.muted_until_ms = self._engine.now_ms + pause_ms
-
-    def _identified(self) -> bool:
-        """Whether the producer has its id and epoch; else get it one, once nothing is in flight."""
-        if self._identity.producer_id >= 0 and not self._identity_lost:
-            return True
-        if self._identifying or any(queue.in_flight for queue in self.active):
-            return False
-        producer_id, epoch = self._identity.producer_id, self._identity.producer_epoch
-        if self._identity_lost and epoch < LAST_EPOCH and not self._id_taken:
-            # Its own next epoch and no other id: what is still on its way under this epoch is refused when it comes.
-            self._become(ProducerIdentity(producer_id, epoch + 1))
-            return True
-        self._identifying = True
-        self._engine.spawn(init_producer_id(self._engine.state), on_done=self._identify_done)
-        return False
-
-    def _become(self, identity: ProducerIdentity) -> None:
-        self._identity_lost = self._id_taken = False
-        self.take_identity(identity)
-
-    def _identify_done(self, task: Task[ProducerIdentity]) -> None:
-        self._identifying = False
-        if isinstance(task.outcome, ProducerIdentity):
-            self._become(task.outcome)
-        elif isinstance(task.outcome, HeadraceError):
-            self.give_up(task.outcome)
-        self.work()
-        self._engine.notify()
 
 
 def _is_echo(queue: PartitionQueue, batch: Batch, code: ErrorCode) -> bool:

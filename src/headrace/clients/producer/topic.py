@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from headrace.clients.flows.cluster import NO_TOPIC_ID
+from headrace.clients.partitioners import Partitioner
 from headrace.clients.producer.batches import PartitionQueue
-from headrace.clients.producer.partitioners import Partitioner
+from headrace.clients.producer.record_checks import check_partition_number
+from headrace.errors import ApiError, ErrorCode
 from headrace.serdes.plain import BytesSerde
 from headrace.serdes.serde import Serde
 
 
-class Topic:
+class ProducerTopic:
     """What a producer knows of a topic that it writes to."""
 
     __slots__ = (
@@ -50,3 +52,15 @@ class Topic:
             return False
         known, self.topic_id = self.topic_id, topic_id
         return known != NO_TOPIC_ID
+
+    def check_partition(self, number: int) -> None:
+        """Check that the topic has a partition.
+
+        Raises:
+            ConfigError: It is not a number.
+            ApiError: UNKNOWN_TOPIC_OR_PARTITION.
+        """
+        check_partition_number(number)
+        if number not in range(self.count):  # a partitioner of the program's may return anything
+            text = f"topic {self.name!r} has {self.count} partitions, none numbered {number!r}"
+            raise ApiError.for_code(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)

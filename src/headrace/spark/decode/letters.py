@@ -8,7 +8,8 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from headrace.clients.consumer.records import ConsumerRecord
-from headrace.clients.producer.blocking import DeliveryFuture, Producer
+from headrace.clients.producer.blocking import Producer
+from headrace.clients.producer.blocking_delivery import DeliveryFuture
 from headrace.dead_letters.letter_headers import (
     Letter,
     dead_letter_headers,

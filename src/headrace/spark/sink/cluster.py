@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from headrace.clients.blocking import BlockingClient, NewTopic
-from headrace.clients.consumer.core import GroupMetadata
+from headrace.clients.consumer.group_metadata import GroupMetadata
 from headrace.clients.drivers import Target
 from headrace.clients.flows.offsets import OffsetAndMetadata
 from headrace.errors import ApiError, ConfigError, ErrorCode, HeadraceError

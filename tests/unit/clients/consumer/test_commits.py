@@ -68,7 +68,9 @@ def test_iteration_finishes_a_record_when_the_next_is_asked_for() -> None:
     assert [record and record.offset for record in taken] == [0, 1, 2]
     world.advance(2_000)
     assert committed(world) == 2, "the third is being worked on"
-    assert reader.run(reader.core.places.position(T0, 0)) == 3, "what is decoded is not handed out"
+    assert reader.run(reader.core.positions.position(T0, 0)) == 3, (
+        "what is decoded is not handed out"
+    )
     reader.close("finished")
     assert committed(world) == 2
 

@@ -105,7 +105,7 @@ def test_a_record_that_does_not_decode_stops_there_until_it_is_skipped() -> None
         ) as raised:
             reader.poll(1000)
         assert (raised.value.topic, raised.value.partition, raised.value.offset) == ("t", 0, 2)
-    assert reader.core.places.positions() == {T0: 2}
-    reader.core.places.seek(T0, 3)
+    assert reader.core.positions.positions() == {T0: 2}
+    reader.core.positions.seek(T0, 3)
     assert [record.value for record in reader.poll(1000)] == [4]
     assert ConsumerConfig().max_poll_records > 4

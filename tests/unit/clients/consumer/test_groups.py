@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headrace.clients.consumer.assignors import EqualAssignor
+from headrace.clients.assignors import EqualAssignor
 from headrace.errors import (
     ApiError,
     ErrorCode,
@@ -506,7 +506,7 @@ def test_a_listener_may_commit_seek_and_ask_for_its_assignment(assignor: str) ->
         def on_assigned(self, partitions):
             seen["assigned"] = program.run(program.core.assignment(0))
             for name in partitions:
-                program.core.places.seek(name, 7)  # offsets kept elsewhere
+                program.core.positions.seek(name, 7)  # offsets kept elsewhere
 
         def on_revoked(self, partitions):
             program.commit({t0: 8})
@@ -645,14 +645,14 @@ def test_a_listener_that_was_interrupted_is_told_again_before_records_are_handed
             if not self.interrupted:
                 self.interrupted = True
                 raise KeyboardInterrupt
-            reader.core.places.seek(partitions[0], 7)
+            reader.core.positions.seek(partitions[0], 7)
 
     reader = member(world, listener=Seeking())
     with pytest.raises(KeyboardInterrupt):
         reader.poll(10_000)
     records = [record for _ in range(3) for record in reader.poll(1000)]
     assert [record.offset for record in records] == [7, 8, 9]
-    assert reader.run(reader.core.places.position(name, 0)) == 10
+    assert reader.run(reader.core.positions.position(name, 0)) == 10
 
 
 def test_a_process_that_slept_while_it_joined_hands_out_nothing_that_others_have() -> None:
@@ -670,7 +670,7 @@ def test_a_process_that_slept_while_it_joined_hands_out_nothing_that_others_have
     own = first.core._member
     assert own is not None
     assert own.joining, "the third has not come yet"
-    assert first.core.cursors
+    assert first.core.assigned
     world.programs.remove(first)  # as SIGSTOP would
     for _ in range(100):
         third.poll(10)

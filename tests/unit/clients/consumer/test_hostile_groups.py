@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
+from headrace.clients.assignors import StickyAssignor
+from headrace.clients.assignors import balance as balances
+from headrace.clients.assignors.balance import _Takers, balance
+from headrace.clients.assignors.base import ExistingPartitions, MemberSubscription
+from headrace.clients.assignors.sticky import decode_history, encode_history
 from headrace.clients.config import ConsumerConfig
-from headrace.clients.consumer import told
-from headrace.clients.consumer.assignors import StickyAssignor
-from headrace.clients.consumer.assignors import balance as balances
-from headrace.clients.consumer.assignors.balance import _Takers, balance
-from headrace.clients.consumer.assignors.base import ExistingPartitions, MemberSubscription
-from headrace.clients.consumer.assignors.sticky import decode_history, encode_history
+from headrace.clients.consumer import member_metadata
 from headrace.clients.consumer.classic import ClassicMember
-from headrace.clients.consumer.subscribed import TOPICS_NAMED, SubscribedTopics
+from headrace.clients.consumer.member_metadata import accepted, read_members, read_topics
+from headrace.clients.consumer.subscribed_topics import TOPICS_NAMED, SubscribedTopics
 from headrace.clients.consumer.subscription import Subscription
-from headrace.clients.consumer.told import accepted, read_members, read_topics
 from headrace.clients.engine import Engine
 from headrace.clients.flows.membership import encode_subscription
 from headrace.errors import ErrorCode, ProtocolError
@@ -58,7 +58,7 @@ def test_a_subscription_that_cannot_be_read_takes_partitions_from_its_member_alo
 def test_members_with_few_topics_keep_them_when_another_names_too_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(told, "MAX_GROUP_TOPICS", 10)
+    monkeypatch.setattr(member_metadata, "MAX_GROUP_TOPICS", 10)
     warned: list[str] = []
     answer = joined(
         many=encode_subscription([f"x{number}" for number in range(9)]),
@@ -161,7 +161,7 @@ def test_a_member_reads_no_topic_that_it_did_not_ask_for() -> None:
 def test_a_member_takes_no_more_partitions_than_any_topic_has(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(told, "MAX_ASSIGNED", 10)
+    monkeypatch.setattr(member_metadata, "MAX_ASSIGNED", 10)
     given = [TopicPartition("t", number) for number in range(11)]
     with pytest.raises(ProtocolError, match="gave this member 11 partitions; 10 are the most"):
         accepted("g", given, frozenset("t"), pytest.fail)

@@ -12,11 +12,10 @@ from unittest import mock
 import pytest
 
 from headrace.clients.blocking import EARLIEST
-from headrace.clients.consumer import aio, hand_out
-from headrace.clients.consumer import cursor as cursors
+from headrace.clients.consumer import aio, assigned_partition, fetch_collector
+from headrace.clients.consumer.assigned_partition import STEP_COST, AssignedPartition
 from headrace.clients.consumer.blocking import Consumer
-from headrace.clients.consumer.cursor import STEP_COST, Cursor
-from headrace.clients.consumer.hand_out import HandOut
+from headrace.clients.consumer.fetch_collector import FetchCollector
 from headrace.clients.consumer.records import FetchedBatches
 from headrace.clients.flows.fetch import FetchedPartition
 from headrace.clients.producer.blocking import Producer
@@ -53,11 +52,13 @@ def many(count: int = MANY, *, base: int = 0, codec: Compression = Compression.Z
     return builder.build(base_offset=base)
 
 
-def cursor_of(data: bytes, offset: int = 0, name: TopicPartition = T0, **options: Any) -> Cursor:
-    cursor = Cursor(name, offset)
+def partition_holding(
+    data: bytes, offset: int = 0, name: TopicPartition = T0, **options: Any
+) -> AssignedPartition:
+    partition = AssignedPartition(name, offset)
     fetched = FetchedPartition(memoryview(data))
-    cursor.fetched = FetchedBatches(name, fetched, **{"check_crcs": True, **options})
-    return cursor
+    partition.fetched = FetchedBatches(name, fetched, **{"check_crcs": True, **options})
+    return partition
 
 
 class Plain:
@@ -67,8 +68,8 @@ class Plain:
         return None, None
 
 
-def hand_out_of(*given: Cursor) -> HandOut:
-    return HandOut({each.name: each for each in given}, Plain())  # type: ignore[arg-type]  # all that is asked
+def hand_out_of(*given: AssignedPartition) -> FetchCollector:
+    return FetchCollector({each.name: each for each in given}, Plain())  # type: ignore[arg-type]  # all that is asked
 
 
 @pytest.mark.usefixtures("decoder")
@@ -77,14 +78,14 @@ def test_a_slice_is_decoded_at_a_time(codec: Compression) -> None:
     data = many(codec=codec)
     tracemalloc.start()
     try:
-        cursor = cursor_of(data)
-        giving = hand_out_of(cursor)
+        partition = partition_holding(data)
+        giving = hand_out_of(partition)
         seen = 0
-        while not cursor.empty:
+        while not partition.empty:
             assert giving.ready()
-            assert cursor.pending <= SLICE_RECORDS
+            assert partition.pending <= SLICE_RECORDS
             seen += len(giving.take(500))
-            assert cursor.offset == seen
+            assert partition.offset == seen
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -106,12 +107,12 @@ def test_other_readers_decode_slices_too() -> None:
 
 
 def test_what_is_skipped_is_looked_at_in_steps() -> None:
-    cursor = cursor_of(many(), MANY - 1)
+    partition = partition_holding(many(), MANY - 1)
     steps = 0
-    while not cursor.decode():
-        assert not cursor.empty, "there is more to look at"
+    while not partition.decode():
+        assert not partition.empty, "there is more to look at"
         steps += 1
-    assert [record.offset for record in cursor.records] == [MANY - 1]
+    assert [record.offset for record in partition.records] == [MANY - 1]
     assert steps == pytest.approx(MANY / STEP_COST, abs=2)
 
 
@@ -119,13 +120,13 @@ def test_batches_without_records_are_looked_at_in_steps() -> None:
     empty = b"".join(
         resealed(build_batch([], base_offset=offset), last_offset_delta=0) for offset in range(3000)
     )
-    cursor = cursor_of(empty)
+    partition = partition_holding(empty)
     steps = 0
-    while not cursor.empty:
-        assert not cursor.decode()
+    while not partition.empty:
+        assert not partition.decode()
         steps += 1
     assert steps == pytest.approx(3000 * 16 / STEP_COST, abs=1)
-    assert cursor.offset == 3000
+    assert partition.offset == 3000
 
 
 def test_poll_goes_on_by_itself_with_what_takes_several_steps() -> None:
@@ -140,10 +141,10 @@ def test_poll_goes_on_by_itself_with_what_takes_several_steps() -> None:
 
 def test_other_tasks_run_between_the_steps_of_a_poll() -> None:
     steps: list[bool] = []
-    decode = Cursor.decode
+    decode = AssignedPartition.decode
 
-    def step(cursor: Cursor) -> bool:
-        steps.append(decode(cursor))
+    def step(partition: AssignedPartition) -> bool:
+        steps.append(decode(partition))
         return steps[-1]
 
     async def program(address: str) -> list[int]:
@@ -161,7 +162,10 @@ def test_other_tasks_run_between_the_steps_of_a_poll() -> None:
             task.cancel()
         return turns
 
-    with FakeCluster(topics={"t": 1}) as cluster, mock.patch.object(Cursor, "decode", step):
+    with (
+        FakeCluster(topics={"t": 1}) as cluster,
+        mock.patch.object(AssignedPartition, "decode", step),
+    ):
         for data in (many(80_000), build_batch([(None, b"wanted", [(TAG, b"a")], 1000)])):
             cluster.logs[T0].append(data)
         turns = asyncio.run(program(cluster.bootstrap))
@@ -172,8 +176,10 @@ def test_other_tasks_run_between_the_steps_of_a_poll() -> None:
 
 def test_steps_of_one_partition_do_not_hold_up_the_others() -> None:
     other = TopicPartition("t", 1)
-    long = cursor_of(many(50_000), 49_999)
-    giving = hand_out_of(long, cursor_of(build_batch([(None, b"short", (), 1)]), name=other))
+    long = partition_holding(many(50_000), 49_999)
+    giving = hand_out_of(
+        long, partition_holding(build_batch([(None, b"short", (), 1)]), name=other)
+    )
     assert not giving.ready()
     assert giving.unfinished
     assert giving.ready()
@@ -185,37 +191,40 @@ def test_steps_of_one_partition_do_not_hold_up_the_others() -> None:
 
 
 def test_one_large_batch_is_decompressed_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hand_out, "HELD_BYTES", 400_000)
+    monkeypatch.setattr(fetch_collector, "HELD_BYTES", 400_000)
     data = many()
     size = slices_of(BatchHeader.parse(data), data, 0).held
     assert 300_000 < size < 400_000
-    given = [cursor_of(data, name=TopicPartition("t", number)) for number in range(20)]
+    given = [partition_holding(data, name=TopicPartition("t", number)) for number in range(20)]
     giving = hand_out_of(*given)
     turns = []
     for _ in range(60):
         records = giving.take(2000)
         turns.append({record.partition for record in records})
-        assert sum(cursor.held for cursor in given) <= 2 * size
+        assert sum(partition.held for partition in given) <= 2 * size
     assert len(set().union(*turns)) <= 5, "a batch that was begun is read to its end"
-    assert sum(cursor.offset >= MANY - SLICE_RECORDS for cursor in given if cursor.offset) >= 2
+    assert (
+        sum(partition.offset >= MANY - SLICE_RECORDS for partition in given if partition.offset)
+        >= 2
+    )
 
 
 def test_partitions_take_turns_within_batches_that_are_not_large() -> None:
-    given = [cursor_of(many(5000), name=TopicPartition("t", number)) for number in range(4)]
+    given = [partition_holding(many(5000), name=TopicPartition("t", number)) for number in range(4)]
     giving = hand_out_of(*given)
     assert [giving.take(100)[0].partition for _ in range(8)] == [0, 1, 2, 3] * 2
 
 
 def test_a_pause_lets_go_of_a_large_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cursors, "RELEASE_BYTES", 1000)
+    monkeypatch.setattr(assigned_partition, "RELEASE_BYTES", 1000)
     with FakeCluster(topics={"t": 1}) as cluster, consumer_of(cluster) as consumer:
         cluster.logs[T0].append(many())
         consumer.assign({T0: EARLIEST})
         first = consumer.poll(5)
         core: Any = consumer._core
-        assert core.cursors[T0].held > 1000
+        assert core.assigned[T0].held > 1000
         consumer.pause([T0])
-        assert core.cursors[T0].held == 0
+        assert core.assigned[T0].held == 0
         consumer.resume([T0])
         offsets = [record.offset for record in first]
         while len(offsets) < MANY:
@@ -241,17 +250,17 @@ def test_a_commit_in_the_middle_of_a_batch_is_where_a_restart_goes_on() -> None:
 def test_damage_behind_some_slices_is_an_error_at_its_position_each_time() -> None:
     whole = many(codec=Compression.NONE)
     data = resealed(whole[:-1] + b"\x02")  # the last record has a header, it says
-    cursor = cursor_of(data)
-    while MANY - (seen := cursor.offset or 0) > SLICE_RECORDS:
-        assert cursor.decode()
-        cursor.advance(cursor.pending)
+    partition = partition_holding(data)
+    while MANY - (seen := partition.offset or 0) > SLICE_RECORDS:
+        assert partition.decode()
+        partition.advance(partition.pending)
     for _ in range(2):
         with pytest.raises(
             CorruptRecordError,
             match=f"^t-0 at offset {seen}: .*; seek to {MANY} to skip the batch$",
         ):
-            cursor.decode()
-        assert cursor.offset == seen
+            partition.decode()
+        assert partition.offset == seen
 
 
 def headers_alone(count: int) -> bytes:
@@ -315,7 +324,7 @@ def test_without_crcs_too_a_batch_has_a_length() -> None:
         data = bytearray(build_batch([(None, b"v", (), 0)]))
         struct.pack_into(">i", data, 8, length)
         with pytest.raises(CorruptRecordError, match=r"t-0 at offset 0: .*length"):
-            cursor_of(bytes(data), check_crcs=False).decode()
+            partition_holding(bytes(data), check_crcs=False).decode()
 
 
 def test_offsets_that_no_batch_has_move_no_position_back_or_beyond_the_batch() -> None:
@@ -326,20 +335,20 @@ def test_offsets_that_no_batch_has_move_no_position_back_or_beyond_the_batch() -
     records = [bytearray(body[at : at + size]) for at in range(0, len(body), size)]
     records[1][3], records[2][3] = 1, 120
     data = resealed(bytes(good[:61]) + b"".join(map(bytes, records)), base_offset=50)
-    cursor = cursor_of(data, 50)
-    assert cursor.decode()
+    partition = partition_holding(data, 50)
+    assert partition.decode()
     places = []
-    while cursor.pending:
-        cursor.advance(1)
-        places.append(cursor.offset)
+    while partition.pending:
+        partition.advance(1)
+        places.append(partition.offset)
     assert places == [51, 51, 54, 54]
 
 
 def test_tags_are_looked_for_slice_by_slice() -> None:
-    cursor = cursor_of(many(9000), tags=TagFilter.of(["a"]))
-    assert not cursor.decode()
-    assert cursor.empty
-    assert cursor.offset == 9000
+    partition = partition_holding(many(9000), tags=TagFilter.of(["a"]))
+    assert not partition.decode()
+    assert partition.empty
+    assert partition.offset == 9000
 
 
 def test_a_consumer_that_is_closed_in_the_middle_of_a_batch_is_closed() -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
+from headrace.clients.assignors import RangeAssignor
 from headrace.clients.config import ConsumerConfig
-from headrace.clients.consumer.assignors import RangeAssignor
 from headrace.clients.consumer.classic import ClassicMember
 from headrace.clients.consumer.member import Arrival
 from headrace.clients.engine import Engine
@@ -107,7 +107,8 @@ def join_group(group: Group, member_id: str = "") -> tuple[Arrival, ClassicMembe
     engine = Engine(
         known_state({}), Silent(), now_ms=0, request_timeout_ms=1000, jitter=lambda: 1.0
     )
-    member = ClassicMember(engine, ConsumerConfig(group_id="g"), [RangeAssignor()], Home(), Home())
+    home: Any = Home()
+    member = ClassicMember(engine, ConsumerConfig(group_id="g"), [RangeAssignor()], home, home)
     member.member_id = member_id
     return driver.run(member._converse()), member, driver
 

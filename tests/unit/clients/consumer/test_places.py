@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from headrace.clients.consumer.cursor import Cursor
+from headrace.clients.consumer.assigned_partition import AssignedPartition
 from headrace.clients.consumer.records import FetchedBatches
 from headrace.clients.flows.fetch import FetchedPartition
 from headrace.clients.flows.list_offsets import EARLIEST, LATEST
@@ -56,7 +56,7 @@ def offsets_of(records) -> list[int]:
 def test_without_a_committed_offset_the_policy_decides(reset: str, first: int) -> None:
     _, reader = make_reader(group="g", auto_offset_reset=reset)
     reader.assign([T0])
-    assert reader.run(reader.core.places.position(T0, 10_000)) == first
+    assert reader.run(reader.core.positions.position(T0, 10_000)) == first
 
 
 def test_without_a_policy_there_is_nowhere_to_begin() -> None:
@@ -64,7 +64,7 @@ def test_without_a_policy_there_is_nowhere_to_begin() -> None:
     reader.assign([T0])
     with pytest.raises(NoOffsetError, match="nothing is committed for t-0"):
         reader.poll(1000)
-    reader.core.places.seek(T0, 4)
+    reader.core.positions.seek(T0, 4)
     assert offsets_of(reader.poll(1000, 1)) == [4]
 
 
@@ -95,7 +95,7 @@ def test_a_seek_while_the_position_is_looked_up_holds() -> None:
     world, reader = make_reader()
     reader.assign([T0])
     reader.engine.spawn(reader.core.poll(60_000))  # (1) asks where to begin
-    reader.core.places.seek(T0, 8)  # (2) the program knows better
+    reader.core.positions.seek(T0, 8)  # (2) the program knows better
     world.settle()  # (3) the answer comes
     assert reader.requests(ListOffsetsRequest)
     assert offsets_of(reader.core.take()) == [8, 9]
@@ -107,27 +107,27 @@ def test_seeks_to_begin_end_and_time() -> None:
         records = batch(b"a", b"b", timestamp_ms=START_MS - 36_000_000 + 3_600_000 * hour)
         world.broker.call(produce_request("t", 0, records))
     reader.assign([T0, T1])
-    places = reader.core.places
-    reader.run(places.seek_to(None, LATEST))
-    assert places.positions() == {T0: 8, T1: 0}
-    reader.run(places.seek_to([T0], EARLIEST))
-    assert places.positions()[T0] == 0
-    reader.run(places.seek_to(None, START_MS - 36_000_000 + 3_600_001))
-    assert places.positions() == {T0: 4, T1: 0}, "the end, where nothing is as late"
+    positions = reader.core.positions
+    reader.run(positions.seek_to(None, LATEST))
+    assert positions.positions() == {T0: 8, T1: 0}
+    reader.run(positions.seek_to([T0], EARLIEST))
+    assert positions.positions()[T0] == 0
+    reader.run(positions.seek_to(None, START_MS - 36_000_000 + 3_600_001))
+    assert positions.positions() == {T0: 4, T1: 0}, "the end, where nothing is as late"
     assert offsets_of(reader.poll(1000, 1)) == [4]
     with pytest.raises(ConfigError, match="a number from 0 on"):
-        places.seek(T0, -2)
+        positions.seek(T0, -2)
 
 
 def test_lag_and_offsets() -> None:
     _, reader = make_reader()
     reader.assign({T0: 3, T1: 10})
-    places = reader.core.places
-    assert reader.run(places.lag(None, 1000)) == {T0: 7, T1: 0}
-    assert reader.run(places.lag([T0], 1000)) == {T0: 7}
-    assert reader.run(places.begin_offsets([T0])) == {T0: 0}
-    assert reader.run(places.end_offsets([T0, T1])) == {T0: 10, T1: 10}
-    [found] = reader.run(places.offsets_for({T0: START_MS + 1})).values()
+    positions = reader.core.positions
+    assert reader.run(positions.lag(None, 1000)) == {T0: 7, T1: 0}
+    assert reader.run(positions.lag([T0], 1000)) == {T0: 7}
+    assert reader.run(positions.begin_offsets([T0])) == {T0: 0}
+    assert reader.run(positions.end_offsets([T0, T1])) == {T0: 10, T1: 10}
+    [found] = reader.run(positions.offsets_for({T0: START_MS + 1})).values()
     assert found.offset == -1
     assert reader.run(reader.core.partitions_for("t")) == [T0, T1]
 
@@ -139,15 +139,15 @@ def test_a_position_that_cannot_be_found_in_time() -> None:
         TransportError("gone") if isinstance(call.request, ListOffsetsRequest) else None
     )
     with pytest.raises(TransportError, match="position of t-0 was not found in time"):
-        reader.run(reader.core.places.position(T0, 500))
+        reader.run(reader.core.positions.position(T0, 500))
 
 
 def test_paused_partitions_are_neither_returned_nor_fetched() -> None:
     world, reader = make_reader()
     reader.assign([T0, T1])
-    reader.core.places.pause([T0])
+    reader.core.positions.pause([T0])
     assert {record.partition for record in reader.poll(1000)} == {1}
-    assert reader.core.places.paused() == [T0]
+    assert reader.core.positions.paused() == [T0]
     assert reader.poll(1000) == []
     fetched = {
         part.partition
@@ -156,7 +156,7 @@ def test_paused_partitions_are_neither_returned_nor_fetched() -> None:
         for part in topic.partitions
     }
     assert fetched == {1}
-    reader.core.places.resume([T0])
+    reader.core.positions.resume([T0])
     assert {record.partition for record in reader.poll(1000)} == {0}
     assert world.now_ms > START_MS
 
@@ -210,9 +210,9 @@ def test_a_log_that_was_cut_is_noticed(reset: str) -> None:
     world, reader = make_reader(auto_offset_reset=reset)
     reader.assign({T0: 0})
     assert len(reader.poll(1000, 8)) == 8
-    epoch = reader.core.cursors[T0].epoch
+    epoch = reader.core.assigned[T0].epoch
     lead_in_epoch(world, epoch + 1, EpochEndOffset(partition=0, leader_epoch=epoch, end_offset=5))
-    reader.core.cursors[T0].drop_read_ahead()
+    reader.core.assigned[T0].drop_read_ahead()
     reader.state.stale_topics.add("t")
     if reset == "none":
         with pytest.raises(LogTruncatedError, match="before offset 8, its log parts at 5"):
@@ -227,9 +227,9 @@ def test_a_new_leader_with_the_whole_log_changes_nothing() -> None:
     world, reader = make_reader()
     reader.assign({T0: 0})
     assert len(reader.poll(1000, 8)) == 8
-    epoch = reader.core.cursors[T0].epoch
+    epoch = reader.core.assigned[T0].epoch
     lead_in_epoch(world, epoch + 1, EpochEndOffset(partition=0, leader_epoch=epoch, end_offset=10))
-    reader.core.cursors[T0].drop_read_ahead()
+    reader.core.assigned[T0].drop_read_ahead()
     reader.state.stale_topics.add("t")
     assert offsets_of(reader.poll(5000)) == [8, 9]
     assert reader.warnings == []
@@ -240,11 +240,11 @@ def test_a_position_behind_a_marker_is_of_the_leader_that_wrote_the_marker() -> 
     """Who leads after a crash ends the transactions of before. Its markers are not what a cut log lacks."""
     marker = bytearray(build_marker(Marker(1, 0, 0, committed=False), START_MS))
     struct.pack_into(">i", marker, 12, 7)
-    cursor = Cursor(T0, 0)
+    partition = AssignedPartition(T0, 0)
     data = FetchedPartition(records=bytes(marker))
-    cursor.fetched = FetchedBatches(T0, data, check_crcs=True)
-    assert not cursor.decode()
-    assert cursor.position() == OffsetAndMetadata(1, leader_epoch=7)
+    partition.fetched = FetchedBatches(T0, data, check_crcs=True)
+    assert not partition.decode()
+    assert partition.position() == OffsetAndMetadata(1, leader_epoch=7)
 
 
 @pytest.mark.parametrize("reset", ["earliest", "latest", "none"])
@@ -264,7 +264,7 @@ def test_positions_in_a_topic_that_was_deleted_are_not_used_in_its_namesake(rese
     read = offsets_of(reader.poll(2_000))
     assert any("deleted and created again" in text for text in reader.warnings)
     assert read == (list(range(12)) if reset == "earliest" else [])
-    assert reader.run(reader.core.places.position(T0, 1_000)) == 12
+    assert reader.run(reader.core.positions.position(T0, 1_000)) == 12
     reader.commit()
     assert reader.committed(T0) == {T0: 12}
 

@@ -8,8 +8,8 @@ import pytest
 from crc32c import crc32c
 
 from headrace.clients.blocking import EARLIEST, LATEST
+from headrace.clients.consumer.assigned_partition import AssignedPartition
 from headrace.clients.consumer.blocking import Consumer
-from headrace.clients.consumer.cursor import Cursor
 from headrace.clients.consumer.records import ConsumerRecord, FetchedBatches
 from headrace.clients.flows.fetch import FetchedPartition
 from headrace.errors import ApiError, CorruptRecordError, ErrorCode, NoOffsetError
@@ -44,15 +44,15 @@ def marker(base: int, producer_id: int, *, commit: bool) -> bytes:
 
 def decoded(data: bytes, offset: int = 0, aborted=()) -> tuple[list[tuple[int, bytes | None]], int]:
     """Return the records of a response, and the position afterwards."""
-    cursor = Cursor(T0, offset)
+    partition = AssignedPartition(T0, offset)
     fetched = FetchedPartition(memoryview(data), aborted_transactions=aborted)
-    cursor.fetched = FetchedBatches(T0, fetched, check_crcs=True)
+    partition.fetched = FetchedBatches(T0, fetched, check_crcs=True)
     taken = []
-    while cursor.decode():
-        taken += [(record.offset, record.value) for record in cursor.records]
-        cursor.advance(cursor.pending)
-    assert cursor.offset is not None
-    return taken, cursor.offset
+    while partition.decode():
+        taken += [(record.offset, record.value) for record in partition.records]
+        partition.advance(partition.pending)
+    assert partition.offset is not None
+    return taken, partition.offset
 
 
 @pytest.mark.parametrize("compression", list(Compression))

@@ -362,7 +362,7 @@ def test_a_commit_is_not_sent_again_for_a_partition_that_went() -> None:
     def refuse(_program: Program, call: Any) -> Any:
         if not isinstance(call.request, OffsetCommitRequest):
             return None
-        first.core.cursors.pop(T0, None)
+        first.core.assigned.pop(T0, None)
         response = type(world.broker.call(call.request))
         answer = world.broker.call(call.request)
         for topic in answer.topics:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from headrace.clients.assignors import choose_assignors, register_assignor
+from headrace.clients.assignors.spread import RangeAssignor
 from headrace.clients.config import ConsumerConfig, parse_config
-from headrace.clients.consumer.assignors import choose_assignors, register_assignor
-from headrace.clients.consumer.assignors.spread import RangeAssignor
 from headrace.clients.consumer.classic import ClassicMember
 from headrace.errors import (
     ApiError,
@@ -102,14 +102,14 @@ def test_subscribing_needs_a_group() -> None:
 def test_partitions_that_are_not_read(name: TopicPartition) -> None:
     reader = make_world().consumer(group="g")
     reader.assign([T1])
-    places = reader.core.places
+    positions = reader.core.positions
     for use in (
-        lambda: places.seek(name, 3),
-        lambda: reader.run(places.position(name, 0)),
-        lambda: places.pause([name]),
-        lambda: places.resume([name]),
-        lambda: reader.run(places.seek_to([name], -2)),
-        lambda: reader.run(places.lag([name], 0)),
+        lambda: positions.seek(name, 3),
+        lambda: reader.run(positions.position(name, 0)),
+        lambda: positions.pause([name]),
+        lambda: positions.resume([name]),
+        lambda: reader.run(positions.seek_to([name], -2)),
+        lambda: reader.run(positions.lag([name], 0)),
     ):
         with pytest.raises(NotAssignedError, match="it reads t-1"):
             use()
@@ -131,9 +131,9 @@ def test_assigning_again_keeps_the_position_where_none_is_given() -> None:
     reader.assign([T0])
     assert len(reader.poll(1000, 3)) == 3
     reader.assign([T0, T1])
-    assert reader.core.places.positions()[T0] == 3
+    assert reader.core.positions.positions()[T0] == 3
     reader.assign({T0: 1})
-    assert reader.core.places.positions() == {T0: 1}
+    assert reader.core.positions.positions() == {T0: 1}
 
 
 def test_a_closed_consumer_says_so() -> None:
@@ -145,7 +145,7 @@ def test_a_closed_consumer_says_so() -> None:
         lambda: reader.poll(0),
         reader.commit,
         lambda: reader.subscribe(["t"]),
-        lambda: reader.core.places.seek(T0, 0),
+        lambda: reader.core.positions.seek(T0, 0),
         reader.core.take_one,
     ):
         with pytest.raises(ClosedError, match="the consumer is closed"):
@@ -309,4 +309,4 @@ def test_a_lag_that_cannot_be_told_in_time() -> None:
     reader.assign([T0, T1])
     world.fault = lambda _program, _call: TransportError("gone")
     with pytest.raises(TransportError):
-        reader.run(reader.core.places.lag(None, 1_000), 1_000)
+        reader.run(reader.core.positions.lag(None, 1_000), 1_000)

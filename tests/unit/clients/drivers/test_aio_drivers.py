@@ -18,7 +18,8 @@ from headrace.clients.flows.effects import Call, Invoke, Sleep, Wait
 from headrace.clients.flows.fetch import FetchLimits, FetchPosition, fetch
 from headrace.clients.flows.metadata import refresh
 from headrace.clients.flows.produce import produce
-from headrace.clients.producer.aio import DeliveryFuture, Producer
+from headrace.clients.producer.aio import Producer
+from headrace.clients.producer.aio_delivery import DeliveryFuture
 from headrace.errors import ClosedError, TransportError
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.metadata import MetadataRequest

@@ -9,7 +9,7 @@ from aiokafka.partitioner import murmur2 as reference_murmur2
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.clients.producer.partitioners import (
+from headrace.clients.partitioners import (
     KeyHash,
     Random,
     RoundRobin,

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 import headrace
 from headrace.clients.flows.metadata import refresh
-from headrace.clients.producer.blocking import DeliveryFuture, Producer
+from headrace.clients.producer.blocking import Producer
+from headrace.clients.producer.blocking_delivery import DeliveryFuture
 from headrace.errors import (
     ApiError,
     ClosedError,

@@ -8,7 +8,8 @@ import itertools
 import pytest
 
 from headrace.clients.producer.aio import Producer as AioProducer
-from headrace.clients.producer.blocking import DeliveryFuture, Producer
+from headrace.clients.producer.blocking import Producer
+from headrace.clients.producer.blocking_delivery import DeliveryFuture
 from headrace.errors import ApiError, ClosedError, ConfigError, ErrorCode, SerializationError
 from headrace.records import builder
 from headrace.streams.broker import Broker

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from headrace.clients.producer.aio import DeliveryFuture, Producer
+from headrace.clients.producer.aio import Producer
+from headrace.clients.producer.aio_delivery import DeliveryFuture
 from headrace.streams.broker import Broker
 
 

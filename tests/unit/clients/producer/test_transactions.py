@@ -11,11 +11,11 @@ import pytest
 
 import headrace
 from headrace import TopicPartition
-from headrace.clients.consumer.core import GroupMetadata
+from headrace.clients.consumer.group_metadata import GroupMetadata
 from headrace.clients.flows.offsets import OffsetAndMetadata
 from headrace.clients.producer import core
-from headrace.clients.producer.scopes import Transaction
-from headrace.clients.producer.transactions import State
+from headrace.clients.producer.blocking_transaction import Transaction
+from headrace.clients.producer.transaction_states import State
 from headrace.errors import (
     AbortableTransactionError,
     ApiError,

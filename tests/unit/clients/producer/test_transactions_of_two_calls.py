@@ -11,8 +11,8 @@ import pytest
 
 import headrace
 from headrace import TopicPartition
-from headrace.clients.consumer.core import GroupMetadata
-from headrace.clients.producer.transactions import State
+from headrace.clients.consumer.group_metadata import GroupMetadata
+from headrace.clients.producer.transaction_states import State
 from headrace.errors import (
     AbortableTransactionError,
     FatalTransactionError,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from headrace.clients.consumer.cursor import Cursor
-from headrace.clients.consumer.locator import Locator
+from headrace.clients.consumer.assigned_partition import AssignedPartition
+from headrace.clients.consumer.position_finder import PositionFinder
 from headrace.clients.consumer.subscription import partition_of
 from headrace.clients.engine import Engine
 from headrace.clients.flows.effects import Flow, Wait
@@ -15,34 +15,34 @@ from headrace.errors import ConfigError, NotAssignedError, TransportError
 from headrace.types import TopicPartition
 
 
-class Places:
+class Positions:
     """Positions in the partitions that one consumer reads, and offsets in any."""
 
     def __init__(
         self,
         engine: Engine,
-        cursors: Mapping[TopicPartition, Cursor],
-        locator: Locator,
+        assigned: Mapping[TopicPartition, AssignedPartition],
+        finder: PositionFinder,
         isolation_level: int,
         *,
         check: Callable[[], object],
         check_reading: Callable[[], object],
         raise_failure: Callable[[], object],
     ) -> None:
-        """Prepare the places of a consumer.
+        """Prepare the positions of a consumer.
 
         Args:
             engine: What runs it.
-            cursors: What it reads.
-            locator: What finds positions.
+            assigned: What it reads.
+            finder: What finds positions.
             isolation_level: What it may read.
             check: Raises an exception when the consumer is closed.
             check_reading: Raises an exception when it is closed, or reads nothing.
             raise_failure: Raises what has failed in the background.
         """
         self._engine = engine
-        self.cursors = cursors
-        self._locator = locator
+        self.assigned = assigned
+        self._position_finder = finder
         self._isolation_level = isolation_level
         self._check = check
         self._check_reading = check_reading
@@ -50,19 +50,19 @@ class Places:
 
     def seek(self, name: TopicPartition, offset: int) -> None:
         """Go on from another offset of a partition that is read."""
-        cursor = self.cursor(name)
-        cursor.move(checked_offset(cursor, offset).offset)
+        partition = self.assigned_partition(name)
+        partition.move(checked_offset(partition, offset).offset)
         self._engine.notify()
 
     def seek_to(self, partitions: Iterable[TopicPartition] | None, target: int) -> Flow[None]:
         """Go to EARLIEST, LATEST or a time; where no record is as late as the time, to the end."""
-        cursors = self.cursors_of(partitions)
-        found = yield from self.listed({cursor.name: target for cursor in cursors})
+        assigned = self.assigned_partitions(partitions)
+        found = yield from self.listed({partition.name: target for partition in assigned})
         late = [name for name, listed in found.items() if listed.offset < 0]
         found |= yield from self.listed(dict.fromkeys(late, LATEST))
-        for cursor in cursors:
-            if self.cursors.get(cursor.name) is cursor:
-                cursor.move(found[cursor.name].offset)
+        for partition in assigned:
+            if self.assigned.get(partition.name) is partition:
+                partition.move(found[partition.name].offset)
 
     def position(self, name: TopicPartition, timeout_ms: int) -> Flow[int]:
         """Return the offset of the next record that polls will return, once it is known."""
@@ -70,9 +70,9 @@ class Places:
 
     def _known(self, name: TopicPartition, until_ms: int) -> Flow[int]:
         began_ms = self._engine.now_ms
-        while (offset := self.cursor(name).offset) is None:
+        while (offset := self.assigned_partition(name).offset) is None:
             self._raise_failure()
-            self._locator.work()
+            self._position_finder.work()
             if self._engine.now_ms >= until_ms:
                 text = f"the position of {name} was not found in time"
                 raise TransportError(self._engine.trouble.explain(text, began_ms))
@@ -81,36 +81,38 @@ class Places:
 
     def positions(self) -> dict[TopicPartition, int | None]:
         """Return the position in every partition that is read, as far as it is known."""
-        return {name: self.cursors[name].offset for name in sorted(self.cursors)}
+        return {name: self.assigned[name].offset for name in sorted(self.assigned)}
 
     def known_ends(self) -> dict[TopicPartition, int]:
         """Return the high watermarks that fetches told of; nothing is asked for."""
-        cursors = self.cursors.items()
+        assigned = self.assigned.items()
         return {
-            name: cursor.high_watermark for name, cursor in cursors if cursor.high_watermark >= 0
+            name: partition.high_watermark
+            for name, partition in assigned
+            if partition.high_watermark >= 0
         }
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Hand out no records of these partitions until `resume`."""
-        for cursor in self.cursors_of(partitions):
-            cursor.paused = True
-            cursor.release()
+        for partition in self.assigned_partitions(partitions):
+            partition.paused = True
+            partition.release()
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
         """Hand out records of these partitions again."""
-        for cursor in self.cursors_of(partitions):
-            cursor.paused = False
+        for partition in self.assigned_partitions(partitions):
+            partition.paused = False
         self._engine.notify()
 
     def paused(self) -> list[TopicPartition]:
         """Return the partitions that are paused."""
-        return sorted(name for name, cursor in self.cursors.items() if cursor.paused)
+        return sorted(name for name, partition in self.assigned.items() if partition.paused)
 
     def lag(
         self, partitions: Iterable[TopicPartition] | None, timeout_ms: int
     ) -> Flow[dict[TopicPartition, int]]:
         """Return how many offsets lie between each position and the end."""
-        names = [cursor.name for cursor in self.cursors_of(partitions)]
+        names = [partition.name for partition in self.assigned_partitions(partitions)]
         until_ms = self._engine.now_ms + timeout_ms
         positions = {}
         for name in names:
@@ -148,38 +150,62 @@ class Places:
             return {}
         return (yield from list_offsets(self._engine.state, targets, self._isolation_level))
 
-    def cursors_of(self, partitions: Iterable[TopicPartition] | None) -> list[Cursor]:
-        """Return the cursors of these partitions, or (None) of all that are read.
+    def assigned_partitions(
+        self, partitions: Iterable[TopicPartition] | None
+    ) -> list[AssignedPartition]:
+        """Return the assigned of these partitions, or (None) of all that are read.
 
         Raises:
             NoSubscriptionError: Nothing is read.
             NotAssignedError: One is not read.
         """
         self._check_reading()
-        return [self.cursor(name) for name in (self.cursors if partitions is None else partitions)]
+        return [
+            self.assigned_partition(name)
+            for name in (self.assigned if partitions is None else partitions)
+        ]
 
-    def cursor(self, name: TopicPartition) -> Cursor:
-        """Return the cursor of a partition that is read.
+    def assigned_partition(self, name: TopicPartition) -> AssignedPartition:
+        """Return the partition of a partition that is read.
 
         Raises:
             NoSubscriptionError: Nothing is read.
             NotAssignedError: It is not read.
         """
         self._check_reading()
-        cursor = self.cursors.get(partition_of(name))
-        if cursor is None:
+        partition = self.assigned.get(partition_of(name))
+        if partition is None:
             raise NotAssignedError(
                 f"{partition_of(name)} is not assigned to this consumer (any more): it reads "
-                f"{', '.join(map(str, sorted(self.cursors))) or 'nothing'}"
+                f"{', '.join(map(str, sorted(self.assigned))) or 'nothing'}"
             )
-        return cursor
+        return partition
+
+    def checked(
+        self, wanted: Mapping[TopicPartition, int | OffsetAndMetadata]
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return offsets that the program wants to commit, each with the leader epoch of the partition's position.
+
+        Raises:
+            ConfigError: They are no offsets by partition.
+            NotAssignedError: A partition is not read.
+        """
+        if not isinstance(wanted, Mapping):
+            raise ConfigError(
+                f"offsets are given by partition, {{partition: offset}}, not {wanted!r}"
+            )
+        checked = {}
+        for name, at in wanted.items():
+            partition = self.assigned_partition(name)
+            checked[partition.name] = checked_offset(partition, at)
+        return checked
 
 
-def checked_offset(cursor: Cursor, given: object) -> OffsetAndMetadata:
+def checked_offset(partition: AssignedPartition, given: object) -> OffsetAndMetadata:
     """Return an offset that the program gave, as it would be committed."""
     if isinstance(given, OffsetAndMetadata):
         return given
     if isinstance(given, bool) or not isinstance(given, int) or given < 0:
-        raise ConfigError(f"{cursor.name}: an offset is a number from 0 on, not {given!r}")
-    epoch = cursor.epoch if given == cursor.offset else -1
+        raise ConfigError(f"{partition.name}: an offset is a number from 0 on, not {given!r}")
+    epoch = partition.epoch if given == partition.offset else -1
     return OffsetAndMetadata(given, leader_epoch=epoch)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from headrace.clients.assignors import Assignor, choose_assignors
 from headrace.clients.config import ConsumerConfig
-from headrace.clients.consumer.assignors import Assignor, choose_assignors
+from headrace.clients.consumer.assigned_partition import AssignedPartition
 from headrace.clients.consumer.background import Background
 from headrace.clients.consumer.classic import ClassicMember
 from headrace.clients.consumer.commits import Commits
-from headrace.clients.consumer.cursor import Cursor
 from headrace.clients.consumer.member import Arrival, Member
 from headrace.clients.consumer.rebalancing import Rebalancing
 from headrace.clients.consumer.reports import Reports
 from headrace.clients.consumer.server_side import ServerSideMember
-from headrace.clients.consumer.subscribed import SubscribedTopics
+from headrace.clients.consumer.subscribed_topics import SubscribedTopics
 from headrace.clients.engine import Engine
 from headrace.clients.flows import consumer_group
 from headrace.clients.flows.effects import Flow
@@ -23,14 +23,14 @@ from headrace.errors import ErrorCode
 from headrace.types import TopicPartition
 
 
-class Belonging:
+class GroupMembership:
     """What one consumer and its group have to do with each other; nothing, while it is not subscribed."""
 
     def __init__(
         self,
         engine: Engine,
         config: ConsumerConfig,
-        cursors: dict[TopicPartition, Cursor],
+        assigned: dict[TopicPartition, AssignedPartition],
         topics: SubscribedTopics,
         reports: Reports,
         *,
@@ -38,7 +38,7 @@ class Belonging:
     ) -> None:
         self._engine = engine
         self._config = config
-        self._cursors = cursors
+        self._assigned = assigned
         self._topics = topics
         self._reports = reports
         self._new_id = new_id
@@ -88,7 +88,7 @@ class Belonging:
             self._engine,
             self.member,
             self._commits,
-            self._cursors,
+            self._assigned,
             wanted=lambda: self._topics.known,
             took=self._took,
             warn=self._reports.warn,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.codec import Message
 from headrace.protocol.messages.fetch import FetchRequest
 from headrace.protocol.messages.list_offsets import ListOffsetsRequest
+from headrace.protocol.versions import VersionRange
 
 CLIENT_MAX_VERSIONS: Final[dict[int, int]] = {
     # Fetch 13, Produce 13, OffsetCommit 10 and OffsetFetch 10 speak of topics by id only; the flows speak of names.
@@ -36,13 +37,6 @@ DELAYED_EXTENSION: Final = "delayed"
 """By this one, that ListOffsets may ask how many delayed records wait."""
 
 
-class VersionRange(NamedTuple):
-    """An inclusive range of versions."""
-
-    min: int
-    max: int
-
-
 def choose_version(
     api_key: int, ours: VersionRange, theirs: VersionRange | None, *, peer: str = "the broker"
 ) -> int:
@@ -58,8 +52,7 @@ def choose_version(
     if newest < max(ours.min, theirs.min):
         raise ApiError.for_code(
             ErrorCode.UNSUPPORTED_VERSION,
-            f"{peer} offers {name} {theirs.min}-{theirs.max}, this client speaks "
-            f"{ours.min}-{ours.max}",
+            f"{peer} offers {name} {theirs}, this client speaks {ours}",
         )
     return newest
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from headrace.clients.flows.topic_settings import KEY_SERDE, PARAMETERS, PARTITIONER, SERDE
-from headrace.clients.producer.partitioners import (
+from headrace.clients.partitioners import (
     CHOOSE,
     PARTITIONERS,
     Partitioner,

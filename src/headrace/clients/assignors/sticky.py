@@ -6,8 +6,8 @@ import struct
 from collections.abc import Mapping
 from typing import Literal
 
-from headrace.clients.consumer.assignors.balance import balance
-from headrace.clients.consumer.assignors.base import (
+from headrace.clients.assignors.balance import balance
+from headrace.clients.assignors.base import (
     Assignment,
     ExistingPartitions,
     MemberSubscription,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
 
 from headrace.clients.config import ConsumerConfig
+from headrace.clients.consumer.assigned_partition import AssignedPartition
 from headrace.clients.consumer.background import Background
 from headrace.clients.consumer.commits import Commits
-from headrace.clients.consumer.cursor import Cursor
+from headrace.clients.consumer.reports import Reports
 from headrace.clients.engine import Engine
 from headrace.clients.flows.effects import Flow
 from headrace.clients.flows.leader_epochs import EpochEnd, epoch_ends
@@ -25,27 +25,14 @@ from headrace.errors import (
 from headrace.types import TopicPartition
 
 
-class Reports(Protocol):
-    """What the locator tells the consumer."""
-
-    def failed(self, error: HeadraceError) -> object:
-        """An error that does not pass; the program has to be told."""
-
-    def warn(self, text: str) -> object:
-        """Something that the program's operator should know."""
-
-    def unreachable(self, error: TransportError) -> object:
-        """Nobody answered in time."""
-
-
-class Locator:
+class PositionFinder:
     """Finds the positions of one consumer, in the background."""
 
     def __init__(
         self,
         engine: Engine,
         config: ConsumerConfig,
-        cursors: Mapping[TopicPartition, Cursor],
+        assigned: Mapping[TopicPartition, AssignedPartition],
         isolation_level: int,
         reports: Reports,
         *,
@@ -53,7 +40,7 @@ class Locator:
     ) -> None:
         self._engine = engine
         self._config = config
-        self._cursors = cursors
+        self._assigned = assigned
         self._commits = commits
         self._isolation_level = isolation_level
         self._reports = reports
@@ -74,26 +61,26 @@ class Locator:
         if self._engine.now_ms < self._again_at_ms:
             return
         if not self._finding.running:
-            unknown = [c for c in self._cursors.values() if c.offset is None or c.out_of_range]
+            unknown = [c for c in self._assigned.values() if c.offset is None or c.out_of_range]
             if unknown:
                 limit_ms = self._config.request_timeout_ms
                 self._finding.start(self._find(unknown), self._found, limit_ms)
         if not self._checking.running and self._epochs_known:
-            doubtful = [c for c in self._cursors.values() if self._doubtful(c)]
+            doubtful = [c for c in self._assigned.values() if self._doubtful(c)]
             if doubtful:
                 limit_ms = self._config.request_timeout_ms
                 self._checking.start(self._check(doubtful), self._found, limit_ms)
 
-    def usable(self, cursor: Cursor) -> bool:
-        """Whether a fetch may go on at the cursor's position; if not, it is being found out."""
-        return not self._doubtful(cursor)
+    def usable(self, partition: AssignedPartition) -> bool:
+        """Whether a fetch may go on at the partition's position; if not, it is being found out."""
+        return not self._doubtful(partition)
 
-    def _doubtful(self, cursor: Cursor) -> bool:
+    def _doubtful(self, partition: AssignedPartition) -> bool:
         """Whether a new leader's log may lack what was read last (KIP-320)."""
-        if cursor.epoch < 0 or cursor.offset is None or not self._epochs_known:
+        if partition.epoch < 0 or partition.offset is None or not self._epochs_known:
             return False
-        leader_epoch = self._engine.state.metadata.leader_epoch(cursor.name)
-        return leader_epoch > max(cursor.checked_epoch, cursor.epoch)
+        leader_epoch = self._engine.state.metadata.leader_epoch(partition.name)
+        return leader_epoch > max(partition.checked_epoch, partition.epoch)
 
     def _found(self, outcome: object) -> None:
         if isinstance(outcome, HeadraceError):
@@ -110,101 +97,105 @@ class Locator:
         elif isinstance(outcome, HeadraceError):
             self._reports.failed(outcome)
 
-    def _current(self, cursor: Cursor) -> bool:
-        """Whether the consumer still reads by this cursor; the partition may have gone, and come back, meanwhile."""
-        return self._cursors.get(cursor.name) is cursor
+    def _current(self, partition: AssignedPartition) -> bool:
+        """Whether the consumer still reads by this partition; the partition may have gone, and come back, meanwhile."""
+        return self._assigned.get(partition.name) is partition
 
     # Positions that are not known
 
-    def _find(self, cursors: list[Cursor]) -> Flow[None]:
-        lost = {cursor.name: cursor.offset for cursor in cursors if cursor.out_of_range}
-        fresh = [cursor for cursor in cursors if cursor.name not in lost]
+    def _find(self, assigned: list[AssignedPartition]) -> Flow[None]:
+        lost = {
+            partition.name: partition.offset for partition in assigned if partition.out_of_range
+        }
+        fresh = [partition for partition in assigned if partition.name not in lost]
         if fresh and self._config.group_id is not None:
             yield from self._find_committed(fresh)
-        unknown = [cursor for cursor in cursors if self._unknown(cursor, lost)]
+        unknown = [partition for partition in assigned if self._unknown(partition, lost)]
         if not unknown:
             return
         if self._config.auto_offset_reset == "none":
-            cursor = unknown[0]
-            text = f"offset {cursor.offset} of {cursor.name} does not exist (any more)"
-            if cursor.offset is None and cursor.out_of_range:
-                text = f"the topic of {cursor.name} was deleted and created again"
-            elif cursor.offset is None:
-                text = f"nothing is committed for {cursor.name}"
+            partition = unknown[0]
+            text = f"offset {partition.offset} of {partition.name} does not exist (any more)"
+            if partition.offset is None and partition.out_of_range:
+                text = f"the topic of {partition.name} was deleted and created again"
+            elif partition.offset is None:
+                text = f"nothing is committed for {partition.name}"
             raise NoOffsetError(
                 f"{text}, and auto.offset.reset is none: seek, commit an offset, or set earliest or latest"
             )
         spec = EARLIEST if self._config.auto_offset_reset == "earliest" else LATEST
-        names = dict.fromkeys((cursor.name for cursor in unknown), spec)
+        names = dict.fromkeys((partition.name for partition in unknown), spec)
         found = yield from list_offsets(self._engine.state, names, self._isolation_level)
-        for cursor in unknown:
-            if self._unknown(cursor, lost):
-                self._reset(cursor, found[cursor.name].offset)
+        for partition in unknown:
+            if self._unknown(partition, lost):
+                self._reset(partition, found[partition.name].offset)
 
-    def _find_committed(self, cursors: list[Cursor]) -> Flow[None]:
-        found = yield from self._commits.committed(cursor.name for cursor in cursors)
-        for cursor in cursors:
-            committed = found.get(cursor.name)
-            if committed is not None and self._unknown(cursor, {}):
-                cursor.move(committed.offset, committed.leader_epoch)
-                cursor.committed = committed.offset
+    def _find_committed(self, assigned: list[AssignedPartition]) -> Flow[None]:
+        found = yield from self._commits.committed(partition.name for partition in assigned)
+        for partition in assigned:
+            committed = found.get(partition.name)
+            if committed is not None and self._unknown(partition, {}):
+                partition.move(committed.offset, committed.leader_epoch)
+                partition.committed = committed.offset
 
-    def _unknown(self, cursor: Cursor, lost: Mapping[TopicPartition, int | None]) -> bool:
+    def _unknown(
+        self, partition: AssignedPartition, lost: Mapping[TopicPartition, int | None]
+    ) -> bool:
         # (1) A position is asked for, (2) the program seeks, (3) the answer comes: what the program says holds.
-        if not self._current(cursor):
+        if not self._current(partition):
             return False
-        if cursor.name in lost:
-            return cursor.out_of_range and cursor.offset == lost[cursor.name]
-        return cursor.offset is None and not cursor.out_of_range
+        if partition.name in lost:
+            return partition.out_of_range and partition.offset == lost[partition.name]
+        return partition.offset is None and not partition.out_of_range
 
-    def _reset(self, cursor: Cursor, offset: int) -> None:
-        what = f"offset {cursor.offset} does not exist (any more)"
-        if cursor.offset is None:
+    def _reset(self, partition: AssignedPartition, offset: int) -> None:
+        what = f"offset {partition.offset} does not exist (any more)"
+        if partition.offset is None:
             what = "the topic was deleted and created again"
-        if cursor.out_of_range:
+        if partition.out_of_range:
             self._reports.warn(
-                f"{cursor.name}: {what}; reading goes on at {offset} "
+                f"{partition.name}: {what}; reading goes on at {offset} "
                 f"(auto.offset.reset={self._config.auto_offset_reset})"
             )
-        cursor.move(offset)
+        partition.move(offset)
 
     # Positions that a new leader may not have
 
-    def _check(self, cursors: list[Cursor]) -> Flow[None]:
+    def _check(self, assigned: list[AssignedPartition]) -> Flow[None]:
         asked = {
-            cursor: (cursor.offset, self._engine.state.metadata.leader_epoch(cursor.name))
-            for cursor in cursors
+            partition: (partition.offset, self._engine.state.metadata.leader_epoch(partition.name))
+            for partition in assigned
         }
         try:
             ends = yield from epoch_ends(
-                self._engine.state, {cursor.name: cursor.epoch for cursor in cursors}
+                self._engine.state, {partition.name: partition.epoch for partition in assigned}
             )
         except ApiError as error:
             if error.code != ErrorCode.UNSUPPORTED_VERSION:
                 raise
             self._epochs_known = False
             return
-        for cursor, (offset, leader_epoch) in asked.items():
-            if self._current(cursor) and cursor.offset == offset:
-                cursor.checked_epoch = leader_epoch
-                self._compare(cursor, ends[cursor.name])
+        for partition, (offset, leader_epoch) in asked.items():
+            if self._current(partition) and partition.offset == offset:
+                partition.checked_epoch = leader_epoch
+                self._compare(partition, ends[partition.name])
 
-    def _compare(self, cursor: Cursor, end: EpochEnd) -> None:
-        assert cursor.offset is not None, "checked by the caller"
-        if end.leader_epoch >= 0 and end.offset >= cursor.offset:
+    def _compare(self, partition: AssignedPartition, end: EpochEnd) -> None:
+        assert partition.offset is not None, "checked by the caller"
+        if end.leader_epoch >= 0 and end.offset >= partition.offset:
             return
         if self._config.auto_offset_reset == "none":
             raise LogTruncatedError(
-                f"{cursor.name}: a new leader does not have the records before offset {cursor.offset}, "
+                f"{partition.name}: a new leader does not have the records before offset {partition.offset}, "
                 f"its log parts at {max(end.offset, 0)}, and auto.offset.reset is none: seek to go on"
             )
         if end.leader_epoch < 0:
-            cursor.out_of_range = True  # nothing of that epoch is left: the policy decides
+            partition.out_of_range = True  # nothing of that epoch is left: the policy decides
             return
         self._reports.warn(
-            f"{cursor.name}: a new leader does not have the records before offset {cursor.offset}; reading goes on at "
-            f"{end.offset}, where its log parts from what was read"
+            f"{partition.name}: a new leader does not have the records before offset {partition.offset}; reading goes on "
+            f"at {end.offset}, where its log parts from what was read"
         )
-        checked = cursor.checked_epoch
-        cursor.move(end.offset, end.leader_epoch)
-        cursor.checked_epoch = checked
+        checked = partition.checked_epoch
+        partition.move(end.offset, end.leader_epoch)
+        partition.checked_epoch = checked

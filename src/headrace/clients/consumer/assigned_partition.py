@@ -16,7 +16,7 @@ RELEASE_BYTES: Final = 1 << 20
 """A paused partition keeps a decompressed batch of at most so many bytes."""
 
 
-class Cursor:
+class AssignedPartition:
     """Where the consumer is in a partition, and what it has read ahead there."""
 
     __slots__ = (
@@ -139,7 +139,7 @@ class Cursor:
         The search ends when its cost reaches `STEP_COST`.
 
         Returns:
-            False when there is no record, or when the search has to go on: the cursor is not `empty` then.
+            False when there is no record, or when the search has to go on: the partition is not `empty` then.
 
         Raises:
             CorruptRecordError: The next batch is damaged; the position stays before it.

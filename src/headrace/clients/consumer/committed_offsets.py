@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from headrace.clients.consumer.commits import Commits
-from headrace.clients.consumer.places import Places
+from headrace.clients.consumer.positions import Positions
 from headrace.clients.consumer.subscription import partition_of
 from headrace.clients.engine import Engine
 from headrace.clients.flows.effects import Flow
@@ -25,12 +25,12 @@ class CommittedOffsets:
         engine: Engine,
         group_id: str | None,
         commits: Commits,
-        places: Places,
+        positions: Positions,
     ) -> None:
         self._engine = engine
         self._group_id = group_id
         self._commits = commits
-        self._places = places
+        self._positions = positions
 
     def of(self, partitions: Iterable[TopicPartition]) -> Flow[Committed]:
         """Return the offset committed in each of these partitions; None where there is none.
@@ -55,7 +55,7 @@ class CommittedOffsets:
 
     def of_consumed(self, consumed: Iterable[TopicPartition]) -> Flow[Committed]:
         """Return the same for what is read now and what was read before, whose topics may be deleted by now."""
-        names = sorted({*self._places.cursors, *consumed})
+        names = sorted({*self._positions.assigned, *consumed})
         return (yield from self._ask(names)) if names else {}
 
     def _ask(self, names: list[TopicPartition]) -> Flow[Committed]:
@@ -65,19 +65,19 @@ class CommittedOffsets:
     def go_back(self, partitions: Iterable[TopicPartition] | None) -> Flow[None]:
         """Go on from the committed offsets; without one, `auto.offset.reset` decides, as at the beginning."""
         self.group()
-        cursors = self._places.cursors_of(partitions)
-        if not cursors:
+        assigned = self._positions.assigned_partitions(partitions)
+        if not assigned:
             return
-        found = yield from self._commits.committed(cursor.name for cursor in cursors)
-        for cursor in cursors:
-            if self._places.cursors.get(cursor.name) is not cursor:
+        found = yield from self._commits.committed(partition.name for partition in assigned)
+        for partition in assigned:
+            if self._positions.assigned.get(partition.name) is not partition:
                 continue
-            at = found.get(cursor.name)
+            at = found.get(partition.name)
             if at is None:
-                cursor.forget()
+                partition.forget()
             else:
-                cursor.move(at.offset, at.leader_epoch)
-                cursor.committed = at.offset
+                partition.move(at.offset, at.leader_epoch)
+                partition.committed = at.offset
         self._engine.notify()
 
     def group(self) -> str:

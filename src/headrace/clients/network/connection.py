@@ -19,10 +19,9 @@ from collections.abc import Sequence
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from headrace import __version__
-from headrace.clients.authentication import HANDSHAKE_VERSION, Exchange
-from headrace.clients.versions import (
+from headrace.clients.network.authentication import HANDSHAKE_VERSION, SaslExchange
+from headrace.clients.network.versions import (
     CLIENT_MAX_VERSIONS,
-    VersionRange,
     choose_version,
     leave_out_unknown,
     our_range,
@@ -43,6 +42,7 @@ from headrace.protocol.messages.sasl_authenticate import (
     SaslAuthenticateResponse,
 )
 from headrace.protocol.messages.sasl_handshake import SaslHandshakeResponse
+from headrace.protocol.versions import VersionRange
 from headrace.security.mechanisms import SaslClient
 from headrace.types import Payload
 
@@ -106,7 +106,7 @@ class Connection(Generic[K]):
         self.session_lifetime_ms = 0
         """How long the last login lasts; 0 is for ever."""
         self._authenticates = authenticates
-        self._exchange: Exchange | None = None
+        self._exchange: SaslExchange | None = None
         """The login that is to come or under way."""
         self._exchanging = False
         self._holding = True
@@ -192,7 +192,7 @@ class Connection(Generic[K]):
             AuthenticationError: The broker cannot be asked; close the connection.
         """
         self._holding = True
-        self._exchange = Exchange(client, self.peer)
+        self._exchange = SaslExchange(client, self.peer)
         if not self._in_flight:
             self._begin_exchange()
 

@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from headrace.clients.config import ClientConfig, parse_bootstrap
-from headrace.clients.connection import Completed, Connection
 from headrace.clients.engine import ANY_NODE_SHARE, Outcome
 from headrace.clients.flows.effects import ANY_NODE, Call, ClientState
-from headrace.clients.links import Link, OnDone, Pending, Shell, Walk, peer_name, unsettled
-from headrace.clients.reach import REPORT_AFTER_MS, Address, Reach
+from headrace.clients.network.connection import Completed, Connection
+from headrace.clients.network.links import Link, OnDone, Pending, Shell, Walk, peer_name, unsettled
+from headrace.clients.network.reach import REPORT_AFTER_MS, Address, Reach
 from headrace.errors import (
     AuthenticationError,
     ClosedError,

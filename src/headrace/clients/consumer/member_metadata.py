@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from headrace.clients.consumer.assignors.base import ExistingPartitions, MemberSubscription
+from headrace.clients.assignors.base import ExistingPartitions, MemberSubscription
 from headrace.clients.flows import membership
 from headrace.errors import ProtocolError
 from headrace.protocol.messages.join_group import JoinGroupResponse

@@ -7,7 +7,7 @@ from bisect import insort
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from headrace.clients.consumer.assignors.base import MemberSubscription
+from headrace.clients.assignors.base import MemberSubscription
 from headrace.types import TopicPartition
 
 MAX_LOOKS: Final = 1_000_000

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from headrace.clients.consumer.cursor import Cursor
+from headrace.clients.consumer.assigned_partition import AssignedPartition
 from headrace.clients.consumer.decoding import Decode, Decoders
 from headrace.clients.consumer.records import ConsumerRecord, decoded_record
 from headrace.errors import SerializationError
@@ -18,14 +18,16 @@ HELD_BYTES: Final = 16 << 20
 """Above so many bytes of decompressed batches in all partitions no further batch is decompressed."""
 
 
-class HandOut:
-    """Takes records out of the cursors of one consumer."""
+class FetchCollector:
+    """Takes records out of the assigned of one consumer."""
 
-    def __init__(self, cursors: dict[TopicPartition, Cursor], decoders: Decoders) -> None:
-        self._cursors = cursors
+    def __init__(
+        self, assigned: dict[TopicPartition, AssignedPartition], decoders: Decoders
+    ) -> None:
+        self._assigned = assigned
         self._decoders = decoders
-        self._last: Cursor | None = None
-        """The cursor whose record was handed out alone, and is being worked on."""
+        self._last: AssignedPartition | None = None
+        """The partition whose record was handed out alone, and is being worked on."""
         self.consumed: set[TopicPartition] = set()
         """The partitions of which records were handed out since the consumer began to read."""
         self.unfinished = False
@@ -38,13 +40,13 @@ class HandOut:
             CorruptRecordError: A batch is damaged.
         """
         self.unfinished = False
-        for cursor in self._cursors.values():
-            if self._may_give(cursor):
-                if cursor.decode():
+        for partition in self._assigned.values():
+            if self._may_give(partition):
+                if partition.decode():
                     return True
-                if not cursor.empty:
+                if not partition.empty:
                     self.unfinished = True
-                    self._end_turn(cursor)
+                    self._end_turn(partition)
                     break
         return False
 
@@ -57,35 +59,35 @@ class HandOut:
         """
         taken: list[ConsumerRecord] = []
         self._last = None
-        for cursor in list(self._cursors.values()):
-            if not self._may_give(cursor):
+        for partition in list(self._assigned.values()):
+            if not self._may_give(partition):
                 continue
             before = len(taken)
-            whole = self._take_from(cursor, taken, limit)
+            whole = self._take_from(partition, taken, limit)
             if len(taken) > before:
-                self.consumed.add(cursor.name)
+                self.consumed.add(partition.name)
             if taken:
-                self._end_turn(cursor)
+                self._end_turn(partition)
             if not whole or len(taken) >= limit:
                 break
         return taken
 
     def take_one(self) -> ConsumerRecord | None:
         """Hand out one record, from the same partition as before while it has decoded ones."""
-        cursor = self._last
+        partition = self._last
         if (
-            cursor is None
-            or self._cursors.get(cursor.name) is not cursor
-            or cursor.paused
-            or not cursor.pending
+            partition is None
+            or self._assigned.get(partition.name) is not partition
+            or partition.paused
+            or not partition.pending
         ):
             records = self.take(1)
             if not records:
                 return None
-            self._last = self._cursors[TopicPartition(*records[0][:2])]
+            self._last = self._assigned[TopicPartition(*records[0][:2])]
             return records[0]
         taken: list[ConsumerRecord] = []
-        self._take_from(cursor, taken, 1)
+        self._take_from(partition, taken, 1)
         return taken[0]
 
     def finish_last(self) -> None:
@@ -98,37 +100,39 @@ class HandOut:
         """Whether the partition that gave the last record has nothing more here."""
         return self._last is None or self._last.empty
 
-    def _end_turn(self, cursor: Cursor) -> None:
+    def _end_turn(self, partition: AssignedPartition) -> None:
         """Begin with another partition next time: a busy one must not starve the others."""
-        if cursor.held and sum(each.held for each in self._cursors.values()) > HELD_BYTES:
+        if partition.held and sum(each.held for each in self._assigned.values()) > HELD_BYTES:
             return
-        self._cursors[cursor.name] = self._cursors.pop(cursor.name)
+        self._assigned[partition.name] = self._assigned.pop(partition.name)
 
-    def _may_give(self, cursor: Cursor) -> bool:
+    def _may_give(self, partition: AssignedPartition) -> bool:
         return (
-            not cursor.paused
-            and not cursor.empty
-            and self._decoders.of(cursor.name.topic) is not None
+            not partition.paused
+            and not partition.empty
+            and self._decoders.of(partition.name.topic) is not None
         )
 
-    def _take_from(self, cursor: Cursor, taken: list[ConsumerRecord], limit: int) -> bool:
+    def _take_from(
+        self, partition: AssignedPartition, taken: list[ConsumerRecord], limit: int
+    ) -> bool:
         """Hand out records of one partition.
 
         Returns:
             False when no other partition may follow: an error has to be raised by the next poll, or the search for the
             next record goes on.
         """
-        decoders = self._decoders.of(cursor.name.topic)
+        decoders = self._decoders.of(partition.name.topic)
         assert decoders is not None, "checked by the caller"
         decode_key, decode_value = decoders
         while len(taken) < limit:
-            if not cursor.pending and not self._decode(cursor, taken):
-                return cursor.empty
-            first = cursor.next_record
-            chunk = cursor.records[first : first + limit - len(taken)]
+            if not partition.pending and not self._decode(partition, taken):
+                return partition.empty
+            first = partition.next_record
+            chunk = partition.records[first : first + limit - len(taken)]
             if decode_key is None and decode_value is None:
                 taken += chunk
-                cursor.advance(len(chunk))
+                partition.advance(len(chunk))
                 continue
             good = 0
             for record in chunk:
@@ -136,18 +140,18 @@ class HandOut:
                     taken.append(_made(record, decode_key, decode_value))
                 except SerializationError:
                     if good:
-                        cursor.advance(good)
+                        partition.advance(good)
                     if taken:
                         return False
                     raise
                 good += 1
-            cursor.advance(good)
+            partition.advance(good)
         return True
 
     @staticmethod
-    def _decode(cursor: Cursor, taken: list[ConsumerRecord]) -> bool:
+    def _decode(partition: AssignedPartition, taken: list[ConsumerRecord]) -> bool:
         try:
-            return cursor.decode()
+            return partition.decode()
         except Exception:
             if taken:
                 return False  # raised by the next poll, which begins with this batch

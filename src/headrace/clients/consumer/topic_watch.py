@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from headrace.clients.config import ConsumerConfig
 from headrace.clients.consumer.background import Background
-from headrace.clients.consumer.subscribed import SubscribedTopics
+from headrace.clients.consumer.subscribed_topics import SubscribedTopics
 from headrace.clients.engine import Engine, Timer
 from headrace.clients.flows import metadata
 from headrace.clients.flows.effects import Flow

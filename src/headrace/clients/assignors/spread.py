@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from headrace.clients.consumer.assignors.base import (
+from headrace.clients.assignors.base import (
     Assignment,
     MemberSubscription,
     members_in_order,

@@ -6,9 +6,9 @@ import difflib
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from headrace.clients.consumer.assignors.base import Assignment, Assignor, MemberSubscription
-from headrace.clients.consumer.assignors.spread import RangeAssignor, RoundRobinAssignor
-from headrace.clients.consumer.assignors.sticky import (
+from headrace.clients.assignors.base import Assignment, Assignor, MemberSubscription
+from headrace.clients.assignors.spread import RangeAssignor, RoundRobinAssignor
+from headrace.clients.assignors.sticky import (
     CooperativeStickyAssignor,
     EqualAssignor,
     StickyAssignor,

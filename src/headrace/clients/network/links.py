@@ -6,10 +6,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
-from headrace.clients.connection import Connection
 from headrace.clients.engine import Outcome
 from headrace.clients.flows.effects import Call
-from headrace.clients.reach import Address, patience_ms
+from headrace.clients.network.connection import Connection
+from headrace.clients.network.reach import Address, patience_ms
 from headrace.errors import HeadraceError
 
 OnDone = Callable[[Outcome], object]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from headrace.clients.config import ConsumerConfig
-from headrace.clients.consumer.cursor import Cursor
+from headrace.clients.consumer.assigned_partition import AssignedPartition
 from headrace.clients.consumer.subscription import Subscription, pattern_of, regex_for_broker
 from headrace.clients.engine import Engine
 from headrace.clients.flows import metadata
@@ -35,11 +35,14 @@ class SubscribedTopics:
     """The topics of one consumer."""
 
     def __init__(
-        self, engine: Engine, config: ConsumerConfig, cursors: Mapping[TopicPartition, Cursor]
+        self,
+        engine: Engine,
+        config: ConsumerConfig,
+        assigned: Mapping[TopicPartition, AssignedPartition],
     ) -> None:
         self._engine = engine
         self._config = config
-        self._cursors = cursors
+        self._assigned = assigned
         self._subscription = Subscription()
         self.assignor: str | None = None
         """The assignor that an administrator chose for the group."""
@@ -98,7 +101,7 @@ class SubscribedTopics:
 
     def relevant(self) -> frozenset[str]:
         """Return the topics whose leaders matter."""
-        return self._subscription.topics.union(name.topic for name in self._cursors)
+        return self._subscription.topics.union(name.topic for name in self._assigned)
 
     def refused(self) -> ApiError | None:
         """Return why one of the topics cannot be read: whoever waits for what it may not see would wait for ever."""

@@ -15,8 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from enum import Enum, auto
-from typing import Final
 
 from headrace.clients.config import ProducerConfig
 from headrace.clients.engine import Engine, Task
@@ -26,61 +24,29 @@ from headrace.clients.flows.offsets import OffsetAndMetadata
 from headrace.clients.flows.transactions import GroupMember, TransactionalProducer
 from headrace.clients.producer.batches import PartitionQueue
 from headrace.clients.producer.sender import Sender
+from headrace.clients.producer.transaction_errors import (
+    FATAL,
+    FATAL_TO_PRODUCE,
+    FORGOTTEN,
+    fatal_error,
+    may_be_retried,
+    without_stop,
+)
+from headrace.clients.producer.transaction_states import WRITING, State
 from headrace.errors import (
     AbortableTransactionError,
     ApiError,
     CommitInDoubtError,
-    ErrorCode,
     FatalTransactionError,
     HeadraceError,
-    ProducerFencedError,
     TransactionError,
     TransactionStateError,
     TransportError,
 )
 from headrace.types import TopicPartition
 
-FENCED: Final = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
-FATAL: Final = FENCED | {
-    ErrorCode.INVALID_TXN_STATE,
-    ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-    ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
-    ErrorCode.INVALID_TRANSACTION_TIMEOUT,
-    ErrorCode.UNSUPPORTED_VERSION,
-    ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
-    ErrorCode.INVALID_REQUEST,
-}
-FATAL_TO_PRODUCE: Final = FATAL - {
-    ErrorCode.INVALID_PRODUCER_EPOCH,
-    ErrorCode.INVALID_TXN_STATE,
-    ErrorCode.INVALID_REQUEST,
-}
-"""A partition's leader may see an old epoch, or no transaction, because the coordinator has just ended it: the abort
-that follows learns from the coordinator what has become of the producer."""
-FORGOTTEN: Final = frozenset({ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.UNKNOWN_PRODUCER_ID})
-"""The coordinator knows nothing of this producer any more, so neither of a transaction of its."""
 
-
-class State(Enum):
-    """Where a producer is with its transaction."""
-
-    NONE = auto()
-    OPEN = auto()
-    DELIVERING = auto()
-    """Its last records are on their way before it is committed; no more are taken."""
-    COMMITTING = auto()
-    """The coordinator has been asked for it, and has perhaps done it."""
-    DOOMED = auto()
-    """It failed; what is left is to abort it."""
-    ABORTING = auto()
-    DEAD = auto()
-
-
-WRITING: Final = frozenset({State.OPEN, State.DELIVERING})
-
-
-class Transactions:
+class TransactionManager:
     """The transactions of one producer, one after another."""
 
     def __init__(
@@ -242,9 +208,9 @@ class Transactions:
             try:
                 yield from flows.end_transaction(self._engine.state, self._who, committed=True)
             except HeadraceError as error:
-                if isinstance(error, TransportError) or _passes(error):
+                if isinstance(error, TransportError) or may_be_retried(error):
                     raise CommitInDoubtError(
-                        f"the commit is not confirmed, and may have happened or not: {_text(error)}. Call "
+                        f"the commit is not confirmed, and may have happened or not: {without_stop(error)}. Call "
                         "commit_transaction() again, or close the producer and go on from the committed offsets"
                     ) from error
                 raise self.failed(error) from error
@@ -328,7 +294,7 @@ class Transactions:
                 yield from flows.end_transaction(self._engine.state, self._who, committed=False)
             except ApiError as error:
                 if error.code not in FORGOTTEN:
-                    if _passes(error):
+                    if may_be_retried(error):
                         raise TransportError(
                             f"the transaction is not aborted yet: {error}"
                         ) from error
@@ -374,8 +340,8 @@ class Transactions:
                 yield from self.commit(timeout_ms)
             except CommitInDoubtError as error:
                 raise CommitInDoubtError(
-                    f"the producer is closed, and its last commit may have happened or not: {_text(error.__cause__)}. "
-                    f"A new producer's init_transactions(), with the same transactional id "
+                    f"the producer is closed, and its last commit may have happened or not: "
+                    f"{without_stop(error.__cause__)}. A new producer's init_transactions(), with the same transactional id "
                     f"{self._who.transactional_id!r}, ends it; then the committed offsets tell"
                 ) from error.__cause__
         elif self.state not in {State.NONE, State.DEAD}:
@@ -448,8 +414,8 @@ class Transactions:
         """The transaction cannot be committed any more."""
         if self.state in {*WRITING, State.COMMITTING}:
             self._error = AbortableTransactionError(
-                f"the transaction has failed: {_text(error)}. Abort it, go back to the last committed offsets, and do "
-                "it again"
+                f"the transaction has failed: {without_stop(error)}. Abort it, go back to the last committed offsets, and "
+                "do it again"
             )
             self._error.__cause__ = error
             self._change(State.DOOMED)
@@ -460,41 +426,19 @@ class Transactions:
     def die(self, error: HeadraceError) -> TransactionError:
         """The producer is none any more."""
         if self.state is not State.DEAD:
-            name = self._who.transactional_id
-            if isinstance(error, ApiError) and error.code in FENCED:
-                self._error = self._fenced(error)
-            elif (
-                isinstance(error, ApiError) and error.code == ErrorCode.INVALID_TRANSACTION_TIMEOUT
-            ):
-                self._error = FatalTransactionError(
-                    f"transaction.timeout.ms={self._config.transaction_timeout_ms} of the transactional id {name!r} is "
-                    "more than the broker's transaction.max.timeout.ms: raise the broker's, or go on with a new "
-                    "producer, or worker, that has a lower transaction_timeout_ms"
-                )
-            else:
-                self._error = FatalTransactionError(
-                    f"the transactional id {name!r} cannot be used any more by this producer: {_text(error)}. "
-                    "Close it, and go on with a new one"
-                )
+            open_ms = 0 if self.state is State.NONE else self._engine.now_ms - self._begun_ms
+            self._error = fatal_error(
+                error,
+                self._who.transactional_id,
+                open_ms=open_ms,
+                limit_ms=self._config.transaction_timeout_ms,
+            )
             self._error.__cause__ = error
             self._change(State.DEAD)
             self._sender.give_up(self._error)
             self._engine.notify()
         assert self._error is not None, "whoever is dead knows why"
         return self._error
-
-    def _fenced(self, error: ApiError) -> ProducerFencedError:
-        """Tell one who was shut out by another from one whose time was up."""
-        open_ms = 0 if self.state is State.NONE else self._engine.now_ms - self._begun_ms
-        limit_ms = self._config.transaction_timeout_ms
-        timed_out = open_ms >= limit_ms
-        late = f"the transaction was open for {open_ms} ms, longer than transaction.timeout.ms={limit_ms}, or "
-        return ProducerFencedError(
-            f"{late if timed_out else ''}another producer has taken over the transactional id "
-            f"{self._who.transactional_id!r}: {_text(error)}. Close this producer; a new one may go on from the "
-            "committed offsets. Producers at work at the same time need ids of their own",
-            timed_out=timed_out,
-        )
 
     def _raise_if(self, *states: State) -> None:
         if self.state in states:
@@ -504,11 +448,3 @@ class Transactions:
     def _change(self, state: State) -> None:
         self.state = state
         self._on_change(state is State.OPEN)
-
-
-def _passes(error: HeadraceError) -> bool:
-    return isinstance(error, ApiError) and error.retriable
-
-
-def _text(error: BaseException | None) -> str:
-    return str(error).rstrip(".")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from headrace.clients.versions import VersionRange
 from headrace.errors import AuthenticationError, ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.sasl_authenticate import (
@@ -13,13 +12,14 @@ from headrace.protocol.messages.sasl_authenticate import (
     SaslAuthenticateResponse,
 )
 from headrace.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from headrace.protocol.versions import VersionRange
 from headrace.security.mechanisms import SaslClient, SaslError
 
 HANDSHAKE_VERSION: Final = 1
 """After version 0 the exchange would go on in bare tokens, and the broker could not say why it refuses."""
 
 
-class Exchange:
+class SaslExchange:
     """What is asked next; the connection carries it."""
 
     def __init__(self, client: SaslClient, peer: str) -> None:

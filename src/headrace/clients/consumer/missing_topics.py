@@ -15,7 +15,7 @@ PATIENCE_MS: Final = 2_000
 LOOK_TIMEOUT_MS: Final = 10_000
 
 
-class Topics(Protocol):
+class WantedTopics(Protocol):
     """The subscription of a consumer."""
 
     @property
@@ -32,7 +32,7 @@ class MissingTopics:
     def __init__(
         self,
         engine: Engine,
-        topics: Topics,
+        topics: WantedTopics,
         warn: Callable[[str], object],
     ) -> None:
         """Prepare to look.
