@@ -18,8 +18,8 @@ from headrace.protocol.messages.sasl_authenticate import (
 )
 from headrace.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from headrace.security.mechanisms import SaslError
-from tests.unit.clients.test_connection import encoded, feed, sent
-from tests.unit.clients.test_pool import A, B, FakeSockets, text
+from tests.unit.clients.network.test_connection import encoded, feed, sent
+from tests.unit.clients.network.test_pool import A, B, FakeSockets, text
 
 VERSIONS = [
     ApiVersion(api_key=ApiKey.HEARTBEAT, min_version=0, max_version=4),

@@ -10,7 +10,7 @@ from headrace.clients.network.reach import REPORT_AFTER_MS, REPORT_AGAIN_MS, pat
 from headrace.protocol.messages.fetch import FetchRequest
 from headrace.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from headrace.protocol.messages.join_group import JoinGroupRequest
-from tests.unit.clients.test_pool import A, B, FakeSockets
+from tests.unit.clients.network.test_pool import A, B, FakeSockets
 
 
 def test_a_broker_that_refuses_connections_is_reported_within_two_seconds_and_once() -> None:
