@@ -193,8 +193,8 @@ class PositionFinder:
             partition.out_of_range = True  # nothing of that epoch is left: the policy decides
             return
         self._reports.warn(
-            f"{partition.name}: a new leader does not have the records before offset {partition.offset}; reading goes on "
-            f"at {end.offset}, where its log parts from what was read"
+            f"{partition.name}: a new leader does not have the records before offset {partition.offset}; "
+            f"reading goes on at {end.offset}, where its log parts from what was read"
         )
         checked = partition.checked_epoch
         partition.move(end.offset, end.leader_epoch)

@@ -341,8 +341,8 @@ class TransactionManager:
             except CommitInDoubtError as error:
                 raise CommitInDoubtError(
                     f"the producer is closed, and its last commit may have happened or not: "
-                    f"{without_stop(error.__cause__)}. A new producer's init_transactions(), with the same transactional id "
-                    f"{self._who.transactional_id!r}, ends it; then the committed offsets tell"
+                    f"{without_stop(error.__cause__)}. A new producer's init_transactions(), with the same transactional "
+                    f"id {self._who.transactional_id!r}, ends it; then the committed offsets tell"
                 ) from error.__cause__
         elif self.state not in {State.NONE, State.DEAD}:
             yield from self.abort(timeout_ms)
@@ -414,8 +414,8 @@ class TransactionManager:
         """The transaction cannot be committed any more."""
         if self.state in {*WRITING, State.COMMITTING}:
             self._error = AbortableTransactionError(
-                f"the transaction has failed: {without_stop(error)}. Abort it, go back to the last committed offsets, and "
-                "do it again"
+                f"the transaction has failed: {without_stop(error)}. Abort it, go back to the last committed "
+                "offsets, and do it again"
             )
             self._error.__cause__ = error
             self._change(State.DOOMED)
