@@ -341,8 +341,8 @@ class TransactionManager:
             except CommitInDoubtError as error:
                 raise CommitInDoubtError(
                     f"the producer is closed, and its last commit may have happened or not: "
-                    f"{without_stop(error.__cause__)}. A new producer's init_transactions(), with the same transactional "
-                    f"id {self._who.transactional_id!r}, ends it; then the committed offsets tell"
+                    f"{without_stop(error.__cause__)}. A new producer's init_transactions(), with the same "
+                    f"transactional id {self._who.transactional_id!r}, ends it; then the committed offsets tell"
                 ) from error.__cause__
         elif self.state not in {State.NONE, State.DEAD}:
             yield from self.abort(timeout_ms)
