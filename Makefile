@@ -5,7 +5,7 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest -q
 export PYTHONDONTWRITEBYTECODE :=  # tests and the processes they start are compiled once, not by each of them
 
-.PHONY: help run test check types quick format conformance crossed chaos chaos-spark crash delay simulate mutate fuzz bench bench-spark bench-kinesis generate clean
+.PHONY: help run test check types quick format conformance crossed chaos chaos-spark crash delay simulate mutate fuzz bench bench-spark bench-kinesis docs generate clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -116,6 +116,10 @@ bench-spark:  ## measure Spark's source, sink, archive against its own Kafka con
 bench-kinesis:  ## measure Kinesis consumers (ten minutes); ARGS="--peer PYTHON" names an environment with async-kinesis[dynamodb]
 	@$(PYTHON) tools/prepare.py test
 	$(BIN)/python -m benchmarks.macro.compare_kinesis $(ARGS)
+
+docs:  ## build the documentation as a site with search into .cache/site; a broken link fails (half a minute)
+	@$(PYTHON) tools/prepare.py docs
+	$(BIN)/python tools/build_docs.py
 
 generate:  ## write the generated files again
 	@$(PYTHON) tools/prepare.py test

@@ -1,7 +1,7 @@
 """Prepare this checkout: the virtual environment, and the programs that Python packages cannot bring.
 
 Run by the Makefile with the system's Python, standard library only. `prepare.py run` makes what `make run` needs,
-`prepare.py test` what `make test` needs. Each step is skipped when it is done already; what cannot be done is said
+`prepare.py test` what `make test` needs, `prepare.py docs` what `make docs` needs. Each step is skipped when it is done already; what cannot be done is said
 plainly, with the command that would.
 """
 
@@ -23,7 +23,7 @@ COMPILERS = [*os.environ.get("CC", "").split()[:1], "cc", "gcc", "clang"]
 MINIMUM_PYTHON = (3, 11)
 MINIMUM_JAVA = 17
 
-EXTRAS = {"run": "demo", "test": "dev"}
+EXTRAS = {"run": "demo", "test": "dev", "docs": "docs"}
 PROGRAMS = {
     # name: (Debian packages, what needs it)
     "java": (["default-jre-headless"], "Spark, and the Java clients among the tests"),
@@ -35,7 +35,7 @@ PROGRAMS = {
     "npm": (["npm"], "the tests of kafkajs, Kinesis and DynamoDB"),
     "kcat": (["kcat"], "the kcat conformance tests"),
 }
-NEEDED = {"run": ["java"], "test": ["java", "mvn", "node", "npm", "kcat"]}
+NEEDED = {"run": ["java"], "test": ["java", "mvn", "node", "npm", "kcat"], "docs": []}
 
 
 def say(text: str) -> None:
@@ -99,11 +99,11 @@ def prepare_environment(purpose: str) -> None:
     extra = EXTRAS[purpose]
     inputs = [ROOT / "pyproject.toml", ROOT / "constraints.txt", Path(__file__)]
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in inputs)).hexdigest()
-    stamps = {name: VENV / f".prepared-{name}" for name in ("demo", "dev")}
+    stamps = {name: VENV / f".prepared-{name}" for name in EXTRAS.values()}
     done = [
         name for name, stamp in stamps.items() if stamp.exists() and stamp.read_text() == digest
     ]
-    if extra in done or "dev" in done:
+    if extra in done or (extra == "demo" and "dev" in done):
         return
     if not PYTHON.exists():
         say(f"creating {VENV.name} with Python {sys.version.split()[0]}")
