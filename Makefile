@@ -23,6 +23,7 @@ check:  ## lint, types, import contracts, generated files, unit and property tes
 	$(BIN)/python tools/generate_protocol_support.py --check
 	$(BIN)/python tools/generate_reference.py --check
 	$(BIN)/python tools/generate_client_properties.py --check
+	$(BIN)/python tools/draw_parts.py --check
 	$(BIN)/python tools/generate_blocking_clients.py --check
 	@$(MAKE) --no-print-directory -j 2 types quick
 
@@ -128,6 +129,7 @@ generate:  ## write the generated files again
 	$(BIN)/python tools/generate_reference.py
 	$(BIN)/python tools/generate_client_properties.py
 	$(BIN)/python tools/generate_blocking_clients.py
+	$(BIN)/python tools/draw_parts.py
 
 format:  ## format the code
 	$(BIN)/ruff format .

@@ -32,7 +32,7 @@ LOADED: Final = re.compile(
 INDEX: Final = "docs/index.md"
 PAGES: Final = ("*.md", "docs/**", "benchmarks/*.md", "benchmarks/results/*.md")
 SECTIONS: Final = ("Start", "Guides", "Reference", "Design", "Reports")
-API_PAGE: Final = "docs/reference/api.md"
+API_PAGE: Final = "docs/reference/docstrings.md"
 API: Final = {
     "headrace": (
         "Broker", "Producer", "Consumer", "Admin", "ConsumerRecord", "RecordMetadata", "App", "Context",

@@ -1,8 +1,8 @@
 """Prepare this checkout: the virtual environment, and the programs that Python packages cannot bring.
 
 Run by the Makefile with the system's Python, standard library only. `prepare.py run` makes what `make run` needs,
-`prepare.py test` what `make test` needs, `prepare.py docs` what `make docs` needs. Each step is skipped when it is done already; what cannot be done is said
-plainly, with the command that would.
+`prepare.py test` what `make test` needs, `prepare.py docs` what `make docs` needs. Each step is skipped when it is done
+already; what cannot be done is said
 """
 
 from __future__ import annotations
