@@ -1,8 +1,8 @@
-"""Markers: control batches with one record, by which a coordinator ends a transaction in a partition.
+"""Markers: control batches with one record, with which a coordinator ends a transaction in a partition.
 
-The record, big-endian (Kafka's EndTransactionMarker and ControlRecordType): key int16 version 0, int16 type, 0 to abort
-and 1 to commit; value int16 version 0, int32 epoch of the coordinator. The batch has the producer's id and epoch, no
-sequence, and the attributes' bits 4 and 5.
+The record is big-endian (Kafka's EndTransactionMarker and ControlRecordType). Key: int16 version 0, int16 type, 0 for
+abort and 1 for commit. Value: int16 version 0, int32 epoch of the coordinator. The batch has the producer's id and
+epoch, no sequence, and bits 4 and 5 of the attributes.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ _VALUE: Final = struct.Struct(">hi")
 _ABORT: Final = 0
 _COMMIT: Final = 1
 MARKER_SIZE: Final = HEADER_SIZE + 17
-"""Bytes of a marker's batch."""
+"""The size of a marker's batch in bytes."""
 
 
 class Marker(NamedTuple):
     """The end of a producer's transaction in one partition.
 
     Attributes:
-        producer_id: Whose transaction ends.
+        producer_id: The producer whose transaction ends.
         producer_epoch: The producer's epoch from here on.
-        coordinator_epoch: The epoch of the coordinator that says so.
-        committed: Whether it is committed, not aborted.
-        transaction_version: 2 when the epoch is raised with every transaction (KIP-890); not written.
+        coordinator_epoch: The epoch of the coordinator that writes the marker.
+        committed: Whether the transaction is committed; otherwise it is aborted.
+        transaction_version: 2 when the epoch is raised with every transaction (KIP-890). Not part of the batch.
     """
 
     producer_id: int
@@ -42,7 +42,7 @@ class Marker(NamedTuple):
 
 
 def build_marker(marker: Marker, now_ms: int) -> bytes:
-    """Return the batch that says it."""
+    """Return the batch of a marker."""
     builder = BatchBuilder(transactional=True, control=True)
     builder.append(
         _KEY.pack(0, _COMMIT if marker.committed else _ABORT),
@@ -54,10 +54,13 @@ def build_marker(marker: Marker, now_ms: int) -> bytes:
 
 
 def read_marker(batch: Buffer) -> Marker | None:
-    """Return what a control batch says; None if it is of another kind, or compaction has left only its header.
+    """Return the marker in a control batch.
+
+    Returns:
+        None if the control batch is of another kind, or compaction has left only its header.
 
     Raises:
-        CorruptRecordError: Its record does not decode.
+        CorruptRecordError: The record cannot be decoded.
     """
     header = BatchHeader.parse(batch)
     if not header.records_count or len(batch) <= HEADER_SIZE:

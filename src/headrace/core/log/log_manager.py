@@ -1,17 +1,18 @@
-"""All partition logs of one log directory.
+"""All partition logs of one data directory.
 
-It knows what a single log cannot: whether the last shutdown was clean, how far each log was synced (`log_offsets`),
-which logs wait for the next group commit. What they need in the course of time does `upkeep`.
+The manager knows what a single log cannot: whether the last shutdown was clean, how far each log was synced
+(`log_offsets`), and which logs wait for the next group commit. `upkeep` does the periodic work on the logs.
 
-Group commit, as the broker drives it:
+A group commit, as the broker runs it:
 
 1. Appends make logs dirty.
-2. `start_sync` collects them into a `SyncBatch`; appends go on meanwhile and belong to the next batch.
-3. The shell runs `SyncBatch.run()`, in a thread if it likes.
-4. `finish_sync` raises each log's `synced_offset`, and the broker answers who waited for it. The next batch may start.
+2. `start_sync` collects the dirty logs into a `SyncBatch`. Later appends belong to the next batch.
+3. The shell runs `SyncBatch.run()`, in a thread if it has one.
+4. `finish_sync` raises the `synced_offset` of each log, and the broker answers the requests that waited for it. The
+   next batch may start.
 
-After one failed sync all logs of the directory are failed for good: the kernel may report success the next time
-without the data.
+After one failed sync all logs of the directory have failed for good: the kernel may report success the next time
+although the data is lost.
 """
 
 from __future__ import annotations
@@ -44,12 +45,13 @@ from headrace.types import TopicPartition
 CLEAN_FILE: Final = "clean_shutdown"
 STRAY_SUFFIX: Final = "-stray"
 LOGS_A_BATCH: Final = 500
-"""Logs of one group commit: to collect them, and to tell who has waited for them, takes some ten milliseconds."""
+"""The number of logs in one group commit. Collecting these logs, and answering their requests, takes some ten
+milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionSpec:
-    """What the metadata say about a partition that this broker has."""
+    """The metadata of a partition of this broker, as far as its log needs it."""
 
     topic_partition: TopicPartition
     topic_id: bytes
@@ -70,17 +72,17 @@ class SyncBatch:
         return [task for _, task in self.entries]
 
     def run(self) -> None:
-        """Run all tasks; thread-safe.
+        """Run all tasks. Thread-safe.
 
         Raises:
-            OSError: One failed; hand it to `finish_sync`.
+            OSError: A task failed. Pass the error to `finish_sync`.
         """
         for _, task in self.entries:
             task.run()
 
 
 class LogManager:
-    """The logs of one directory. Open it with `LogManager.open`, then `load` what the metadata know."""
+    """The logs of one data directory. Open it with `LogManager.open`, then `load` the partitions."""
 
     def __init__(
         self,
@@ -122,23 +124,23 @@ class LogManager:
         new_id: str = "",
         shared: Shared | None = None,
     ) -> LogManager:
-        """Claim a directory: check that it is this broker's, and take away the mark of its last clean shutdown.
+        """Check that a data directory belongs to this broker, and remove the mark of its last clean shutdown.
 
         Args:
-            files: The directory.
-            cluster_id: Of the cluster to which it has to belong.
-            node_id: Of the broker to which it has to belong.
-            journal: Told about repairs and failures.
-            run_tasks: Runs the syncs of a recovery: two for each log, which take far less time in parallel.
+            files: The data directory.
+            cluster_id: The cluster to which the directory has to belong.
+            node_id: The broker to which the directory has to belong.
+            journal: Logs repairs and failures.
+            run_tasks: Runs the syncs of a recovery, two for each log. They take far less time in parallel.
             new_id: The id that the directory gets if it has none.
-            shared: The bounds that its logs share with those of other directories; None for bounds of its own.
+            shared: The bounds that the logs share with logs of other directories; None for bounds of their own.
 
         Raises:
             StorageError: The directory belongs to another cluster or broker, or has a newer format.
         """
         directory_id = claim(files, cluster_id=cluster_id, node_id=node_id, new_id=new_id)
         clean = decode_checkpoint(CLEAN_FILE, files.read_file(CLEAN_FILE)) is not None
-        # Gone before anything changes, durably: a crash from here on is a crash.
+        # The mark is removed durably before anything changes: after a crash from here on, the logs are recovered.
         files.remove(CLEAN_FILE)
         files.sync_directory("")
         return cls(
@@ -153,10 +155,11 @@ class LogManager:
     # Loading
 
     def load(self, partitions: Iterable[PartitionSpec], now_ms: int) -> None:
-        """Open the logs of all partitions that the metadata know; recovers them after a crash.
+        """Open the logs of all partitions in the metadata, and recover them after a crash.
 
-        A partition whose data is damaged is not served: it stands in `failed`, the others go on. Directories that
-        the metadata do not know are left alone and reported.
+        A partition whose data is damaged is not served: it is in `failed`, and the others are served. Directories that
+        are not
+        in the metadata are left alone and logged.
         """
         self._deletions.finish()
         known: set[str] = set()
@@ -177,7 +180,7 @@ class LogManager:
                 self._journal.warning("unknown_directory_left_alone", directory=name)
         self._offsets.vouch_for_starts(self._by_key())
         self._loaded = True
-        self._clean = False  # of what is opened from now on, nothing is known
+        self._clean = False  # nothing is known of a log that is opened from now on
         self.upkeep.begin(now_ms)
 
     def open_log(
@@ -186,15 +189,15 @@ class LogManager:
         now_ms: int,
         sync: Callable[[SyncTask], object] = SyncTask.run,
     ) -> PartitionLog:
-        """Open (or begin) one log. Its directory comes into being with its first batch.
+        """Open a log, or begin a new one. Its directory is created with its first batch.
 
         Args:
-            spec: Which, and how it is configured.
+            spec: The partition and its settings.
             now_ms: The wall clock.
-            sync: Called with what a recovery has to sync before the log may be used.
+            sync: Called with the task that makes recovered data durable. It has to run before the log is used.
 
         Raises:
-            StorageError: Its data is damaged.
+            StorageError: The data is damaged.
         """
         partition, name = spec.topic_partition, str(spec.topic_partition)
         self._set_stray_aside(name, spec.topic_id)
@@ -221,11 +224,11 @@ class LogManager:
         return log
 
     def mark_dirty(self, log: PartitionLog) -> None:
-        """Have a log take part in the next group commit."""
+        """Include a log in the next group commit."""
         self._dirty[log] = None
 
     def _set_stray_aside(self, name: str, topic_id: bytes) -> None:
-        """Move a directory away that an earlier topic of the same name left."""
+        """Rename a directory that an earlier topic with the same name left."""
         self._deletions.free(name)
         found = decode_topic_id(self._files.read_file(f"{name}/{METADATA_FILE}"))
         if found is not None and found != topic_id:
@@ -237,7 +240,7 @@ class LogManager:
 
     @property
     def logs(self) -> Mapping[TopicPartition, PartitionLog]:
-        """All open logs."""
+        """All open logs, by partition."""
         return self._logs
 
     @property
@@ -247,17 +250,17 @@ class LogManager:
 
     @property
     def partitions_count(self) -> int:
-        """How many partitions lie here, also those whose logs could not be opened."""
+        """The number of partitions in this directory, including those whose logs could not be opened."""
         return len(self._logs) + len(self._failed)
 
     @property
     def failed(self) -> Mapping[TopicPartition, StorageError]:
-        """Partitions whose logs could not be opened, and why."""
+        """The partitions whose logs could not be opened, and the errors."""
         return self._failed
 
     @property
     def failure(self) -> OSError | None:
-        """What took the whole directory out of service, None while it serves."""
+        """The error that took the whole directory out of service, None while it is in service."""
         return self._failure
 
     def get(self, topic_partition: TopicPartition) -> PartitionLog | None:
@@ -265,28 +268,28 @@ class LogManager:
         return self._logs.get(topic_partition)
 
     def has(self, topic_partition: TopicPartition) -> bool:
-        """Tell whether a partition lies here, also if its log could not be opened."""
+        """Return whether a partition is in this directory, even if its log could not be opened."""
         return topic_partition in self._logs or topic_partition in self._failed
 
     def topic_id(self, topic_partition: TopicPartition) -> bytes:
-        """Return whose topic an open log is."""
+        """Return the topic id of an open log."""
         return self._topic_ids[topic_partition]
 
     def checkpoint_key(self, topic_partition: TopicPartition) -> str:
-        """Return what stands for an open log in checkpoints: topic, partition, topic id."""
+        """Return the name of an open log in checkpoints: topic, partition, topic id."""
         return _key(topic_partition, self._topic_ids[topic_partition])
 
     def recovery_point(self, key: str) -> int:
-        """Return the offset below which a log is known, durably, to be synced, by its `checkpoint_key`."""
+        """Return the offset below which a log is known to be synced, by its `checkpoint_key`."""
         return self._offsets.recovery_point(key)
 
     def delete_log(self, topic_partition: TopicPartition) -> bool:
-        """Delete a partition's log durably; no error if there is none.
+        """Delete a partition's log durably. Does nothing if there is none.
 
-        Readers that hold ranges finish. A crash in the middle is finished by the next `load`.
+        Readers can finish the ranges that they hold. The next `load` finishes a deletion that a crash interrupted.
 
         Returns:
-            Whether that is done; otherwise it is tried again later (`deletions`).
+            Whether the log is deleted. If not, `deletions` tries again later.
         """
         log = self._logs.pop(topic_partition, None)
         self._failed.pop(topic_partition, None)
@@ -301,12 +304,12 @@ class LogManager:
     def delete_left_over(
         self, topic_partition: TopicPartition, topic_id: bytes, *, name_is_free: bool
     ) -> bool:
-        """Delete what an earlier life of the broker has left of a partition whose topic was deleted.
+        """Delete the log that a partition of a deleted topic left before a restart of the broker.
 
-        Unless a new topic has the name by now (`name_is_free` is false), that includes what does not say whose it is.
+        If no new topic has the name (`name_is_free`), a directory that names no topic is deleted too.
 
         Returns:
-            As `delete_log`.
+            Whether the log is deleted; see `delete_log`.
         """
         content = self._files.read_file(f"{topic_partition}/{METADATA_FILE}")
         if decode_topic_id(content) in ({topic_id, None} if name_is_free else {topic_id}):
@@ -317,13 +320,16 @@ class LogManager:
 
     @property
     def sync_due(self) -> bool:
-        """Whether `start_sync` would return a batch; much cheaper than asking it."""
+        """Whether `start_sync` would return a batch. This check is much cheaper."""
         return bool(self._dirty) and self._batch is None and self._failure is None
 
     def start_sync(self) -> SyncBatch | None:
-        """Collect what is to be made durable; None if nothing is, or a batch is under way, or the directory failed.
+        """Collect what has to be made durable.
 
-        Of thousands of logs the first ones are collected; the others follow in the next batches.
+        With thousands of dirty logs only the first ones are collected. The others follow in the next batches.
+
+        Returns:
+            The batch. None if nothing has to be synced, another batch is running, or the directory has failed.
         """
         if self._batch is not None or not self._dirty or self._failure is not None:
             return None
@@ -339,10 +345,11 @@ class LogManager:
         return self._batch
 
     def finish_sync(self, batch: SyncBatch, error: OSError | None = None) -> list[PartitionLog]:
-        """Take note of a batch's outcome.
+        """Note the outcome of a batch.
 
-        After an error of the disk all logs have failed. After a passing one, for want of descriptors say, nothing is
-        lost: what the batch was to sync is part of the next one, when the caller has marked the logs dirty.
+        After an error of the disk all logs have failed. After a passing error, for example too few descriptors, nothing
+        is
+        lost: the next batch has the same work again, once the caller has marked the logs dirty.
 
         Returns:
             The logs whose `synced_offset` the batch raised; none after an error.
@@ -359,7 +366,7 @@ class LogManager:
         return [log for log, task in batch.entries if not task.abandoned]
 
     def fail(self, error: OSError) -> None:
-        """Take the whole directory out of service: after an error nobody knows what is on the disk."""
+        """Take the whole directory out of service: after an error the content of the disk is unknown."""
         if self._failure is not None:
             return
         self._failure = error
@@ -373,7 +380,7 @@ class LogManager:
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When `tick` has something to do next."""
+        """The time at which `tick` has something to do next, in milliseconds; None for never."""
         upkeep, deletions = self.upkeep.next_deadline_ms, self._deletions.next_deadline_ms
         if deletions is not None and (upkeep is None or deletions < upkeep):
             return deletions
@@ -383,7 +390,7 @@ class LogManager:
         """Apply retention, roll by age, expire producers, and write checkpoints, each when it is due.
 
         Raises:
-            OSError: The disk refused; the directory has failed.
+            OSError: The disk failed, and the directory is out of service.
         """
         if self._failure is not None:
             return
@@ -395,17 +402,17 @@ class LogManager:
             raise
 
     def delete_below_start(self, logs: Sequence[PartitionLog], now_ms: int) -> None:
-        """Make log starts durable that were moved up, then remove the segments below them.
+        """Make raised log start offsets durable, then remove the segments below them.
 
         Raises:
-            OSError: They are not durable.
+            OSError: The log start offsets are not durable.
         """
         if self._failure is not None:
             raise self._failure
         self.upkeep.delete_below_start(logs, now_ms)
 
     def write_checkpoints(self) -> None:
-        """Write how far logs are synced and where they start, if it changed."""
+        """Write how far the logs are synced and where they start, if that has changed."""
         self._offsets.write(self._by_key())
 
     def _by_key(self) -> Iterator[tuple[str, PartitionLog]]:
@@ -414,9 +421,10 @@ class LogManager:
     # End
 
     def close(self, now_ms: int) -> None:
-        """Sync and close all logs; last of all, mark the shutdown as clean if nothing is in doubt.
+        """Sync and close all logs, and last of all mark the shutdown as clean if nothing is in doubt.
 
-        No batch may be under way. After a failure the files are dropped, and the next start recovers.
+        No batch may be running. After a failure the files are closed without the mark, and the next start recovers the
+        logs.
         """
         assert self._batch is None, "finish the sync batch first"
         clean = self._loaded and not self._failed and self._failure is None
@@ -425,7 +433,7 @@ class LogManager:
                 log.close(now_ms)
             except OSError as error:
                 clean = False
-                if self._failure is None:  # else everybody knows
+                if self._failure is None:  # else the failure of the directory has been logged
                     self._journal.error(
                         "log_not_closed_clean",
                         partition=str(log.topic_partition),

@@ -1,10 +1,10 @@
-"""One partition's log: batches in, file ranges out, and every offset that matters.
+"""The log of one partition.
 
-The log assigns offsets, keeps batches opaque, and knows four positions: log start, high watermark, synced offset (known
-to be on stable storage) and log end. It is single-threaded; only the `run` of a sync task may happen elsewhere.
-How its files come and go, and which one takes the next batch, is the business of `log_files`.
+A log has four offsets: the log start offset, the high watermark, the synced offset (the end of what is known to be on
+stable storage) and the log end offset. It is used by one thread; only `SyncTask.run` may run in another.
 
-What a crash may lose is what was appended after the last finished sync, and nothing else: see `recovery`.
+`ReadableLog` reads, `AppendableLog` appends, and this class adds what happens to a log over time: opening, syncs,
+compaction, deletion, closing. A crash can only lose what was appended after the last finished sync; see `recovery`.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ from headrace.types import TopicPartition
 
 
 class PartitionLog(AppendableLog):
-    """The log of one partition. Open it with `PartitionLog.open`; `config` may be replaced at any time."""
+    """The log of one partition. Open it with `PartitionLog.open`."""
 
     __slots__ = (
         "keep_from",
+        "on_dirty",
         "recovery",
         "synced_offset",
     )
@@ -48,7 +49,7 @@ class PartitionLog(AppendableLog):
         log_start_offset: int,
         metadata: bytes | None,
     ) -> None:
-        """Take over what was loaded; callers use `open`."""
+        """Begin with what recovery has loaded. Callers use `open`."""
         super().__init__(
             files,
             directory,
@@ -60,9 +61,12 @@ class PartitionLog(AppendableLog):
             metadata=metadata,
         )
         self.keep_from = MAX_OFFSET
-        """Nothing is deleted from this offset on: another log has yet to store what it needs of it."""
+        """The offset from which on nothing is deleted: another log has yet to store what it needs. `MAX_OFFSET` for no
+        limit."""
+        self.on_dirty: Callable[[PartitionLog], object] | None = None
+        """Called at the first append after a sync has begun; None for no call."""
         self.recovery: RecoveryReport = loaded.report
-        """What was repaired when the log was opened."""
+        """Report of the recovery with which the log was opened."""
         self.synced_offset = self.log_end_offset
         """The end of what is known to be on stable storage."""
         self._log_files.synced(self.synced_offset)
@@ -84,21 +88,23 @@ class PartitionLog(AppendableLog):
         sync: Callable[[SyncTask], object] = SyncTask.run,
         shared: Shared | None = None,
     ) -> PartitionLog:
-        """Open a log, recovering it if need be. A directory that does not exist is created at the first append.
+        """Open a log, and recover it if it was not closed cleanly.
+
+        The first append creates a directory that does not exist.
 
         Args:
             files: The file system that has the directory.
-            directory: The partition's; if it exists, its name has been synced in the one above.
+            directory: The partition's directory. If it exists, its name has been synced in the parent directory.
             config: The topic's settings.
-            topic_partition: Whose log it is.
+            topic_partition: The partition of the log.
             now_ms: The wall clock.
-            clean: Whether the log was closed in order, so that its caches can be trusted.
-            recovery_point: Offset below which everything is known to have been synced.
-            log_start_offset: The durable log start; None if that is not known.
-            metadata: Content of `partition.metadata`, written with the first batch.
-            journal: Told about repairs.
-            sync: Called with what a recovery has to sync before the log may be used.
-            shared: The bounds that it shares with other logs; None for bounds of its own.
+            clean: Whether the log was closed cleanly, so that its caches can be trusted.
+            recovery_point: The offset below which everything is known to be synced.
+            log_start_offset: The durable log start offset; None if it is not known.
+            metadata: Content of `partition.metadata`, which is written with the first batch.
+            journal: Logs repairs.
+            sync: Called with the task that makes recovered data durable. It has to run before the log is used.
+            shared: The bounds that this log shares with others; None for bounds of its own.
 
         Raises:
             StorageError: Data below the recovery point is missing or damaged.
@@ -135,8 +141,13 @@ class PartitionLog(AppendableLog):
             f"high_watermark={self.high_watermark}, synced_offset={self.synced_offset})"
         )
 
+    def _mark_dirty(self) -> None:
+        self._dirty = True
+        if self.on_dirty is not None:
+            self.on_dirty(self)
+
     def maybe_roll(self, now_ms: int) -> bool:
-        """Roll the active segment if it has had data for longer than `segment.ms`; returns whether it did."""
+        """Roll the active segment if it has had data for longer than `segment.ms`. Returns whether it was rolled."""
         segment = self.segments.active
         if not segment.size or now_ms - segment.created_ms <= self.config.segment_ms:
             return False
@@ -144,13 +155,13 @@ class PartitionLog(AppendableLog):
         return True
 
     def maybe_write_caches(self) -> None:
-        """Write the caches if the active segment has grown by much since they were."""
+        """Write the caches if the active segment has grown by `CACHES_AFTER_BYTES` since they were written."""
         self._log_files.maybe_write_caches()
 
     # High watermark and durability
 
     def advance_high_watermark(self, offset: int) -> bool:
-        """Raise the high watermark, at most to the log's end; returns whether it moved. It never goes back."""
+        """Raise the high watermark, at most to the log end offset; it never moves back. Returns whether it moved."""
         offset = min(offset, self.log_end_offset)
         if offset <= self.high_watermark:
             return False
@@ -160,54 +171,57 @@ class PartitionLog(AppendableLog):
         return True
 
     def start_sync(self) -> SyncTask | None:
-        """Return what has to be synced to make everything appended so far durable, None if nothing has.
+        """Return the task that makes everything appended so far durable, None if everything is durable.
 
-        One task at a time: `finish_sync` (or `fail`) comes before the next. In between, appends go on.
+        Only one task exists at a time: `finish_sync`, `put_back` or `fail` comes before the next `start_sync`. Appends
+        may go
+        on meanwhile.
         """
         self._dirty = False
         return self._log_files.start_sync()
 
     def unsynced_files(self) -> list[File]:
-        """Return the files that a sync would sync now; whoever likes may write them out before."""
+        """Return the files that a sync would sync now. They may be written out before that."""
         return self._log_files.unsynced_files()
 
     def finish_sync(self, task: SyncTask) -> None:
-        """Take note that a task has run without error."""
+        """Raise the synced offset after a task has run without error."""
         self.synced_offset = max(self.synced_offset, task.end_offset)
         self._log_files.synced(self.synced_offset)
 
     def put_back(self, task: SyncTask) -> None:
-        """Take note that a task has failed for a passing reason: the next one does what it was to do."""
+        """Leave the work of a task that failed for a passing reason to the next task."""
         self._log_files.put_back(task)
 
     def fail(self, error: OSError) -> None:
-        """Take no more appends and syncs: after a failed sync nobody knows what is on the disk."""
+        """Refuse appends and syncs from now on: after a failed sync the content of the disk is unknown."""
         if self._failure is None:
             self._failure = error
 
     # Compaction
 
     def install(self, replacement: Replacement) -> None:
-        """Put a compacted segment in the place of those that it was made from; see `replacement`.
+        """Replace segments by the compacted segment that was made from them; see `replacement`.
 
         Raises:
-            OSError: It is half done; the log can be used again after a restart.
+            OSError: The replacement is incomplete. After a restart the log can be used again.
         """
         self._log_files.install(replacement, self.config.index_interval_bytes)
         self.producers.transactions.aborted.start_at(self.log_start_offset)
 
     def settle(self) -> None:
-        """Take note that what was installed, if anything was, has its name."""
+        """Note that the file of an installed segment, if there is one, has its final name."""
         if (segment := self.segments.settle()) is not None:
             self._log_files.write_aborted(segment)
 
     # Deletion
 
     def delete_old_segments(self, now_ms: int) -> list[int]:
-        """Delete what retention allows and return the base offsets of the deleted segments.
+        """Delete the segments that retention allows, and return their base offsets.
 
-        The log start offset moves at once; the files stay until `purge`, before which the caller makes the new start
-        durable. When even the active segment has expired, a new one is begun first.
+        The log start offset moves at once. The files stay until `purge`; before that the caller makes the new log start
+        offset
+        durable. If even the active segment has expired, a new one is begun first.
         """
         if self._failure is not None:
             return []
@@ -227,15 +241,16 @@ class PartitionLog(AppendableLog):
         return [segment.base_offset for segment in deleted]
 
     def purge(self) -> None:
-        """Remove the files of deleted segments; ranges that readers hold stay readable.
+        """Remove the files of deleted segments. Ranges that readers hold stay readable.
 
-        A crash before or in between leaves segments below the log start offset, which the next opening removes, if
-        it is told that offset.
+        After a crash before or during the removal, segments below the log start offset are left. The next opening
+        removes them
+        if it knows that offset.
         """
         self._log_files.purge()
 
     def advance_log_start_offset(self, offset: int) -> None:
-        """Delete the records below an offset: at once for readers, on disk when whole segments are below it.
+        """Delete the records below an offset, on disk when whole segments lie below it.
 
         Raises:
             OffsetOutOfRangeError: The offset lies above the high watermark.
@@ -253,16 +268,16 @@ class PartitionLog(AppendableLog):
     # Producers
 
     def expire_producers(self, now_ms: int) -> None:
-        """Forget producers that have not written for `producer.id.expiration.ms`."""
+        """Forget the producers that have not written for `producer.id.expiration.ms`."""
         self.producers.expire(now_ms, self.config.producer_id_expiration_ms)
 
     # End
 
     def close(self, now_ms: int) -> None:
-        """Sync everything, write the caches that make the next start fast, and drop the files.
+        """Sync everything, write the caches that make the next start fast, and close the files.
 
         Raises:
-            OSError: Not everything could be synced: the log is not closed clean.
+            OSError: Not everything could be synced, so the log is not closed cleanly.
         """
         self.expire_producers(now_ms)
         if self._failure is None and self.segments.active.loaded:
@@ -277,6 +292,6 @@ class PartitionLog(AppendableLog):
         self._failure = OSError("the log is closed")
 
     def abandon(self) -> None:
-        """Drop the files because the log is being deleted; a sync that runs meanwhile may fail as it likes."""
+        """Close the files because the log is being deleted. A sync that runs meanwhile may fail."""
         self._log_files.abandon()
         self._failure = OSError("the log was deleted")

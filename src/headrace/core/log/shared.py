@@ -1,4 +1,4 @@
-"""What all logs of a broker share, so that the sum of what they take has a bound."""
+"""The bounds that all logs of a broker share, so that the memory and descriptors of all logs together are bounded."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from headrace.core.log.segments.open_segments import OpenSegments
 
 
 class Shared:
-    """The bounds that logs share."""
+    """The bounds that several logs share."""
 
     __slots__ = ("aborted", "open_segments", "producers")
 
@@ -16,17 +16,20 @@ class Shared:
         """Begin with nothing in use.
 
         Args:
-            open_segments: Bounds how many segments are open; None for the default.
+            open_segments: The bound of open segments; None for the default.
         """
         self.aborted = AbortedCache()
-        """Bounds what memory holds of aborted transactions."""
+        """The bound of aborted transactions in memory."""
         self.open_segments = OpenSegments() if open_segments is None else open_segments
-        """Bounds how many segments are open."""
+        """The bound of open segments."""
         self.producers = ProducerBound()
-        """Bounds how many producers are remembered."""
+        """The bound of producers whose state is kept."""
 
     def of_memory(self) -> Shared:
-        """Return the same for a directory in memory, whose files need no descriptors."""
+        """Return the bounds for a directory in memory, whose files need no descriptors.
+
+        Only the bound of open segments is a separate one.
+        """
         shared = Shared()
         shared.aborted, shared.producers = self.aborted, self.producers
         return shared

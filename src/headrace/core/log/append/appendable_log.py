@@ -1,14 +1,13 @@
 """Appending to a partition's log.
 
 The log assigns offsets and keeps batches opaque: an append writes a new base offset and leader epoch, and the rest of
-the batch as the producer sent it. Which file takes the batch is decided in `log_files`.
+the batch as the producer sent it. `log_files` decides which file takes the batch.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple
 
 from headrace.core.log.append.log_files import LogFiles
 from headrace.core.log.append.validation import check_produced, with_log_append_time
@@ -41,11 +40,15 @@ from headrace.records.expiry import NO_RECORDS, Expiry, expiry_at_append
 from headrace.types import NO_TIMESTAMP, Buffer, TopicPartition
 
 _HEAD: Final = struct.Struct(">qii")
-"""Base offset, batch length, leader epoch: what an append writes in place of the producer's."""
+"""Base offset, batch length and leader epoch: the bytes of a batch that an append replaces."""
 
 
 class AppendInfo(NamedTuple):
-    """What became of a batch; `log_append_time_ms` is -1 when its own timestamps were kept."""
+    """The result of an append.
+
+    `log_append_time_ms` is the time that the log wrote into the batch, -1 if the batch keeps its own timestamps.
+    `duplicate` is true if the batch repeats one that is in the log; then the offsets are those of the earlier batch.
+    """
 
     base_offset: int
     last_offset: int
@@ -56,7 +59,7 @@ class AppendInfo(NamedTuple):
 class AppendableLog(ReadableLog):
     """A log that takes batches."""
 
-    __slots__ = ("_dirty", "_failure", "_log_files", "on_dirty")
+    __slots__ = ("_dirty", "_failure", "_log_files")
 
     def __init__(
         self,
@@ -92,14 +95,12 @@ class AppendableLog(ReadableLog):
         self._dirty = False
         """Whether the log waits for the next group commit."""
         self._failure: OSError | None = None
-        self.on_dirty: Callable[[Self], object] | None = None
-        """Called at the first append after a sync has begun; None for no call."""
 
-    # What it knows
+    # Properties
 
     @property
     def directory(self) -> str:
-        """The log's directory."""
+        """The path of the log's directory in the file system."""
         return self._log_files.directory
 
     @property
@@ -109,7 +110,7 @@ class AppendableLog(ReadableLog):
 
     @property
     def failure(self) -> OSError | None:
-        """Why the log takes no more appends, None if it does."""
+        """The error after which the log takes no appends, None if it takes them."""
         return self._failure
 
     # Append
@@ -123,18 +124,19 @@ class AppendableLog(ReadableLog):
         validate: bool = True,
         in_sequence: bool = True,
     ) -> AppendInfo:
-        """Append one batch as a producer sent it; only base offset and leader epoch are set (and append time).
+        """Append one batch, with a new base offset and leader epoch, and a new timestamp if the topic uses append time.
 
         Args:
-            records: The batch. It is not kept.
-            leader_epoch: The current leader's epoch, never lower than an earlier one.
+            records: The batch. The log keeps no reference to it.
+            leader_epoch: The current leader epoch, never lower than an earlier one.
             now_ms: The wall clock.
-            validate: False for batches that this broker built itself.
-            in_sequence: False if the caller has found that it repeats none, and sequences need not be without gaps.
+            validate: Whether to check the batch. False for batches that this broker built.
+            in_sequence: Whether to check the sequence. False if the caller knows that the batch is no repetition, and
+                gaps are allowed.
 
         Raises:
-            ApiError: The batch is refused: INVALID_RECORD, OUT_OF_ORDER_SEQUENCE_NUMBER, ...; or the log failed before.
-            OSError: It could not be written; the log is as before.
+            ApiError: The batch is refused: INVALID_RECORD, OUT_OF_ORDER_SEQUENCE_NUMBER, ...; or the log has failed.
+            OSError: The batch could not be written. The log is unchanged.
         """
         if self._failure is not None:
             raise self._failed()
@@ -176,11 +178,12 @@ class AppendableLog(ReadableLog):
         return AppendInfo(offset, last_offset, append_time_ms, duplicate=False)
 
     def append_marker(self, marker: Marker, *, leader_epoch: int, now_ms: int) -> AppendInfo:
-        """Append the marker that ends a producer's transaction here, whether or not one is open; see `append`.
+        """Append the marker that ends a producer's transaction, whether or not a transaction is open; see `append`.
 
         Raises:
-            ApiError: It is refused, INVALID_PRODUCER_EPOCH or TRANSACTION_COORDINATOR_FENCED; or the log failed before.
-            OSError: It could not be written; the log is as before.
+            ApiError: The marker is refused: INVALID_PRODUCER_EPOCH or TRANSACTION_COORDINATOR_FENCED; or the log has
+                failed.
+            OSError: The marker could not be written. The log is unchanged.
         """
         if self._failure is not None:
             raise self._failed()
@@ -205,7 +208,7 @@ class AppendableLog(ReadableLog):
         leader_epoch: int,
         now_ms: int,
     ) -> int:
-        """Write a batch at the log's end and return its base offset."""
+        """Write a batch at the end of the log, and return its base offset."""
         config, offset, length = self.config, self.log_end_offset, fields[BATCH_LENGTH]
         last_offset = offset + fields[LAST_OFFSET_DELTA]
         size = length + LOG_OVERHEAD
@@ -234,30 +237,28 @@ class AppendableLog(ReadableLog):
         return offset
 
     def _note_expiry(self, size: int, expiry: Expiry) -> None:
-        """Note when the records expire of the batch that was written last, which has `size` bytes."""
+        """Note when the records of the last batch expire. `size` is the size of the batch in bytes."""
         segment = self.segments.active
         segment.expiries.index(segment.size).note(segment.size - size, segment.size, expiry)
 
-    def _mark_dirty(self: Self) -> None:
+    def _mark_dirty(self) -> None:
         self._dirty = True
-        if self.on_dirty is not None:
-            self.on_dirty(self)
 
     def roll(self, now_ms: int) -> None:
-        """Seal the active segment and begin the next; nothing happens while it is empty.
+        """Seal the active segment and begin the next one. An empty active segment stays.
 
         Raises:
-            OSError: The next segment could not be created; the log is as before.
+            OSError: The next segment could not be created. The log is unchanged.
         """
         self._log_files.roll(self.config, now_ms)
 
     def become_leader(self, epoch: int) -> None:
-        """Begin a leader epoch at the log's end; nothing happens if it is the current one.
+        """Begin a leader epoch at the log end offset, unless it is the current one.
 
-        It becomes durable with the first batch that carries it.
+        The epoch becomes durable with the first batch that carries it.
 
         Raises:
-            ValueError: A newer epoch is known: the caller's fencing failed.
+            ValueError: A newer epoch is known: the caller has not fenced the older leader.
         """
         if epoch < self.epochs.latest:
             raise ValueError(f"leader epoch {epoch} after {self.epochs.latest}")

@@ -20,12 +20,13 @@ _MOST_REPORTED: Final = 100
 
 
 def require_keys(records: Buffer) -> None:
-    """Refuse a batch with a record without a key, or at a wrong offset: compaction could not keep it, or never drop it.
+    """Refuse a batch in which a record has no key or a wrong offset: compaction could not keep or drop such a record.
 
     Raises:
-        InvalidRecordError: A record has none (`InvalidRecordsError`), the records are not numbered from 0 on, or do
-            not decode.
-        ApiError: MESSAGE_TOO_LARGE; there are more records, or more bytes of them, than are looked into.
+        InvalidRecordError: A record has no key (`InvalidRecordsError`), the records are not numbered from 0 on, or they
+            cannot be
+            decoded.
+        ApiError: MESSAGE_TOO_LARGE; the batch has more records, or more bytes of records, than the broker decodes.
     """
     header = BatchHeader.parse(records)
     require_few(header, MAX_KEYED, "on a compacted topic")

@@ -1,10 +1,11 @@
-"""The files of one log: how they come into being, take batches, are sealed, made durable, and removed.
+"""The files of one log: they are created, take batches, are sealed, synced and removed.
 
-Nothing is synced while requests wait for it. Creations and appends are noted, and the next `SyncTask` makes them
-durable, in another thread: the data, the names in the log's directory, and the name of the directory itself when it is
-new. What a crash leaves of a log that was never synced, nobody was told of; `repair_metadata` completes it.
+No request waits for a sync in this module. It notes which files were created and written, and the next `SyncTask`
+makes them durable in another thread: the data, the names in the log's directory, and the name of the directory itself
+if it is new. A crash before the first sync may leave an incomplete directory. No produce of its records was acknowledged,
+and `repair_metadata` completes it.
 
-The directory is created with the first segment, and that with the first batch.
+The directory is created with the first segment, and the first segment with the first batch.
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ from headrace.ports import File, FileSystem
 
 _MAX_UNSYNCED_FILES: Final = 16
 CACHES_AFTER_BYTES: Final = 16 << 20
-"""After how much growth of the active segment upkeep writes its caches: what a start after a crash has to walk."""
+"""Growth of the active segment, in bytes, after which upkeep writes its caches. A start after a crash reads this much.
+"""
 
 
 class LogFiles:
-    """Creates, seals, syncs and removes the files of one log; `segments` are what it has."""
+    """Creates, seals, syncs and removes the files of one log."""
 
     __slots__ = (
         "_created",
@@ -61,14 +63,14 @@ class LogFiles:
         *,
         metadata: bytes | None,
     ) -> None:
-        """Take over what was loaded.
+        """Begin with the files that recovery has loaded.
 
         Args:
             files: The file system.
             directory: The log's directory.
-            loaded: What was found in it.
-            segments: The same segments, or a first one that is not created yet.
-            metadata: Content of `partition.metadata`.
+            loaded: The result of the recovery.
+            segments: The segments in `loaded`, or a first segment that has no file yet.
+            metadata: Content of `partition.metadata`; None for no such file.
         """
         self.files = files
         self._metadata = metadata
@@ -78,29 +80,30 @@ class LogFiles:
         self._producers = loaded.producers
         self._snapshots = loaded.snapshots
         self._snapshot_at = -1, 0
-        """The segment in which the last snapshot of the producers was written, and its size then."""
+        """The base offset and the size of the segment in which the last snapshot of the producers was written; -1
+        before one."""
         self._unwritten = 0
-        """Bytes of sealed segments since then."""
+        """Bytes of the segments that were sealed since the last snapshot of the producers."""
         self._created = bool(loaded.segments)
         self._is_new = False
-        """Whether the name of the directory itself is not synced."""
+        """Whether the name of the directory itself has yet to be synced."""
         self._names_unsynced = False
         self._unsynced: list[File] = []
-        """Files with data that is not synced, but for that of the active segment."""
+        """The files with unsynced data, without the file of the active segment."""
         self._task: SyncTask | None = None
         self._synced_offset = segments.active.end_offset
         self.cached_end_offset = segments.active.end_offset if loaded.caches_current else None
-        """The log's end when the caches were written, None if they are not there."""
+        """The log end offset when the caches were written, None if there are no current caches."""
         self.directory = directory
         self.segments = segments
 
     # Creating
 
     def create(self, segment: Segment) -> None:
-        """Create a segment's file, and before the first one the log's directory.
+        """Create the file of a segment, and before the first one the directory of the log.
 
         Raises:
-            OSError: It could not be created; the next attempt begins again.
+            OSError: The file could not be created. The call can be repeated.
         """
         if not self._created:
             self._create_directory()
@@ -115,7 +118,7 @@ class LogFiles:
             file = self.files.open(self._metadata_path, create=True)
             file.truncate(0)
             file.append([self._metadata])
-            file.close()  # the sync opens it again: with durability `os` there may never be one
+            file.close()  # the sync opens it again; with durability `os` there may be no sync
         self._created = True
 
     @property
@@ -127,17 +130,18 @@ class LogFiles:
     def prepare(
         self, config: LogConfig, size: int, max_timestamp: int, last_offset: int, now_ms: int
     ) -> Segment:
-        """Return the segment for the next batch, after looking more closely than an append does.
+        """Return the segment for the next batch, after checks that `append` makes only roughly.
 
         Args:
-            config: The settings now.
-            size: The batch's; one of the broker's own that is larger than a segment gets a segment of its own.
-            max_timestamp: Its largest timestamp.
-            last_offset: Where it will end.
+            config: The current settings.
+            size: The size of the batch in bytes. A batch larger than `segment.bytes`, built by the broker, gets a
+                segment of its own.
+            max_timestamp: The largest timestamp of the batch.
+            last_offset: The last offset of the batch.
             now_ms: The wall clock.
 
         Raises:
-            OSError: A segment could not be created; the log is as before.
+            OSError: A segment could not be created. The log is unchanged.
         """
         segment = self.segments.active
         if not segment.loaded:
@@ -154,10 +158,10 @@ class LogFiles:
         return self.segments.active
 
     def roll(self, config: LogConfig, now_ms: int) -> None:
-        """Seal the active segment and begin the next; nothing happens while it is empty.
+        """Seal the active segment and begin the next one. An empty active segment stays.
 
         Raises:
-            OSError: The next segment could not be created; the log is as before.
+            OSError: The next segment could not be created. The log is unchanged.
         """
         sealed = self.segments.active
         if not sealed.size:
@@ -176,23 +180,23 @@ class LogFiles:
         self.segments.add(segment)
         self._aborted.seal(sealed.base_offset, sealed.end_offset)
         if len(self._unsynced) > _MAX_UNSYNCED_FILES:
-            # Nobody syncs this log (durability `os`), so its descriptors would pile up.
+            # With durability `os` nothing syncs this log, so its open files would add up.
             self._unsynced.pop(0).sync()
         self._write_caches(sealed, with_producers=self._is_worth_a_snapshot(sealed))
 
     # Caches
 
     def maybe_write_caches(self) -> None:
-        """Write the caches if the active segment has grown by much since they were, or if one is not written yet."""
+        """Write the caches that are missing, and all caches if the active segment has grown by `CACHES_AFTER_BYTES`."""
         self._aborted.save_sealed()
         segment = self.segments.active
         if segment.size - segment.indexed_size >= CACHES_AFTER_BYTES:
             self.write_caches(segment)
 
     def _is_worth_a_snapshot(self, sealed: Segment) -> bool:
-        """Whether as much was appended since the last snapshot of the producers as the next one would have.
+        """Return whether the segments sealed since the last snapshot have as many bytes as the next snapshot would.
 
-        Else whoever begins segments with small batches would have many producers written with each.
+        Otherwise a client that fills segments with small batches would cause a large snapshot for each of them.
         """
         base_offset, size = self._snapshot_at
         if base_offset == sealed.base_offset:
@@ -201,7 +205,7 @@ class LogFiles:
         return self._unwritten >= self._producers.snapshot_size
 
     def write_caches(self, segment: Segment) -> None:
-        """Write what spares the next opening from reading up to the log's end, which is that of `segment`."""
+        """Write the caches that describe the log up to the end of `segment`, so that the next opening reads less."""
         self._write_caches(segment, with_producers=True)
 
     def _write_caches(self, segment: Segment, *, with_producers: bool) -> None:
@@ -215,7 +219,7 @@ class LogFiles:
         self.cached_end_offset = end_offset if with_producers else None
 
     def write_aborted(self, segment: Segment) -> None:
-        """Write which aborted transactions end in a segment, if any of the log's is remembered."""
+        """Write the aborted transactions that end in a segment, if the log has any."""
         self._aborted.save(segment.base_offset, segment.end_offset)
 
     @property
@@ -223,10 +227,10 @@ class LogFiles:
         return self._producers.transactions.aborted
 
     def install(self, replacement: Replacement, interval: int) -> None:
-        """Put a compacted segment in the place of those that it was made from; see `replacement`.
+        """Replace segments by the compacted segment that was made from them; see `replacement`.
 
         Raises:
-            OSError: It is half done; the log can be used again after a restart.
+            OSError: The replacement is incomplete. After a restart the log can be used again.
         """
         base_offset, end_offset = replacement.first.base_offset, replacement.sources[-1].end_offset
         self._snapshots.remove_before(end_offset)
@@ -236,7 +240,7 @@ class LogFiles:
     # Durability
 
     def start_sync(self) -> SyncTask | None:
-        """Return what makes everything written so far durable, None if all is; see `PartitionLog.start_sync`."""
+        """Return the task that makes everything written so far durable; see `PartitionLog.start_sync`."""
         end_offset = self.segments.active.end_offset
         if end_offset == self._synced_offset and not (self._unsynced or self._names_unsynced):
             return None
@@ -258,19 +262,19 @@ class LogFiles:
         return self._task
 
     def unsynced_files(self) -> list[File]:
-        """Return the segment files with data that is not synced."""
+        """Return the segment files with unsynced data."""
         active = self.segments.active
         return [*self._unsynced, *([] if active.file is None else [active.file])]
 
     def synced(self, offset: int) -> None:
-        """Take note that the task has run without error, and everything below an offset is durable."""
+        """Note that a task has run without error: everything below `offset` is durable."""
         self._task = None
         self._synced_offset = offset
         self.segments.active.synced_offset = offset
         self.segments.open_segments.trim()
 
     def put_back(self, task: SyncTask) -> None:
-        """Have what a task was to sync be part of the next one."""
+        """Make what a failed task was to sync part of the next task."""
         self._task = None
         if not task.abandoned:
             self._unsynced = list(dict.fromkeys((*task.file_list, *self._unsynced)))
@@ -280,9 +284,9 @@ class LogFiles:
     # Removing
 
     def drop_oldest(self, count: int) -> list[Segment]:
-        """Take the oldest segments out; their files stay until `purge`.
+        """Remove the oldest segments from the list. Their files stay until `purge`.
 
-        What is known of their producers is in a snapshot before, for no opening can read it from batches any more.
+        First the state of their producers is stored in a snapshot: no later opening can read it from the batches.
         """
         dropped = self.segments.drop_oldest(count)
         if self._snapshots.newest_offset < self.segments.start_offset:
@@ -290,16 +294,16 @@ class LogFiles:
         return dropped
 
     def purge(self) -> None:
-        """Remove the files of segments that were dropped; the log's new start is durable."""
+        """Remove the files of dropped segments. The caller has made the new log start offset durable."""
         if self.segments.has_doomed:
             if self._names_unsynced or self._task is not None:
-                # The segments that stay carry the offsets on in their names, so these must be safe first.
+                # The names of the remaining segments are the only trace of their offsets, so they are synced first.
                 self.files.sync_directory(self.directory)
             self.segments.purge()
         self._snapshots.remove_below(self.segments.start_offset)
 
     def abandon(self) -> None:
-        """Drop all files; a sync that runs meanwhile may fail as it likes."""
+        """Close all files. A sync that runs meanwhile may fail."""
         if self._task is not None:
             self._task.abandoned = True
             self._task = None
@@ -309,7 +313,7 @@ class LogFiles:
 
 
 def repair_metadata(files: FileSystem, directory: str, content: bytes | None) -> None:
-    """Write `partition.metadata` durably if a crash has come between the first batch of a log and its sync."""
+    """Write `partition.metadata` durably if a crash came between the first batch of a log and its sync."""
     path = f"{directory}/{METADATA_FILE}"
     if content is not None and files.read_file(path) != content:
         files.write_file(path, content)

@@ -1,4 +1,4 @@
-"""What a broker checks on a batch that a client produced, and what it may rewrite in it."""
+"""Checks of a batch that a client has produced, and the header fields that the broker may change in it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _INT64: Final = struct.Struct(">q")
 
 
 def check_produced(records: Buffer, config: LogConfig, now_ms: int) -> HeaderFields:
-    """Check what a client wrote for a log with this configuration; see `validate_batch`.
+    """Check a batch for a log with this configuration; see `validate_batch`.
 
     Raises:
         ApiError: The batch is refused.
@@ -63,7 +63,7 @@ def check_produced(records: Buffer, config: LogConfig, now_ms: int) -> HeaderFie
 def validate_batch(
     records: Buffer, max_message_bytes: int, timestamp_type: TimestampType
 ) -> HeaderFields:
-    """Check the `records` field of a Produce request: exactly one sound batch that a client may write.
+    """Check that the `records` field of a Produce request is exactly one sound batch that a client may write.
 
     The records themselves are not decoded.
 
@@ -94,7 +94,7 @@ def validate_batch(
         count,
     ) = fields
     if (
-        # One expression, so that a sound batch costs one pass; what is wrong with another is found out afterwards.
+        # One expression, so that a sound batch is checked in one pass. Which check failed is found out afterwards.
         length + LOG_OVERHEAD == size <= max_message_bytes
         and magic == MAGIC
         and base_offset == 0
@@ -116,10 +116,12 @@ def validate_batch(
 
 
 def require_timely(fields: HeaderFields, config: LogConfig, now_ms: int) -> None:
-    """Refuse a batch whose timestamps are too far from the broker's clock; -1, no timestamp, is not looked at.
+    """Refuse a batch whose timestamps are too far from the broker's clock.
 
-    The header has the largest timestamp, and the first record's. So a later record of a batch that is older than its
-    first one is not found to be too old: records are not decoded for it.
+    Only the header is checked: it has the largest timestamp, and the timestamp of the first record. A later record that
+    is
+    older than the first one is not found, because records are not decoded here. The timestamp -1 means none; it is
+    allowed.
 
     Raises:
         ApiError: INVALID_TIMESTAMP.
@@ -141,7 +143,7 @@ def require_timely(fields: HeaderFields, config: LogConfig, now_ms: int) -> None
 
 
 def with_log_append_time(records: Buffer, now_ms: int) -> bytearray:
-    """Return a copy of a batch that carries the broker's time: attribute, max timestamp and CRC are new."""
+    """Return a copy of a batch with the broker's time: the attributes, the max timestamp and the CRC change."""
     batch = bytearray(records)
     batch[CRC_START + 1] |= LOG_APPEND_TIME_FLAG
     _INT64.pack_into(batch, MAX_TIMESTAMP_POSITION, now_ms)
@@ -170,7 +172,7 @@ def _refuse_layout(records: Buffer, fields: HeaderFields, max_message_bytes: int
     if length < MIN_BATCH_LENGTH:
         raise ApiError.for_code(ErrorCode.CORRUPT_MESSAGE, f"batch length {length}")
     if length + LOG_OVERHEAD > size:
-        # Not CORRUPT_MESSAGE, which clients repeat: what is cut short at the client stays so.
+        # Not CORRUPT_MESSAGE, upon which clients retry: a batch that the client cut short stays so.
         message = f"batch length {length} in {size} bytes"
         raise ApiError.for_code(ErrorCode.INVALID_RECORD, message)
     if length + LOG_OVERHEAD < size:
@@ -202,7 +204,7 @@ def _refuse_content(fields: HeaderFields, size: int, timestamp_type: TimestampTy
         message = f"{count} records claimed in {size} bytes"
         raise ApiError.for_code(ErrorCode.INVALID_RECORD, message)
     if count > MAX_RECORDS:
-        # Not INVALID_RECORD: upon this code producers divide a batch, and send it again.
+        # Not INVALID_RECORD: upon MESSAGE_TOO_LARGE producers split a batch and send the parts.
         message = f"the batch has {count} records, {MAX_RECORDS} are the most; send smaller batches"
         raise ApiError.for_code(ErrorCode.MESSAGE_TOO_LARGE, message)
     if producer_id >= 0 and (sequence < 0 or epoch < 0):

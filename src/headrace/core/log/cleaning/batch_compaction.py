@@ -1,12 +1,12 @@
-"""What compaction leaves of a batch.
+"""The records of a batch that compaction keeps.
 
-A record stays if no newer one has its key. One without a value, a tombstone, deletes its key: it stays too, so that
-readers learn of it, until `delete.retention.ms` after the round of compaction that first found it (KIP-534). That time,
-the delete horizon, is written into the batch: attribute bit 6 says that the base timestamp is the horizon, and the
-timestamp deltas of the records count from there.
+A record stays if no newer record has its key. A tombstone, a record without a value, deletes its key. It stays too, so
+that readers learn of the deletion, until `delete.retention.ms` after the first round of compaction that found it
+(KIP-534). That time, the delete horizon, is written into the batch: attribute bit 6 says that the base timestamp is the
+horizon, and the timestamp deltas of the records count from there.
 
-Offsets never change, see `headrace.records.rewriting`. A batch that has lost all its records is dropped, or stays as a
-mere header where something depends on it (`keep_empty`).
+Offsets never change, see `headrace.records.rewriting`. A batch that has lost all its records is dropped. If something
+depends on it (`keep_empty`), its header stays.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _LATEST: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What decides about a record.
+    """The inputs of the decision about a record.
 
     Attributes:
         newest: The newest offset of each key, by `key_id`.
-        end_offset: Records from here on are not looked at yet; they stay.
+        end_offset: The offset from which on records stay, because their keys are not in `newest`.
         now_ms: The time of this round.
-        delete_retention_ms: How long a tombstone stays that this round is the first to find.
+        delete_retention_ms: How long a tombstone stays after the first round that found it.
     """
 
     newest: Mapping[bytes, int]
@@ -43,18 +43,18 @@ class Rules:
 
 
 def compact_marker(header: BatchHeader, batch: Buffer, rules: Rules) -> Buffer | None:
-    """Return what stays of a marker whose transaction has no record left: it goes when tombstones go.
+    """Return a marker whose transaction has no record left, or None when it is dropped, as tombstones are.
 
     Args:
-        header: Its header.
-        batch: Its bytes; the CRC has been checked.
-        rules: What decides.
+        header: The header of the marker's batch.
+        batch: The bytes of the batch. Their CRC has been checked.
+        rules: The inputs of the decision.
 
     Returns:
-        The marker, with a delete horizon from now on; None when that has passed.
+        The marker, with a delete horizon from now on; None when the horizon has passed.
 
     Raises:
-        CorruptRecordError: The record does not decode.
+        CorruptRecordError: The record cannot be decoded.
     """
     if header.attributes & DELETE_HORIZON_FLAG:
         return None if rules.now_ms >= header.base_timestamp else batch
@@ -66,21 +66,21 @@ def compact_marker(header: BatchHeader, batch: Buffer, rules: Rules) -> Buffer |
 def compact_batch(
     header: BatchHeader, batch: Buffer, rules: Rules, *, keep_empty: bool
 ) -> Buffer | None:
-    """Return what stays of a batch: itself if nothing is to change, None if nothing is left.
+    """Return the remaining part of a batch: the batch itself if nothing changes, None if nothing remains.
 
     Args:
-        header: Its header.
-        batch: Its bytes; the CRC has been checked.
-        rules: What decides.
-        keep_empty: Whether a header stays when no record does.
+        header: The header of the batch.
+        batch: The bytes of the batch. Their CRC has been checked.
+        rules: The inputs of the decision.
+        keep_empty: Whether the header stays when no record does.
 
     Raises:
-        CorruptRecordError: The records do not decode.
+        CorruptRecordError: The records cannot be decoded.
     """
     if not header.records_count:
         return batch if keep_empty else None
     if header.is_control or header.base_offset >= rules.end_offset:
-        return batch  # of markers `cleaned_transactions` decides
+        return batch  # `cleaned_transactions` decides about markers
     data = records_of(header, batch)
     selection = _select(header, data, rules)
     if not selection.kept:
@@ -126,7 +126,7 @@ def _select(header: BatchHeader, data: bytes, rules: Rules) -> Selection:
 
 
 def _newest_delta(header: BatchHeader, data: bytes, selection: Selection) -> int:
-    """Return the delta of the newest record that stays, where the largest delta is of a sum that wraps."""
+    """Return the timestamp delta of the newest remaining record, where the sum of base and delta overflows int64."""
     base, runs = header.base_timestamp, iter(selection.runs)
     run_start, run_end = next(runs, (0, 0))
     newest: int | None = None

@@ -1,4 +1,4 @@
-"""Which part of a log may be compacted, and whether that is worth a round: the rules of Kafka's LogCleaner."""
+"""Which part of a log may be compacted, and whether a round is worth it: the rules of Kafka's LogCleaner."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ from headrace.core.log.segments.segment import Segment
 
 
 def plan_compaction(log: PartitionLog, clean_offset: int, now_ms: int) -> Plan | None:
-    """Return a round for a log, None if there is nothing to do.
+    """Return a round of compaction for a log, None if there is nothing to do.
 
-    Never compacted are the active segment; what is not synced, not visible, or of an open transaction; what
-    `keep_from` holds; and a segment with a record that is younger than `min.compaction.lag.ms`, with all that follow
-    it. A round is worth it when the dirty part's share is above `min.cleanable.dirty.ratio`, or a record of it is older
+    These are never compacted: the active segment; batches that are not synced, not visible, or of an open transaction;
+    batches from `keep_from` on; a segment with a record younger than `min.compaction.lag.ms`, and all segments after
+    it. A
+    round is worth it when the share of the dirty part is above `min.cleanable.dirty.ratio`, or when a record in it is
+    older
     than `max.compaction.lag.ms`.
 
     Args:
         log: The log.
-        clean_offset: Up to where earlier rounds have cleaned it.
+        clean_offset: The offset up to which earlier rounds have cleaned the log.
         now_ms: The time.
 
     Raises:
@@ -41,9 +43,9 @@ def plan_compaction(log: PartitionLog, clean_offset: int, now_ms: int) -> Plan |
 
 
 def cleanable_end(log: PartitionLog) -> int:
-    """Return the offset below which segments may be written anew: synced, visible, and of no open transaction."""
+    """Return the offset below which segments may be rewritten: all is synced, visible, and of no open transaction."""
     limit = min(log.high_watermark, log.last_stable_offset, log.synced_offset, log.keep_from)
-    # A crash may take away a marker that is not synced; what it aborted is still needed then.
+    # A crash may remove a marker that is not synced. Then the records that it aborted are needed again.
     aborted = log.producers.transactions.aborted.least_first_offset(log.synced_offset)
     return limit if aborted is None else min(limit, aborted)
 

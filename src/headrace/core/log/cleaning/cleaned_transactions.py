@@ -1,11 +1,11 @@
-"""What compaction makes of transactions, as it reads a log from its start.
+"""The effect of compaction on transactions.
 
-The records of aborted transactions go, whatever their keys; nor do they stand for newer values of these. A marker
-stays as long as a record of its transaction does, and for `delete.retention.ms` after the round that first found
-none: readers that are in the middle of the transaction need it. With an aborted transaction's marker goes what the
-log knows of it, for a reader that is told of an aborted transaction takes it to last until its marker.
+The records of aborted transactions are removed, whatever their keys, and do not count as newer values of their keys. A
+marker stays as long as a record of its transaction does, and for `delete.retention.ms` after the first round that found
+none: readers in the middle of the transaction need it. When the marker of an aborted transaction is removed, so is its
+entry among the aborted transactions: a reader that learns of an aborted transaction expects its marker.
 
-What is compacted lies below the last stable offset, so all its transactions are decided.
+All compacted batches lie below the last stable offset, so their transactions are decided.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class CleanedTransactions:
     def __init__(self) -> None:
         """Begin at the log's start."""
         self.aborted = AbortedRanges(())
-        """What was aborted in the segment that is read."""
+        """The aborted transactions of the segment that is being read."""
         self._with_records: set[int] = set()
-        """Producers with a transaction of which a record stays, between it and its marker."""
+        """The producers with a transaction of which a record stays, until its marker is read."""
         self.dropped_markers: set[int] = set()
-        """Offsets of the markers of aborted transactions that do not stay."""
+        """The offsets of the markers of aborted transactions that were removed."""
 
     def is_aborted(self, header: BatchHeader) -> bool:
-        """Whether a batch has records of an aborted transaction."""
+        """Return whether a batch has records of an aborted transaction."""
         return (
             header.is_transactional
             and not header.is_control
@@ -47,10 +47,10 @@ class CleanedTransactions:
     def compact(
         self, header: BatchHeader, batch: Buffer, rules: Rules, *, keep_empty: bool
     ) -> Buffer | None:
-        """Return what stays of the next batch; see `compact_batch`.
+        """Return the remaining part of the next batch; see `compact_batch`.
 
         Raises:
-            CorruptRecordError: The records do not decode.
+            CorruptRecordError: The records cannot be decoded.
         """
         if header.is_control and header.records_count:
             result = self._compact_marker(header, batch, rules)

@@ -1,14 +1,14 @@
-"""Compaction of all logs of a data directory, and their cleaning of expired records: one round at a time.
+"""Cleaning of all logs of a data directory, one round at a time: compaction, and removal of expired records.
 
-As the broker drives it, from one thread:
+The broker runs it in one thread:
 
-1. `tick` looks at all such logs when that is due, and begins a round: of the compacted log that needs it most, or of a
-   log with expired records when none does
-2. `start` returns the round; the shell calls its `run`, one step, in a thread if it likes
-3. `finish` installs what the step has made ready; while the round goes on, `start` returns it again
+1. `tick` looks at all such logs when a check is due, and begins a round: for the compacted log that needs it most, or
+   for a log with expired records if no log needs compaction.
+2. `start` returns the round. The shell calls its `run`, which does one step, in a thread if it has one.
+3. `finish` installs what the step has completed. Until the round ends, `start` returns it again.
 
-How far each log is clean stands in `cleaner-offset-checkpoint`, written after the last group of a round was installed
-durably. If it is lost, or reaches above what is known to be synced, the log is cleaned again from its start.
+The file `cleaner-offset-checkpoint` says how far each log is clean. It is written after the last group of a round was
+installed durably. If it is lost, or beyond what is known to be synced, the log is cleaned again from its start.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from headrace.ports import FileSystem, Journal
 CLEANER_FILE: Final = "cleaner-offset-checkpoint"
 BACKOFF_MS: Final = 15_000
 _IDLE: Final = 4
-"""How many times as long it takes to look again while there are no compacted logs at all."""
+"""The factor by which checks are less frequent while there are no logs to clean."""
 MAX_KEYS: Final = 400_000
-"""Entries of the offset map: some 60 MB."""
+"""The largest number of entries in the offset map: some 60 MB."""
 
 
 class LogCleaner:
-    """Compacts the logs of one manager; make it before they are loaded."""
+    """Cleans the logs of one manager. It is made before the logs are loaded."""
 
     def __init__(
         self,
@@ -52,10 +52,10 @@ class LogCleaner:
 
         Args:
             logs: The logs.
-            files: The directory they are in.
-            journal: Told about rounds and about logs that cannot be compacted.
-            backoff_ms: How often logs are looked at while none needs a round.
-            max_keys: Most entries of an offset map.
+            files: The data directory of the logs.
+            journal: Logs rounds, and logs that cannot be compacted.
+            backoff_ms: The interval of checks while no log needs a round.
+            max_keys: The largest number of entries in an offset map.
         """
         self.backoff_ms = backoff_ms
         self._logs = logs
@@ -67,16 +67,16 @@ class LogCleaner:
         self._round: Rewriting | None = None
         self._running = False
         self._undiscarded: Rewriting | None = None
-        """A round that is over, of which files are left; no round begins before they are removed."""
+        """A round that has ended and left files. No round begins before these files are removed."""
         self._paused = False
-        """Whether the round waits for the next check before its next step."""
+        """Whether the next step of the round waits for the next check."""
         self._next_check_ms: int | None = None
 
     def _read(self) -> dict[str, int]:
         offsets: dict[str, int] = {}
         for line in decode_checkpoint(CLEANER_FILE, self._files.read_file(CLEANER_FILE)) or ():
             key, _, offset = line.rpartition(" ")
-            # What follows a torn tail has never been cleaned, whatever offset it has.
+            # After a torn tail was cut off, what follows has never been cleaned, whatever its offsets.
             offsets[key] = min(int(offset), self._logs.recovery_point(key))
         return offsets
 
@@ -89,12 +89,12 @@ class LogCleaner:
         self._files.write_file(CLEANER_FILE, encode_checkpoint(CLEANER_FILE, lines))
 
     def clean_offset(self, log: PartitionLog) -> int:
-        """Return up to where a log is clean."""
+        """Return the offset up to which a log is clean."""
         return self._clean_offsets.get(self._logs.checkpoint_key(log.topic_partition), 0)
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When `tick` has something to do next."""
+        """The time at which `tick` has something to do next, in milliseconds; None for never."""
         return self._next_check_ms if self._round is None or self._paused else None
 
     @property
@@ -103,7 +103,7 @@ class LogCleaner:
         return self._round is not None and not self._running and not self._paused
 
     def tick(self, now_ms: int) -> None:
-        """Begin a round if it is time to look for one, and one is needed.
+        """Begin a round if a check is due and a log needs one.
 
         Raises:
             OSError: The disk has failed.
@@ -131,10 +131,12 @@ class LogCleaner:
             self._journal.warning("compaction_put_off", reason=str(error))
 
     def _discard_again(self) -> None:
-        """Remove what could not be removed before: a `.swap` that outlives the next round would undo it at a start.
+        """Remove files that could not be removed before.
+
+        A start would install a `.swap` file that outlives the next round, and so undo that round.
 
         Raises:
-            OSError: It is still there.
+            OSError: The files are still there.
         """
         task = self._undiscarded
         if task is not None:
@@ -144,7 +146,7 @@ class LogCleaner:
     def _begin(
         self, compacted: list[PartitionLog], expiring: list[PartitionLog], now_ms: int
     ) -> None:
-        """Begin a round of what needs it most."""
+        """Begin a round for the log that needs it most."""
         plan = self._most_needed(compacted, now_ms)
         if plan is not None:
             if self._is_recovered(plan.log, plan.end_offset):
@@ -153,7 +155,7 @@ class LogCleaner:
             self._clean_expired(expiring, now_ms)
 
     def _is_recovered(self, log: PartitionLog, end_offset: int) -> bool:
-        """Whether no recovery will look for torn batches below an offset, which a round takes for granted."""
+        """Return whether the checkpoint of recovery points is beyond an offset: a round needs that."""
         key = self._logs.checkpoint_key(log.topic_partition)
         behind = self._logs.recovery_point(key) < end_offset
         return not behind or self._checkpoint(self._logs.write_checkpoints)
@@ -182,22 +184,22 @@ class LogCleaner:
         return max(plans, key=lambda plan: plan.dirty_ratio, default=None)
 
     def start(self) -> Rewriting | None:
-        """Return the round whose next step is to be run, None if there is none or a step is under way."""
+        """Return the round whose next step is to be run, None if there is none or a step is running."""
         if not self.due:
             return None
         self._running = True
         return self._round
 
     def finish(self, task: Rewriting, error: Exception | None, now_ms: int) -> None:
-        """Take note of a step's outcome.
+        """Process the outcome of a step.
 
         Raises:
-            OSError: The disk failed; the caller takes the directory out of service.
+            OSError: The disk has failed. The caller takes the directory out of service.
         """
         self._running = False
         log = task.log
         if self._logs.get(log.topic_partition) is not log or log.failure is not None:
-            self._end(now_ms)  # deleted meanwhile; errors are only to be expected
+            self._end(now_ms)  # deleted meanwhile; errors are expected
             self._discard(task)
             return
         if error is not None and task.half_done:
@@ -205,7 +207,7 @@ class LogCleaner:
             return
         log.settle()
         if log.segments.start_offset > task.segments[0].base_offset:
-            self._discard(task)  # retention has taken a segment from under the round
+            self._discard(task)  # retention has removed a segment of the round
             self._end(now_ms)
             return
         if error is not None:
@@ -225,7 +227,7 @@ class LogCleaner:
             raise
 
     def _checkpoint(self, write: Callable[[], object]) -> bool:
-        """Write a checkpoint; on a full disk it is left for another time."""
+        """Write a checkpoint. On a full disk it is left for later. Returns whether it was written."""
         try:
             write()
         except OSError as error:
@@ -249,7 +251,7 @@ class LogCleaner:
 
     def _failed(self, task: Rewriting, error: Exception, now_ms: int) -> None:
         if isinstance(error, OSError):
-            if not is_passing(error):  # otherwise it ends the round: what that wrote is not needed
+            if not is_passing(error):  # otherwise only the round ends: its output is not needed
                 self._end(now_ms, self.backoff_ms)
                 raise error
             self._journal.warning(
@@ -261,7 +263,7 @@ class LogCleaner:
         self._end(now_ms, self.backoff_ms)
 
     def _not_named(self, task: Rewriting, error: Exception, now_ms: int) -> None:
-        """Go on later with a round whose installed file could not be renamed for a passing reason."""
+        """Pause a round whose installed file could not be renamed for a passing reason."""
         if not isinstance(error, OSError) or not is_passing(error):
             self._end(now_ms, self.backoff_ms)
             raise error
@@ -271,7 +273,7 @@ class LogCleaner:
         self._paused, self._next_check_ms = True, now_ms + self.backoff_ms
 
     def _discard(self, task: Rewriting) -> None:
-        """Remove what an unfinished round has written, also if another topic has the directory by now."""
+        """Remove the output of an unfinished round, even if another topic has the directory now."""
         if self._logs.failure is not None:
             return
         try:

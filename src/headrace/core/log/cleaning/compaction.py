@@ -1,17 +1,17 @@
-"""One round of compaction over one log: keep the last record of each key (`cleanup.policy=compact`).
+"""One round of compaction of one log: keep the last record of each key (`cleanup.policy=compact`).
 
-A log is clean up to an offset, its *first dirty offset*, and dirty from there on: no key is twice in the clean part.
-A round:
+A log is clean up to its *first dirty offset*, and dirty from there on. In the clean part each key occurs once. A round:
 
-1. reads the dirty part, as far as it may be compacted, into an `OffsetMap`; when the map is full the round ends there
-2. rewrites the log from its start to that offset, segment by segment, leaving out what the map or a delete horizon says
-   (`batch_compaction`); neighbours that together stay below `segment.bytes` become one segment
-3. hands each group of segments over as a `Replacement`, oldest first, before it goes on with the next
+1. reads the keys of the dirty part, as far as it may be compacted, into an `OffsetMap`. When the map is full, the round
+   ends there.
+2. rewrites the log from its start to that offset, segment by segment, without the records that the map or a delete
+   horizon excludes (`batch_compaction`). Neighbouring segments that together stay below `segment.bytes` become one.
+3. hands each group of segments over as a `Replacement`, oldest first, before it continues with the next group.
 
-Oldest first is what makes dropping a tombstone safe: when the group that holds it is rewritten, all older records of
-its key have been replaced, durably. A round that is given up leaves a log that is right, and not yet clean.
+The order, oldest first, makes it safe to drop a tombstone: when its group is rewritten, all older records of its key
+have been replaced durably. A round that is given up leaves a correct log that is not yet clean.
 
-How segments are written anew, and in steps, is the business of `rewriting`; of transactions see `cleaned_transactions`.
+`rewriting` rewrites segments in steps. `cleaned_transactions` decides about transactions.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from headrace.types import Buffer
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A round that is worth it.
+    """A round of compaction.
 
     Attributes:
-        log: Whose log it is.
-        segments: All segments that may be compacted, from the log's first on.
-        first_dirty_offset: Where the dirty part begins.
-        dirty_ratio: The dirty bytes' share of all that may be compacted.
-        overdue: Whether `max.compaction.lag.ms` asks for the round whatever the share.
+        log: The log to compact.
+        segments: All segments that may be compacted, from the first segment of the log on.
+        first_dirty_offset: The offset where the dirty part begins.
+        dirty_ratio: The share of dirty bytes in all bytes that may be compacted.
+        overdue: Whether `max.compaction.lag.ms` requires the round, whatever the share.
     """
 
     log: PartitionLog
@@ -52,21 +52,21 @@ class Plan:
 
     @property
     def end_offset(self) -> int:
-        """Where the part ends that may be compacted."""
+        """The end offset of the part that may be compacted."""
         return self.segments[-1].end_offset
 
 
 class Compaction(Rewriting):
-    """A round under way."""
+    """A running round of compaction."""
 
     def __init__(self, files: FileSystem, plan: Plan, *, now_ms: int, max_keys: int) -> None:
-        """Take what the steps need from the log; it may go on changing.
+        """Copy what the steps need of the log, which may change meanwhile.
 
         Args:
             files: The file system that has the log.
-            plan: What to do.
+            plan: The round to run.
             now_ms: The time of the round.
-            max_keys: Most entries of the offset map.
+            max_keys: The largest number of entries in the offset map.
         """
         super().__init__(files, plan.log, plan.segments)
         self._now_ms = now_ms
@@ -76,7 +76,7 @@ class Compaction(Rewriting):
 
     @property
     def clean_end_offset(self) -> int:
-        """The log is clean up to here when the round has finished."""
+        """The offset up to which the log is clean when the round has finished."""
         return self._map.end_offset
 
     def _current_rules(self) -> Rules:
@@ -88,7 +88,7 @@ class Compaction(Rewriting):
         )
 
     def work(self) -> Iterator[int]:
-        """Read keys, then write anew what has some of them."""
+        """Read keys, then rewrite the segments that have some of them."""
         for segment in self.segments:
             if segment.end_offset > self._map.end_offset and not self._map.is_full:
                 yield from self._read_keys(segment)
@@ -113,13 +113,13 @@ class Compaction(Rewriting):
         offset_map.end_offset = max(offset_map.end_offset, segment.end_offset)
 
     def begin_segment(self, segment: Segment) -> None:
-        """Find out what was aborted of the batches of a segment."""
+        """Look up the aborted transactions in a segment."""
         self._transactions.aborted = AbortedRanges(
             self._aborted.between(segment.base_offset, segment.end_offset)
         )
 
     def what_stays(self, header: BatchHeader, batch: Buffer, *, keep_empty: bool) -> Buffer | None:
-        """Return what stays of the next batch."""
+        """Return the remaining part of the next batch."""
         return self._transactions.compact(header, batch, self._rules, keep_empty=keep_empty)
 
     def take_dropped_markers(self) -> frozenset[int]:

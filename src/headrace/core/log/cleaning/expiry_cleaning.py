@@ -1,10 +1,10 @@
-"""Writing segments anew without the records that have expired (`headrace.ttl.enable`).
+"""Rewriting segments without expired records (`headrace.ttl.enable`).
 
-What has expired as a whole retention deletes from the start of the log, see `retention`. For other segments there is
-this: one whose records have expired by half is written anew at the next opportunity; one with any expired records an
-hour after that happened to it last, and later when it is old: after half its age. So a byte is written again a dozen
-times in a month, however times to live are mixed.
-A segment of which nobody knows when its records expire, after a crash say, is read once to find out.
+Segments at the start of the log in which everything has expired are deleted by `retention`. The others are rewritten
+here. A segment of which half has expired is rewritten at the next check. A segment with any expired record is rewritten
+an hour after it was cleaned last, or after half its age if that is longer. So a byte is rewritten a dozen times in a
+month, however times to live are mixed. A segment whose expiry times are unknown, for example after a crash, is read
+once to find them out.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from headrace.records.rewriting import with_records, without_records
 from headrace.types import Buffer
 
 PARTLY_EXPIRED_MS: Final = 3_600_000
-"""How long a segment with a few expired records is left alone at least."""
+"""The least time, in milliseconds, between two cleanings of a segment with few expired records."""
 
 
 def plan_expiry(log: PartitionLog, now_ms: int) -> Sequence[Segment]:
-    """Return the segments of a log that are worth being written anew."""
+    """Return the segments of a log that are worth rewriting."""
     limit = cleanable_end(log)
     return [
         segment
@@ -50,24 +50,24 @@ def _is_worth_it(segment: Segment, now_ms: int) -> bool:
 
 
 class ExpiryCleaning(Rewriting):
-    """A round under way."""
+    """A running round of removing expired records."""
 
     def __init__(
         self, files: FileSystem, log: PartitionLog, segments: Sequence[Segment], now_ms: int
     ) -> None:
-        """Leave out of segments what has expired at a time."""
+        """Remove from segments what has expired at the time `now_ms`."""
         super().__init__(files, log, segments)
         self._now_ms = now_ms
         for segment in segments:
             segment.looked_through_ms = now_ms
 
     def work(self) -> Iterator[int]:
-        """Write anew what has something to lose."""
+        """Rewrite the segments with expired records."""
         for sources in self.groups(self.segments):
             yield from self.rewrite(sources)
 
     def what_stays(self, header: BatchHeader, batch: Buffer, *, keep_empty: bool) -> Buffer | None:
-        """Return what stays of the next batch; markers always do."""
+        """Return the remaining part of the next batch. Markers always stay."""
         if header.is_control:
             return batch
         if not header.records_count:
@@ -76,7 +76,7 @@ class ExpiryCleaning(Rewriting):
             data = records_of(header, batch)
             times = expiries(header, data)
         except CorruptRecordError:
-            return batch  # the producer's doing, at a time at which nobody looked: the CRC is right
+            return batch  # the producer's fault: the CRC is right, and the records were not decoded at the append
         if times is None or min(times, default=NEVER) > self._now_ms:
             return batch
         stays = [time > self._now_ms for time in times]

@@ -1,12 +1,12 @@
-"""Which offset has the newest record of each key, for the part of a log that a compaction looks at.
+"""The offset of the newest record of each key, for the part of a log that a compaction reads.
 
-Keys of up to 15 bytes stand for themselves, longer ones for their BLAKE2b digest of 16 bytes. A short key can never
-equal a digest, because their lengths differ; and two long keys with one digest take some 2^64 attempts to find, also
-for someone who tries. That matters: of two keys that are taken for one, the older record would be dropped. (Kafka uses
-MD5, for which such pairs can be made at will.)
+A key of up to 15 bytes stands for itself, a longer key is replaced by its BLAKE2b digest of 16 bytes. A short key can
+never equal a digest, because their lengths differ. Two long keys with the same digest take some 2^64 attempts to find,
+also for an attacker. That matters: of two keys with the same digest, the older record would be dropped. (Kafka uses
+MD5, for which such pairs can be made easily.)
 
-Memory is bounded by the number of entries, about 150 bytes each. A map that is full ends the part it speaks for, in the
-middle of a batch if need be; the rest of the log is the next round's.
+The number of entries bounds the memory, about 150 bytes for each. A full map ends the round there, in the middle of a
+batch if need be. The next round continues.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from headrace.records.raw import iterate_raw, records_of
 from headrace.types import Buffer
 
 SHORT_KEY: Final = 16
-"""From so many bytes on a key is digested."""
+"""The length in bytes from which on a key is replaced by its digest."""
 _blake2b = partial(blake2b, digest_size=SHORT_KEY)
 
 
 def key_id(key: bytes) -> bytes:
-    """Return what stands for a key in the map."""
+    """Return the entry that stands for a key in the map."""
     return key if len(key) < SHORT_KEY else _blake2b(key).digest()
 
 
 class OffsetMap:
-    """Newest offset by key, complete for the log from `start_offset` to `end_offset`."""
+    """The newest offset of each key, complete for the log from `start_offset` to `end_offset`."""
 
     __slots__ = ("_limit", "end_offset", "newest", "start_offset")
 
@@ -46,10 +46,10 @@ class OffsetMap:
         return len(self.newest) >= self._limit
 
     def add_batch(self, header: BatchHeader, batch: Buffer) -> None:
-        """Take note of a batch's keys, up to the record at which the map is full.
+        """Add the keys of a batch, up to the record at which the map is full.
 
         Raises:
-            CorruptRecordError: The records do not decode.
+            CorruptRecordError: The records cannot be decoded.
         """
         if not header.is_control and header.next_offset > self.end_offset:
             newest, start, limit = self.newest, self.end_offset, self._limit

@@ -1,12 +1,12 @@
-"""Writing sealed segments anew without some records: what compaction and the cleaning of expired records share.
+"""Rewriting sealed segments without some of their records: the common part of both kinds of cleaning.
 
-A round hands each group of neighbouring segments over as a `Replacement` before it goes on with the next. What stays of
-a batch the rounds decide; some keep their header without records all the same: the last of each group, because the end
-of a segment says where the next begins; those that the state of a live producer rests on, so that it can be read from
-the log again; and those that begin a leader epoch.
+A round hands each group of neighbouring segments over as a `Replacement` before it continues with the next group. The
+kind of cleaning decides what remains of a batch. Some batches keep their header without records: the last one of each
+group, because the end of a segment says where the next begins; batches in the state of a live producer, so that the
+state can be read from the log again; and batches that begin a leader epoch.
 
-The work is a generator, so that it can be done in steps of bounded size, in any thread, one step at a time. A step
-touches nothing but files of its own, sealed segments, which do not change, and `.cleaned` and `.swap` files.
+The work is a generator, so that it is done in steps of bounded size, in any thread, one step at a time. A step only
+uses files of its own, sealed segments, which do not change, and `.cleaned` and `.swap` files.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from headrace.types import NO_TIMESTAMP, Buffer
 STEP_BYTES: Final = 128 << 10
 """Bytes read in one step: some ten milliseconds of work on small records."""
 _RECORD_COST: Final = 100
-"""For how many bytes a record counts at least: compressed ones are small, and as much work."""
+"""The least number of bytes that a record counts for: compressed records are small, but as much work."""
 _CHUNK: Final = 128 << 10
 _WRITE_BYTES: Final = 256 << 10
 _SYNC_BYTES: Final = 16 << 20
-"""Output is synced in pieces, so that no group commit has to wait behind a gigabyte of it."""
+"""Output is synced in pieces of this size, so that a group commit never waits for a gigabyte of it."""
 
 
 @dataclass(slots=True)
 class RewritingStats:
-    """What a round has done so far."""
+    """The work of a round so far."""
 
     bytes_before: int = 0
     bytes_after: int = 0
@@ -51,7 +51,7 @@ class RewritingStats:
 
 @dataclass(slots=True)
 class _Group:
-    """Segments that become one, and what there is of it."""
+    """Segments that become one, and the state of the new segment."""
 
     sources: Sequence[Segment]
     index: SparseIndex
@@ -64,14 +64,14 @@ class _Group:
     unsynced_bytes: int = 0
 
     def note_expiry(self, batch: Buffer, header: BatchHeader) -> None:
-        """Take note of when the next batch expires."""
+        """Note when the records of the next batch expire."""
         if self.expiries is None:
             self.expiries = ExpiryIndex()
         expiry = expiry_of_batch(header, batch, briefly=False)
         self.expiries.note(self.position, self.position + len(batch), expiry)
 
     def add(self, batch: Buffer, header: BatchHeader) -> None:
-        """Take note of a batch of the new segment."""
+        """Add a batch to the index of the new segment."""
         if not self.position:
             self.first_timestamp = header.max_timestamp
         self.index.add(header.base_offset, self.position, header.max_timestamp, header.is_control)
@@ -79,26 +79,26 @@ class _Group:
 
 
 class Rewriting:
-    """A round under way: `run` a step, take its `replacement` if there is one, until it is `finished`."""
+    """A running round. Call `run`, take its `replacement` if there is one, and repeat until it is `finished`."""
 
     def __init__(self, files: FileSystem, log: PartitionLog, segments: Sequence[Segment]) -> None:
-        """Take what the steps need from the log; it may go on changing.
+        """Copy what the steps need of the log, which may change meanwhile.
 
         Args:
             files: The file system that has the log.
             log: The log.
-            segments: What the round is about, sealed segments of the log.
+            segments: The sealed segments of the log to rewrite.
         """
         self.log = log
         self.segments = segments
         self.stats = RewritingStats()
         self.replacement: Replacement | None = None
-        """A group that is ready to be installed before the next step."""
+        """A group that has to be installed before the next step; None without one."""
         self.learned: list[tuple[Segment, ExpiryIndex]] = []
-        """When the records expire of segments that stay as they are."""
+        """Expiry indexes of segments that stay as they are."""
         self.finished = False
         self._handed_over: Replacement | None = None
-        """The last group, until its file has its name."""
+        """The last group, until its file has its final name; then None."""
         self._files = files
         self._config = log.config
         self._kept_ends = log.producers.last_offsets
@@ -109,25 +109,25 @@ class Rewriting:
 
     @property
     def half_done(self) -> bool:
-        """Whether a group is installed whose file has yet to get its name: the next `run` begins with that."""
+        """Whether a group is installed whose file has no final name yet. The next `run` begins with the renaming."""
         return self._handed_over is not None and self.replacement is None
 
     @property
     def clean_end_offset(self) -> int | None:
-        """The log is compacted up to here when the round has finished; None if that is not what it does."""
+        """The offset up to which the log is compacted when the round has finished; None if the round does not compact."""
         return None
 
     def work(self) -> Iterator[int]:
-        """Do the round; yields how many bytes were read since the last time."""
+        """Do the round. Yields how many bytes were read since the last time."""
         raise NotImplementedError
 
     def what_stays(self, header: BatchHeader, batch: Buffer, *, keep_empty: bool) -> Buffer | None:
-        """Return what stays of the next batch, itself if that is all of it, None if nothing does.
+        """Return the remaining part of the next batch: the batch itself if all of it remains, None if nothing does.
 
         Args:
-            header: Its header.
-            batch: Its bytes; the CRC has been checked.
-            keep_empty: Whether a header stays when no record does.
+            header: The header of the batch.
+            batch: The bytes of the batch. Their CRC has been checked.
+            keep_empty: Whether the header stays when no record does.
         """
         raise NotImplementedError
 
@@ -139,11 +139,11 @@ class Rewriting:
         return frozenset()
 
     def run(self) -> None:
-        """Do one step. Any thread may, but only one at a time.
+        """Run one step. Any thread may call this, but only one at a time.
 
         Raises:
             OSError: A file could not be read or written.
-            CorruptRecordError: A batch is damaged. After an error the round is over, unless it is `half_done`.
+            CorruptRecordError: A batch is damaged. After an error the round has ended, unless it is `half_done`.
         """
         if self._handed_over is not None:
             self._handed_over.name(self._files)
@@ -156,7 +156,7 @@ class Rewriting:
         self.finished = True
 
     def groups(self, segments: Iterable[Segment]) -> Iterator[Sequence[Segment]]:
-        """Yield neighbours among the segments in groups that make one segment each."""
+        """Yield groups of neighbouring segments. Each group becomes one segment."""
         group: list[Segment] = []
         size = aborted = 0
         for segment in segments:
@@ -177,7 +177,7 @@ class Rewriting:
             yield group
 
     def rewrite(self, sources: Sequence[Segment]) -> Iterator[int]:
-        """Put what stays of neighbouring segments into one, and hand it over; yields what was read."""
+        """Rewrite neighbouring segments into one, and hand it over. Yields the bytes that were read."""
         group = _Group(sources, SparseIndex(self._config.index_interval_bytes))
         path = cleaned_path(sources[0], self.log.owner)
         end_offset = sources[-1].end_offset
@@ -202,8 +202,8 @@ class Rewriting:
         if group.file is not None:
             self._flush(group)
             group.file.sync()
-            # The name of the segment that follows becomes durable too. Else the compacted one could be the last after
-            # a crash, and in the last one a gap between offsets means damage.
+            # The name of the next segment becomes durable too. Otherwise the compacted segment could be the last one
+            # after a crash, and in the last segment a gap between offsets means damage.
             self._files.sync_directory(sources[0].directory)
             stats.replaced_segments += len(sources)
             aborted = self._aborted_after(sources)
@@ -224,7 +224,7 @@ class Rewriting:
                 self.learned.append((sources[0], group.expiries))
 
     def _aborted_after(self, sources: Sequence[Segment]) -> AbortedTransactions:
-        """Return the aborted transactions that end in segments and stay known."""
+        """Return the aborted transactions that end in segments and are still listed."""
         dropped = self.take_dropped_markers()
         known = self._aborted.marked_within(sources[0].base_offset, sources[-1].end_offset)
         if not dropped:
@@ -232,7 +232,7 @@ class Rewriting:
         return AbortedTransactions(entry for entry in known if entry.last_offset not in dropped)
 
     def _hand_over(self, replacement: Replacement) -> Iterator[int]:
-        """Have a group installed, by whoever runs the steps, before it gets its name."""
+        """Hand a group over to be installed, before its file gets its final name."""
         replacement.make_count(self._files)
         self.replacement = self._handed_over = replacement
         yield 0
@@ -253,7 +253,7 @@ class Rewriting:
         return file
 
     def _copy_start(self, group: _Group) -> Iterator[int]:
-        """Write the batches of a segment before the first that changes: only now it is known that one does."""
+        """Write the batches before the first one that changes. Until that batch was read, no file was needed."""
         source = self._files.open(group.sources[0].path)
         for position in range(0, group.position, _CHUNK):
             chunk = source.read(position, min(_CHUNK, group.position - position))
@@ -261,7 +261,7 @@ class Rewriting:
             yield len(chunk)
 
     def _write(self, group: _Group, data: Buffer) -> None:
-        # Copied: what is handed in is a view of a chunk that would stay in memory as a whole.
+        # A copy: `data` is a view of a chunk that would stay in memory as a whole.
         group.pending.append(bytes(data))
         group.pending_bytes += len(data)
         if group.pending_bytes >= _WRITE_BYTES:
@@ -278,7 +278,7 @@ class Rewriting:
 
 
 def cost(header: BatchHeader) -> int:
-    """Return how much work a batch is, in bytes."""
+    """Return the work of a batch in bytes."""
     return max(header.size, _RECORD_COST * header.records_count)
 
 

@@ -1,6 +1,6 @@
-"""Small text files with a checksum: `headrace <kind> <version>`, lines, `crc32c <hex>`.
+"""Small text files with a checksum: a line `headrace <kind> <version>`, lines of content, a line `crc32c <hex>`.
 
-They hold what cannot be derived cheaply from the log. A damaged one reads as absent, and its owner falls back.
+They hold what would be expensive to derive from the log. A damaged file counts as absent.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from crc32c import crc32c
 
 
 def encode_checkpoint(kind: str, lines: Iterable[str], version: int = 1) -> bytes:
-    """Return the file's content; no line may contain a line break."""
+    """Return the content of the file. No line may contain a line break."""
     body = "".join(f"{line}\n" for line in (f"headrace {kind} {version}", *lines)).encode()
     return body + f"crc32c {crc32c(body):08x}\n".encode()
 

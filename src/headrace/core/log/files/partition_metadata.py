@@ -1,4 +1,4 @@
-"""`partition.metadata`: to which topic, by id, a partition's directory belongs. Kafka's format."""
+"""`partition.metadata`: the id of the topic to which a partition's directory belongs, in Kafka's format."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ METADATA_FILE: Final = "partition.metadata"
 
 
 def encode_topic_id(topic_id: bytes) -> bytes:
-    """Return the file's content."""
+    """Return the content of the file for a topic id."""
     text = base64.urlsafe_b64encode(topic_id).rstrip(b"=").decode()
     return f"version: 0\ntopic_id: {text}\n".encode()
 
 
 def owner_in(content: bytes | None) -> str:
-    """Return the topic id of a file's content in hexadecimal, "" without one."""
+    """Return the topic id in a file's content as hexadecimal digits, "" without one."""
     return (decode_topic_id(content) or b"").hex()
 
 

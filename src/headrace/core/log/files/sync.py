@@ -1,4 +1,4 @@
-"""What a group commit makes durable of one log."""
+"""The work of a group commit for one log."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from headrace.ports import File, FileSystem
 
 
 class SyncTask:
-    """Files of one log that are to be made durable. `run` does only that, and may run in another thread."""
+    """Files of one log that have to be made durable. `run` may be called in another thread."""
 
     __slots__ = (
         "_files",
@@ -34,11 +34,11 @@ class SyncTask:
 
         Args:
             files: The file system of the log.
-            file_list: Segment files with data that is not synced.
-            directory: The log's directory, if it has entries that are not synced.
-            end_offset: What is durable once `run` has returned.
-            new_directory: Whether the directory itself is not synced in the one above.
-            metadata_path: The directory's `partition.metadata`, if that is not synced either.
+            file_list: Segment files with unsynced data.
+            directory: The log's directory if names in it are not synced; None otherwise.
+            end_offset: The end of what is durable once `run` has returned.
+            new_directory: Whether the name of the directory itself is not synced in its parent directory.
+            metadata_path: The path of `partition.metadata` if that file is not synced; None otherwise.
         """
         self._files = files
         self.file_list = file_list
@@ -49,11 +49,11 @@ class SyncTask:
         self.end_offset = end_offset
 
     def run(self) -> None:
-        """Sync.
+        """Sync the files and directories.
 
         Raises:
-            OSError: Something is not on stable storage. Unless the reason is a passing one it never will be, and the
-                log must take no more appends.
+            OSError: Not everything is on stable storage. Unless the error is a passing one, the log must take no more
+                appends.
         """
         try:
             for file in self.file_list:
@@ -65,17 +65,17 @@ class SyncTask:
                 if self.is_new:
                     self._files.sync_directory(self.directory.rpartition("/")[0])
         except OSError:
-            # 1. The task is handed to a thread. 2. The topic is deleted: its directory gets another name.
-            # 3. The thread does not find the directory. Nobody waits for these records any more.
+            # (1) The task is handed to a thread. (2) The topic is deleted: its directory gets another name. (3) The
+            # thread does not find the directory. No request waits for these records any more.
             if not self.abandoned:
                 raise
 
 
 RunTasks = Callable[[Sequence[SyncTask]], object]
-"""Runs tasks, in any order or at the same time, and returns when all have ended; raises what one of them raised."""
+"""Runs tasks in any order, also in parallel, and returns when all have ended. Raises the error of one of them."""
 
 
 def run_in_turn(tasks: Sequence[SyncTask]) -> None:
-    """Run tasks one after the other, for whoever has no threads."""
+    """Run tasks one after the other, where there are no threads."""
     for task in tasks:
         task.run()

@@ -1,7 +1,7 @@
-"""Aborted transactions as compact arrays, and which batches belong to one.
+"""Aborted transactions as compact arrays, and which batches belong to an aborted transaction.
 
-An aborted transaction is remembered as long as a record of it may be read, with the last stable offset after it. All
-transactions that were aborted later begin at or after that offset, so a search may end there.
+An aborted transaction is kept as long as a record of it may be read. Its entry has the last stable offset after it: all
+transactions that are aborted later begin at or after that offset, so a search can end there.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Final, NamedTuple
 
 _FIELDS: Final = 4
 _FIRST, _MARKER, _STABLE = 1, 2, 3
-"""The numbers of the fields that searches look at."""
+"""The indexes of the fields that are searched: first offset, offset of the marker, last stable offset."""
 
 
 class AbortedTransaction(NamedTuple):
-    """An aborted transaction, as in Kafka's transaction index; `last_offset` is its marker's."""
+    """An aborted transaction, as in Kafka's transaction index. `last_offset` is the offset of its marker."""
 
     producer_id: int
     first_offset: int
@@ -26,19 +26,19 @@ class AbortedTransaction(NamedTuple):
 
 
 class AbortedTransactions:
-    """Aborted transactions by the offsets of their markers: 32 bytes each."""
+    """Aborted transactions in the order of their markers. An entry takes 32 bytes."""
 
     __slots__ = ("fields",)
 
     def __init__(self, entries: Iterable[AbortedTransaction] = ()) -> None:
         self.fields: array[int] = array("q")
-        """The four fields of the first entry, those of the second, and so on."""
+        """The four fields of the first entry, then the four fields of the second, and so on."""
         for entry in entries:
             self.fields.extend(entry)
 
     @classmethod
     def of(cls, fields: array[int]) -> AbortedTransactions:
-        """Return the entries with these fields; the array is not copied."""
+        """Return the entries with these fields. The array is not copied."""
         entries = cls()
         entries.fields = fields
         return entries
@@ -54,11 +54,11 @@ class AbortedTransactions:
         return map(self.__getitem__, range(len(self)))
 
     def append(self, entry: AbortedTransaction) -> None:
-        """Add one whose marker follows those of all others."""
+        """Add an entry whose marker follows the markers of all others."""
         self.fields.extend(entry)
 
     def number_at(self, offset: int) -> int:
-        """Return the number of the first one whose marker is not below an offset."""
+        """Return the number of the first entry whose marker is at or after an offset."""
         return self._search(_MARKER, 0, offset)
 
     def _search(self, field: int, first: int, value: int) -> int:
@@ -73,7 +73,7 @@ class AbortedTransactions:
         return self.of(self.fields[first * _FIELDS : stop])
 
     def marked_within(self, base_offset: int, end_offset: int) -> AbortedTransactions:
-        """Return those whose markers lie between two offsets."""
+        """Return the entries whose markers lie between two offsets."""
         return self.part(self.number_at(base_offset), self.number_at(end_offset))
 
     def between(
@@ -84,17 +84,19 @@ class AbortedTransactions:
         most: int | None = None,
         producers: Container[int] | None = None,
     ) -> list[AbortedTransaction]:
-        """Return those that have something from `offset` on and below `end_offset`, by their markers.
+        """Return the transactions with a batch from `offset` on and below `end_offset`, in the order of their markers.
 
         Args:
-            offset: Where the range begins.
-            end_offset: Where it ends.
-            most: When there are more, only those with the least first offsets are returned, one more than this; None
-                for all.
-            producers: Whose transactions; None for those of all.
+            offset: The beginning of the range.
+            end_offset: The end of the range.
+            most: If there are more than this number, return only those with the least first offsets, one more than this
+                number.
+                None for all.
+            producers: Only transactions of these producers; None for those of all.
         """
         first = self.number_at(offset)
-        # Last stable offsets never fall: the first entry that has one at the end or behind it is the last that counts.
+        # Last stable offsets never fall: the first entry whose last stable offset is at or after the end is the last
+        # one to look at.
         last = self._search(_STABLE, first, end_offset)
         first_offsets = self.fields[first * _FIELDS + _FIRST : (last + 1) * _FIELDS : _FIELDS]
         if most is not None and len(first_offsets) > most + 1:
@@ -110,24 +112,24 @@ class AbortedTransactions:
         return [self[number] for number in numbers]
 
     def least_first_offset(self, number: int = 0) -> int:
-        """Return the least first offset of the entries from a number on, of which there is one at least."""
+        """Return the least first offset of the entries from a number on. There has to be one."""
         return min(self.fields[number * _FIELDS + _FIRST :: _FIELDS])
 
 
 class AbortedRanges:
-    """Tells which batches belong to aborted transactions."""
+    """Finds out which batches belong to aborted transactions."""
 
     __slots__ = ("_ranges",)
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
-        """Arrange them by producer; the transactions of one do not overlap."""
+        """Group transactions by producer. The transactions of one producer do not overlap."""
         self._ranges: dict[int, list[tuple[int, int]]] = {}
         for entry in aborted:
             ranges = self._ranges.setdefault(entry.producer_id, [])
             ranges.append((entry.first_offset, entry.last_offset))
 
     def hold(self, producer_id: int, offset: int) -> bool:
-        """Whether the transactional batch of a producer at an offset was aborted."""
+        """Return whether the transactional batch of a producer at an offset was aborted."""
         ranges = self._ranges.get(producer_id)
         if ranges is None:
             return False

@@ -1,7 +1,7 @@
-"""When the records of a segment expire, in blocks of batches; and the `.ttlindex` file that remembers it.
+"""When the records of a segment expire, in blocks of batches, and the `.ttlindex` file with these blocks.
 
-Only topics with `headrace.ttl.enable` have it. What it says of a block may be too cautious, never wrong: one of which
-it knows nothing may have expired records, or some that never expire. So a file that is missing or damaged costs time.
+Only topics with `headrace.ttl.enable` have such an index. It may be too cautious, but never wrong: a block about which
+nothing is known may have expired records, or records that never expire. So a missing or damaged file only costs time.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ EXPIRY_INDEX: Final = Sidecar(".ttlindex", b"HRTL", 1, header_fields=2, columns=
 Columns: positions, earliest and latest expiry times of blocks.
 """
 BLOCK_BYTES: Final = 32 << 10
-"""From where on a batch begins a new block."""
+"""The least distance in bytes between the beginnings of two blocks."""
 
 
 class ExpiryIndex:
-    """Blocks in three parallel arrays; what lies from byte `end` on nobody has looked at."""
+    """Blocks in three parallel arrays. The attribute `end` is the end in bytes of what the index describes."""
 
     __slots__ = ("_earliest", "_latest", "_positions", "end")
 
@@ -34,7 +34,7 @@ class ExpiryIndex:
         self.end = 0
 
     def note(self, position: int, end: int, expiry: Expiry) -> None:
-        """Take note of a batch, bytes `position` to `end`; what lies between it and the last one stays unknown."""
+        """Add a batch that lies at bytes `position` to `end`. A gap before the batch becomes an unknown block."""
         if position != self.end:
             self._add(self.end, UNKNOWN)
         if self._positions and position - self._positions[-1] < BLOCK_BYTES:
@@ -50,7 +50,7 @@ class ExpiryIndex:
         self._latest.append(expiry.latest)
 
     def summary(self, size: int) -> Expiry:
-        """Return when the records of the segment expire, which has `size` bytes."""
+        """Return when the first and the last record of a segment of `size` bytes expire."""
         if self.end < size:
             return UNKNOWN
         if not size:
@@ -58,7 +58,10 @@ class ExpiryIndex:
         return Expiry(min(self._earliest), max(self._latest))
 
     def first_expired(self, position: int, end: int, now_ms: int) -> int | None:
-        """Return where the first block begins that may have expired records, None if none between two bytes has."""
+        """Return where the first block begins that may have expired records.
+
+        Only the bytes from `position` to `end` are looked at. None if no block in them may have expired records.
+        """
         first = max(bisect_right(self._positions, position) - 1, 0)
         for number in range(first, bisect_left(self._positions, end)):
             if self._earliest[number] <= now_ms:
@@ -66,7 +69,10 @@ class ExpiryIndex:
         return max(position, self.end) if self.end < end else None
 
     def end_of_expired(self, position: int, now_ms: int) -> int:
-        """Return up to where all records have expired from a position on; the position itself if its block has not."""
+        """Return the byte position up to which all records have expired, beginning at a position.
+
+        The result is the position itself if its block has records that have not expired.
+        """
         positions, latest = self._positions, self._latest
         number = bisect_right(positions, position) - 1
         if number < 0 or position >= self.end:
@@ -87,19 +93,22 @@ class ExpiryIndex:
         return NEVER
 
     def cut(self, size: int) -> None:
-        """Forget what lies beyond a size."""
+        """Remove what the index says about bytes from a size on."""
         count = bisect_left(self._positions, size)
         del self._positions[count:], self._earliest[count:], self._latest[count:]
         self.end = min(self.end, size)
 
     def encode(self, base_offset: int) -> bytes:
-        """Return the file of a segment."""
+        """Return the content of the file of a segment."""
         columns = (self._positions, self._earliest, self._latest)
         return EXPIRY_INDEX.encode((base_offset, self.end), columns)
 
     @classmethod
     def decode(cls, content: bytes | None, *, base_offset: int, size: int) -> ExpiryIndex:
-        """Return what a file says, or nothing unless it is sound and about this segment of `size` bytes."""
+        """Return the index in the file of a segment of `size` bytes.
+
+        The index is empty unless the file is sound and describes this segment.
+        """
         index = cls()
         decoded = EXPIRY_INDEX.decode(content)
         if decoded is not None:

@@ -1,7 +1,7 @@
 """Which leader epoch wrote which offsets (KIP-101, KIP-279).
 
-A list of (epoch, start offset), both strictly increasing. It answers where an epoch ended, which is how followers and
-consumers find out that logs have diverged.
+The epochs are a list of (epoch, start offset), both strictly increasing. The list says where an epoch ended. With that
+followers and consumers find out that logs have diverged.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _KIND = "leader-epochs"
 
 
 class LeaderEpochCache:
-    """The epochs of one log."""
+    """The leader epochs of one log."""
 
     __slots__ = ("_epochs", "_starts")
 
@@ -39,10 +39,10 @@ class LeaderEpochCache:
         return self._epochs[-1] if self._epochs else UNDEFINED_EPOCH
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """Begin an epoch at an offset; an epoch that wrote nothing gives way to it.
+        """Begin an epoch at an offset. An epoch that wrote nothing is replaced.
 
         Returns:
-            Whether anything changed: not when the epoch is the newest already, or older.
+            Whether anything changed: false when the epoch is the newest one or older.
         """
         if epoch <= self.latest:
             return False
@@ -56,8 +56,9 @@ class LeaderEpochCache:
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """Return the largest epoch at or below `epoch`, and the offset after its last record.
 
-        (-1, -1) when `epoch` is newer than all known ones or none is known. For an epoch before the first known one
-        the answer is that epoch itself and the first one's start.
+        The result is (-1, -1) when `epoch` is newer than all known epochs, or none is known. When `epoch` is older than
+        the
+        first known epoch, the result is `epoch` itself and the start of the first known epoch.
         """
         if not self._epochs or epoch == UNDEFINED_EPOCH or epoch > self.latest:
             return UNDEFINED_EPOCH, UNDEFINED_OFFSET
@@ -72,7 +73,7 @@ class LeaderEpochCache:
         return self._epochs[number] if number >= 0 else UNDEFINED_EPOCH
 
     def truncate_to_end(self, end_offset: int) -> bool:
-        """Forget epochs that begin at or after the log's end; returns whether there were any."""
+        """Remove epochs that begin at or after the log end offset. Returns whether there were any."""
         count = len(self._starts)
         while self._starts and self._starts[-1] >= end_offset:
             self._epochs.pop()
@@ -80,7 +81,11 @@ class LeaderEpochCache:
         return len(self._starts) != count
 
     def truncate_to_start(self, start_offset: int) -> bool:
-        """Forget epochs that ended before the log's start; the one that holds the start begins there."""
+        """Remove epochs that ended before the log start offset. The epoch of that offset begins there from now on.
+
+        Returns:
+            Whether anything changed.
+        """
         number = bisect_right(self._starts, start_offset) - 1
         if number < 0 or (number == 0 and self._starts[0] == start_offset):
             return False
@@ -89,13 +94,16 @@ class LeaderEpochCache:
         return True
 
     def encode(self, end_offset: int) -> bytes:
-        """Return the content of the checkpoint file; it speaks for the log below `end_offset`."""
+        """Return the content of the checkpoint file. It is complete below `end_offset`."""
         lines = (f"{epoch} {start}" for epoch, start in self.entries)
         return encode_checkpoint(_KIND, (str(end_offset), *lines))
 
     @classmethod
     def decode(cls, content: bytes | None) -> tuple[LeaderEpochCache, int]:
-        """Return the checkpoint file's epochs and the offset below which they are complete: 0 if it is unusable."""
+        """Return the epochs in the checkpoint file, and the offset below which they are complete.
+
+        For an unusable file there are no epochs, and the offset is 0.
+        """
         lines = decode_checkpoint(_KIND, content)
         if not lines:
             return cls(), 0

@@ -1,4 +1,4 @@
-"""All kinds of files beside a segment."""
+"""The kinds of files beside a segment."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.core.log.index.sparse_index import SPARSE_INDEX
 from headrace.core.log.index.transaction_index import TRANSACTION_INDEX
 
 SIDECARS: Final[tuple[Sidecar, ...]] = (SPARSE_INDEX, TRANSACTION_INDEX, EXPIRY_INDEX)
-"""A new kind is one more value here. Then it is removed with its segment, also after a crash."""
+"""All kinds. The files of a kind in this tuple are removed with their segment, also after a crash."""
 
 _SUFFIXES: Final = (LOG_SUFFIX, *(sidecar.suffix for sidecar in SIDECARS))
 SEGMENT_FILE: Final = re.compile(rf"(\d{{20}})({'|'.join(map(re.escape, _SUFFIXES))})")

@@ -1,11 +1,11 @@
 """The sparse index of a segment: where batches lie, by offset and by time.
 
-Every `interval` bytes a batch gets an entry (base offset, position, and the largest timestamp of all batches up to
-the next entry). So the entry before an offset starts a short walk over batch headers, and the first entry whose
-timestamp is large enough starts the walk to a time. Offsets, positions and timestamps never decrease.
+There is one entry for every `interval` bytes: the base offset and position of a batch, and the largest timestamp of all
+batches up to the next entry. A search begins at the entry before an offset, or at the first entry with a large enough
+timestamp, and walks a few batch headers. Offsets, positions and timestamps never decrease.
 
-On disk it is a cache of the segment file: it says which size of the segment it describes and carries a CRC; if either
-does not fit, it is rebuilt. It is never synced.
+The file is a cache. It has a CRC and the size of the segment that it describes. If one of them does not fit, the index
+is rebuilt from the segment. The file is never synced.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ Columns: offsets, positions, timestamps.
 
 
 class SparseIndex:
-    """Entries of one segment in three parallel arrays.
+    """The entries of one segment in three parallel arrays.
 
-    Timestamps are those of records: a control batch counts as one without. What it has is the time at which the broker
-    wrote it, which is far from those of the records around it where these have the times of events.
+    Only timestamps of records count, not those of control batches. A control batch has the time at which the broker
+    wrote
+    it, which may be far from the records around it if these have the times of events.
     """
 
     __slots__ = ("interval", "newest_marker", "offsets", "positions", "timestamps")
@@ -55,7 +56,7 @@ class SparseIndex:
         return self.timestamps[-1] if self.timestamps else NO_TIMESTAMP
 
     def add(self, base_offset: int, position: int, max_timestamp: int, is_control: int = 0) -> None:
-        """Take note of the next batch: as an entry of its own if the last entry is `interval` bytes away."""
+        """Add the next batch. It gets an entry of its own if the last entry is at least `interval` bytes away."""
         timestamps = self.timestamps
         if is_control:
             self.newest_marker = max(self.newest_marker, max_timestamp)
@@ -87,19 +88,19 @@ class SparseIndex:
     def encode(
         self, *, size: int, base_offset: int, end_offset: int, first_timestamp: int
     ) -> bytes:
-        """Return the cache file of a segment of `size` bytes."""
+        """Return the content of the file for a segment of `size` bytes."""
         header = size, base_offset, end_offset, first_timestamp, self.newest_marker
         return SPARSE_INDEX.encode(header, (self.offsets, self.positions, self.timestamps))
 
     def cut(self, count: int) -> None:
-        """Keep only the first entries."""
+        """Remove all but the first entries."""
         del self.offsets[count:], self.positions[count:], self.timestamps[count:]
 
     @classmethod
     def decode(
         cls, content: bytes | None, *, base_offset: int, interval: int
     ) -> IndexedPart | None:
-        """Return what a cache file says, or None unless it is sound and about this segment."""
+        """Return the content of a file, or None unless the file is sound and describes this segment."""
         decoded = SPARSE_INDEX.decode(content)
         if decoded is None:
             return None
@@ -113,7 +114,7 @@ class SparseIndex:
 
 
 class IndexedPart(NamedTuple):
-    """The beginning of a segment, up to byte `size` and `end_offset`, and its index."""
+    """The index of the beginning of a segment, up to byte `size` and `end_offset`."""
 
     entries: SparseIndex
     size: int
@@ -121,7 +122,7 @@ class IndexedPart(NamedTuple):
     first_timestamp: int
 
     def below(self, offset: int) -> IndexedPart:
-        """Return what there is of it below an offset: all of it, or what lies before the last entry there."""
+        """Return the part below an offset: all of it, or what lies before the last entry below the offset."""
         if self.end_offset <= offset:
             return self
         entries = self.entries

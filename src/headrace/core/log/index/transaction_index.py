@@ -1,7 +1,7 @@
-"""The `.txnindex` file of a segment: the aborted transactions whose markers lie in it.
+"""The `.txnindex` file of a segment: the aborted transactions whose markers lie in the segment.
 
-A cache like the index, with a check sum and what it speaks for. From the segment with the first aborted transaction on
-each segment has one, if only an empty one: then one that is missing is no reason to believe that nothing was aborted.
+The file is a cache with a checksum, like the sparse index. From the segment with the first aborted transaction on, each
+segment has such a file, if only an empty one. So a missing file does not mean that nothing was aborted.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class AbortedContent(NamedTuple):
 
 
 def encode_aborted(entries: AbortedTransactions, base_offset: int, end_offset: int) -> bytes:
-    """Return the file for a segment, given the aborted transactions whose markers lie in it."""
+    """Return the file of a segment, from the aborted transactions whose markers lie in it."""
     return TRANSACTION_INDEX.encode((base_offset, end_offset), (entries.fields,))
 
 
 def decode_aborted(content: bytes | None, base_offset: int) -> AbortedContent | None:
-    """Return what a file says, None unless it is sound and about the segment."""
+    """Return the content of a file, None unless it is sound and describes the segment."""
     decoded = TRANSACTION_INDEX.decode(content)
     if decoded is None:
         return None

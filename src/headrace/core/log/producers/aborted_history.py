@@ -1,11 +1,12 @@
-"""The aborted transactions of one log: what memory holds of them, and what is read when somebody asks.
+"""The aborted transactions of one log, in memory and in files.
 
-The entries whose markers lie in the active segment are in memory. When that is sealed, they go into its `.txnindex`
-file, and a summary stays: most questions need no more. Files that are read go through a cache which all logs share.
+Entries whose markers lie in the active segment are in memory. When the segment is sealed, they are written to its
+`.txnindex` file, and a summary stays in memory, which most lookups need only. Entries that are read from files are
+kept in a cache that all logs share.
 
-A segment is sealed when it has `MAX_IN_SEGMENT` aborted transactions: a file of half a megabyte, which is read, checked
-and searched in less than 2 ms. When all active segments together have `MAX_IN_MEMORY`, segments are sealed at
-`LEAST_IN_SEGMENT` already. So the sum over all logs has a bound, too.
+A segment is sealed when it has `MAX_IN_SEGMENT` aborted transactions. That is a file of half a megabyte, which is read,
+checked and searched in less than 2 ms. When all active segments together have `MAX_IN_MEMORY`, segments are sealed at
+`LEAST_IN_SEGMENT` already. So the sum over all logs is bounded too.
 """
 
 from __future__ import annotations
@@ -26,19 +27,20 @@ from headrace.errors import StorageError
 from headrace.ports import FileSystem
 
 MAX_IN_SEGMENT: Final = 16_384
-"""With how many aborted transactions a segment is sealed."""
+"""The number of aborted transactions with which a segment is sealed."""
 LEAST_IN_SEGMENT: Final = 256
-"""The same while there are too many in memory."""
+"""The number of aborted transactions with which a segment is sealed while there are too many in memory."""
 MAX_IN_MEMORY: Final = 2 << 20
-"""So many aborted transactions of active segments are in memory (64 MiB) before segments are sealed earlier."""
+"""The number of aborted transactions of active segments in memory (64 MiB) from which on segments are sealed earlier.
+"""
 MAX_CACHED: Final = 512 << 10
-"""How many aborted transactions of sealed segments are in memory because they were asked for: 16 MiB."""
+"""The largest number of aborted transactions in the cache of entries that were read from files: 16 MiB."""
 _MAX_CARRIED: Final = 64
 _FIRST_OFFSET: Final = attrgetter("first_offset")
 
 
 class AbortedPart:
-    """Summary of a sealed segment in which the markers of aborted transactions lie."""
+    """The summary of a sealed segment with markers of aborted transactions."""
 
     __slots__ = (
         "base_offset",
@@ -53,7 +55,7 @@ class AbortedPart:
     )
 
     def __init__(self, base_offset: int, end_offset: int, entries: AbortedTransactions) -> None:
-        """Summarize the entries of a segment, of which there is one at least."""
+        """Summarize the entries of a segment. There has to be at least one."""
         first, last = entries[0], entries[-1]
         self.base_offset = base_offset
         self.end_offset = end_offset
@@ -61,12 +63,12 @@ class AbortedPart:
         self.first_marker = first.last_offset
         self.last_marker = last.last_offset
         self.last_stable_offset = last.last_stable_offset
-        """After the last marker: whatever was aborted in later segments begins there or later."""
+        """The last stable offset after the last marker. Transactions aborted in later segments begin there or later."""
         self.least_first_offset = entries.least_first_offset()
         self.carried = _carried(entries, base_offset)
-        """Those that began in earlier segments, if they are few; None otherwise."""
+        """The transactions that began in earlier segments; None if there are more than a few."""
         self.unsaved: AbortedTransactions | None = entries
-        """All entries until they are in the file; then None."""
+        """All entries until they are written to the file, then None."""
 
 
 def _carried(entries: AbortedTransactions, base_offset: int) -> AbortedTransactions | None:
@@ -78,7 +80,7 @@ def _carried(entries: AbortedTransactions, base_offset: int) -> AbortedTransacti
 
 
 class AbortedCache:
-    """What several logs share: entries that were read from files, and the count of all that are in memory."""
+    """Entries that were read from files, and the number of entries in memory, for several logs together."""
 
     __slots__ = (
         "_cached",
@@ -96,12 +98,12 @@ class AbortedCache:
         most_in_memory: int = MAX_IN_MEMORY,
         most_in_segment: int = MAX_IN_SEGMENT,
     ) -> None:
-        """Begin with nothing.
+        """Begin with an empty cache.
 
         Args:
-            most_cached: How many entries are kept that were read from files.
-            most_in_memory: At how many entries of active segments these are sealed earlier.
-            most_in_segment: At how many entries each is sealed otherwise.
+            most_cached: The largest number of entries in the cache.
+            most_in_memory: The number of entries of all active segments from which on segments are sealed earlier.
+            most_in_segment: The number of entries at which a segment is sealed otherwise.
         """
         self._cached: dict[AbortedPart, AbortedTransactions] = {}
         self._count = 0
@@ -109,28 +111,28 @@ class AbortedCache:
         self._most_in_memory = most_in_memory
         self._most_in_segment = most_in_segment
         self.held = 0
-        """How many entries active segments have."""
+        """The number of entries of active segments."""
         self.loads = 0
-        """How many files were read."""
+        """The number of files that were read."""
 
     def __len__(self) -> int:
         return self._count
 
     @property
     def most_in_segment(self) -> int:
-        """With how many aborted transactions a segment is to be sealed now."""
+        """The number of aborted transactions with which a segment is sealed now."""
         few = min(LEAST_IN_SEGMENT, self._most_in_segment)
         return self._most_in_segment if self.held < self._most_in_memory else few
 
     def get(self, part: AbortedPart) -> AbortedTransactions | None:
-        """Return the entries of a part if they are here; the part was used then."""
+        """Return the entries of a part if they are in the cache, and note that they are used."""
         entries = self._cached.pop(part, None)
         if entries is not None:
             self._cached[part] = entries
         return entries
 
     def put(self, part: AbortedPart, entries: AbortedTransactions) -> None:
-        """Keep the entries of a part, and drop those of the parts that were not used for the longest time."""
+        """Add the entries of a part, and drop the entries that were not used for the longest time."""
         self._cached[part] = entries
         self._count += len(entries)
         while self._count > self._most_cached and len(self._cached) > 1:
@@ -144,7 +146,7 @@ class AbortedCache:
 
 
 class AbortedHistory:
-    """The aborted transactions of one log, by the offsets of their markers."""
+    """The aborted transactions of one log, in the order of their markers."""
 
     __slots__ = ("_active", "_directory", "_files", "_parts", "cache")
 
@@ -154,12 +156,12 @@ class AbortedHistory:
         directory: str = "",
         cache: AbortedCache | None = None,
     ) -> None:
-        """Begin without any.
+        """Begin without aborted transactions.
 
         Args:
-            files: The file system of the log; None if nothing is ever sealed.
+            files: The file system of the log; None if no segment is ever sealed.
             directory: The log's directory.
-            cache: Shared with other logs; None for one of its own.
+            cache: The cache that this log shares with others; None for one of its own.
         """
         self._active = AbortedTransactions()
         self._directory = directory
@@ -180,7 +182,7 @@ class AbortedHistory:
 
     @property
     def parts(self) -> list[AbortedPart]:
-        """The summaries of sealed segments that have markers of aborted transactions; not to be changed."""
+        """The summaries of sealed segments with markers of aborted transactions. Callers must not change the list."""
         return self._parts
 
     @property
@@ -199,11 +201,11 @@ class AbortedHistory:
 
     @property
     def is_full(self) -> bool:
-        """Whether the active segment is to be sealed before one more is aborted."""
+        """Whether the active segment has to be sealed before another transaction is aborted."""
         return len(self._active) >= self.cache.most_in_segment
 
     def copy(self) -> AbortedHistory:
-        """Return the same history with a small cache of its own: another thread may ask it."""
+        """Return a copy with a small cache of its own, for another thread."""
         copied = AbortedHistory(self._files, self._directory, AbortedCache(most_cached=1))
         copied._active = self._active.part(0)
         copied._parts = list(self._parts)
@@ -212,25 +214,25 @@ class AbortedHistory:
     # Changes
 
     def append(self, entry: AbortedTransaction) -> None:
-        """Add one whose marker lies in the active segment, behind all others."""
+        """Add an entry whose marker lies in the active segment, after all other markers."""
         self._active.append(entry)
         self.cache.held += 1
 
     def add_known(self, base_offset: int, end_offset: int, entries: AbortedTransactions) -> None:
-        """Add what the file of the next sealed segment says."""
+        """Add the entries in the file of the next sealed segment."""
         if entries:
             part = AbortedPart(base_offset, end_offset, entries)
             part.unsaved = None
             self._parts.append(part)
 
     def seal(self, base_offset: int, end_offset: int) -> None:
-        """Take note that the active segment was sealed."""
+        """Note that the active segment was sealed."""
         if self._active:
             self._parts.append(AbortedPart(base_offset, end_offset, self._active))
             self._replace_active(AbortedTransactions())
 
     def replace(self, base_offset: int, end_offset: int, entries: AbortedTransactions) -> None:
-        """Take note that compaction has made one segment of several, and which entries stay."""
+        """Note that compaction has made one segment of several, and which entries remain."""
         first = self._part_at(base_offset)
         end = self._part_at(end_offset)
         for part in self._parts[first:end]:
@@ -239,7 +241,7 @@ class AbortedHistory:
         self._parts[first:end] = made
 
     def start_at(self, offset: int) -> None:
-        """Forget those whose markers lie below the log's start, as far as that spares memory."""
+        """Forget entries whose markers lie below the log start offset, as far as that saves memory."""
         gone = self._part_at(offset)
         for part in self._parts[:gone]:
             self.cache.forget(part)
@@ -248,7 +250,7 @@ class AbortedHistory:
             self._replace_active(self._active.part(number))
 
     def close(self) -> None:
-        """Give back what the log has of what logs share."""
+        """Release what the log holds of the shared cache."""
         for part in self._parts:
             self.cache.forget(part)
         self._replace_active(AbortedTransactions())
@@ -258,24 +260,24 @@ class AbortedHistory:
         self._active = entries
 
     def _part_at(self, offset: int) -> int:
-        """Return the number of the first part with a marker at or behind an offset."""
+        """Return the number of the first part with a marker at or after an offset."""
         return bisect_left(self._parts, offset, key=lambda part: part.last_marker)
 
-    # Files
+    # Writing files
 
     def save(self, base_offset: int, end_offset: int) -> None:
-        """Write the file of a segment if anything was aborted in the log, and files that have yet to be written."""
+        """Write the file of a segment if the log has aborted transactions, and all files that are not written yet."""
         if not self:
             return
         number = self._part_at(base_offset)
         if number == len(self._parts) or self._parts[number].base_offset != base_offset:
-            # Of an active segment, or of a sealed one without any.
+            # The segment is active, or sealed without aborted transactions.
             entries = self._active.marked_within(base_offset, end_offset)
             self._write(base_offset, end_offset, entries)
         self.save_sealed()
 
     def save_sealed(self) -> None:
-        """Write the files of sealed segments that have yet to be written."""
+        """Write the files of sealed segments that are not written yet."""
         for part in self._parts:
             entries = part.unsaved
             if entries is not None and self._write(part.base_offset, part.end_offset, entries):
@@ -289,10 +291,10 @@ class AbortedHistory:
         return write_cache(self._files, path, encode_aborted(entries, base_offset, end_offset))
 
     def content_of_active(self, base_offset: int, end_offset: int) -> bytes:
-        """Return what is to stand in the file of the active segment."""
+        """Return the content of the file of the active segment."""
         return encode_aborted(self._active, base_offset, end_offset)
 
-    # Questions
+    # Lookups
 
     def between(
         self,
@@ -302,16 +304,17 @@ class AbortedHistory:
         most: int | None = None,
         producers: Container[int] | None = None,
     ) -> list[AbortedTransaction]:
-        """Return those that have something from `offset` on and below `end_offset`, by their first offsets.
+        """Return the transactions with a batch from `offset` on and below `end_offset`, by first offset.
 
         Args:
-            offset: Where the range begins.
-            end_offset: Where it ends.
-            most: When there are more, only the first ones are returned, one more than this; None for all.
-            producers: Whose transactions; None for those of all.
+            offset: The beginning of the range.
+            end_offset: The end of the range.
+            most: If there are more than this number, return only the first ones, one more than this number. None for
+                all.
+            producers: Only transactions of these producers; None for those of all.
 
         Raises:
-            StorageError: A file is not there or damaged.
+            StorageError: A file is missing or damaged.
         """
         found: list[AbortedTransaction] = []
         for number in range(self._part_at(offset), len(self._parts)):
@@ -322,7 +325,9 @@ class AbortedHistory:
                 found += entries.between(offset, end_offset, most=most, producers=producers)
                 if most is not None and len(found) > most + 1:
                     found = sorted(found, key=_FIRST_OFFSET)[: most + 1]
-                    end_offset = found[-1].first_offset + 1  # what begins later is one too many
+                    end_offset = (
+                        found[-1].first_offset + 1
+                    )  # transactions that begin later are more than wanted
             if part.last_stable_offset >= end_offset:
                 break
         else:
@@ -331,10 +336,10 @@ class AbortedHistory:
         return found if most is None else found[: most + 1]
 
     def marked_within(self, base_offset: int, end_offset: int) -> AbortedTransactions:
-        """Return those whose markers lie in the sealed segments between two offsets.
+        """Return the entries whose markers lie in the sealed segments between two offsets.
 
         Raises:
-            StorageError: A file is not there or damaged.
+            StorageError: A file is missing or damaged.
         """
         merged = AbortedTransactions()
         for part in self._parts[self._part_at(base_offset) : self._part_at(end_offset)]:
@@ -342,14 +347,15 @@ class AbortedHistory:
         return merged
 
     def count_within(self, base_offset: int, end_offset: int) -> int:
-        """Return how many markers of aborted transactions lie in the sealed segments between two offsets."""
+        """Return the number of markers of aborted transactions in the sealed segments between two offsets."""
         parts = self._parts[self._part_at(base_offset) : self._part_at(end_offset)]
         return sum(part.count for part in parts)
 
     def least_first_offset(self, offset: int) -> int | None:
-        """Return an offset at or below the first offsets of all whose markers are not below `offset`; None without any.
+        """Return an offset at or below the first offsets of all transactions whose markers are at or after `offset`.
 
-        Of a sealed segment all count if one does: no file is read.
+        If one entry of a sealed segment counts, all entries of the segment do: so no file is read. None without such
+        entries.
         """
         firsts = [part.least_first_offset for part in self._parts[self._part_at(offset) :]]
         number = self._active.number_at(offset)

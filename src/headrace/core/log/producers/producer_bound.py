@@ -1,7 +1,7 @@
-"""A bound of the producers that all logs of a broker remember together.
+"""The bound of the producers that all logs of a broker keep together.
 
-Whoever may write to a topic can invent producer ids. When there are too many, the logs that remember the most forget
-some: those that the ids were invented in, rather than those with the producers of others.
+Anybody who may write to a topic can invent producer ids. When there are too many producers, the logs that keep the
+most forget some of them. These are the logs for which ids were invented, not those with the producers of others.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Final, Protocol
 
 MAX_PRODUCERS: Final = 300_000
-"""Producers that are remembered, each in every partition that it writes to: some 450 bytes each."""
+"""The largest number of producers that are kept, counted in each partition that they write to: some 450 bytes each."""
 _PORTION: Final = 64
-"""The part of the bound that is made free at a time, so that a flood of producer ids costs little per append."""
+"""The part of the bound that is freed at a time is 1/64, so that many new producer ids cost little per append."""
 
 
 class BoundedState(Protocol):
@@ -25,15 +25,15 @@ class BoundedState(Protocol):
 
 
 class ProducerBound:
-    """Counts the producers that several logs remember."""
+    """Counts the producers that several logs keep."""
 
     __slots__ = ("_next_at", "_states", "count", "limit")
 
     def __init__(self, limit: int = MAX_PRODUCERS) -> None:
-        """Allow so many of them."""
+        """Allow this number of producers."""
         self._states: dict[BoundedState, None] = {}
         self._next_at = limit
-        """At which count there is something to forget."""
+        """The count from which on producers have to be forgotten."""
         self.count = 0
         self.limit = limit
 
@@ -42,13 +42,13 @@ class ProducerBound:
         self._states[state] = None
 
     def remove(self, state: BoundedState) -> None:
-        """Count the producers of a log no longer."""
+        """Stop counting the producers of a log."""
         if state in self._states:
             del self._states[state]
             self.count -= len(state)
 
     def make_room(self) -> None:
-        """Have logs forget producers if there is no room for one more."""
+        """Make logs forget producers if there is no room for one more."""
         if self.count < self._next_at:
             return
         portion = max(1, self.limit // _PORTION)
@@ -57,5 +57,6 @@ class ProducerBound:
             if wanted <= 0:
                 break
             wanted -= state.forget_some()
-        # What has a transaction open stays: then there are more of them for a time, and it is tried again later.
+        # Producers with an open transaction stay. Then the bound is exceeded for a time, and the next attempt is made
+        # later.
         self._next_at = max(self.limit, self.count + portion)

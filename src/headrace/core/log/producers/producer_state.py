@@ -1,11 +1,12 @@
-"""What idempotent producers have appended: the last five batches of each, to recognise retries (KIP-98, KIP-360).
+"""The state of the idempotent and transactional producers of one log (KIP-98, KIP-360).
 
-And which of them have a transaction open: see `transactions`. Markers end it; one of an older producer epoch, or of an
-older coordinator, does not. A producer is not forgotten before that.
+The log keeps the last five batches of each producer to recognise retries: a client may have five batches in flight. A
+batch that repeats one of them is answered with the offset of the first attempt. Otherwise its sequence must follow the
+last one. A new producer epoch starts at sequence 0. An unknown producer id may start with any sequence, because its
+state may have expired.
 
-A batch that repeats one of the five is answered with the offset it got the first time. Otherwise its sequence must
-follow the last one; a new producer epoch starts at 0; an unknown producer id may start anywhere, because its state may
-have expired. Five is what a client may have in flight.
+The log also keeps which producers have an open transaction: see `transactions`. A marker ends the transaction, unless
+it has an older producer epoch or comes from an older coordinator. A producer with an open transaction is not forgotten.
 """
 
 from __future__ import annotations
@@ -49,29 +50,32 @@ from headrace.errors import (
 )
 
 _WORDS, _LAST_OFFSET = 4, 2
-"""Of a batch in an entry: its size in int64, and the number of the last offset among these."""
+"""The number of int64 words of a batch in an entry, and the index of the word with the last offset."""
 _NOTHING: Final = ProducerEntry(-1, -1, -1).encode()
 SEQUENCE_MASK: Final = 0x7FFFFFFF
-"""Sequences wrap from 2^31 - 1 to 0."""
+"""Sequences wrap from 2^31 - 1 to 0: the largest sequence, as a bit mask."""
 
 _MAGIC: Final = b"HRPS"
 _HEADER: Final = struct.Struct(">4sHHqI")
 """Magic, version, unused, offset, number of producers."""
 _ABORTED: Final = struct.Struct(">q")
-"""Of version 2: the offset of the first marker of an aborted transaction, -1 without one."""
+"""The offset of the first marker of an aborted transaction, -1 without one. Since version 2."""
 _PRODUCER_1: Final = struct.Struct(">qhqB")
 _PRODUCER: Final = struct.Struct(">qhqBiq")
-"""Producer id, epoch, time of the last append, number of batches; of version 2 the epoch of the coordinator that wrote
-its last marker, and the first offset of its open transaction, both -1 without one."""
+"""One producer of a snapshot, before its batches.
+
+Producer id, epoch, time of the last append, number of batches. Since version 2 also the epoch of the coordinator that
+wrote the producer's last marker, and the first offset of the producer's open transaction, both -1 without one.
+"""
 _PRODUCER_BYTES: Final = _PRODUCER.size + BATCHES_KEPT * BATCH_BYTES
 _CRC: Final = struct.Struct(">I")
 _VERSION: Final = 2
 _STRICT_VERSION: Final = 2
-"""From this transaction version on each transaction has an epoch of its own."""
+"""The first transaction version in which each transaction has an epoch of its own (KIP-890)."""
 
 
 class ProducerState:
-    """The producers of one log, at most `limit` but for those with an open transaction."""
+    """The producers of one log: at most `limit`, without those that have an open transaction."""
 
     __slots__ = ("_bound", "_entries", "_limit", "aborted_from", "transactions")
 
@@ -81,39 +85,40 @@ class ProducerState:
         aborted: AbortedHistory | None = None,
         bound: ProducerBound | None = None,
     ) -> None:
-        """Begin without any.
+        """Begin without producers.
 
         Args:
-            limit: Most producers of this log.
-            aborted: What is known of aborted transactions; None for nothing.
-            bound: Counts the producers of other logs, too; None for a bound of its own.
+            limit: The largest number of producers of this log.
+            aborted: The aborted transactions of the log; None for none.
+            bound: The bound that this log shares with others; None for a bound of its own.
         """
         self._bound = ProducerBound() if bound is None else bound
         self._bound.add(self)
         self._entries: dict[int, bytes] = {}
-        """By producer id, the longest idle one first."""
+        """The entries by producer id, the longest idle producer first."""
         self._limit = limit
         self.aborted_from = -1
-        """What the restored snapshot knows of aborted transactions: where the first marker lies, -1 without one."""
+        """The offset of the first marker of an aborted transaction when the restored snapshot was written, -1 without
+        one."""
         self.transactions = LogTransactions(aborted)
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def get(self, producer_id: int) -> ProducerEntry | None:
-        """Return what is known of a producer."""
+        """Return the state of a producer, None if it is unknown."""
         known = self._entries.get(producer_id)
         return None if known is None else ProducerEntry.decode(known)
 
     def items(self) -> Iterator[tuple[int, ProducerEntry]]:
-        """Yield producer id and entry of each."""
+        """Yield the id and the state of each producer."""
         for producer_id, known in self._entries.items():
             yield producer_id, ProducerEntry.decode(known)
 
     def repeated(
         self, producer_id: int, epoch: int, first_sequence: int, last_sequence: int
     ) -> BatchEntry | None:
-        """Return the remembered batch that one with these sequences repeats."""
+        """Return the earlier batch of a producer with the same sequences, None if there is none."""
         entry = self.get(producer_id)
         if entry is None or entry.epoch != epoch:
             return None
@@ -122,7 +127,7 @@ class ProducerState:
 
     @property
     def last_offsets(self) -> set[int]:
-        """The last offsets of all remembered batches: compaction keeps these batches, if only their headers."""
+        """The last offsets of all batches in the state. Compaction keeps these batches, if only their headers."""
         fields = array("q", b"".join(packed_batches(known) for known in self._entries.values()))
         if sys.byteorder == "little":
             fields.byteswap()
@@ -137,15 +142,15 @@ class ProducerState:
         *,
         transactional: bool = False,
     ) -> BatchEntry | None:
-        """Decide about a batch before it is appended; one without a sequence (-1) is a coordinator's.
+        """Check a batch before it is appended. A batch without a sequence (-1) comes from a coordinator.
 
         Returns:
             The earlier batch if this one repeats it, or None if it is to be appended.
 
         Raises:
             InvalidProducerEpochError: A newer epoch of the producer has written.
-            OutOfOrderSequenceError: The sequence does not follow.
-            ApiError: INVALID_TXN_STATE; the producer has a transaction open, and the batch is not part of it.
+            OutOfOrderSequenceError: The sequence does not follow the last one.
+            ApiError: INVALID_TXN_STATE; the producer has an open transaction, and the batch is not part of it.
         """
         known = self._entries.get(producer_id)
         if known is None:
@@ -156,7 +161,7 @@ class ProducerState:
         else:
             last_sequence, known_epoch = -1, unpack_epoch(known, len(known) - END_BYTES)[0]
         if epoch == known_epoch:
-            # Before the first batch of an epoch that is 0.
+            # Before the first batch of an epoch the expected sequence is 0.
             expected = (last_sequence + 1) & SEQUENCE_MASK
             if sequence != expected:
                 end_sequence = (sequence + last_delta) & SEQUENCE_MASK
@@ -184,11 +189,11 @@ class ProducerState:
         *,
         transactional: bool = False,
     ) -> None:
-        """Take note of an appended (or replayed) batch."""
+        """Update the state of a producer after one of its batches was appended or replayed."""
         known = self._entries.pop(producer_id, None)
         if known is None or unpack_epoch(known, len(known) - END_BYTES)[0] != epoch:
             known = self._begin_epoch(known)
-        # Behind all others: the longest idle producers come first.
+        # At the end of the dictionary: the longest idle producers come first.
         self._entries[producer_id] = (
             with_batch(known, epoch, now_ms, batch)
             if batch[0] >= 0
@@ -198,7 +203,7 @@ class ProducerState:
             self.transactions.begin(producer_id, batch[2])
 
     def _begin_epoch(self, known: bytes | None) -> bytes:
-        """Return the entry of a producer at the beginning of an epoch; make room for one that is new."""
+        """Return the entry of a producer at the beginning of an epoch. Makes room for a new producer."""
         if known is not None:
             return without_batches(known)
         if len(self._entries) >= self._limit:
@@ -208,10 +213,11 @@ class ProducerState:
         return _NOTHING
 
     def check_marker(self, marker: Marker) -> None:
-        """Decide about a marker before it is appended.
+        """Check a marker before it is appended.
 
         Raises:
-            InvalidProducerEpochError: It belongs to an earlier epoch of the producer, or transaction.
+            InvalidProducerEpochError: The marker belongs to an earlier epoch of the producer, or an earlier
+                transaction.
             ApiError: TRANSACTION_COORDINATOR_FENCED; a newer coordinator has written a marker.
         """
         entry = self.get(marker.producer_id)
@@ -219,7 +225,8 @@ class ProducerState:
             return
         newest_fenced = entry.epoch - 1
         if marker.transaction_version >= _STRICT_VERSION:
-            # The epoch was raised before the marker: a marker with that of the open transaction ended one before it.
+            # The epoch was raised before the marker: a marker with the epoch of the open transaction belongs to an
+            # earlier one.
             newest_fenced += marker.producer_id in self.transactions.open
         if marker.producer_epoch <= newest_fenced:
             raise _fenced(marker.producer_id, entry.epoch, "marker", marker.producer_epoch)
@@ -231,7 +238,7 @@ class ProducerState:
             raise ApiError(ErrorCode.TRANSACTION_COORDINATOR_FENCED, message)
 
     def end_transaction(self, marker: Marker, offset: int, now_ms: int) -> None:
-        """Take note of an appended (or replayed) marker."""
+        """Update the state of a producer after a marker was appended or replayed."""
         producer_id, epoch = marker.producer_id, marker.producer_epoch
         known = self._entries.pop(producer_id, None)
         if known is None or unpack_epoch(known, len(known) - END_BYTES)[0] != epoch:
@@ -241,12 +248,13 @@ class ProducerState:
         self.transactions.end(producer_id, offset, committed=marker.committed)
 
     def forget_some(self) -> int:
-        """Forget an eighth of the producers, none with an open transaction; returns how many.
+        """Forget an eighth of the producers, none with an open transaction. Returns how many.
 
-        The longest idle ones are forgotten. First those that have appended one batch only, as invented ones have: the
-        state of a producer that goes on writing is not pushed out by them.
+        The longest idle producers are forgotten, and first those that have appended one batch only: invented producer
+        ids look
+        like that. So they do not push out the state of a producer that goes on writing.
         """
-        # An eighth at once, so that a flood of producer ids costs little per append.
+        # An eighth at a time, so that many new producer ids cost little per append.
         wanted, is_open = max(1, len(self._entries) // 8), self.transactions.open
         idle = [item for item in self._entries.items() if item[0] not in is_open]
         chosen = list(islice((key for key, known in idle if may_be_passing(known)), wanted))
@@ -262,22 +270,22 @@ class ProducerState:
         self._bound.count -= len(producer_ids)
 
     def close(self) -> None:
-        """Give back what the log has of what logs share."""
+        """Release what the log holds of the shared bounds."""
         self._bound.remove(self)
         self._bound = ProducerBound()
         self.transactions.aborted.close()
 
     def expire(self, now_ms: int, expiration_ms: int) -> None:
-        """Forget producers whose last append is longer ago than `expiration_ms`, unless a transaction is open."""
+        """Forget the producers whose last append is older than `expiration_ms`, unless they have an open transaction."""
         horizon, is_open = now_ms - expiration_ms, self.transactions.open
         idle = (item for item in self._entries.items() if item[0] not in is_open)
-        # The longest idle ones come first.
+        # The longest idle producers come first.
         expired = takewhile(lambda item: last_append_ms(item[1]) < horizon, idle)
         self._forget([producer_id for producer_id, _ in expired])
 
     @property
     def snapshot_size(self) -> int:
-        """Most bytes that a snapshot file has now."""
+        """The largest size in bytes that a snapshot file could have now."""
         return _PRODUCER_BYTES * len(self._entries)
 
     def encode(self, offset: int) -> bytes:
@@ -295,7 +303,7 @@ class ProducerState:
         return content + _CRC.pack(crc32c(content))
 
     def restore(self, content: bytes | None, offset: int) -> bool:
-        """Replace the state by a snapshot of `offset`; false, and nothing changed, unless the file is sound."""
+        """Replace the state by a snapshot of `offset`. Returns false, without a change, unless the file is sound."""
         if content is None or len(content) < _HEADER.size + _CRC.size:
             return False
         body = content[: -_CRC.size]
@@ -305,7 +313,7 @@ class ProducerState:
             snapshot_offset,
         ) != (_MAGIC, offset):
             return False
-        if version == 1:  # of a log without transactions
+        if version == 1:  # written by a version without transactions
             self._restore(body, _HEADER.size, count, _PRODUCER_1)
         elif version == _VERSION:
             self.aborted_from = _ABORTED.unpack_from(body, _HEADER.size)[0]

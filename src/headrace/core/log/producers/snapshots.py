@@ -1,7 +1,7 @@
-"""The snapshot files of a log's producer state, `<offset>.snapshot`: written at rolls and at a clean close.
+"""The snapshot files of a log's producer state, `<offset>.snapshot`. They are written at rolls and at a clean close.
 
-They are caches: with one that lies before the part of the log that a recovery reads, the state is complete again
-without reading the rest. The newest few are kept, so that cutting the tail leaves one to start from.
+They are caches. A recovery restores the newest usable snapshot, and reads only the batches after it. The newest few are
+kept, so that one is left when the end of the log is cut off.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ProducerSnapshots:
         return self._offsets[-1] if self._offsets else -1
 
     def write(self, state: ProducerState, offset: int) -> None:
-        """Write the state after all batches below `offset`, and drop the oldest snapshot if there are too many."""
+        """Write the state after all batches below `offset`. Removes the oldest snapshot if there are too many."""
         write_cache(self._files, self._path(offset), state.encode(offset))
         if offset not in self._offsets:
             self._offsets.append(offset)
@@ -47,7 +47,7 @@ class ProducerSnapshots:
             self._remove(0)
 
     def restore(self, state: ProducerState, offset: int) -> int | None:
-        """Load the newest sound snapshot at or below `offset`; returns its offset, None without one."""
+        """Load the newest sound snapshot at or below `offset`. Returns its offset, None without one."""
         for snapshot in reversed(self._offsets):
             if snapshot <= offset:
                 content = self._files.read_file(self._path(snapshot))
@@ -56,17 +56,17 @@ class ProducerSnapshots:
         return None
 
     def remove_below(self, offset: int) -> None:
-        """Remove snapshots below an offset, but for the newest of them: recovery may start there."""
+        """Remove snapshots below an offset, but keep the newest of them: recovery may start there."""
         while len(self._offsets) > 1 and self._offsets[1] <= offset:
             self._remove(0)
 
     def remove_before(self, offset: int) -> None:
-        """Remove all snapshots below an offset: markers of transactions that they know as open may be gone."""
+        """Remove all snapshots below an offset: the markers of transactions that are open in them may be gone."""
         while self._offsets and self._offsets[0] < offset:
             self._remove(0)
 
     def remove_above(self, offset: int) -> bool:
-        """Remove snapshots of a tail that is gone; returns whether there were any."""
+        """Remove the snapshots above an offset, where the log was cut off. Returns whether there were any."""
         count = len(self._offsets)
         while self._offsets and self._offsets[-1] > offset:
             self._remove(-1)

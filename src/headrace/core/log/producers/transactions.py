@@ -1,10 +1,10 @@
-"""The transactions of one log: which are open, up to where all is decided, and which were aborted.
+"""The transactions of one log: the open ones, the aborted ones, and the offset below which all are decided.
 
-A transaction is open in a log from its producer's first transactional batch to the marker that ends it. Below the first
-offset of the first open one everything is decided, and that is what `read_committed` consumers see. A marker counts
-only once the high watermark has passed it: before, a crash may take it away again.
+A transaction is open in a log from its producer's first transactional batch to the marker that ends it. Everything
+below the first offset of the first open transaction is decided, and `read_committed` consumers read up to there. A
+marker only counts once the high watermark has passed it: before that, a crash may remove it.
 
-Which were aborted is remembered as long as a record of them may be read: see `aborted_history`.
+Aborted transactions are kept as long as a record of them may be read: see `aborted_history`.
 """
 
 from __future__ import annotations
@@ -18,29 +18,30 @@ from headrace.core.log.producers.aborted_history import AbortedHistory
 
 
 class LogTransactions:
-    """The transactions of one log. Without any, all there is to it is one comparison."""
+    """The transactions of one log. A log without transactions only pays for one comparison."""
 
     __slots__ = ("_start_offset", "aborted", "decided", "first_unstable_offset", "open")
 
     def __init__(self, aborted: AbortedHistory | None = None) -> None:
-        """Begin without any, or with what is known of aborted ones."""
+        """Begin without open transactions, and with the aborted ones that are known."""
         self._start_offset = 0
         self.aborted = AbortedHistory() if aborted is None else aborted
         self.decided: deque[tuple[int, int]] = deque()
-        """Marker and first offset of those whose marker the high watermark has not passed yet."""
+        """(offset of the marker, first offset) of each transaction whose marker the high watermark has not passed yet.
+        """
         self.first_unstable_offset = MAX_OFFSET
-        """Where the first transaction begins that is open, or not durably decided."""
+        """The first offset of the first transaction that is open or not durably decided. `MAX_OFFSET` without one."""
         self.open: dict[int, int] = {}
-        """First offset by producer id, in ascending order."""
+        """First offset of the open transaction by producer id, in ascending order of offsets."""
 
     def begin(self, producer_id: int, offset: int) -> None:
-        """Take note of a transactional batch; nothing happens if it is not the transaction's first."""
+        """Note a transactional batch. It begins a transaction unless one of its producer is open."""
         if producer_id not in self.open:
             self.open[producer_id] = offset
             self.first_unstable_offset = min(self.first_unstable_offset, offset)
 
     def end(self, producer_id: int, offset: int, *, committed: bool) -> None:
-        """Take note of a marker; one that ends nothing changes nothing."""
+        """Note a marker. A marker without an open transaction changes nothing."""
         first_offset = self.open.pop(producer_id, None)
         if first_offset is None:
             return
@@ -51,20 +52,20 @@ class LogTransactions:
         self.decided.append((offset, first_offset))
 
     def high_watermark_moved(self, high_watermark: int) -> None:
-        """Count the markers below the high watermark; call it when there are `decided` ones."""
+        """Count the markers below the high watermark. Called when there are `decided` transactions."""
         decided = self.decided
         while decided and decided[0][0] < high_watermark:
             decided.popleft()
         self._find_first_unstable()
 
     def start_at(self, offset: int) -> None:
-        """Forget what lies below the log's start."""
+        """Forget what lies below the log start offset."""
         self._start_offset = offset
         self.aborted.start_at(offset)
         self._find_first_unstable()
 
     def restore(self, open_transactions: Iterable[tuple[int, int]]) -> None:
-        """Begin with these open ones: producer id and first offset."""
+        """Begin with these open transactions: (producer id, first offset) each."""
         self.open = dict(sorted(open_transactions, key=lambda entry: entry[1]))
         self._find_first_unstable()
 

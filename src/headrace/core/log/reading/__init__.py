@@ -1,1 +1,1 @@
-"""Reading a log: by offset, by time, without some records, and with the aborted transactions of a range."""
+"""Reading a log by offset and by time, leaving records out, and the aborted transactions of a range."""

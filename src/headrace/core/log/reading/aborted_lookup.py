@@ -1,10 +1,10 @@
-"""Which aborted transactions a reader has to know of to read a range of a log.
+"""The aborted transactions that a `read_committed` reader needs to read a range of a log.
 
-One answer tells of `MAX_TOLD` at most. When there are more in a range, the answer ends earlier, so that the list stays
-whole: a reader that is not told of an aborted transaction takes its records for committed ones.
+One response lists at most `MAX_TOLD` aborted transactions. When a range has more, the response ends earlier, so that
+its list is complete: a reader takes the records of a transaction that is not listed for committed ones.
 
-More transactions than that may span one batch. Then the answer has a few batches, and tells of the transactions of the
-producers that wrote these: it is only by its producer that a reader takes a batch for aborted.
+A single batch may lie within more aborted transactions than that. Then the response has a few batches, and lists only
+the transactions of the producers of these batches. That is enough: a reader looks for aborted transactions by producer.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from headrace.records.batch import BatchHeader, iterate_headers
 from headrace.types import FileRange, Payload
 
 MAX_TOLD: Final = 4096
-"""Of how many aborted transactions one answer tells, over all partitions."""
+"""The largest number of aborted transactions that one response lists, over all partitions."""
 _FILE_COST: Final = 128
-"""For how many of them a file counts that has to be read."""
+"""The number of aborted transactions that a file counts for if it has to be read."""
 _FEW: Final = 64
-"""Batches of an answer that tells of the transactions of their producers only."""
+"""The number of batches in a response that lists only the transactions of their producers."""
 
 Told = tuple[Payload | None, Sequence[AbortedTransaction]]
-"""The part of a range that may be answered, None for nothing, and the aborted transactions that it has something of."""
+"""The part of a range that may be returned, None for nothing, and the aborted transactions that have batches in it."""
 
 
 class AbortedLookup:
-    """Finds the aborted transactions for one answer."""
+    """Finds the aborted transactions for one response."""
 
     __slots__ = ("_left",)
 
     def __init__(self, most: int = MAX_TOLD) -> None:
-        """Begin an answer that may tell of so many."""
+        """Begin a response that may list `most` aborted transactions."""
         self._left = most
 
     def within_range(self, log: ReadableLog, offset: int, found: FileRange) -> Told:
-        """Return what to answer of a range that was read at an offset.
+        """Return how much of a range that was read at an offset may be returned, and its aborted transactions.
 
         Raises:
-            StorageError: What is known of aborted transactions cannot be read.
+            StorageError: A file with aborted transactions cannot be read.
         """
         if log.producers.transactions.aborted.last_marker < offset:
             return found, ()
@@ -67,10 +67,10 @@ class AbortedLookup:
         return FileRange(found.file, found.position, size), self._tell(kept)
 
     def within_selected(self, log: ReadableLog, found: Selected) -> Told:
-        """Return what to answer of batches that were put together.
+        """Return how much of the batches that were read selectively may be returned, and their aborted transactions.
 
         Raises:
-            StorageError: What is known of aborted transactions cannot be read.
+            StorageError: A file with aborted transactions cannot be read.
         """
         if log.producers.transactions.aborted.last_marker < found.start_offset:
             return found.records, ()
@@ -92,7 +92,10 @@ class AbortedLookup:
     def _find(
         self, log: ReadableLog, offset: int, end_offset: int
     ) -> tuple[int | None, Sequence[AbortedTransaction]]:
-        """Return the first aborted transactions of a range, and where it is to end if these are not all; else None."""
+        """Return the aborted transactions of a range, and the offset at which the range has to end.
+
+        The offset is None if the response can list all of them.
+        """
         aborted = log.producers.transactions.aborted
         loads = aborted.cache.loads
         entries = aborted.between(offset, end_offset, most=self._left)
@@ -115,7 +118,7 @@ def _segment_of(log: ReadableLog, offset: int, found: FileRange) -> Segment:
 
 
 def _size_below(segment: Segment, found: FileRange, offset: int) -> int:
-    """Return how many bytes at the beginning of a range lie below an offset at which a batch begins."""
+    """Return the number of bytes of a range that lie below an offset at which a batch begins."""
     position = segment.locate(offset) if offset > segment.base_offset else None
     return 0 if position is None else max(0, min(position - found.position, found.size))
 
@@ -128,7 +131,7 @@ def _headers(segment: Segment, found: FileRange) -> Iterable[BatchHeader]:
 def _few(
     log: ReadableLog, offset: int, headers: Iterable[BatchHeader]
 ) -> tuple[int, list[AbortedTransaction]]:
-    """Return the size of the first batches, and the transactions of their producers that they have something of."""
+    """Return the size of the first batches, and the aborted transactions of their producers in them."""
     first = list(islice(headers, _FEW))
     producers = {header.producer_id for header in first}
     aborted = log.producers.transactions.aborted

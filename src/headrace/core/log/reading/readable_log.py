@@ -1,4 +1,4 @@
-"""What readers use of a partition's log: its offsets, its batches, and its leader epochs.
+"""The reading side of a partition's log: its offsets, its batches, and its leader epochs.
 
 `PartitionLog` is a `ReadableLog` that also changes. The modules beside this one need no more than this class.
 """
@@ -56,7 +56,7 @@ class ReadableLog:
         self.config = config
         """The topic's settings; may be replaced at any time."""
         self.segments = segments
-        """The segments."""
+        """The segments of the log, oldest first."""
         self.epochs = epochs
         """The leader epochs of the log."""
         self.producers = producers

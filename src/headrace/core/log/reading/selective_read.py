@@ -1,13 +1,13 @@
-"""Reading only some records: those that have not expired, and those with the tags that a reader wants.
+"""Reads that leave records out: expired records, and records without the tags that a reader asks for.
 
-What has nothing to leave out is answered as ranges of the segment files, like any other read. Else batches are looked
-into, and those that lose records are written anew for this answer: offsets stay, as after compaction. Control batches
-always stay. What is left out at the end of an answer is covered by a placeholder (`headrace.records.rewriting`), so
-that every reader comes past it.
+A range of a segment file from which nothing has to be left out is returned as it is, like any other read. Otherwise the
+batches are decoded, and batches that lose records are rewritten for this response. Their offsets stay, as after
+compaction. Control batches always stay. If records are left out at the end of the response, a placeholder batch
+(`headrace.records.rewriting`) covers their offsets, so that every reader advances.
 
-Blocks whose records have all expired are passed over unread. How much one request reads and inflates besides is bounded
-by the `effort` of its `SelectiveReading`, of which each log has a share; what one leaves is for those that follow. When
-a share is used up the answer ends there, and the next request goes on.
+Blocks whose records have all expired are skipped without being read. What else one request may read and decompress is
+bounded by the `effort` of its `SelectiveReading`. Each log has a share of the effort, and the logs after it share what
+it leaves. When a share is used up, the response ends there, and the next request continues.
 """
 
 from __future__ import annotations
@@ -34,25 +34,28 @@ from headrace.records.tags import TagFilter
 from headrace.types import FileRange, Payload
 
 EFFORT_BYTES: Final = 4 << 20
-"""How much one request looks into, as bytes of decompressed records, and one batch: some ten milliseconds each."""
+"""The effort of one request in bytes of decompressed records, plus one batch: some ten milliseconds each."""
 MOST_RECORDS: Final = 1 << 16
-"""Of how many records a batch is searched for tags; a larger one is sent whole."""
+"""The largest number of records in a batch that is searched for tags. A larger batch is returned whole."""
 _RECORD_COST: Final = 64
-"""What it costs to find a record, in bytes that are decompressed; one that has more bytes costs these."""
+"""The effort of finding a record, in bytes of decompressed records. A record with more bytes counts with its bytes."""
 _EXPIRY_COST: Final = 500
-"""What it costs to find out when a record expires, in bytes that are decompressed: two microseconds."""
+"""The effort of finding out when a record expires (two microseconds), in bytes of decompressed records."""
 _HEADER_COST: Final = 128
-"""What it costs to look at a header, in bytes that are decompressed."""
+"""The effort of reading one record header, in bytes of decompressed records."""
 _COMPRESSION_COST: Final = 4
-"""What it costs to compress a byte, in bytes that are decompressed."""
+"""The effort of compressing one byte, in bytes of decompressed records."""
 _MOST_COMPRESSED: Final = 1 << 20
-"""How many bytes of records are compressed again for an answer; more are sent as they are."""
+"""The largest size of records, in bytes, that are compressed again for a response. More are returned uncompressed."""
 _WORTH_SENDING: Final = 64 << 10
-"""A range without expired records is answered by itself from this size on, to be sent from its file."""
+"""The least size, in bytes, of a range without expired records that is returned by itself, to be sent from its file."""
 
 
 class Selected(NamedTuple):
-    """What a reader gets: batches from `start_offset` on, and the offset behind them (-1 of a range of a file)."""
+    """The result of a read: batches from `start_offset` on.
+
+    `end_offset` is the offset after the batches, -1 if they are a range of a file.
+    """
 
     records: Payload
     start_offset: int
@@ -60,7 +63,7 @@ class Selected(NamedTuple):
 
 
 class SelectiveReading:
-    """What a request wants of the logs that it names, and how much it may still look into."""
+    """The records that one request wants of its logs, and the effort that it has left."""
 
     __slots__ = ("effort", "now_ms", "tags")
 
@@ -70,16 +73,16 @@ class SelectiveReading:
         """Prepare to read.
 
         Args:
-            now_ms: The time; what expires at it has expired.
+            now_ms: The time. Records that expire at this time have expired.
             tags: The tags that are wanted; None for all records.
-            effort: How many bytes of decompressed records may be looked into; a batch is looked into as a whole.
+            effort: How many bytes of decompressed records may be looked at. A batch is always looked at as a whole.
         """
         self.now_ms = now_ms
         self.tags = tags
         self.effort = effort
 
     def concerns(self, config: LogConfig) -> bool:
-        """Whether records of a log may have to be left out."""
+        """Return whether records of a log may have to be left out."""
         return config.expires or (config.filters and self.tags is not None)
 
     def select(
@@ -92,18 +95,18 @@ class SelectiveReading:
         minimum_one: bool,
         among: int = 1,
     ) -> Selected | None:
-        """Return what there is from an offset on, None when there is nothing; see `ReadableLog.read`.
+        """Return the records from an offset on, None when there are none; see `ReadableLog.read`.
 
         Args:
             log: The log.
-            offset: Where to begin.
-            max_bytes: As for `ReadableLog.read`, like the next two.
+            offset: The first offset wanted.
+            max_bytes: As for `ReadableLog.read`.
             up_to: The offset at which to end.
-            minimum_one: Whether a batch may be larger than that.
-            among: How many logs, this one first, are to share in the effort that is left.
+            minimum_one: Whether to return the first batch even if it alone is larger than `max_bytes`.
+            among: The number of logs that share the effort that is left, this one included.
 
         Raises:
-            OffsetOutOfRangeError: `offset` lies before the log start or after the log end.
+            OffsetOutOfRangeError: `offset` lies before the log start offset or after the log end offset.
         """
         share = -(-self.effort // among)
         read = _Read(self, log, max(0, self.effort - share))
@@ -116,7 +119,7 @@ class _Read:
     def __init__(self, reading: SelectiveReading, log: ReadableLog, reserved: int) -> None:
         self._reading = reading
         self._reserved = reserved
-        """What is to be left of the effort for others."""
+        """The effort that has to be left for other logs."""
         self._log = log
         self._expires = log.config.expires
         self._now_ms = reading.now_ms
@@ -124,9 +127,9 @@ class _Read:
         self._parts: list[bytes | bytearray | memoryview] = []
         self._size = 0
         self._end_offset = 0
-        """Behind the last batch of the answer."""
+        """The offset after the last batch of the response."""
         self._expiry: Expiry | None = None
-        """When the records of the batch expire that was looked into last; None if that was not found out."""
+        """When the records of the last decoded batch expire; None if that was not found out."""
 
     def run(self, offset: int, *, max_bytes: int, up_to: int, minimum_one: bool) -> Selected | None:
         start = position = offset
@@ -141,7 +144,8 @@ class _Read:
                 break
             segment = self._segment_of(found, position)
             if self._expires and not self._parts:
-                # Not behind a batch of this answer: markers are passed over, too, and it may be of a transaction.
+                # Not after a batch of this response: the batch may belong to a transaction, whose marker would be
+                # skipped.
                 passed = self._pass_expired(segment, found.position, up_to)
                 if passed is not None:
                     start = position = passed
@@ -166,7 +170,7 @@ class _Read:
         return self._reading.effort - self._reserved
 
     def _is_enough(self, max_bytes: int) -> bool:
-        # A reader of everything that has not expired gets what there is; one of rare tags wants more than a few.
+        # A reader of all unexpired records gets what there is. A reader of rare tags waits for more than a few records.
         return self._size >= max_bytes >> 1 or (self._size > 0 and self._tags is None)
 
     def _segment_of(self, found: FileRange, offset: int) -> Segment:
@@ -176,7 +180,7 @@ class _Read:
         raise AssertionError("a range lies in a segment that is open")
 
     def _pass_expired(self, segment: Segment, position: int, up_to: int) -> int | None:
-        """Return the offset behind what has expired as a whole, None if the first block has not."""
+        """Return the offset after the blocks that have expired as a whole, None if the first block has not."""
         end = segment.expiries.index(segment.size).end_of_expired(position, self._now_ms)
         if end == position:
             return None
@@ -185,7 +189,7 @@ class _Read:
         return min(segment.header_at(end).base_offset, up_to)
 
     def _unexpired_start(self, segment: Segment, found: FileRange) -> FileRange | None:
-        """Return the beginning of a range in which nothing has expired, if it is large enough; None if it is not."""
+        """Return the beginning of a range in which nothing has expired, None if it is too small."""
         if self._tags is not None:
             return None
         end = found.position + found.size
@@ -198,7 +202,7 @@ class _Read:
         return FileRange(found.file, found.position, size) if size >= _WORTH_SENDING else None
 
     def _look_into(self, segment: Segment, found: FileRange) -> int:
-        """Add what stays of a range's batches to the answer; return the offset behind the last that was looked into."""
+        """Add the remaining records of a range to the response, and return the offset after the last decoded batch."""
         first = BatchHeader.parse(b"".join(found.file.buffers(found.position, HEADER_SIZE)))
         size = min(found.size, max(first.size, self._effort))
         data = memoryview(FileRange(found.file, found.position, size).read())
@@ -228,7 +232,7 @@ class _Read:
         reading = self._reading
         reading.effort -= header.size
         if header.is_control or header.records_count > MOST_RECORDS:
-            return batch  # so many are not looked into: readers of tags look themselves
+            return batch  # too many records to look at: readers filter by tags themselves
         if not header.records_count:
             return None
         try:
@@ -244,10 +248,10 @@ class _Read:
                 return None
             return batch if all(stays) else self._rebuilt(header, data, stays)
         except CorruptRecordError:
-            return batch  # the producer's doing: the reader is to see it
+            return batch  # the producer's fault: the reader gets the batch as it is
 
     def _decompressed(self, header: BatchHeader, batch: memoryview) -> bytes | None:
-        """Return the records of a batch, None if they are too large to be looked into."""
+        """Return the records of a batch, None if they are too large to be decompressed."""
         reading = self._reading
         try:
             data = records_of(header, batch, LOOK_BYTES)
@@ -260,7 +264,7 @@ class _Read:
         return data
 
     def _rebuilt(self, header: BatchHeader, data: bytes, stays: Sequence[bool]) -> bytearray:
-        """Return a batch with what stays, compressed quickly or, where that would take long, not at all."""
+        """Return a batch with the remaining records, compressed fast, or not at all where that would take long."""
         newest = header.max_timestamp
         if header.compression:
             if len(data) > _MOST_COMPRESSED:
@@ -288,7 +292,7 @@ class _Read:
     def _learn(
         self, segment: Segment, position: int, header: BatchHeader, batch: memoryview
     ) -> None:
-        """Note when the records of a batch expire if nobody did: the broker was killed, or the option was off."""
+        """Note when the records of a batch expire if that is unknown: the broker was killed, or the setting was off."""
         if not self._expires or position != segment.expiries.index(segment.size).end:
             return
         expiry = self._expiry

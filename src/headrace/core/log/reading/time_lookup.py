@@ -1,14 +1,14 @@
-"""Finding records by timestamp: through the index to a block, over headers to a batch, through its records.
+"""Finding records by timestamp: through the index to a block, through headers to a batch, then through its records.
 
-Control batches are passed over. They have no records, and the time of a marker is that of the end of its transaction:
-where records have the times of events, it would be found in place of later records.
+Control batches are skipped. A marker has the time at which its transaction ended. Where records have the times of
+events, a marker would be found instead of later records.
 
-A lookup is a generator, so that it can be done in steps: it yields how much work it has done, as bytes. Between two
-steps the log may change. A lookup remembers offsets only, and finds its segment anew.
+A lookup is a generator, so that it can be done in steps: it yields the cost of each step in bytes. The log may change
+between two steps. So a lookup only keeps offsets, and finds its segment again in each step.
 
-Some batches are not looked into: those with more records than a broker appends, those that decompress to more than
-`LOOK_BYTES`, and those whose records do not decode. They are answered with their first offset, at which no reader
-misses a record, and their largest timestamp.
+Some batches are not decoded: batches with more records than a broker appends, batches that decompress to more than
+`LOOK_BYTES`, and batches whose records are damaged. The answer is then the first offset of the batch, from which a
+reader misses no record, and the batch's largest timestamp.
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ from headrace.records.times import first_since, newest_since
 from headrace.types import NO_TIMESTAMP
 
 LOOK_BYTES: Final = 8 << 20
-"""Most bytes of decompressed records of a batch that is looked into: decompressing them takes up to 25 milliseconds."""
+"""The largest size of the decompressed records of a batch that is decoded. Decompressing them takes up to 25
+milliseconds."""
 MOST_BATCHES: Final = 16
-"""How many batches one lookup looks into: of those that say they have such a record only the first few may lie."""
+"""The largest number of batches that one lookup decodes. Headers may claim timestamps that no record has."""
 _RECORD_COST: Final = 200
-"""What a record costs, and a header in a segment, in bytes that are decompressed: all take some nanoseconds."""
+"""The cost of a record, or of a batch header in a segment, in bytes of decompressed records: some nanoseconds each."""
 _BATCH_COST: Final = 8 << 10
 _HEADERS_AT_ONCE: Final = 1 << 13
-"""How many headers are walked in one step."""
+"""The number of headers that are walked in one step."""
 T = TypeVar("T")
 
 Lookup = Generator[int, None, T]
-"""Steps that yield how much work each was, in bytes, and return what was found."""
+"""Steps that yield their cost in bytes, and return the result."""
 
 
 class TimestampOffset(NamedTuple):
@@ -49,7 +50,7 @@ class TimestampOffset(NamedTuple):
 
 
 def at_once(lookup: Lookup[T]) -> T:
-    """Do all steps of a lookup."""
+    """Run all steps of a lookup, and return its result."""
     while True:
         try:
             next(lookup)
@@ -61,7 +62,7 @@ def at_once(lookup: Lookup[T]) -> T:
 def lookup_timestamp(
     segments: Segments, timestamp: int, log_start_offset: int
 ) -> Lookup[TimestampOffset | None]:
-    """Return the first record, at or after the log start, that has this timestamp or a later one."""
+    """Return the first record, at or after the log start offset, with this timestamp or a later one."""
     offset = log_start_offset
     for number in range(MOST_BATCHES + 1):
         place = yield from _next_batch(segments, timestamp, offset)
@@ -72,7 +73,9 @@ def lookup_timestamp(
         start = max(batch.base_offset, log_start_offset)
         cost = _BATCH_COST + _RECORD_COST * walked
         near = TimestampOffset(start, header.max_timestamp, header.partition_leader_epoch)
-        whole = header.records_count > header.last_offset_delta  # else it has been compacted
+        whole = (
+            header.records_count > header.last_offset_delta
+        )  # otherwise the batch has been compacted
         if number == MOST_BATCHES or (
             header.timestamp_type == TimestampType.LOG_APPEND_TIME and whole
         ):
@@ -84,7 +87,7 @@ def lookup_timestamp(
             steps = first_since(header, data, timestamp, range(start, batch.next_offset))
             found = yield from _at_cost(steps)
         except CorruptRecordError:
-            # The producer's doing, not the disk's: nobody looked at the records before. The batch is near enough.
+            # The producer's fault, not the disk's: the records were not decoded at the append. The answer is the batch.
             return near
         if found is not None:
             return TimestampOffset(*found, header.partition_leader_epoch)
@@ -93,7 +96,7 @@ def lookup_timestamp(
 
 
 def lookup_newest(segments: Segments, log_start_offset: int) -> Lookup[TimestampOffset | None]:
-    """Return the first record, at or after the log start, that has the largest timestamp."""
+    """Return the first record, at or after the log start offset, with the largest timestamp."""
     newest = yield from _newest_of_first(segments, log_start_offset)
     for segment in segments:
         if segment.base_offset >= log_start_offset:
@@ -104,7 +107,7 @@ def lookup_newest(segments: Segments, log_start_offset: int) -> Lookup[Timestamp
 
 
 def _at_cost(steps: Generator[int, None, T]) -> Lookup[T]:
-    """Do steps that yield how many records they have walked."""
+    """Run steps that yield the number of records they have walked, as a lookup."""
     while True:
         try:
             yield _RECORD_COST * next(steps)
@@ -114,10 +117,10 @@ def _at_cost(steps: Generator[int, None, T]) -> Lookup[T]:
 
 
 def _records(segment: Segment, batch: BatchPosition, header: BatchHeader) -> bytes:
-    """Return the decompressed records of a batch that is looked into.
+    """Return the decompressed records of a batch.
 
     Raises:
-        CorruptRecordError: They do not decompress, or the batch is not looked into.
+        CorruptRecordError: The records cannot be decompressed, or are too many or too large.
     """
     if header.records_count > MAX_RECORDS:
         raise CorruptRecordError(f"{header.records_count} records are not looked into")
@@ -128,10 +131,10 @@ def _records(segment: Segment, batch: BatchPosition, header: BatchHeader) -> byt
 def _next_batch(
     segments: Segments, timestamp: int, offset: int
 ) -> Lookup[tuple[Segment, BatchPosition, int] | None]:
-    """Find the first batch, with records at or after an offset, that says it has this timestamp or a later one.
+    """Find the first batch with records at or after an offset whose header has this timestamp or a later one.
 
     Returns:
-        Its segment, the batch, and how many batches were walked to it since the last step; None if there is none.
+        Its segment, the batch, and the number of batches walked since the last step. None without such a batch.
     """
     while True:
         segment = next(
@@ -162,7 +165,10 @@ def _next_batch(
 
 
 def _start_in(segment: Segment, timestamp: int, offset: int) -> int | None:
-    """Return where in a segment to begin to look for a timestamp at or after an offset, None if it is not there."""
+    """Return the byte position in a segment where the search for a timestamp at or after an offset begins.
+
+    None if the segment has no such batch.
+    """
     index = segment.index
     entry = index.entry_for_timestamp(timestamp)
     if entry is None:
@@ -174,7 +180,10 @@ def _start_in(segment: Segment, timestamp: int, offset: int) -> int | None:
 
 
 def _newest_of_first(segments: Segments, log_start_offset: int) -> Lookup[int]:
-    """Return the largest timestamp, at or after the log start, in the segment in whose middle that lies; else -1."""
+    """Return the largest timestamp, at or after the log start offset, in the segment that this offset divides.
+
+    -1 if the offset divides no segment, or there is no timestamp.
+    """
     newest, offset = NO_TIMESTAMP, log_start_offset
     while True:
         segment = next((each for each in segments if each.end_offset > offset), None)
@@ -187,7 +196,7 @@ def _newest_of_first(segments: Segments, log_start_offset: int) -> Lookup[int]:
         for batch in islice(segment.walk(position, segment.size), _HEADERS_AT_ONCE):
             if batch.max_timestamp > newest and not batch.is_control:
                 if batch.base_offset < log_start_offset:
-                    # The log start may have taken the record that has it.
+                    # The log start offset may have removed the record with this timestamp.
                     newest = yield from _newest_in_batch(segment, batch, log_start_offset)
                     offset = batch.next_offset
                     break
@@ -205,4 +214,4 @@ def _newest_in_batch(segment: Segment, batch: BatchPosition, log_start_offset: i
         yield _BATCH_COST + len(data)
         return (yield from _at_cost(newest_since(header, data, log_start_offset)))
     except CorruptRecordError:
-        return header.max_timestamp  # as above
+        return header.max_timestamp  # the producer's fault: the header's timestamp is the answer

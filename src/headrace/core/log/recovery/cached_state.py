@@ -81,7 +81,7 @@ class CachedState:
 
     @property
     def aborted(self) -> AbortedHistory:
-        """The aborted transactions."""
+        """The aborted transactions of these batches."""
         return self.producers.transactions.aborted
 
     def close(self) -> None:

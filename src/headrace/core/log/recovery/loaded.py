@@ -1,4 +1,4 @@
-"""What opening a log returns."""
+"""The result of opening a log."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headrace.types import TopicPartition
 
 @dataclass(slots=True)
 class RecoveryReport:
-    """What a recovery read and repaired. After a clean shutdown all numbers are 0."""
+    """The work of a recovery. After a clean shutdown all numbers are 0."""
 
     scanned_bytes: int = 0
     """Bytes of segments that were read through."""
@@ -25,7 +25,7 @@ class RecoveryReport:
     removed_segments: int = 0
     """Segments that were removed after the first unsound batch."""
     reason: str = ""
-    """Why the end of the log was cut off, "" if it was not."""
+    """The reason why the end of the log was cut off, "" if it was not."""
 
 
 @dataclass(slots=True)
@@ -47,9 +47,9 @@ class LoadedLog:
     caches_current: bool
     """Whether the caches on disk describe the whole log."""
     unsynced: SyncTask | None
-    """Makes durable what recovery checked. It runs before the log is used. None after a clean shutdown."""
+    """The task that makes the checked data durable. It runs before the log is used. None after a clean shutdown."""
     report: RecoveryReport = field(default_factory=RecoveryReport)
-    """What recovery read and repaired."""
+    """Report of what was read and repaired."""
 
     def log_repairs(self, journal: Journal | None, topic_partition: TopicPartition) -> None:
         """Log what was cut off, if anything was."""

@@ -1,14 +1,14 @@
-"""Opening a log's directory: what is there, what is torn, what is damaged.
+"""Opening a log's directory: finding its files, cutting off a torn end, refusing damage.
 
-After a clean shutdown the files are as they were closed and the caches beside them are used. After a crash everything
-above the recovery point is read through and checked. The first bad batch there is the torn tail of writes that were
-never acknowledged as durable: it is cut off, with everything after it. Below the recovery point nothing is ever cut.
-What is there is known to be on the disk, so the caches may speak for it; what they do not know is read from the batch
-headers. Damage that shows is a reason not to open the log; other damage shows to whoever reads it.
+After a clean shutdown the files are as they were closed, and the caches beside them are used. After a crash everything
+above the recovery point is read and checked. The first bad batch there is a torn write, which was never acknowledged as
+durable. It is cut off with everything after it. Below the recovery point nothing is ever cut: all of it is known to be
+on the disk. Caches are trusted there, and what they do not know is read from the batch headers. Damage that is found is
+a reason not to open the log. Damage that is not found here is found by readers.
 
-Every step can be interrupted and repeated: later segments are removed newest first, then the torn one is cut, and
-what was checked is synced before it counts as durable. An index that speaks for more than what is safe is removed
-before that, durably: it may describe what is cut off now, and nobody could tell once other batches lie there.
+Every step can be interrupted and repeated: (1) Later segments are removed, newest first. (2) The torn segment is cut.
+(3) An index that describes more than what is safe is removed: it may describe batches that were cut off, which nobody
+could tell once other batches lie there. (4) All of this, and what was checked, is synced before it counts as durable.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _LEFTOVERS: Final = (".tmp", ".deleted")
 
 
 class LogLoader:
-    """Loads one log directory. Use once: `LogLoader(...).load()`."""
+    """Loads one log directory. A loader is used once: `LogLoader(...).load()`."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class LogLoader:
         """Open, check and repair the log.
 
         Raises:
-            StorageError: Data below the recovery point is missing or damaged; nothing was changed.
+            StorageError: Data below the recovery point is missing or damaged. Nothing was changed.
         """
         try:
             return self._load()
@@ -105,7 +105,7 @@ class LogLoader:
         if end_offset < self._recovery_point and start_offset < self._recovery_point:
             raise self._lost(end_offset)
         if end_offset < start_offset:
-            # All of it was deleted already, and what followed never reached the disk. Offsets do not go back.
+            # All records were deleted already, and what followed never reached the disk. Offsets never go back.
             self._remove_from(kept, 0)
             kept, end_offset = [], start_offset
             self._state.restore_producers(end_offset, end_offset)
@@ -124,7 +124,7 @@ class LogLoader:
             report=self._report,
         )
 
-    # What is there
+    # Finding segments
 
     def _find_segments(self) -> list[Segment]:
         bases: list[int] = []
@@ -147,7 +147,7 @@ class LogLoader:
         for base in sidecars.difference(bases):
             self._segment(base).remove_names()
         while len(bases) > 1 and bases[1] <= (self._log_start_offset or 0):
-            # A deletion was under way: the log start offset is written first, then the files go.
+            # A deletion was interrupted: the log start offset is written first, then the files are removed.
             segments.pop(0).remove()
             del bases[0]
         for segment, following in zip(segments, bases[1:], strict=False):
@@ -164,7 +164,10 @@ class LogLoader:
         )
 
     def _without_missing_start(self, segments: list[Segment]) -> list[Segment]:
-        """Return the segments if they hold the log start; what follows a hole that was never synced is dropped."""
+        """Return the segments if they hold the log start offset.
+
+        Segments after a gap that was never synced are removed.
+        """
         start_offset = self._log_start_offset
         if not segments or start_offset is None or segments[0].base_offset <= start_offset:
             return segments
@@ -179,7 +182,7 @@ class LogLoader:
         return []
 
     def _first_to_scan(self, segments: list[Segment]) -> int:
-        """Return the number of the first segment to read through; `len(segments)` for none."""
+        """Return the number of the first segment to read through, `len(segments)` for none."""
         if not segments:
             return 0
         active = segments[-1]
@@ -193,9 +196,9 @@ class LogLoader:
         return len(segments) if self._is_as_closed(active) else len(segments) - 1
 
     def _is_as_closed(self, active: Segment) -> bool:
-        """Whether a clean shutdown left the segment like this: its index fits, and all of it is known to be synced.
+        """Return whether the segment is as a clean shutdown left it: its index fits, and all data is synced.
 
-        Most partitions of a broker that is killed were not written to since its start; they need not be read.
+        Most partitions of a killed broker were not written to since its start. They need not be read.
         """
         active.file = self._files.open(active.path)
         active.size = active.file.size
@@ -206,7 +209,7 @@ class LogLoader:
         return False
 
     def _known_part(self, segment: Segment, size: int) -> IndexedPart:
-        """Return the part of a segment that need not be read: all caches know it, and all of it is safe."""
+        """Return the part of a segment that need not be read: all caches describe it, and all of it is durable."""
         nothing = IndexedPart(
             SparseIndex(self._config.index_interval_bytes), 0, segment.base_offset, NO_TIMESTAMP
         )
@@ -221,10 +224,10 @@ class LogLoader:
             segment.indexed_size = known.size
         return known
 
-    # What is sound
+    # Checking
 
     def _scan(self, segments: list[Segment], first: int) -> list[Segment]:
-        """Check the segments from `first` on and return those to keep, the last one cut if it was torn."""
+        """Check the segments from `first` on, and return the segments to keep. The last one is cut if it was torn."""
         for number in range(first, len(segments)):
             segment = segments[number]
             scan = self._scan_segment(segment)
@@ -267,7 +270,7 @@ class LogLoader:
     def _sound_batches(
         self, segment: Segment, file: File, scan: SegmentScan
     ) -> Iterator[tuple[int, HeaderFields]]:
-        """Yield the batches up to the first fault; a sealed segment that ends too early has one, too."""
+        """Yield the batches up to the first fault. A sealed segment that ends too early has a fault too."""
         yield from scan.batches()
         following = segment.end_offset
         if following == segment.base_offset:
@@ -279,9 +282,9 @@ class LogLoader:
             scan.fault = f"it ends at offset {scan.next_offset}, the next begins at {following}"
 
     def _is_compacted(self, segment: Segment, file: File, scan: SegmentScan) -> bool:
-        """Whether a gap was left by compaction: it leaves whole segments, which end where they did before.
+        """Return whether compaction left a gap. It leaves whole segments, which end where they ended before.
 
-        Base offsets are outside the CRC, and a wrong one looks like a gap until more of the segment is read.
+        Base offsets are outside the CRC. A wrong one looks like a gap until more of the segment is read.
         """
         epochs = LeaderEpochCache(self._state.epochs.entries)
         rest = self._reader(file, scan.position, scan.next_offset, epochs)
@@ -308,7 +311,7 @@ class LogLoader:
             "its data."
         )
 
-    # What is repaired
+    # Repairing
 
     def _remove_from(self, segments: list[Segment], first: int) -> None:
         if first >= len(segments):
@@ -328,7 +331,7 @@ class LogLoader:
     def _tidy(
         self, segments: list[Segment], first_scanned: int, end_offset: int
     ) -> SyncTask | None:
-        """Drop what describes offsets that are gone, and return what makes the checked data durable."""
+        """Remove what describes offsets that are gone, and return the task that makes the checked data durable."""
         self._state.cut_epochs(end_offset)
         stale = self._state.snapshots.remove_above(end_offset)
         read = segments if self._state.rebuilt else segments[first_scanned:]

@@ -1,7 +1,7 @@
 """Reading a segment batch by batch, to find out how far it is sound.
 
-Below the recovery point all is known to be on the disk, and headers are enough: offsets have to follow one another. Of
-the last batch there, and of all that follow, the CRC is checked too.
+Below the recovery point everything is known to be on the disk, so headers are enough: offsets have to follow one
+another. The CRC is checked for the last batch below the recovery point, and for all batches above it.
 """
 
 from __future__ import annotations
@@ -31,11 +31,14 @@ from headrace.records.batch import (
 
 _CHUNK: Final = 1 << 20
 _HEADERS_CHUNK: Final = 8 << 10
-"""Read at once where only headers count: with large batches most of more would be read for nothing."""
+"""Bytes read at a time where only headers are needed. With large batches most of a longer read would be wasted."""
 
 
 class SegmentScan:
-    """Reads a segment file up to the first `fault`: sound is what lies before `position` and `next_offset`."""
+    """Reads a segment file up to the first `fault`.
+
+    The bytes before `position` and the offsets before `next_offset` are sound.
+    """
 
     def __init__(
         self,
@@ -46,12 +49,20 @@ class SegmentScan:
         recovery_point: int,
         epochs: LeaderEpochCache,
     ) -> None:
-        """Prepare to read from a position, where the batch with an offset begins; `epochs` gets those found."""
+        """Prepare to read from a byte position, where the batch with an offset begins.
+
+        Args:
+            file: The segment file.
+            position: The byte position of the first batch.
+            offset: The base offset of the first batch.
+            recovery_point: The offset below which everything is known to be synced.
+            epochs: The leader epochs before the first batch. The scan adds those that it finds.
+        """
         self.position = position
         self.next_offset = offset
         self.fault = ""
         self.gap = False
-        """Whether the fault is only that offsets are missing."""
+        """Whether the only fault is that offsets are missing."""
         self._file = file
         self._size = file.size
         self._recovery_point = recovery_point
@@ -60,7 +71,7 @@ class SegmentScan:
         self._chunk_start = 0
 
     def batches(self, *, gaps_allowed: bool = False) -> Iterator[tuple[int, HeaderFields]]:
-        """Yield (position, header) of batch after batch, up to the first fault or the end of the file."""
+        """Yield (position, header) of each batch, up to the first fault or the end of the file."""
         self.fault, self.gap = "", False
         while self.position < self._size:
             position = self.position
@@ -100,7 +111,7 @@ class SegmentScan:
         position = self.position
         if fault := _header_fault(header, self._size - position):
             return fault
-        # The last batch below the recovery point too: where those above begin is for its length to say.
+        # Also for the last batch below the recovery point: its length decides where the first batch above begins.
         checked = header[BASE_OFFSET] + header[LAST_OFFSET_DELTA] + 1 >= self._recovery_point
         if checked and self._crc(position, LOG_OVERHEAD + header[BATCH_LENGTH]) != header[CRC]:
             return "the CRC does not match"
@@ -118,7 +129,7 @@ class SegmentScan:
 
 
 def _crc_of(file: File, position: int, end: int) -> int:
-    # In pieces: a batch length is only believed once the CRC has been found right.
+    # In pieces: the batch length may be wrong until the CRC has been checked.
     crc = 0
     while position < end:
         piece = file.read(position, min(_CHUNK, end - position))

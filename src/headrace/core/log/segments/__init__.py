@@ -1,1 +1,1 @@
-"""The segments of a log: one segment, the list of all, which may be deleted, and how compacted ones replace others."""
+"""The segments of a log: one segment, the list of all, retention, and how a compacted segment replaces others."""

@@ -1,10 +1,12 @@
-"""How many segments are open at once, over all logs that share the bound: descriptors are finite.
+"""The bound of open segments over all logs that share it: file descriptors are limited.
 
-Each log keeps only a few sealed segments open (`segments`). What this bounds besides is their sum, and the active
-segments of logs that are written to now and then. Over the bound the longest unused one closes. An active segment keeps
-its index in memory and is opened again by the next append or read; while something in it waits for a sync, it stays.
-So there is a second bound, which leaves descriptors for connections. When it is reached, an append that has to open one
-more file is refused with EMFILE, until a sync lets files close.
+Each log keeps only a few sealed segments open (`segments`). This module bounds their sum, together with the active
+segments of logs that are written to now and then. Above the bound the longest unused segment closes. An active segment
+that closes keeps its index in memory, and the next append or read opens it again. An active segment with unsynced data
+stays open.
+
+So there is a second bound, which leaves descriptors for connections. When it is reached, an append that has to open
+another file is refused with EMFILE, until a sync lets files close.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from headrace.ports import Journal
 
 MAX_OPEN_SEGMENTS: Final = 4096
 _LOOK: Final = 32
-"""Segments that are looked at when one is opened over the bound: none may be ready to close."""
+"""The number of segments to look at when one is opened above the bound. Possibly none of them can close."""
 
 
 class Closable(Protocol):
@@ -37,14 +39,14 @@ class OpenSegments:
     __slots__ = ("_journal", "_recent", "_told", "limit", "most")
 
     def __init__(self, most: int | None = None, journal: Journal | None = None) -> None:
-        """Bound the open segments.
+        """Bound the number of open segments.
 
         Args:
-            most: How many files of segments may be open at once; None for any number.
-            journal: Told the first time that one is closed because others are used.
+            most: The largest number of open segment files; None for no limit.
+            journal: Logs the first time that a segment is closed because of the bound.
         """
         self.limit = MAX_OPEN_SEGMENTS if most is None else min(MAX_OPEN_SEGMENTS, most * 3 // 4)
-        """From how many on those close that are not used."""
+        """The number of open segments above which unused ones close."""
         self.most = most
         self._journal = journal
         self._recent: dict[Closable, int] = {}
@@ -54,21 +56,21 @@ class OpenSegments:
         return len(self._recent)
 
     def use(self, segment: Closable) -> None:
-        """Note that a segment was opened, or is used; others may be closed for it."""
+        """Note that a segment was opened or is used. Others may be closed for it."""
         self._recent.pop(segment, None)
         self._recent[segment] = segment.size
         self.trim(segment)
 
     def trim(self, used: Closable | None = None) -> None:
-        """Close what is over the bound and may close by now, but not the one that is `used`."""
+        """Close segments above the bound if they can be closed now, but not the one that is `used`."""
         if len(self._recent) > self.limit:
             self._close_idle(used)
 
     def require_room(self) -> None:
-        """Refuse to open one more for an append when there are too many, and none of them can be closed.
+        """Refuse to open one more file for an append when too many are open and none of them can be closed.
 
         Raises:
-            OSError: EMFILE.
+            OSError: EMFILE; too many files are open.
         """
         if self.most is None or len(self._recent) < self.most:
             return
@@ -88,7 +90,8 @@ class OpenSegments:
             for segment in list(islice(recent, _LOOK)):
                 if len(recent) <= self.limit:
                     return
-                # An append does not come by here, which would cost it time: it shows in the size.
+                # An append does not call this class, which would cost time. That a segment was appended to shows in its
+                # size.
                 spared = segment is used or (spare_used and segment.size != recent[segment])
                 if spared or not segment.release():
                     del recent[segment]

@@ -1,33 +1,33 @@
-"""Putting a compacted segment in the place of those that it was made from, in a way that no crash can leave half done.
+"""Replacing segments by the compacted segment that was made from them, so that no crash leaves the log half replaced.
 
 Neighbouring sealed segments with offsets B to E become one segment. Its last batch always ends at E, if only as a
 header, so the file itself says which segments it replaces.
 
-    1. `<B>.log.<T>.cleaned` is written and synced                                in a thread
-    2. it is renamed to `<B>.log.<T>.swap`, durably: from here on it counts       in a thread
-    3. the old segments and their indexes are removed (`install`)                 on the loop
-    4. the removals are made durable                                              in a thread
-    5. `<B>.log.<T>.swap` is renamed to `<B>.log`, durably                        in a thread
+    1. `<B>.log.<T>.cleaned` is written and synced                                     in a thread
+    2. it is renamed to `<B>.log.<T>.swap`, durably: from here on it is valid          in a thread
+    3. the old segments and their sidecars are removed (`install`)                     on the loop
+    4. the removals are made durable                                                   in a thread
+    5. `<B>.log.<T>.swap` is renamed to `<B>.log`, durably                             in a thread
 
-T is the id of the topic. While a step runs in its thread, the topic may be deleted, and another one created under its
-name: then the step writes into the directory of the other topic. What it leaves there has the wrong id: it never
-counts, and is removed. Step 5 does nothing there, as it finds no file with its id.
+T is the id of the topic. It protects a new topic with the same name: (1) A thread runs a step. (2) The topic is
+deleted, and another one created under its name. (3) The thread writes into the directory of the new topic. The file has
+the wrong id, so it is never valid, and is removed. Step 5 does nothing there, as it finds no file with its id.
 
-Between 2 and 3 the log still consists of the old segments; a round that ends there removes the `.swap`. Between 3 and 5
-the new segment is open, and stays so until its file has its name (`Segments.settle`).
+Between 2 and 3 the log still consists of the old segments. A round that ends there removes the `.swap` file. Between 3
+and 5 the new segment is open, and stays open until its file has its final name (`Segments.settle`).
 
-What the next start finds, and what it does (`finish_replacements`):
+After a crash the next start does this (`finish_replacements`):
 
-    | crash in | found                                | done                                            |
+    | crash in | files found                          | action                                          |
     |----------|--------------------------------------|-------------------------------------------------|
     | 1        | .cleaned, whole or not; all old ones | .cleaned is removed: as before the round        |
-    | 2        | .cleaned or .swap; all old ones      | as above, or steps 3 to 5                       |
+    | 2        | .cleaned or .swap; all old ones      | as in the row above, or steps 3 to 5            |
     | 3, 4     | .swap; any of the old ones           | steps 3 to 5                                    |
     | 5        | .swap or .log; no old ones           | step 5, or nothing                              |
 
-Every row can be interrupted and done again. Step 4 comes before step 5: a merged `<B>.log` beside a removed segment
-that has come back would be an overlap that nothing explains. What is compacted is wholly below the recovery point, so
-recovery never finds a torn tail in it.
+Each action can be interrupted and repeated. Step 4 comes before step 5: if a removed segment came back beside a merged
+`<B>.log`, the two would overlap without an explanation. Compacted segments lie wholly below the recovery point, so
+recovery never finds a torn tail in them.
 """
 
 from __future__ import annotations
@@ -56,45 +56,46 @@ _REPLACEMENT_FILE: Final = re.compile(r"(\d{20})\.log(?:\.([0-9a-f]{32}))?\.(cle
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """A compacted segment in a file of its own, synced, and the segments that it replaces."""
+    """A compacted segment in a synced file of its own, and the segments that it replaces."""
 
     sources: Sequence[Segment]
     file: File
     index: SparseIndex
     first_timestamp: int
     aborted: AbortedTransactions = field(default_factory=AbortedTransactions)
-    """The aborted transactions whose markers stay in it. Readers are no longer told of others that ended in it."""
+    """The aborted transactions whose markers stay in the segment. Readers no longer learn of others that ended in it.
+    """
     expiries: ExpiryIndex | None = None
-    """When the records expire, where they do."""
+    """When the records of the segment expire. None if they do not."""
     owner: str = ""
     """The id of the log's topic in hexadecimal, "" if the log does not know it."""
 
     @property
     def first(self) -> Segment:
-        """The first of the old segments, which gives the new one its name."""
+        """The first of the old segments. The new segment has its base offset."""
         return self.sources[0]
 
     def make_count(self, files: FileSystem) -> None:
-        """Give the file its second name, step 2: a start after a crash will go on from here."""
+        """Rename the file to `.swap` (step 2). A start after a crash goes on from here."""
         files.rename(cleaned_path(self.first, self.owner), swap_path(self.first, self.owner))
 
     def name(self, files: FileSystem) -> None:
-        """Give the installed file its last name, steps 4 and 5.
+        """Rename the installed file to its final name (steps 4 and 5).
 
         Raises:
-            OSError: It does not have it yet. Unless the disk has failed, the call can be repeated.
+            OSError: The file does not have the name yet. Unless the disk has failed, the call can be repeated.
         """
         files.sync_directory(self.first.directory)
         files.rename(swap_path(self.first, self.owner), self.first.path)
 
 
 def cleaned_path(first: Segment, owner: str) -> str:
-    """Return the path of what is to replace a segment, while it is written."""
+    """Return the path of a replacement while it is written."""
     return _replacement_path(first.path, owner, CLEANED_SUFFIX)
 
 
 def swap_path(first: Segment, owner: str) -> str:
-    """Return the path of what replaces a segment, once it is complete."""
+    """Return the path of a replacement that is complete."""
     return _replacement_path(first.path, owner, SWAP_SUFFIX)
 
 
@@ -103,10 +104,10 @@ def _replacement_path(path: str, owner: str, suffix: str) -> str:
 
 
 def discard_replacements(files: FileSystem, directory: str, owner: str) -> None:
-    """Remove what a round of an owner has written and not installed.
+    """Remove the files that a round has written for a topic and not installed.
 
     Raises:
-        OSError: Something may still be there; the next start removes it.
+        OSError: Files may be left; the next start removes them.
     """
     found = [
         name
@@ -122,10 +123,10 @@ def discard_replacements(files: FileSystem, directory: str, owner: str) -> None:
 def install(
     files: FileSystem, segments: Segments, replacement: Replacement, *, interval: int
 ) -> None:
-    """Replace the old segments, step 3; ranges that readers hold stay readable. It waits for no sync.
+    """Replace the old segments (step 3) without waiting for a sync. Ranges that readers hold stay readable.
 
     Raises:
-        OSError: It is half done; the log can be used again after a restart.
+        OSError: The replacement is incomplete. After a restart the log can be used again.
     """
     sources, first = replacement.sources, replacement.first
     assert segments.holds(sources), "they were taken away, and the round goes on"
@@ -146,13 +147,13 @@ def install(
 
 
 def finish_replacements(files: FileSystem, directory: str, owner: str = "") -> list[str]:
-    """Finish or discard what a crash has cut short; return the names in the directory afterwards.
+    """Finish or discard replacements that a crash interrupted, and return the names in the directory afterwards.
 
     Args:
         files: The file system of the log.
         directory: The log's directory.
-        owner: The id of the log's topic in hexadecimal. What was written for another topic is removed. Files without
-            an id are the log's own: earlier versions wrote them.
+        owner: The id of the log's topic in hexadecimal. Replacements for another topic are removed. Files without an id
+            belong to the log: earlier versions wrote them.
 
     Raises:
         StorageError: A `.swap` file is damaged.
@@ -180,7 +181,7 @@ def _finish(
     for name in reversed(names):
         match = SEGMENT_FILE.fullmatch(name)
         if name.endswith(".snapshot") and int(name[:20]) < end_offset:
-            files.remove(f"{directory}/{name}")  # its open transactions may have lost their markers
+            files.remove(f"{directory}/{name}")  # the markers of its open transactions may be gone
         if match and base_offset <= int(match[1]) < end_offset:
             files.remove(f"{directory}/{name}")
     files.sync_directory(directory)
@@ -188,7 +189,7 @@ def _finish(
 
 
 def _end_offset(file: File, path: str) -> int:
-    """Return the end offset of a file of whole batches; it was synced before it got its name."""
+    """Return the end offset of a file of whole batches. The file was synced before it got its name."""
     position, end_offset = 0, -1
     while position < file.size:
         chunk = file.read(position, HEADER_SIZE)

@@ -1,4 +1,4 @@
-"""Which segments of a log may go: by age, by size, by the records' times to live, and below the log start offset."""
+"""Which segments of a log may be deleted: by age, size, times to live, and below the log start offset."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ def count_deletable(
 ) -> int:
     """Return how many of the oldest segments may be deleted.
 
-    The active (last) segment is counted too when everything in it has expired: the caller rolls it first.
+    The active segment, which is the last one, is counted too if everything in it has expired. The caller rolls it
+    first.
 
     Args:
         segments: All segments, oldest first.
         config: The topic's retention.
-        now_ms: The wall clock; records with later timestamps do not expire.
-        log_start_offset: Segments that end at or before it may go.
-        limit: The last stable offset: a segment that reaches beyond it stays, of an open transaction nothing goes.
+        now_ms: The wall clock. Records with later timestamps do not expire.
+        log_start_offset: Segments that end at or before it may be deleted.
+        limit: The last stable offset. A segment that ends beyond it stays: nothing of an open transaction is deleted.
     """
     total = sum(segment.size for segment in segments)
     count = 0
@@ -44,8 +45,8 @@ def count_deletable(
             count = number
         elif latest >= 0:
             break
-        # Else it has only control records, and goes with what follows it. Not by itself: a reader that has missed
-        # nothing would be told that its offset is out of range.
+        # A segment with control records only is deleted together with the next one, not alone. Otherwise a reader that
+        # has missed nothing would get the error that its offset is out of range.
         total -= segment.size
     return count
 

@@ -1,7 +1,7 @@
 """One segment of a log: a file of record batches, and its sparse index.
 
-The last segment of a log is active: appended to, its index in memory. The others are sealed; a sealed one opens its
-file and index when it is first read and can drop both again.
+The last segment of a log is active: it takes appends, and its index is in memory. The others are sealed. A sealed
+segment opens its file and index when it is first read, and may close both again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MAX_HINTS: Final = 64
 
 
 class BatchPosition(NamedTuple):
-    """Where a batch lies: bytes `position` to `end`, offsets `base_offset` to `next_offset` - 1."""
+    """The place of a batch: bytes `position` to `end`, offsets `base_offset` to `next_offset` - 1."""
 
     position: int
     end: int
@@ -44,11 +44,11 @@ class BatchPosition(NamedTuple):
     next_offset: int
     max_timestamp: int
     is_control: int
-    """Not 0 if it holds no records, but a marker."""
+    """Not 0 if the batch is a control batch."""
 
 
 class Segment:
-    """A segment; `end_offset` is the base offset of what follows it."""
+    """One segment. `end_offset` is the offset after its last record: the base offset of the next segment."""
 
     __slots__ = (
         "_files",
@@ -87,22 +87,24 @@ class Segment:
         self.file: File | None = None
         self.first_timestamp = NO_TIMESTAMP
         self.indexed_size = 0
-        """How much of the segment the index cache describes."""
+        """The size in bytes of the part of the segment that the index file describes."""
         self.interval = interval
         self.looked_through_ms = created_ms
-        """When it was written anew last, or read for it, without what has expired."""
+        """The time of the last cleaning of expired records that read the segment; when the segment was created before
+        the first."""
         self.open_segments: OpenSegments | None = None
-        """Who is told when it opens and closes, and may close it."""
+        """The bound of open segments, which is notified when this segment opens and closes, and may close it. None for
+        no bound."""
         self.size = 0
         self.synced_offset = base_offset
-        """Of an active segment: up to where nothing waits for a sync of this file."""
+        """For an active segment: the offset below which no data in the file waits for a sync."""
 
     def __repr__(self) -> str:
         return f"Segment({self.path}, size={self.size}, end_offset={self.end_offset})"
 
     @property
     def path(self) -> str:
-        """The segment file's path."""
+        """The path of the segment's file."""
         return segment_path(self.directory, self.base_offset)
 
     def sidecar_path(self, sidecar: Sidecar) -> str:
@@ -111,12 +113,12 @@ class Segment:
 
     @property
     def loaded(self) -> bool:
-        """Whether the index is at hand; the file of an active segment may be closed all the same."""
+        """Whether the index is in memory. The file of an active segment may be closed even so."""
         return self._index is not None
 
     @property
     def index(self) -> SparseIndex:
-        """The index, loaded if need be."""
+        """The index, read from its file if it is not in memory."""
         if self._index is None:
             self.load()
         assert self._index is not None
@@ -124,16 +126,16 @@ class Segment:
 
     @property
     def max_timestamp(self) -> int:
-        """The largest timestamp in the segment, that of a marker too; -1 when it has none."""
+        """The largest timestamp in the segment, markers included; -1 without any."""
         return max(self._newest())
 
     @property
     def newest_record(self) -> int:
-        """The largest timestamp of the records in the segment, -1 when it has none."""
+        """The largest timestamp of the records in the segment, -1 without any."""
         return self._newest()[0]
 
     def _newest(self) -> tuple[int, int]:
-        """Return the largest timestamps of records, and of markers."""
+        """Return the largest timestamp of the records, and that of the markers."""
         if self._index is not None:
             return self._index.newest_record, self._index.newest_marker
         if not self.size:
@@ -145,13 +147,13 @@ class Segment:
         return self._max_timestamps
 
     def create(self) -> None:
-        """Create the file of a new segment; its directory is to be synced by the caller."""
+        """Create the file of a new segment. The caller has to sync its directory."""
         self.file = self._files.open(self.path, create=True)
         self._index = SparseIndex(self.interval)
         self._opened()
 
     def reopen(self) -> File:
-        """Return the file, opened if need be; the index stays as it is, or is loaded too."""
+        """Return the file, and open it if it is closed. Then the index is loaded too, unless it is in memory."""
         if self.file is None:
             if self._index is None:
                 self.load()
@@ -166,7 +168,7 @@ class Segment:
             self.open_segments.use(self)
 
     def release(self) -> bool:
-        """Close because too many are open; false, and nothing changed, if it has to stay."""
+        """Close the segment because too many are open. Returns false, without a change, if it has to stay open."""
         if not self.active:
             self.unload()
             return True
@@ -176,15 +178,15 @@ class Segment:
         return True
 
     def measure(self, end_offset: int) -> None:
-        """Take the size of a sealed segment that ends at an offset, without loading its index."""
+        """Set the size and the end offset of a sealed segment without loading its index."""
         self.end_offset = end_offset
         self.size = self._files.open(self.path).size
 
     def load(self) -> None:
-        """Open file and index of a sealed segment; an index that does not fit is rebuilt from the batch headers.
+        """Open the file and the index of a sealed segment, and rebuild an index that does not fit.
 
         Raises:
-            CorruptRecordError: The file is damaged, or ends elsewhere than the next segment begins.
+            CorruptRecordError: The file is damaged, or does not end where the next segment begins.
         """
         expected = self.end_offset
         self.file = file = self._files.open(self.path)
@@ -207,7 +209,7 @@ class Segment:
             )
 
     def load_index(self) -> bool:
-        """Read the index cache; false, and nothing changed, unless it describes the file as it is."""
+        """Read the index file. Returns false, without a change, unless it describes the segment as it is."""
         indexed = self.read_index()
         if indexed is None or indexed.size != self.size:
             return False
@@ -215,7 +217,10 @@ class Segment:
         return True
 
     def read_index(self) -> IndexedPart | None:
-        """Return what the index cache describes: the segment as it is, or its beginning; None without a sound one."""
+        """Return what the index file describes: the segment as it is, or its beginning.
+
+        None if the file is missing or damaged.
+        """
         return SparseIndex.decode(
             self._files.read_file(self.sidecar_path(SPARSE_INDEX)),
             base_offset=self.base_offset,
@@ -234,7 +239,7 @@ class Segment:
         self._index = index
 
     def unload(self) -> None:
-        """Drop file and index of a sealed segment; ranges that were handed out keep the file."""
+        """Close the file and the index of a sealed segment. Ranges that readers hold keep the file open."""
         if self._index is not None:
             self._max_timestamps = self._newest()
         self.expiries.unload(self.size)
@@ -250,7 +255,7 @@ class Segment:
             self.open_segments.forget(self)
 
     def write_index(self) -> None:
-        """Write the index cache. It may fail or get lost: then it is rebuilt one day."""
+        """Write the index file. If the write fails, or the file gets lost, the index is rebuilt when it is needed."""
         content = self.index.encode(
             size=self.size,
             base_offset=self.base_offset,
@@ -261,12 +266,12 @@ class Segment:
         self.indexed_size = self.size
 
     def write_sidecars(self) -> None:
-        """Write the files beside the segment that the segment fills itself. A write may fail, or a file get lost."""
+        """Write the files beside the segment that the segment fills itself. A write may fail."""
         self.write_index()
         self.expiries.write()
 
     def adopt(self, file: File, index: SparseIndex, size: int, end_offset: int, first: int) -> None:
-        """Take over what a recovery scan found out."""
+        """Use the file and the index that a recovery or a compaction has made."""
         self.file, self._index = file, index
         self.size, self.end_offset, self.first_timestamp = size, end_offset, first
 
@@ -280,10 +285,10 @@ class Segment:
         *,
         is_control: int,
     ) -> None:
-        """Append one batch; `is_control` is not 0 if it holds a marker.
+        """Append one batch. `is_control` is not 0 for a control batch.
 
         Raises:
-            OSError: It could not be written; the segment is as before.
+            OSError: The batch could not be written. The segment is unchanged.
         """
         file, index = self.file, self._index
         assert file is not None
@@ -297,25 +302,28 @@ class Segment:
         self.end_offset = end_offset
 
     def is_older(self, age_ms: int, max_timestamp: int, now_ms: int) -> bool:
-        """Whether it began that long before a batch with a timestamp, or before now if one of them has none."""
+        """Return whether the segment began more than `age_ms` before a batch with a timestamp.
+
+        If one of the two has no timestamp, the time since the segment was created counts.
+        """
         if self.first_timestamp < 0 or max_timestamp < 0:
             return now_ms - self.created_ms > age_ms
         return max_timestamp - self.first_timestamp > age_ms
 
     def remember_end(self) -> None:
-        """Note where the end offset lies in the file, because a reader is about to ask for it."""
+        """Keep the byte position of the end offset, because a reader is about to ask for it."""
         hints = self._hints
         if len(hints) >= _MAX_HINTS:
             del hints[next(iter(hints))]
         hints[self.end_offset] = self.size
 
     def remove(self) -> None:
-        """Remove the files; ranges that were handed out stay readable."""
+        """Remove the files. Ranges that readers hold stay readable."""
         self.remove_names()
         self.unload()
 
     def remove_names(self) -> None:
-        """Remove the files' names, while the segment stays open."""
+        """Remove the names of the files. The segment stays open."""
         self._files.remove(self.path)
         for sidecar in SIDECARS:
             self._files.remove(self.sidecar_path(sidecar))
@@ -325,7 +333,7 @@ class Segment:
     def read(
         self, offset: int, *, max_bytes: int, up_to: int, minimum_one: bool
     ) -> FileRange | None:
-        """Return whole batches from the one that holds `offset` (or follows it) on; see `ReadableLog.read`."""
+        """Return whole batches from the one that holds `offset`, or follows it, on; see `ReadableLog.read`."""
         if self._index is None:
             self.load()
         position = self.locate(offset)
@@ -346,7 +354,7 @@ class Segment:
         return FileRange(self.reopen(), position, end - position)
 
     def locate(self, offset: int) -> int | None:
-        """Return the position of the first batch whose last offset is at least `offset`, None without one."""
+        """Return the byte position of the first batch whose last offset is at least `offset`, None without one."""
         hint = self._hints.get(offset)
         if hint is not None:
             return hint if hint < self.size else None
@@ -368,8 +376,8 @@ class Segment:
         return self.size if position is None else position
 
     def _cut(self, position: int, limit: int, max_bytes: int, *, minimum_one: bool) -> int:
-        # The end of the batches that fit. An index entry that fills at least half is good enough: the reader comes
-        # back for the rest, and then at an offset that the index knows.
+        # Return the end of the batches that fit. An index entry that fills at least half of the range is good enough:
+        # the reader comes back for the rest, at an offset that the index knows.
         indexed = self.index.last_position_within(position + max_bytes)
         if indexed - position > max_bytes >> 1:
             return indexed
@@ -381,7 +389,7 @@ class Segment:
         return end
 
     def walk(self, position: int, stop: int) -> Iterator[BatchPosition]:
-        """Yield the batches from `position` (a batch's start) to `stop`, reading only their headers.
+        """Yield the batches from the byte position of a batch up to `stop`. Only headers are read.
 
         Raises:
             CorruptRecordError: A batch does not end where the next may begin.
@@ -403,7 +411,7 @@ class Segment:
             position = end
 
     def header_at(self, position: int) -> BatchHeader:
-        """Return the full header of the batch at a position."""
+        """Return the full header of the batch at a byte position."""
         return BatchHeader.parse(self.reopen().read(position, HEADER_SIZE))
 
     def batches_from_entry(self, entry: int) -> Iterator[BatchPosition]:

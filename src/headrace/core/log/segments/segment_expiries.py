@@ -1,4 +1,4 @@
-"""The `.ttlindex` file of one segment: read when it is first needed, and dropped from memory when the segment closes.
+"""The `.ttlindex` file of one segment. It is read when it is first needed, and leaves memory when the segment closes.
 
 Only topics with `headrace.ttl.enable` have such files. A file that is missing or damaged makes reads slower, not wrong.
 """
@@ -17,7 +17,10 @@ _NOT_DESCRIBED: Final = -1, UNKNOWN, NEVER
 
 
 class SegmentExpiries:
-    """When the records of one segment expire, as far as that is known. `size` is always the segment's size in bytes."""
+    """When the records of one segment expire, as far as that is known.
+
+    `size` in the methods is always the size of the segment in bytes.
+    """
 
     __slots__ = ("_base_offset", "_described", "_directory", "_files", "_index")
 

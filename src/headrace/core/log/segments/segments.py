@@ -1,4 +1,4 @@
-"""The segments of one log, oldest first, the active one last; and which sealed ones are open."""
+"""The segments of one log: oldest first, the active one last. Also which sealed segments are open."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.records.batch import HEADER_SIZE, BatchHeader
 from headrace.types import FileRange
 
 _OPEN_SEALED: Final = 3
-"""Sealed segments of a log that keep file and index open, the most recently used ones: indexes take memory."""
+"""The number of sealed segments of a log that stay open, the most recently used ones: indexes take memory."""
 
 
 class Segments:
@@ -32,7 +32,7 @@ class Segments:
         self._segments = segments
         self.open_segments = open_segments
         self.unnamed: Segment | None = None
-        """A compacted segment that has yet to get its name: until then it stays open."""
+        """A compacted segment whose file has no final name yet; it stays open until then. None without one."""
         self._bases = [segment.base_offset for segment in segments]
         self._open: list[Segment] = []
         self._doomed: list[Segment] = []
@@ -51,16 +51,16 @@ class Segments:
 
     @property
     def all(self) -> list[Segment]:
-        """The segments themselves, not to be changed."""
+        """The list of the segments, which callers must not change."""
         return self._segments
 
     @property
     def start_offset(self) -> int:
-        """Base offset of the oldest segment."""
+        """The base offset of the oldest segment."""
         return self._bases[0]
 
     def since(self, offset: int) -> Iterator[Segment]:
-        """Yield the segment that holds an offset, and those after it."""
+        """Yield the segment that holds an offset, and all later segments."""
         first = max(bisect_right(self._bases, offset) - 1, 0)
         for number in range(first, len(self._segments)):
             yield self._segments[number]
@@ -68,10 +68,11 @@ class Segments:
     def read(
         self, offset: int, *, max_bytes: int, up_to: int, minimum_one: bool
     ) -> FileRange | None:
-        """Return whole batches from the one that holds `offset` (or follows it) on; see `ReadableLog.read`.
+        """Return whole batches from the one that holds `offset`, or follows it, on; see `ReadableLog.read`.
 
-        Batches that compaction has emptied are passed over, unless nothing else follows. A client that gets ten answers
-        without a record in a row may give up: librdkafka takes them for batches that are too large to be sent.
+        Batches that compaction has emptied are skipped, unless nothing follows them. A client may give up after ten
+        answers in
+        a row without a record: librdkafka takes them for batches that are too large to be sent.
         """
         empty: FileRange | None = None
         for segment in self.since(offset):
@@ -90,7 +91,7 @@ class Segments:
         return empty
 
     def add(self, segment: Segment) -> None:
-        """Make a new segment the active one; the one before it is sealed."""
+        """Make a new segment the active one, and seal the one before."""
         sealed = self.active
         self._segments.append(segment)
         self._bases.append(segment.base_offset)
@@ -99,7 +100,7 @@ class Segments:
         self.keep_open(sealed)
 
     def keep_open(self, segment: Segment) -> None:
-        """Note that a segment is used: it stays open, and the least recently used sealed one closes."""
+        """Note that a segment is used. It stays open, and the least recently used sealed segment may close."""
         recent = self._open
         if segment is self.active or segment is self.unnamed:
             return
@@ -113,14 +114,14 @@ class Segments:
             recent.pop(0).unload()
 
     def drop_oldest(self, count: int) -> list[Segment]:
-        """Take the oldest segments out; their files stay until `purge`."""
+        """Remove the oldest segments from the list. Their files stay until `purge`."""
         dropped, self._segments = self._segments[:count], self._segments[count:]
         del self._bases[:count]
         self._doomed += dropped
         return dropped
 
     def holds(self, segments: Sequence[Segment]) -> bool:
-        """Whether these sealed segments are all still here, one after the other."""
+        """Return whether these sealed segments are all still in the list, one after the other."""
         base_offset = segments[0].base_offset
         first = bisect_right(self._bases, base_offset) - 1
         found = self._segments[max(first, 0) : first + len(segments)]
@@ -128,9 +129,9 @@ class Segments:
         return same and len(found) == len(segments) and found[-1] is not self.active
 
     def replace(self, segments: Sequence[Segment], replacement: Segment) -> None:
-        """Put a compacted segment in the place of several that `holds` has found; readers of these finish.
+        """Replace segments that `holds` has found by a compacted segment. Readers of the old segments can finish.
 
-        Its file has yet to get its name: see `replacement`, and `settle`.
+        The file of the compacted segment gets its final name later: see `replacement` and `settle`.
         """
         first = bisect_right(self._bases, segments[0].base_offset) - 1
         self._segments[first : first + len(segments)] = [replacement]
@@ -142,10 +143,10 @@ class Segments:
         self.unnamed = replacement
 
     def settle(self) -> Segment | None:
-        """Take note that the file of the compacted segment has its name; from now on it may be closed.
+        """Note that the file of the compacted segment has its final name. From now on the segment may be closed.
 
         Returns:
-            The segment, if there is one.
+            The segment, None if there is none.
         """
         segment, self.unnamed = self.unnamed, None
         if segment is not None:
@@ -160,7 +161,7 @@ class Segments:
         return bool(self._doomed)
 
     def purge(self) -> None:
-        """Remove the files of dropped segments, oldest first; those from one without a name on, another time."""
+        """Remove the files of dropped segments, oldest first, up to a segment whose file has no final name yet."""
         while self._doomed and self._doomed[0] is not self.unnamed:
             segment = self._doomed[0]
             if segment in self._open:
@@ -169,7 +170,7 @@ class Segments:
             del self._doomed[0]
 
     def unload(self) -> None:
-        """Close all files; ranges that were handed out keep theirs."""
+        """Close all files. Ranges that readers hold keep theirs open."""
         for segment in (self.active, *self._open, *self._doomed):
             segment.unload()
         if self.unnamed is not None:
@@ -178,7 +179,11 @@ class Segments:
 
 
 def _without_empty_start(found: FileRange) -> tuple[FileRange | None, int]:
-    """Return a range from its first batch with records on; None, and the offset after it, if it has none."""
+    """Return the part of a range from its first batch with records on.
+
+    Returns:
+        The part, or None if no batch has records; and the offset after the batches that were skipped.
+    """
     position, end, next_offset = found.position, found.position + found.size, -1
     while position < end:
         header = BatchHeader.parse(b"".join(found.file.buffers(position, HEADER_SIZE)))

@@ -1,8 +1,8 @@
-"""Deleting the directories of logs: one durable rename, and then the files are removed.
+"""Deleting the directories of logs: one durable rename, then the files are removed.
 
-A directory whose name ends with `-delete` belongs to no log any more. Its files may be impossible to remove for now (a
-file without permission, a reader on a network file system). Then the broker goes on, and tries again later and at its
-next start. It also tries again a rename that failed for a passing reason.
+A directory whose name ends with `-delete` belongs to no log. Its files may be impossible to remove for now, for example
+a file without permission, or one that is open on a network file system. Then the broker tries again later and at its
+next start. It also retries a rename that failed for a passing reason.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from headrace.ports import FileSystem, Journal
 
 DELETE_SUFFIX: Final = "-delete"
 NAME_LENGTH: Final = 150
-"""How much of a topic's name a deleted directory keeps: with all suffixes it stays below 255 bytes."""
+"""The number of characters of a topic's name that a deleted directory keeps. With all suffixes it stays below 255
+bytes."""
 RETRY_INTERVAL_MS: Final = 10_000
 
 
@@ -33,38 +34,38 @@ class Deletions:
     )
 
     def __init__(self, files: FileSystem, journal: Journal) -> None:
-        """Delete directories in `files`; the journal gets a line for each that cannot be removed now."""
+        """Delete directories in `files`. The journal logs each directory that cannot be removed now."""
         self._files = files
         self._journal = journal
         self._unnamed: dict[str, str] = {}
-        """Directories that have yet to be renamed: the name, and the new name."""
+        """The directories that have yet to be renamed, with their new names."""
         self._unremoved: dict[str, None] = {}
-        """Renamed directories that have yet to be removed."""
+        """The renamed directories that have yet to be removed."""
         self._told: set[str] = set()
-        """Names of directories of which the log says that they could not be removed."""
+        """The names of directories for which a warning was logged."""
         self._count = 0
         self.next_deadline_ms: int | None = None
-        """When `tick` has something to do next."""
+        """The time at which `tick` has something to do next, in milliseconds; None for never."""
 
     def finish(self) -> None:
-        """Remove what an earlier life of the broker has left.
+        """Remove the directories that were renamed before the last start.
 
         Raises:
-            OSError: The log directory cannot be read.
+            OSError: The data directory cannot be read.
         """
         for name in self._files.list(""):
             if name.endswith(DELETE_SUFFIX) and "." in name:
                 self._remove(name)
 
     def delete(self, name: str, owner: str) -> bool:
-        """Delete a directory; no error if it is not there.
+        """Delete a directory. Does nothing if there is none.
 
         Args:
             name: The directory.
             owner: The id of its topic in hexadecimal.
 
         Returns:
-            Whether the name is free; if not, `tick` tries again.
+            Whether the name is free. If not, `tick` tries again.
 
         Raises:
             OSError: The disk has failed.
@@ -110,10 +111,10 @@ class Deletions:
             )
 
     def free(self, name: str) -> None:
-        """Rename the directory of a deleted log, if it still has this name: another log may need the name.
+        """Rename the directory of a deleted log if it still has this name, because another log may need the name.
 
         Raises:
-            OSError: That is not possible now.
+            OSError: The directory cannot be renamed now.
         """
         doomed = self._unnamed.get(name)
         if doomed is None:
@@ -122,13 +123,13 @@ class Deletions:
             self._files.rename(name, doomed)
             del self._unnamed[name]
             self._remove(doomed)
-            with contextlib.suppress(OSError):  # the next start removes what comes back
+            with contextlib.suppress(OSError):  # the next start removes a directory that comes back
                 self._files.sync_directory("")
         else:
             del self._unnamed[name]
 
     def tick(self, now_ms: int) -> None:
-        """Try again what could not be removed, when it is time to.
+        """Retry what could not be removed, if the time has come.
 
         Raises:
             OSError: The disk has failed.

@@ -1,4 +1,4 @@
-"""How far each log is synced and where it begins, as the checkpoints of its directory say."""
+"""The checkpoints of a data directory: how far each log is synced, and where it begins."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ START_FILE: Final = "log-start-offset-checkpoint"
 
 
 class LogOffsets:
-    """What was last written down; logs go by their `LogManager.checkpoint_key`."""
+    """The content of the checkpoints. The keys of logs are those of `LogManager.checkpoint_key`."""
 
     __slots__ = ("_files", "_recovery_points", "_start_offsets", "_starts_known")
 
@@ -27,11 +27,11 @@ class LogOffsets:
         self._start_offsets = start_offsets or {}
 
     def recovery_point(self, key: str) -> int:
-        """Return the offset below which a log is known, durably, to be synced."""
+        """Return the offset below which a log is known to be synced."""
         return self._recovery_points.get(key, 0)
 
     def start_offset(self, key: str) -> int | None:
-        """Return where a log begins, None if nothing is known about it."""
+        """Return the log start offset of a log, None if it is unknown."""
         return self._start_offsets.get(key, 0 if self._starts_known else None)
 
     def forget(self, key: str) -> None:
@@ -40,14 +40,14 @@ class LogOffsets:
         self._start_offsets.pop(key, None)
 
     def write(self, logs: Iterable[tuple[str, PartitionLog]]) -> None:
-        """Write down how far logs are synced and where they start, if it changed."""
+        """Write how far the logs are synced and where they start, if that has changed."""
         points, starts = dict(self._recovery_points), dict(self._start_offsets)
         for key, log in logs:
             if log.synced_offset:
                 points[key] = log.synced_offset
             if log.log_start_offset:
                 starts[key] = log.log_start_offset
-        # Starts first: a start that is older than the recovery point is harmless.
+        # Log start offsets first: a start offset older than the recovery point does no harm.
         if starts != self._start_offsets:
             self._write(START_FILE, starts)
             self._start_offsets = starts
@@ -56,9 +56,9 @@ class LogOffsets:
             self._recovery_points = points
 
     def vouch_for_starts(self, logs: Iterable[tuple[str, PartitionLog]]) -> None:
-        """Write down all starts if there was no record of them.
+        """Write all log start offsets if there is no such checkpoint yet.
 
-        From then on a log that begins later than the file says has lost its beginning.
+        From then on a log that begins later than its checkpoint says has lost its beginning.
         """
         if not self._starts_known:
             self.write(logs)

@@ -1,7 +1,7 @@
-"""What the logs of a directory need in the course of time: retention, rolls by age, checkpoints.
+"""Periodic work on the logs of a data directory: retention, rolls by age, checkpoints.
 
-Segments are deleted in this order: the log start moves up, a checkpoint makes that durable, the files go. A crash in
-between leaves segments below the log start, which the next start removes.
+Segments are deleted in this order: (1) The log start offset is raised. (2) A checkpoint makes it durable. (3) The files
+are removed. A crash in between leaves segments below the log start offset, which the next start removes.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ from headrace.types import TopicPartition
 
 CHECKPOINT_INTERVAL_MS: Final = 60_000
 RETENTION_INTERVAL_MS: Final = 300_000
-"""How often logs are looked at for what can be deleted; the default, which is Kafka's."""
+"""The interval of retention in milliseconds; the default, which is Kafka's."""
 RETRY_INTERVAL_MS: Final = 10_000
-"""When what a full disk did not allow is tried again."""
+"""The time after which work that a full disk did not allow is retried, in milliseconds."""
 
 UPKEEP_AT_ONCE: Final = 16
-"""Logs that one tick looks at: with thousands, rolls and deletions at the same time would hold requests up."""
+"""The number of logs that one tick works on. The rolls and deletions of thousands of logs at once would delay requests.
+"""
 _PAUSE_MS: Final = 20
 
 
 class Upkeep:
-    """Looks after the logs of one directory."""
+    """Does the periodic work on the logs of one data directory."""
 
     __slots__ = (
         "_journal",
@@ -47,7 +48,7 @@ class Upkeep:
         write_checkpoints: Callable[[], object],
         journal: Journal,
     ) -> None:
-        """Look after `logs`, which others add to and take from; nothing is due before `begin`."""
+        """Prepare to work on `logs`, to which others add and from which they remove. Nothing is due before `begin`."""
         self._logs = logs
         self._write_checkpoints = write_checkpoints
         self._journal = journal
@@ -55,24 +56,24 @@ class Upkeep:
         self._next_checkpoint_ms: int | None = None
         self._next_retention_ms: int | None = None
         self._waiting: list[PartitionLog] = []
-        """Logs that have yet to be looked at in this round."""
+        """The logs that are left in this round."""
         self._put_off = False
-        """Whether this round has to be repeated soon: the disk was full."""
+        """Whether this round has to be repeated soon because the disk was full."""
         self._shortened: dict[PartitionLog, None] = {}
-        """Logs whose start has moved up and whose old files are still there."""
+        """The logs whose log start offset was raised while old files are still there."""
 
     def begin(self, now_ms: int) -> None:
-        """Count the intervals from now on."""
+        """Begin the intervals now."""
         self._next_checkpoint_ms = now_ms + CHECKPOINT_INTERVAL_MS
         self._next_retention_ms = now_ms
 
     def forget(self, log: PartitionLog) -> None:
-        """Leave a deleted log alone."""
+        """Stop working on a deleted log."""
         self._shortened.pop(log, None)
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When `tick` has something to do next."""
+        """The time at which `tick` has something to do next, in milliseconds; None for never."""
         checkpoint, retention = self._next_checkpoint_ms, self._next_retention_ms
         if checkpoint is None or (retention is not None and retention < checkpoint):
             return retention
@@ -82,7 +83,7 @@ class Upkeep:
         """Apply retention, roll by age, expire producers, and write checkpoints, each when it is due.
 
         Raises:
-            OSError: The disk refused, for another reason than that it is full.
+            OSError: The disk refused an operation for another reason than being full.
         """
         try:
             if self._next_retention_ms is not None and now_ms >= self._next_retention_ms:
@@ -96,12 +97,12 @@ class Upkeep:
                 raise
             self._journal.warning("upkeep_put_off", reason=str(error))
             self._next_checkpoint_ms = now_ms + RETRY_INTERVAL_MS
-            # The logs that have not had their turn may have something to delete: they go on; then all are tried again.
+            # The remaining logs may have something to delete, so the round continues. Then all logs are tried again.
             self._put_off = bool(self._waiting)
             self._next_retention_ms = now_ms + (_PAUSE_MS if self._put_off else RETRY_INTERVAL_MS)
 
     def _look_at_some(self, now_ms: int) -> None:
-        """Go on with a round, or begin one; the rest of the logs follow after requests had their turn."""
+        """Continue a round, or begin one. The rest of the logs follow after requests had their turn."""
         waiting = self._waiting or list(self._logs.values())
         some, self._waiting = waiting[:UPKEEP_AT_ONCE], waiting[UPKEEP_AT_ONCE:]
         if self._waiting:
@@ -126,7 +127,7 @@ class Upkeep:
             except OSError as error:
                 if not is_passing(error):
                     raise
-                put_off = error  # the other logs may have something that can be deleted
+                put_off = error  # the other logs may have something to delete
         self._remove_deleted()
         if put_off is not None:
             raise put_off
@@ -143,7 +144,7 @@ class Upkeep:
             )
 
     def _remove_deleted(self) -> None:
-        """Remove the files of deleted segments, once the new log starts are durable."""
+        """Remove the files of deleted segments once the new log start offsets are durable."""
         if self._shortened:
             self._write_checkpoints()
             for log in list(self._shortened):
@@ -151,16 +152,18 @@ class Upkeep:
                 del self._shortened[log]
 
     def delete_below_start(self, logs: Sequence[PartitionLog], now_ms: int) -> None:
-        """Make log starts durable that were moved up, then remove the segments below them.
+        """Make raised log start offsets durable, then remove the segments below them.
 
         Raises:
-            OSError: They are not durable.
+            OSError: The log start offsets are not durable.
         """
         self._shortened.update(dict.fromkeys(logs))
         for log in logs:
             try:
                 log.delete_old_segments(now_ms)
-            except StorageError as error:  # what cannot be read stays, below the log start
+            except (
+                StorageError
+            ) as error:  # segments that cannot be read stay, below the log start offset
                 self._journal.error(
                     "segments_not_deleted", partition=str(log.topic_partition), reason=str(error)
                 )
