@@ -90,11 +90,9 @@ class PartitionLog(AppendableLog):
     ) -> PartitionLog:
         """Open a log, and recover it if it was not closed cleanly.
 
-        The first append creates a directory that does not exist.
-
         Args:
             files: The file system that has the directory.
-            directory: The partition's directory. If it exists, its name has been synced in the parent directory.
+            directory: The partition's directory, whose name is synced. The first append creates it if it does not exist.
             config: The topic's settings.
             topic_partition: The partition of the log.
             now_ms: The wall clock.
