@@ -92,7 +92,7 @@ class PartitionLog(AppendableLog):
 
         Args:
             files: The file system that has the directory.
-            directory: The partition's directory, whose name is synced. The first append creates it if it does not exist.
+            directory: The partition's directory, whose name is synced. The first append creates a missing one.
             config: The topic's settings.
             topic_partition: The partition of the log.
             now_ms: The wall clock.

@@ -131,8 +131,7 @@ class AppendableLog(ReadableLog):
             leader_epoch: The current leader epoch, never lower than an earlier one.
             now_ms: The wall clock.
             validate: Whether to check the batch. False for batches that this broker built.
-            in_sequence: Whether to check the sequence. False if the caller knows that the batch is no repetition, and
-                gaps are allowed.
+            in_sequence: Whether to check the sequence. False if the batch is known to be new, and gaps are allowed.
 
         Raises:
             ApiError: The batch is refused: INVALID_RECORD, OUT_OF_ORDER_SEQUENCE_NUMBER, ...; or the log has failed.

@@ -2,8 +2,8 @@
 
 No request waits for a sync in this module. It notes which files were created and written, and the next `SyncTask`
 makes them durable in another thread: the data, the names in the log's directory, and the name of the directory itself
-if it is new. A crash before the first sync may leave an incomplete directory. No produce of its records was acknowledged,
-and `repair_metadata` completes it.
+if it is new. A crash before the first sync may leave an incomplete directory. No produce of its records was
+acknowledged, and `repair_metadata` completes it.
 
 The directory is created with the first segment, and the first segment with the first batch.
 """

@@ -114,7 +114,7 @@ class Rewriting:
 
     @property
     def clean_end_offset(self) -> int | None:
-        """The offset up to which the log is compacted when the round has finished; None if the round does not compact."""
+        """The offset up to which the log is compacted after the round; None if the round does not compact."""
         return None
 
     def work(self) -> Iterator[int]:

@@ -276,7 +276,7 @@ class ProducerState:
         self.transactions.aborted.close()
 
     def expire(self, now_ms: int, expiration_ms: int) -> None:
-        """Forget the producers whose last append is older than `expiration_ms`, unless they have an open transaction."""
+        """Forget the producers whose last append is older than `expiration_ms`, unless a transaction is open."""
         horizon, is_open = now_ms - expiration_ms, self.transactions.open
         idle = (item for item in self._entries.items() if item[0] not in is_open)
         # The longest idle producers come first.
