@@ -218,7 +218,7 @@ def test_b1_revocation_commits_by_default(place, name) -> None:
 
 
 @pytest.mark.usefixtures("protocol")
-def test_b1_and_the_asyncio_twin(place, name) -> None:
+def test_b1_and_the_asyncio_consumer(place, name) -> None:
     async def life() -> list[int]:
         async with headrace.aio.Admin(place.target) as admin:
             await admin.create_topic(name, 2)

@@ -44,7 +44,7 @@ def is_kind(request: Any, kind: type) -> bool:
     return isinstance(request, kind)
 
 
-class Story:
+class Scenario:
     """A settled group of three members, and a broker that can be killed at the n-th request or answer of a kind."""
 
     def __init__(
@@ -110,98 +110,98 @@ class Story:
 
 
 @pytest.fixture(params=ASSIGNORS)
-def story(request) -> Story:
-    return Story(request.param)
+def scenario(request) -> Scenario:
+    return Scenario(request.param)
 
 
-def test_b5_1_killed_after_noticing_a_change(story) -> None:
+def test_b5_1_killed_after_noticing_a_change(scenario) -> None:
     """The broker is killed after a member has left and before the other members know."""
-    gone = story.members.pop()
-    story.kill_at(LeaveGroupRequest, answered=True)
+    gone = scenario.members.pop()
+    scenario.kill_at(LeaveGroupRequest, answered=True)
     gone.close()
-    assert story.killed == 1
-    story.settle()
+    assert scenario.killed == 1
+    scenario.settle()
 
 
-def test_b5_1_killed_after_noticing_a_death(story) -> None:
+def test_b5_1_killed_after_noticing_a_death(scenario) -> None:
     """The broker is killed after a session has expired and before the other members know."""
-    story.members.pop().die()
-    before = story.generations
-    while story.size() == 3:
-        story.world.advance(100)
-    story.world.restart_broker(crash=True)
-    story.settle()
-    assert min(story.generations) > max(before)
+    scenario.members.pop().die()
+    before = scenario.generations
+    while scenario.size() == 3:
+        scenario.world.advance(100)
+    scenario.world.restart_broker(crash=True)
+    scenario.settle()
+    assert min(scenario.generations) > max(before)
 
 
-def test_b5_2_killed_with_only_some_members_told(story) -> None:
-    newcomer = story.member()
-    story.members.append(newcomer)
-    story.kill_at(HeartbeatRequest, number=2)
-    story.settle()
-    assert story.killed == 1
+def test_b5_2_killed_after_only_some_members_are_notified(scenario) -> None:
+    newcomer = scenario.member()
+    scenario.members.append(newcomer)
+    scenario.kill_at(HeartbeatRequest, number=2)
+    scenario.settle()
+    assert scenario.killed == 1
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
-def test_b5_3_killed_with_only_some_joins_received(story, number) -> None:
-    story.kill_at(JoinGroupRequest, number=number)
+def test_b5_3_killed_with_only_some_joins_received(scenario, number) -> None:
+    scenario.kill_at(JoinGroupRequest, number=number)
     # Under the classic protocol all join when one does.
-    story.members += [story.member() for _ in range(number if story.server_side else 1)]
-    story.settle()
-    assert story.killed == 1
+    scenario.members += [scenario.member() for _ in range(number if scenario.server_side else 1)]
+    scenario.settle()
+    assert scenario.killed == 1
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
-def test_b5_4_killed_after_the_new_generation_is_durable(story, number) -> None:
+def test_b5_4_killed_after_the_new_generation_is_durable(scenario, number) -> None:
     """The phase of joins is over and written; its answers are lost one by one."""
-    story.members.pop().die()
-    kind = SyncGroupRequest if story.server_side else JoinGroupRequest
-    story.kill_at(kind, number=min(number, 2), answered=True)
-    story.settle()
-    assert story.killed == 1
+    scenario.members.pop().die()
+    kind = SyncGroupRequest if scenario.server_side else JoinGroupRequest
+    scenario.kill_at(kind, number=min(number, 2), answered=True)
+    scenario.settle()
+    assert scenario.killed == 1
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
-def test_b5_5_killed_with_only_some_answers_sent(story, number) -> None:
-    story.members += [story.member() for _ in range(number if story.server_side else 1)]
-    story.kill_at(SyncGroupRequest, number=number, answered=True)
-    story.settle()
-    assert story.killed == 1
+def test_b5_5_killed_with_only_some_answers_sent(scenario, number) -> None:
+    scenario.members += [scenario.member() for _ in range(number if scenario.server_side else 1)]
+    scenario.kill_at(SyncGroupRequest, number=number, answered=True)
+    scenario.settle()
+    assert scenario.killed == 1
 
 
-def test_b5_there_is_no_rebalance_where_membership_is_unchanged(story) -> None:
-    generations, joins = story.generations, story.joins()
+def test_b5_there_is_no_rebalance_where_membership_is_unchanged(scenario) -> None:
+    generations, joins = scenario.generations, scenario.joins()
     for _ in range(3):
-        story.world.restart_broker(crash=True)
-        story.settle()
-    assert (story.generations, story.joins()) == (generations, joins)
+        scenario.world.restart_broker(crash=True)
+        scenario.settle()
+    assert (scenario.generations, scenario.joins()) == (generations, joins)
 
 
 @pytest.mark.parametrize("assignor", ["equal", SERVER_SIDE])
 @pytest.mark.parametrize("failure", ["a closed connection", "no answer"])
 def test_b5_consumers_fetch_while_they_look_for_a_coordinator(failure, assignor) -> None:
-    story = Story(assignor, members=1, session_ms=45_000)  # the default; then it owns nothing
-    (reader,) = story.members
-    story.world.fill("t", 6, 200)
+    scenario = Scenario(assignor, members=1, session_ms=45_000)  # the default; then it owns nothing
+    (reader,) = scenario.members
+    scenario.world.fill("t", 6, 200)
 
     def away(_program: Program, call: Any) -> TransportError | None:
         if call.channel != "group" and not isinstance(call.request, FindCoordinatorRequest):
             return None
         return TransportError("closed" if failure == "a closed connection" else "no answer in time")
 
-    story.world.fault = away
+    scenario.world.fault = away
     for _ in range(8):
-        story.world.advance(1_000)
+        scenario.world.advance(1_000)
         assert reader.poll(1_000, max_records=10)
     assert reader.requests(FindCoordinatorRequest), "it looks"
     assert reader.requests(FetchRequest)
-    story.world.fault = None
-    story.settle()
+    scenario.world.fault = None
+    scenario.settle()
 
 
 def test_b5_a_session_without_an_answer_is_the_coordinators_failure() -> None:
-    story = Story("equal", members=1)
-    (reader,) = story.members
+    scenario = Scenario("equal", members=1)
+    (reader,) = scenario.members
     looked = len(reader.requests(FindCoordinatorRequest))
     silent = True
 
@@ -210,18 +210,18 @@ def test_b5_a_session_without_an_answer_is_the_coordinators_failure() -> None:
             return TransportError("no answer in time")
         return None
 
-    story.world.fault = hang
+    scenario.world.fault = hang
     for _ in range(30):
         reader.poll(500)
     assert len(reader.requests(FindCoordinatorRequest)) > looked
     silent = False
-    story.settle()
+    scenario.settle()
 
 
 def test_b5_stale_metadata_is_asked_for_with_pauses() -> None:
-    story = Story("equal", members=1)
-    (reader,) = story.members
-    story.world.fault = lambda _program, call: (
+    scenario = Scenario("equal", members=1)
+    (reader,) = scenario.members
+    scenario.world.fault = lambda _program, call: (
         TransportError("gone") if isinstance(call.request, FetchRequest) else None
     )
     asked = len(reader.requests(MetadataRequest))
@@ -231,18 +231,18 @@ def test_b5_stale_metadata_is_asked_for_with_pauses() -> None:
     assert 1 <= len(reader.requests(MetadataRequest)) - asked <= most, "ten seconds of failures"
 
 
-def grow(story: Story, count: int) -> None:
+def grow(scenario: Scenario, count: int) -> None:
     wanted = CreatePartitionsTopic(name="t", count=count, assignments=None)
-    answer = story.world.broker.call(CreatePartitionsRequest(topics=[wanted], timeout_ms=1000))
+    answer = scenario.world.broker.call(CreatePartitionsRequest(topics=[wanted], timeout_ms=1000))
     assert answer.results[0].error_code == 0
 
 
 @pytest.mark.parametrize("assignor", ["equal", SERVER_SIDE])
 def test_b5_partitions_of_subscribed_topics_change(assignor) -> None:
-    story = Story(assignor, members=2)
-    grow(story, 9)
-    rebalance(*story.members, rounds=40)
-    assert sorted(len(member.assignment()) for member in story.members) == [4, 5]
+    scenario = Scenario(assignor, members=2)
+    grow(scenario, 9)
+    rebalance(*scenario.members, rounds=40)
+    assert sorted(len(member.assignment()) for member in scenario.members) == [4, 5]
 
 
 def test_b5_topics_appear_that_match_a_pattern() -> None:
@@ -259,71 +259,73 @@ def test_b5_topics_appear_that_match_a_pattern() -> None:
 @pytest.mark.parametrize("assignor", ["equal", SERVER_SIDE])
 def test_b5_commits_and_heartbeats_during_a_rebalance(assignor) -> None:
     """A commit under the generation that ends still counts while the group prepares the next."""
-    story = Story(assignor, members=1)
-    (first,) = story.members
-    story.world.fill("t", 6, 5)
+    scenario = Scenario(assignor, members=1)
+    (first,) = scenario.members
+    scenario.world.fill("t", 6, 5)
     assert first.poll(1_000, max_records=5)
     place = next(record for record in first.assignment())
-    second = story.member()
-    story.world.settle()
+    second = scenario.member()
+    scenario.world.settle()
     first.commit({place: 1})
     assert first.committed(place) == {place: 1}
-    story.members.append(second)
-    story.settle()
+    scenario.members.append(second)
+    scenario.settle()
 
 
-def frozen(story: Story, member: Program, duration_ms: int) -> None:
+def frozen(scenario: Scenario, member: Program, duration_ms: int) -> None:
     """Stop a member as SIGSTOP does; the other members go on."""
-    story.world.programs.remove(member)
-    others = [one for one in story.members if one is not member]
+    scenario.world.programs.remove(member)
+    others = [one for one in scenario.members if one is not member]
     rebalance(*others, rounds=duration_ms // 500)
-    story.world.programs.append(member)
+    scenario.world.programs.append(member)
 
 
-def test_b5_a_member_that_pauses_before_its_join_is_left_out(story) -> None:
-    late = story.members[0]
-    before = story.generations[0]
-    frozen(story, late, 40_000)
-    others = story.members[1:]
+def test_b5_a_member_that_pauses_before_its_join_is_left_out(scenario) -> None:
+    late = scenario.members[0]
+    before = scenario.generations[0]
+    frozen(scenario, late, 40_000)
+    others = scenario.members[1:]
     assert sum(len(member.assignment()) for member in others) == 6
     with pytest.raises((ApiError, TransportError)) as refused:
         late.run(late.core.commit({late.assignment()[0]: 0}), 5_000)
     if isinstance(refused.value, ApiError):
         assert refused.value.code in {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION}
-    story.settle()  # and it returns
-    assert min(story.generations) > before
+    scenario.settle()  # and it returns
+    assert min(scenario.generations) > before
 
 
 def test_b5_a_member_that_pauses_after_its_join_has_a_full_session_from_the_answer() -> None:
-    story = Story("range")  # an eager group: cooperative members join twice by themselves
-    sleeper = story.member()
+    scenario = Scenario("range")  # an eager group: cooperative members join twice by themselves
+    sleeper = scenario.member()
     answers: list[Any] = []
 
     def count(program: Program, call: Any) -> None:
         if program is sleeper and isinstance(call.request, JoinGroupRequest):
             answers.append(call)
 
-    story.world.lost = count
+    scenario.world.lost = count
     for _ in range(100):
-        rebalance(*story.members, sleeper, rounds=1)
+        rebalance(*scenario.members, sleeper, rounds=1)
         if len(answers) == 2:  # the answer to the first join only contains the member id
             break
-    story.world.lost = None
-    story.members.append(sleeper)
+    scenario.world.lost = None
+    scenario.members.append(sleeper)
     joins = len(sleeper.requests(JoinGroupRequest))
-    frozen(story, sleeper, 7_000)  # of ten, less the margin; the moment since the answer counts too
-    story.settle()
+    frozen(
+        scenario, sleeper, 7_000
+    )  # of ten, less the margin; the moment since the answer counts too
+    scenario.settle()
     assert len(sleeper.requests(JoinGroupRequest)) == joins, "nobody noticed"
 
 
 @pytest.mark.parametrize("assignor", ["equal", SERVER_SIDE])
 def test_b5_slow_consumers_are_expelled_and_return(assignor) -> None:
-    story = Story(assignor, members=1)
-    slow = story.member(max_poll_interval_ms=15_000)
-    story.members.append(slow)
-    story.settle()
-    rebalance(story.members[0], rounds=60)  # the slow one's program does not poll
-    assert len(story.members[0].assignment()) == 6
+    scenario = Scenario(assignor, members=1)
+    slow = scenario.member(max_poll_interval_ms=15_000)
+    scenario.members.append(slow)
+    scenario.settle()
+    rebalance(scenario.members[0], rounds=60)  # the slow one's program does not poll
+    assert len(scenario.members[0].assignment()) == 6
     assert any("poll" in warning for warning in slow.warnings), slow.warnings
-    story.settle()
+    scenario.settle()
     assert slow.assignment()

@@ -9,7 +9,7 @@ import pytest
 from headrace import TopicPartition
 from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.messages.leave_group import LeaveGroupRequest
-from tests.acceptance.test_coordinator_failures import SERVER_SIDE, Story, is_kind
+from tests.acceptance.test_coordinator_failures import SERVER_SIDE, Scenario, is_kind
 from tests.fixtures.consumer_world import Program, rebalance
 
 POLL_MS = 15_000
@@ -21,17 +21,17 @@ class Slow:
     """A group of two members, of which the second has a slow program. It keeps the calls of its listener."""
 
     def __init__(self, assignor: str, **options: Any) -> None:
-        self.story = Story(assignor, members=1, session_ms=SESSION_MS)
-        self.slow: Program = self.story.member(max_poll_interval_ms=POLL_MS, **options)
+        self.scenario = Scenario(assignor, members=1, session_ms=SESSION_MS)
+        self.slow: Program = self.scenario.member(max_poll_interval_ms=POLL_MS, **options)
         self.told: list[str] = []
         self.slow.subscribe(["t"], listener=self)
-        self.story.members.append(self.slow)
-        self.story.settle()
+        self.scenario.members.append(self.slow)
+        self.scenario.settle()
         self.told.clear()
 
     @property
     def other(self) -> Program:
-        return self.story.members[0]
+        return self.scenario.members[0]
 
     def on_revoked(self, _partitions: list[TopicPartition]) -> None:
         self.told.append("revoked")
@@ -65,19 +65,19 @@ def test_b5_who_does_not_come_back_in_time_leaves_by_itself_and_the_others_do_no
     assignor: str,
 ) -> None:
     group = Slow(assignor)
-    group.story.world.fill("t", 6, 3)
+    group.scenario.world.fill("t", 6, 3)
     group.slow.poll(5_000)
-    began_ms = group.story.world.now_ms
+    began_ms = group.scenario.world.now_ms
     while group.slow.core.trouble is None:
         group.works_for(500)
-    assert group.story.world.now_ms - began_ms <= POLL_MS + 1_000
+    assert group.scenario.world.now_ms - began_ms <= POLL_MS + 1_000
     assert group.leaves() == 1
     assert any("max.poll.interval.ms" in warning for warning in group.slow.warnings)
     # Not after the slow one's session, nor after its rebalance timeout: with the next heartbeats of the others.
-    began_ms = group.story.world.now_ms
+    began_ms = group.scenario.world.now_ms
     while len(group.other.assignment()) < 6:
         group.works_for(500)
-    assert group.story.world.now_ms - began_ms < SESSION_MS
+    assert group.scenario.world.now_ms - began_ms < SESSION_MS
 
 
 @pytest.mark.parametrize("assignor", ASSIGNORS)
@@ -94,7 +94,7 @@ def test_b5_what_it_worked_on_is_not_committed_and_it_returns_with_its_next_poll
     assert group.told == []  # the program gets the error from its next call
     group.slow.poll()
     assert group.told == ["lost"]
-    group.story.settle()
+    group.scenario.settle()
     assert group.slow.assignment()
 
 
@@ -102,7 +102,7 @@ def test_b5_what_it_worked_on_is_not_committed_and_it_returns_with_its_next_poll
 def test_b5_who_is_behind_and_polls_is_not_expelled(assignor: str) -> None:
     """Lag is no reason: one record a poll, ten seconds of work for each, for minutes."""
     group = Slow(assignor)
-    group.story.world.fill("t", 6, 100)
+    group.scenario.world.fill("t", 6, 100)
     held = group.slow.assignment()
     for _ in range(20):
         assert len(group.slow.poll(1_000, max_records=1)) == 1
@@ -114,15 +114,15 @@ def test_b5_who_is_behind_and_polls_is_not_expelled(assignor: str) -> None:
 
 @pytest.mark.parametrize("assignor", ASSIGNORS)
 def test_b5_a_slow_static_member_keeps_its_place_until_its_session_ends(assignor: str) -> None:
-    """As in Kafka, a static member sends no LeaveGroup when it stops, because its instance id means that it returns."""
+    """A static member sends no LeaveGroup when it stops, as in Kafka: its instance id means that it returns."""
     group = Slow(assignor, group_instance_id="slow")
     held = group.slow.assignment()
-    began_ms = group.story.world.now_ms
+    began_ms = group.scenario.world.now_ms
     while len(group.other.assignment()) < 6:
         group.works_for(500)
-        assert group.story.world.now_ms - began_ms < POLL_MS + 2 * SESSION_MS + 5_000
-    assert group.story.world.now_ms - began_ms >= POLL_MS + SESSION_MS // 2
-    group.story.settle()
+        assert group.scenario.world.now_ms - began_ms < POLL_MS + 2 * SESSION_MS + 5_000
+    assert group.scenario.world.now_ms - began_ms >= POLL_MS + SESSION_MS // 2
+    group.scenario.settle()
     assert len(group.slow.assignment()) == len(held)
 
 
@@ -132,19 +132,19 @@ def test_b5_a_slow_member_holds_up_a_classic_rebalance_for_its_poll_interval_at_
 ) -> None:
     group = Slow(assignor)
     group.slow.poll()
-    newcomer = group.story.member()
-    began_ms = group.story.world.now_ms
+    newcomer = group.scenario.member()
+    began_ms = group.scenario.world.now_ms
     while not newcomer.assignment():
         rebalance(group.other, newcomer, rounds=1)
-    took_ms = group.story.world.now_ms - began_ms
+    took_ms = group.scenario.world.now_ms - began_ms
     assert POLL_MS - 2_000 <= took_ms <= POLL_MS + SESSION_MS
 
 
 def test_b5_a_slow_member_of_a_consumer_group_holds_up_only_what_it_has_to_give() -> None:
     group = Slow(SERVER_SIDE)
     group.slow.poll()
-    newcomer = group.story.member()
-    began_ms = group.story.world.now_ms
+    newcomer = group.scenario.member()
+    began_ms = group.scenario.world.now_ms
     while not newcomer.assignment():
         rebalance(group.other, newcomer, rounds=1)
-    assert group.story.world.now_ms - began_ms < POLL_MS - 2_000
+    assert group.scenario.world.now_ms - began_ms < POLL_MS - 2_000

@@ -75,7 +75,7 @@ def members(admin: headrace.Admin, group: str) -> list[str]:
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_a17_a_foreign_member_is_removed_by_force_and_the_caller_is_told(
+def test_a17_a_foreign_member_is_removed_by_force_and_the_result_says_so(
     served: str, name: str, library: str
 ) -> None:
     place = Place("tcp", served)

@@ -168,7 +168,7 @@ def test_a3_every_client_obeys_strategy_and_serde_of_the_topics_metadata(
     assert {record.key for record in records} == {"k"}
 
 
-def test_a3_a_client_that_is_told_otherwise_does_otherwise(headrace_place, name) -> None:
+def test_a3_options_of_a_client_take_precedence_over_the_topic(headrace_place, name) -> None:
     topic = headrace_place.topic(name, 3, partitioner="round_robin", serde="json")
     producer = headrace_place.producer(partitioner="key_hash", serde="bytes")
     where = {producer.send(topic, b"raw", key=b"k").result().partition for _ in range(6)}

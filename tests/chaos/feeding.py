@@ -222,7 +222,7 @@ def read_all(bootstrap: str, topic: str, journal: Path) -> dict[int, list[Messag
     found: dict[int, list[Message]] = {number: [] for number in range(PARTITIONS)}
     consumer, open_ = reader(bootstrap), set(found)
     last = time.monotonic()
-    notes = Journal(journal, f"judge-{topic}")
+    notes = Journal(journal, f"reader-{topic}")
     try:
         consumer.assign([TopicPartition(topic, number, 0) for number in found])
         while open_:

@@ -29,13 +29,13 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from tests.chaos.feeding import FAST, INPUT, OUTPUT, PARTITIONS, Feeder, Watcher
-from tests.chaos.verdict import Verdict
+from tests.chaos.output_check import OutputCheck
 from tests.fixtures.processes import ServerProcess
 
 PROGRAMS = Path(__file__).with_name("programs")
 WORKERS = 4
 MIXED = ("confluent", "headrace", "app", "confluent")
-"""By whom the workers are where the client is "mixed"."""
+"""Clients of the workers if the client is "mixed"."""
 GROUP = "pipeline"
 SESSION_MS = 2_000
 TRANSACTION_MS = 3_000
@@ -110,7 +110,7 @@ class Pipeline:
         self._broker_wakes_at = 0.0
         self._tick = threading.Event()
 
-    def run(self, seconds: float) -> Verdict:
+    def run(self, seconds: float) -> OutputCheck:
         """Run for the given time, then end all faults, and check the output."""
         try:
             self._begin()
@@ -302,7 +302,7 @@ class Pipeline:
         began = time.monotonic()
         self.feeder.stop(PATIENCE_S)
         assert self.feeder.trouble is None, self.feeder.trouble
-        self.verdict = Verdict(self.server.bootstrap, self.journals, self.feeder.sent)
+        self.output_check = OutputCheck(self.server.bootstrap, self.journals, self.feeder.sent)
         self._until("the input is committed", self._is_committed)
         for slot in self.slots:
             assert slot.current is not None
@@ -312,7 +312,7 @@ class Pipeline:
             slot.current.process.wait(PATIENCE_S)
             slot.current = None
         self._until("no transaction is open", self._is_stable)
-        self.verdict.drained_in_s = time.monotonic() - began
+        self.output_check.drained_in_s = time.monotonic() - began
 
     def _until(self, what: str, holds: Callable[[], bool]) -> None:
         deadline = time.monotonic() + PATIENCE_S
@@ -325,7 +325,7 @@ class Pipeline:
         found = self._positions()  # may lie behind a marker that follows the last record
         missing = {
             number: (found.get(number), end)
-            for number, end in self.verdict.wanted_positions().items()
+            for number, end in self.output_check.wanted_positions().items()
             if found.get(number, -1) < end
         }
         self._last = f"committed and end of partitions: {missing}"
@@ -354,12 +354,12 @@ class Pipeline:
         self._last = f"last stable offsets {ends[0]}, ends {ends[1]}"
         return ends[0] == ends[1]
 
-    def _end(self) -> Verdict:
+    def _end(self) -> OutputCheck:
         watcher = self._background[1]
-        self.verdict.judge()
+        self.output_check.check_records()
         watcher.stop(PATIENCE_S)
         assert watcher.trouble is None, watcher.trouble
         assert self.server.stop() == 0
-        self.verdict.check_history()
-        self.verdict.check_log(self.server.log)
-        return self.verdict
+        self.output_check.check_history()
+        self.output_check.check_log(self.server.log)
+        return self.output_check

@@ -143,7 +143,7 @@ def test_a_planted_fault_is_found(fault: str, seed: int) -> None:
     assert fault in kinds(planted(CleanHistory(seed, STEPS).operations, fault, seed))
 
 
-def test_two_hundred_thousand_operations_are_judged_within_a_minute() -> None:
+def test_two_hundred_thousand_operations_are_checked_within_a_minute() -> None:
     made_up = CleanHistory(1, 42_000).operations  # a tenth of them: what it costs grows as they do
     assert sum(operation.type == INVOKE for operation in made_up) >= 20_000
     began = time.process_time()

@@ -106,7 +106,7 @@ def network(tmp_path: Path) -> Iterator[Network]:
             yield Network(server, proxy)
 
 
-async def story(
+async def scenario(
     network: Network,
     protocol: str,
     silence: Callable[[], None],
@@ -149,7 +149,7 @@ async def story(
 def run(network: Network, protocol: str, silence: str) -> None:
     if silence == "stopped broker":
         asyncio.run(
-            story(
+            scenario(
                 network,
                 protocol,
                 lambda: network.server.signal(signal.SIGSTOP),
@@ -163,7 +163,7 @@ def run(network: Network, protocol: str, silence: str) -> None:
             network.proxy.silence = value
 
         asyncio.run(
-            story(
+            scenario(
                 network,
                 protocol,
                 lambda: set_silence(silence),
@@ -193,7 +193,7 @@ def test_a_silent_network_makes_no_second_owner_under_the_other_protocol(
     run(network, protocol, silence)
 
 
-async def random_story(network: Network, protocol: str, chance: random.Random) -> None:
+async def random_scenario(network: Network, protocol: str, chance: random.Random) -> None:
     notes = network.notes
     async with (
         everyone(network.server.bootstrap, "other", protocol, notes),
@@ -218,7 +218,7 @@ async def random_story(network: Network, protocol: str, chance: random.Random) -
 def test_any_silences_in_any_order_make_no_second_owner(network: Network, protocol: str) -> None:
     seed = int(os.environ.get("HEADRACE_CHAOS_SEED", random.randrange(1 << 32)))
     try:
-        asyncio.run(random_story(network, protocol, random.Random(seed)))
+        asyncio.run(random_scenario(network, protocol, random.Random(seed)))
         network.check()
     except BaseException as error:
         error.add_note(f"HEADRACE_CHAOS_SEED={seed}")

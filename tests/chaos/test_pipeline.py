@@ -38,7 +38,7 @@ def test_the_output_is_the_input_once(client: str, protocol: str) -> None:
     directory = CACHE / f"{client}-{protocol}-{seed}"
     pipeline = Pipeline(directory, seed, client, protocol)
     try:
-        verdict = pipeline.run(SECONDS)
+        output_check = pipeline.run(SECONDS)
     except BaseException as error:
         error.add_note(f"HEADRACE_CHAOS_SEED={seed}; history and logs are in {directory}")
         error.add_note(f"faults: {dict(pipeline.counts)}")
@@ -48,8 +48,8 @@ def test_the_output_is_the_input_once(client: str, protocol: str) -> None:
         "client": client,
         "protocol": protocol,
         "seed": seed,
-        "drained in s": round(verdict.drained_in_s, 1),
-        **sorted_counts(pipeline, verdict.counts),
+        "drained in s": round(output_check.drained_in_s, 1),
+        **sorted_counts(pipeline, output_check.counts),
     }
     print(result)
     with (CACHE / "results.jsonl").open("a") as results:

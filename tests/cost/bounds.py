@@ -115,4 +115,4 @@ WHAT_BOUNDS: Final[dict[Kind, str]] = {
     Kind.RECORDS: "bombs: the records of a batch, and what it inflates to",
     Kind.NUMBER: "repeat: the elements of a request",
 }
-"""By what a value can be expensive (the ways of `requests.py` and the scenarios), and what bounds it."""
+"""Ways in which a value can be expensive (of `requests.py` and the scenarios), and the bound for each."""

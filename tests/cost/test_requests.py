@@ -60,7 +60,7 @@ def test_what_is_measured_follows_what_is_done(broker):
     assert {small.outcome, large.outcome} == {"answered"}
 
 
-def test_a_cost_above_its_bound_is_told():
+def test_a_cost_above_its_bound_is_reported():
     cost = Cost(60.0, 0.0, 1, 60.0, 70.0, 2000, "answered")
     assert violations(cost, Bound(loop_ms=50, memory_mb=64, answer_bytes=1000)) == [
         "a step of 60 ms",

@@ -62,17 +62,17 @@ class Scale:
     topics: int
     """Further topics, with a partition each."""
     producers: int
-    """That have written to partition 0 of `few`."""
+    """Number of producers that have written to partition 0 of `few`."""
     groups: int
     members: int
     """Number of members of the group `few`, and of the consumer group `few.c`."""
     acls: int
     record_count: int
-    """That each bomb of many records claims."""
+    """Number of records that each bomb of many records claims."""
     bomb_bytes: int
-    """That each bomb of one record inflates to."""
+    """Size to which each bomb of one record inflates, in bytes."""
     connections: int
-    """That come at once, or one after the other."""
+    """Number of connections that open at once, or one after the other."""
     created: int
     """Topics that an administrator creates at once; a request may have 1,000."""
     metadata_bytes: int = 300_000

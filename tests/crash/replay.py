@@ -28,7 +28,7 @@ _MEMORY = Path("/dev/shm")
 
 
 @dataclass
-class Verdicts:
+class ImageResults:
     """The results of the images of a run."""
 
     images: int = 0
@@ -67,7 +67,7 @@ class Chain:
     faults: Faults = field(default_factory=Faults)
     directories: int = 1
     """How many log directories the server has: one or two."""
-    verdicts: Verdicts = field(default_factory=Verdicts)
+    results: ImageResults = field(default_factory=ImageResults)
     ledger: Ledger = field(default_factory=Ledger)
     image: Image = field(default_factory=dict)
     life: int = 0
@@ -88,8 +88,8 @@ class Chain:
             clean=clean,
         )
         events = list(read_events(recording))
-        self.verdicts.events += len(events)
-        self.verdicts.compactions += sum(
+        self.results.events += len(events)
+        self.results.compactions += sum(
             event.kind is Kind.RENAME and event.paths[1].endswith(SWAP_SUFFIX) for event in events
         )
         last = self._replay(data, events, images)
@@ -111,7 +111,7 @@ class Chain:
             if event.kind is Kind.MARK:
                 before = self.ledger.acknowledgements
                 self.ledger.apply(event)
-                self.verdicts.acknowledgements += self.ledger.acknowledgements - before
+                self.results.acknowledgements += self.ledger.acknowledgements - before
             else:
                 disk.apply(event)
         self.image = disk.image_after_power_cut(self.seed, Names.POSIX)
@@ -126,16 +126,16 @@ class Chain:
         else:
             names = Names.POSIX if kind == "posix" else Names.JOURNAL
             image = disk.image_after_power_cut(seed, names)
-        self.verdicts.images += 1
-        self.verdicts.kinds[kind] += 1
-        self.verdicts.distinct.add(digest(image))
+        self.results.images += 1
+        self.results.kinds[kind] += 1
+        self.results.distinct.add(digest(image))
         with scratch_directory() as directory:
             write_image(image, directory)
             try:
                 check_image(self.ledger, directory)
             except Exception as error:  # noqa: BLE001 - whatever stops a broker is a loss
                 where = f"seed {self.seed}, life {self.life}, event {point}, {kind} {seed}"
-                self.verdicts.lost.append(f"{where}: {type(error).__name__}: {error}")
+                self.results.lost.append(f"{where}: {type(error).__name__}: {error}")
 
 
 def choose_points(events: list[Event], count: int, chance: random.Random) -> Iterator[int]:
@@ -174,5 +174,5 @@ def keep(chain: Chain) -> Path:
     kept = CACHE / f"failed-{chain.seed}"
     shutil.rmtree(kept, ignore_errors=True)
     shutil.copytree(chain.directory, kept)
-    (kept / "lost.txt").write_text("\n".join(chain.verdicts.lost) + "\n")
+    (kept / "lost.txt").write_text("\n".join(chain.results.lost) + "\n")
     return kept

@@ -33,15 +33,15 @@ def test_nothing_acknowledged_is_lost_when_the_power_fails(tmp_path: Path, seed:
     chain = Chain(tmp_path, seed, directories=1 + seed % 2)
     for life in range(3):
         chain.live(IMAGES, ACKNOWLEDGEMENTS, clean=life == 1)
-    print(f"chain {seed}: {chain.verdicts}")
+    print(f"chain {seed}: {chain.results}")
     with (CACHE / "results.txt").open("a") as results:
-        results.write(f"chain {seed}: {chain.verdicts}\n")
-    if chain.verdicts.lost:
+        results.write(f"chain {seed}: {chain.results}\n")
+    if chain.results.lost:
         kept = keep(chain)
-        pytest.fail("\n".join([f"recordings: {kept}", *chain.verdicts.lost[:20]]))
-    assert chain.verdicts.acknowledgements > ACKNOWLEDGEMENTS, "there was load"
-    assert chain.verdicts.compactions > 0, "logs were compacted under it"
-    assert len(chain.verdicts.distinct) > IMAGES, "the images differ"
+        pytest.fail("\n".join([f"recordings: {kept}", *chain.results.lost[:20]]))
+    assert chain.results.acknowledgements > ACKNOWLEDGEMENTS, "there was load"
+    assert chain.results.compactions > 0, "logs were compacted under it"
+    assert len(chain.results.distinct) > IMAGES, "the images differ"
 
 
 @pytest.mark.slow
@@ -69,5 +69,5 @@ def test_the_check_finds_missing_syncs_in_a_second_directory(tmp_path: Path) -> 
 
 def check_finds(chain: Chain) -> None:
     chain.live(30, 80)
-    print(chain.verdicts)
-    assert len(chain.verdicts.lost) >= 2, chain.verdicts
+    print(chain.results)
+    assert len(chain.results.lost) >= 2, chain.results

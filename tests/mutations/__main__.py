@@ -89,9 +89,9 @@ def main() -> int:
         began = time.monotonic()
         noticed, first = is_noticed(mutation)
         missed += not noticed
-        verdict = "noticed by" if noticed else "NOT NOTICED:"
+        result = "noticed by" if noticed else "NOT NOTICED:"
         took = time.monotonic() - began
-        print(f"{mutation.area}: {mutation.defence}: {verdict} {first} ({took:.0f} s)", flush=True)
+        print(f"{mutation.area}: {mutation.defence}: {result} {first} ({took:.0f} s)", flush=True)
     print(f"{len(chosen)} defences removed, {missed} not noticed")
     return 1 if missed else 0
 

@@ -27,7 +27,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         "core/log/append/validation.py",
         "        and crc32c(memoryview(records)[CRC_START:]) == crc\n",
         "",
-        ("tests/unit/core/log/test_validation.py",),
+        ("tests/unit/core/log/append/test_validation.py",),
     ),
     Mutation(
         "recovery",
@@ -35,7 +35,10 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         "core/log/recovery/loader.py",
         "                self._cut(segment, scan.position)\n",
         "",
-        ("tests/unit/core/log/test_recovery.py", "tests/unit/core/log/test_partition_log.py"),
+        (
+            "tests/unit/core/log/recovery/test_recovery.py",
+            "tests/unit/core/log/test_partition_log.py",
+        ),
     ),
     Mutation(
         "recovery",
@@ -43,7 +46,10 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         "core/log/recovery/loader.py",
         "                self._check_torn(segment, scan.position, scan.fault)\n",
         "",
-        ("tests/unit/core/log/test_recovery.py", "tests/unit/core/log/test_partition_log.py"),
+        (
+            "tests/unit/core/log/recovery/test_recovery.py",
+            "tests/unit/core/log/test_partition_log.py",
+        ),
     ),
     Mutation(
         "compaction",
@@ -51,7 +57,10 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         "core/log/cleaning/cleanable.py",
         "min(log.high_watermark, log.last_stable_offset, log.synced_offset, log.keep_from)",
         "min(log.high_watermark, log.synced_offset, log.keep_from)",
-        ("tests/unit/core/log/test_compaction.py", "tests/unit/core/log/test_transactions.py"),
+        (
+            "tests/unit/core/log/cleaning/test_compaction.py",
+            "tests/unit/core/log/producers/test_transactions.py",
+        ),
     ),
     Mutation(
         "compaction",
@@ -59,7 +68,10 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         "core/log/cleaning/cleanable.py",
         "min(log.high_watermark, log.last_stable_offset, log.synced_offset, log.keep_from)",
         "min(log.high_watermark, log.last_stable_offset, log.keep_from)",
-        ("tests/unit/core/log/test_compaction.py", "tests/unit/core/log/test_transactions.py"),
+        (
+            "tests/unit/core/log/cleaning/test_compaction.py",
+            "tests/unit/core/log/producers/test_transactions.py",
+        ),
     ),
     Mutation(
         "coordinators",
@@ -100,7 +112,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         "core/log/producers/producer_state.py",
         '            raise _fenced(producer_id, known_epoch, "batch", epoch)\n',
         "            return None\n",
-        ("tests/unit/core/log/test_producer_state.py",),
+        ("tests/unit/core/log/producers/test_producer_state.py",),
     ),
     Mutation(
         "transactions",
@@ -116,7 +128,10 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         "core/log/producers/producer_state.py",
         "                    return repeated\n",
         "                    return None\n",
-        ("tests/unit/core/log/test_producer_state.py", "tests/unit/broker/test_produce.py"),
+        (
+            "tests/unit/core/log/producers/test_producer_state.py",
+            "tests/unit/broker/test_produce.py",
+        ),
     ),
     Mutation(
         "producer sequence",
@@ -124,7 +139,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         "core/log/producers/producer_state.py",
         "        if sequence != expected and sequence >= 0:\n",
         "        if sequence != expected and sequence < -1:\n",
-        ("tests/unit/core/log/test_producer_state.py",),
+        ("tests/unit/core/log/producers/test_producer_state.py",),
     ),
     Mutation(
         "fetch isolation",
@@ -188,7 +203,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         "core/log/reading/selective_read.py",
         "        if end == position:\n            return None\n",
         "        return None\n",
-        ("tests/unit/core/log/test_selective_read.py",),
+        ("tests/unit/core/log/reading/test_selective_read.py",),
     ),
     Mutation(
         "ttl",
@@ -196,7 +211,10 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         "core/log/reading/selective_read.py",
         "        if first is None:\n            return found\n",
         "        return found\n",
-        ("tests/unit/core/log/test_selective_read.py", "tests/property/test_expiry_and_tags.py"),
+        (
+            "tests/unit/core/log/reading/test_selective_read.py",
+            "tests/property/test_expiry_and_tags.py",
+        ),
     ),
     Mutation(
         "quotas",
@@ -297,11 +315,11 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         "kinesis/leases/writes.py",
         "    if (row.owner, row.epoch) != (owner, epoch):\n        return None\n    if row.beat >= beat:\n",
         "    if row.beat >= beat:\n",
-        ("tests/property/test_lease_stories.py",),
+        ("tests/property/test_lease_simulation.py",),
     ),
     Mutation(
         "bridge",
-        "the owner of a shard before is shut out",
+        "the previous owner of a shard is fenced",
         "kinesis/bridge/shard_copy.py",
         'return f"__bridge.{self.name}.{stream}.{shard}"',
         'return f"__bridge.{self.name}.{stream}.{shard}.{id(self)}"',

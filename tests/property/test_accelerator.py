@@ -98,7 +98,7 @@ def assert_equal(kernels: Kernels, data: bytes, header: BatchHeader) -> None:
     st.tuples(INT64, INT64, st.integers(-1, 40), st.sampled_from([0, 8])),
 )
 @settings(deadline=None, max_examples=80)
-def test_damaged_records_are_judged_alike(
+def test_the_accelerator_and_python_agree_on_damaged_records(
     kernels: Kernels,
     records: list,
     seed: int,
@@ -120,7 +120,9 @@ def test_damaged_records_are_judged_alike(
 
 @given(st.binary(max_size=60), st.integers(-5, 9))
 @settings(deadline=None, max_examples=200)
-def test_any_bytes_are_judged_alike(kernels: Kernels, data: bytes, count: int) -> None:
+def test_the_accelerator_and_python_agree_on_any_bytes(
+    kernels: Kernels, data: bytes, count: int
+) -> None:
     header = BatchHeader.parse(bytes(HEADER_SIZE))._replace(records_count=count)
     assert_equal(kernels, data, header)
 

@@ -240,7 +240,7 @@ def test_static_members_come_first_and_in_the_order_of_their_instances() -> None
     ),
     generation=st.integers(-1, 2**31 - 1),
 )
-def test_what_sticky_members_tell_is_read_by_others(partitions, generation: int) -> None:
+def test_user_data_of_sticky_members_is_read_by_other_clients(partitions, generation: int) -> None:
     data = encode_history(partitions, generation)
     assert decode_history(data, EXISTING) == (generation, tuple(sorted(partitions)))
     topics: dict[str, list[int]] = {}
@@ -251,7 +251,7 @@ def test_what_sticky_members_tell_is_read_by_others(partitions, generation: int)
     assert (read[0], sorted(read[1])) == (generation, sorted(partitions))
 
 
-def test_sticky_members_tell_what_kafkas_own_do() -> None:
+def test_user_data_of_sticky_members_equals_that_of_kafka() -> None:
     # Written by org.apache.kafka.clients.consumer.StickyAssignor and CooperativeStickyAssignor of Kafka 4.3.
     had = [TopicPartition("t", 1), TopicPartition("t", 2), TopicPartition("u", 0)]
     sticky = StickyAssignor()
@@ -265,7 +265,7 @@ def test_sticky_members_tell_what_kafkas_own_do() -> None:
 
 
 @given(data=st.binary(max_size=60))
-def test_whatever_a_member_tells_is_survived(data: bytes) -> None:
+def test_any_user_data_of_a_member_is_survived(data: bytes) -> None:
     generation, partitions = decode_history(data, EXISTING)
     assert isinstance(generation, int)
     assert all(isinstance(name, TopicPartition) for name in partitions)

@@ -66,7 +66,7 @@ class World:
     options: dict[str, Any]
     sent: list[Sent] = field(default_factory=list)
     seen: dict[bytes, list[tuple[int, int]]] = field(default_factory=dict)
-    """By value: offset and timestamp of each record that was read."""
+    """Offset and timestamp of each record that was read, by value."""
     position: int = 0
     sequence: int = 0
 

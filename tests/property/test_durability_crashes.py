@@ -34,7 +34,7 @@ class Run:
     acknowledged: dict[str, list[tuple[int, int, bytes]]] = field(
         default_factory=lambda: {name: [] for name in PRESETS}
     )
-    """By topic: when, at which offset, what."""
+    """Records by topic: time, offset, value."""
     committed: int = -1
     producer_id: int = -1
 

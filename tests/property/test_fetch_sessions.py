@@ -181,7 +181,9 @@ class Sessions(RuleBasedStateMachine):
         for key, part in told:
             before = reader.known.get(key)
             news = (part.high_watermark, part.log_start_offset, part.error_code != 0)
-            assert full or part.records or part.error_code or news != before, "nothing old is told"
+            assert full or part.records or part.error_code or news != before, (
+                "no unchanged partition is answered"
+            )
             reader.known[key] = news
             if part.records and key in reader.wanted:
                 reader.wanted[key] = part.high_watermark

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.groups.liveness import Liveness, tell
+from tests.simulation.groups.liveness import Liveness, run_seed
 from tests.simulation.groups.mutants import MUTANTS, without
 
 pytestmark = pytest.mark.slow  # not in `make check`
@@ -44,5 +44,5 @@ def test_one_seed_is_one_history() -> None:
 def test_a_missing_defence_shows(defence: str) -> None:
     first = FIRST.get(defence, 0)
     with without(defence):
-        problems = (tell(seed)[1] for seed in range(first, first + TRIED))
+        problems = (run_seed(seed)[1] for seed in range(first, first + TRIED))
         assert any(problems), f"no history notices that this is missing: {defence}"

@@ -35,12 +35,12 @@ ASSIGNORS = [
 def test_nothing_is_lost_and_nobody_shares_a_partition_whatever_happens(assignors) -> None:
     counts: Counter[str] = Counter()
     for seed in range(ASSIGNORS.index(assignors), ROUNDS, len(ASSIGNORS)):
-        story = Round(seed, assignors)
+        simulation = Round(seed, assignors)
         try:
-            story.run()
+            simulation.run()
         except AssertionError as error:
             raise AssertionError(f"round {seed} of {assignors}: {error}") from error
-        counts += story.counts
+        counts += simulation.counts
     # A run in which nothing happened proves nothing.
     happened = {"kills", "freezes", "leaves", "crashes", "restarts", "commits"}
     assert happened <= set(counts), counts
@@ -84,16 +84,16 @@ FAULTS: dict[str, Any] = {
     ],
 )
 def test_the_rounds_find_a_fault(fault: str, assignors: list[str], seed: int) -> None:
-    """From a seed on: members of KIP-848's protocol sleep through fewer rebalances, and it takes longer to happen."""
+    """Search from a seed on: members of KIP-848's protocol miss fewer rebalances, so the fault takes longer to find."""
     with FAULTS[fault]:
         assert first_failure(range(seed, seed + 40), assignors), f"nobody noticed that {fault}"
 
 
 @pytest.mark.parametrize("assignors", [["equal"], [SERVER_SIDE]], ids="+".join)
-def test_one_seed_tells_one_story(assignors: list[str]) -> None:
-    stories = []
+def test_one_seed_gives_one_run(assignors: list[str]) -> None:
+    simulations = []
     for _ in range(2):
-        story = Round(3, assignors)
-        story.run()
-        stories.append((story.counts, story.owners, story.world.now_ms()))
-    assert stories[0] == stories[1]
+        simulation = Round(3, assignors)
+        simulation.run()
+        simulations.append((simulation.counts, simulation.owners, simulation.world.now_ms()))
+    assert simulations[0] == simulations[1]

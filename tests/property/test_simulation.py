@@ -18,12 +18,12 @@ from headrace.protocol.messages.consumer_group_heartbeat import (
 from headrace.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatResponseTopicPartitions as GivenPlaces,
 )
+from tests.simulation.cluster_simulation import ClusterSimulation
 from tests.simulation.defences import DEFENCES, without
 from tests.simulation.holders import Holders
-from tests.simulation.story import Story
-from tests.simulation.world import ViolationError
+from tests.simulation.machine import ViolationError
 
-STORIES = [7, 12, 27, 34]
+SEEDS = [7, 12, 27, 34]
 """Short ones, which have among them every fault and both generations of every protocol."""
 TOPIC = b"t" * 16
 TRIED = 80
@@ -39,17 +39,17 @@ FIRST = {
 }
 
 
-@pytest.mark.parametrize("seed", STORIES)
+@pytest.mark.parametrize("seed", SEEDS)
 def test_every_promise_is_kept(seed: int) -> None:
-    Story(seed).run()
+    ClusterSimulation(seed).run()
 
 
-def test_one_seed_tells_one_story() -> None:
-    stories = [Story(STORIES[0]) for _ in range(2)]
-    for story in stories:
-        story.run()
-    assert stories[0].counts == stories[1].counts
-    assert stories[0].machine.schedule.events == stories[1].machine.schedule.events
+def test_one_seed_gives_one_run() -> None:
+    simulations = [ClusterSimulation(SEEDS[0]) for _ in range(2)]
+    for simulation in simulations:
+        simulation.run()
+    assert simulations[0].counts == simulations[1].counts
+    assert simulations[0].machine.schedule.events == simulations[1].machine.schedule.events
 
 
 class _Group:
@@ -115,7 +115,7 @@ def test_a_missing_defence_is_noticed(defence: str) -> None:
     with without(defence):
         for seed in range(first, first + TRIED):
             try:
-                Story(seed).run()
+                ClusterSimulation(seed).run()
             except AssertionError:
                 return
-    pytest.fail(f"nobody noticed in {TRIED} stories that it was not so that {defence}")
+    pytest.fail(f"no check failed in {TRIED} runs without the defence: {defence}")

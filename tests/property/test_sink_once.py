@@ -25,12 +25,12 @@ ROUNDS = int(os.environ.get("HEADRACE_SINK_ROUNDS", "3"))
 def test_every_row_is_there_once_whatever_happens() -> None:
     counts: Counter[str] = Counter()
     for seed in range(ROUNDS):
-        story = SinkRound(seed)
+        simulation = SinkRound(seed)
         try:
-            story.run()
+            simulation.run()
         except AssertionError as error:
             raise AssertionError(f"round {seed}: {error}") from error
-        counts += story.counts
+        counts += simulation.counts
     assert {"killed tasks", "killed commits", "drivers left", "steps of zombies"} <= set(counts), (
         counts
     )
@@ -40,86 +40,86 @@ def sweep(take: Callable[[SinkRound, int], bool]) -> None:
     """Do one run for each step at which an event may happen."""
     step = 0
     while True:
-        story = SinkRound(step, batches=1)
-        if not story.tell(take, step):
+        simulation = SinkRound(step, batches=1)
+        if not simulation.run_with(take, step):
             break
         step += 1
     assert step > 5, "there were steps"
 
 
-def a_rival_commits(story: SinkRound, step: int) -> bool:
+def a_rival_commits(simulation: SinkRound, step: int) -> bool:
     """A driver is replaced; when the new one's first task has come so far, the old one commits what it still can."""
-    rival = [finished(story.task(0, partition, 2)) for partition in range(2)]
-    task = story.task(0, 0, 2)
+    rival = [finished(simulation.task(0, partition, 2)) for partition in range(2)]
+    task = simulation.task(0, 0, 2)
     for _ in range(step):
         if task.done:
             return False
         task.advance()
-    finished(story.commit([each.outcome for each in rival]))
+    finished(simulation.commit([each.outcome for each in rival]))
     assert finished(task).succeeded
-    story.complete(0, 2, [task.outcome])
+    simulation.complete(0, 2, [task.outcome])
     return True
 
 
-def a_rival_does_it_all(story: SinkRound, step: int) -> bool:
+def a_rival_does_it_all(simulation: SinkRound, step: int) -> bool:
     """A driver that was believed dead begins and ends its batch while a task of the next driver is at a step."""
-    task = story.task(0, 0, 2)
+    task = simulation.task(0, 0, 2)
     for _ in range(step):
         if task.done:
             return False
         task.advance()
-    rival = [finished(story.task(0, partition, 2)) for partition in range(2)]
-    finished(story.commit([each.outcome for each in rival]))
-    story.complete(0, 2, [task.outcome] if finished(task).succeeded else [])
+    rival = [finished(simulation.task(0, partition, 2)) for partition in range(2)]
+    finished(simulation.commit([each.outcome for each in rival]))
+    simulation.complete(0, 2, [task.outcome] if finished(task).succeeded else [])
     return True
 
 
-def a_commit_ends(story: SinkRound, step: int) -> bool:
+def a_commit_ends(simulation: SinkRound, step: int) -> bool:
     """A driver is killed in its commit, and its batch repeated."""
-    tasks = [finished(story.task(0, partition, 2)) for partition in range(2)]
-    commit = story.commit([each.outcome for each in tasks])
+    tasks = [finished(simulation.task(0, partition, 2)) for partition in range(2)]
+    commit = simulation.commit([each.outcome for each in tasks])
     for _ in range(step):
         if commit.done:
             return False
         commit.advance()
     if not commit.done:
         commit.advance(kill=True)
-    story.complete(0, 2, [])
+    simulation.complete(0, 2, [])
     return True
 
 
-def a_rival_divides_otherwise(story: SinkRound, step: int) -> bool:
+def a_rival_divides_otherwise(simulation: SinkRound, step: int) -> bool:
     """A driver is replaced by one with fewer partitions, and both come to commit; one of the two is refused."""
-    rival = [finished(story.task(0, partition, 3)) for partition in range(3)]
-    tasks = [finished(story.task(0, partition, 1)) for partition in range(1)]
-    old, new = (story.commit([each.outcome for each in both]) for both in (rival, tasks))
+    rival = [finished(simulation.task(0, partition, 3)) for partition in range(3)]
+    tasks = [finished(simulation.task(0, partition, 1)) for partition in range(1)]
+    old, new = (simulation.commit([each.outcome for each in both]) for both in (rival, tasks))
     for _ in range(step):
         if old.done:
             return False
         old.advance()
     finished(new)
     finished(old)
-    story.complete(0, 1 if new.succeeded else 3, [])
+    simulation.complete(0, 1 if new.succeeded else 3, [])
     return True
 
 
-def a_commit_ends_for_long(story: SinkRound, step: int) -> bool:
+def a_commit_ends_for_long(simulation: SinkRound, step: int) -> bool:
     """A driver is killed in its commit, and started again when the brokers have forgotten all offsets."""
-    tasks = [finished(story.task(0, partition, 2)) for partition in range(2)]
-    commit = story.commit([each.outcome for each in tasks])
+    tasks = [finished(simulation.task(0, partition, 2)) for partition in range(2)]
+    commit = simulation.commit([each.outcome for each in tasks])
     for _ in range(step):
         if commit.done:
             return False
         commit.advance()
     if not commit.done:
         commit.advance(kill=True)
-    story.rest()
-    story.complete(0, 2, [])
-    assert step or not story.counts["nobody can tell"], "the batch was not claimed"
+    simulation.rest()
+    simulation.complete(0, 2, [])
+    assert step or not simulation.counts["nobody can tell"], "the batch was not claimed"
     return True
 
 
-STORIES = [
+EVENTS = [
     a_rival_commits,
     a_rival_does_it_all,
     a_commit_ends,
@@ -128,7 +128,7 @@ STORIES = [
 ]
 
 
-@pytest.mark.parametrize("take", STORIES, ids=lambda take: take.__name__)
+@pytest.mark.parametrize("take", EVENTS, ids=lambda take: take.__name__)
 def test_every_row_is_there_once_at_whichever_step_it_happens(
     take: Callable[[SinkRound, int], bool],
 ) -> None:

@@ -117,7 +117,9 @@ class History:
                 return False
             reply = self.world.send(member_id=member.member, member_epoch=member.epoch)
         asked = actor.asked == member.member
-        assert not reply.headrace_stop or asked, "told to stop, and nobody has asked for it"
+        assert not reply.headrace_stop or asked, (
+            "asked to stop, but no administrator has asked for it"
+        )
         return bool(reply.headrace_stop)
 
     def leave(self, actor: Actor) -> None:

@@ -34,14 +34,14 @@ def test_nothing_is_lost_committed_early_or_out_of_order_whatever_happens(
 ) -> None:
     counts: Counter[str] = Counter()
     for seed in range(KINDS.index((ordering, batches)), ROUNDS, len(KINDS)):
-        story = WorkerRound(seed, ordering, batches=batches)
+        simulation = WorkerRound(seed, ordering, batches=batches)
         try:
-            story.run()
+            simulation.run()
         except AssertionError as error:
             raise AssertionError(
                 f"round {seed} of {ordering}, batches={batches}: {error}"
             ) from error
-        counts += story.counts
+        counts += simulation.counts
     # A run in which nothing happened proves nothing.
     assert {"commits", "letters", "flaky", "stops", "cancelled"} <= set(counts), counts
 
@@ -51,14 +51,14 @@ def test_what_is_delivered_exactly_once_is_there_once_whatever_happens() -> None
     counts: Counter[str] = Counter()
     for seed in range(0, ROUNDS, 8):
         ordering, batches = KINDS[seed // 8 % len(KINDS)]
-        story = ExactlyOnceRound(seed, ordering, batches=batches)
+        simulation = ExactlyOnceRound(seed, ordering, batches=batches)
         try:
-            story.run()
+            simulation.run()
         except AssertionError as error:
             raise AssertionError(
                 f"round {seed} of {ordering}, batches={batches}: {error}"
             ) from error
-        counts += story.counts
+        counts += simulation.counts
     assert {"commits", "letters", "flaky"} <= set(counts), counts
 
 
@@ -175,7 +175,7 @@ EXACTLY_ONCE_FAULTS: dict[str, tuple[int, str, Any]] = {
         patch.object(Transactor, "keep", lambda self, job, box: None),
     ),
     # One of the two is enough: a member that stops in time has nothing to commit when others have its partitions.
-    "a member's place is not told, and it does not watch its session": (
+    "commits do not name the member, and it does not watch its session": (
         3,
         "",
         both(
@@ -197,10 +197,10 @@ def test_the_rounds_find_what_is_not_exactly_once(fault: str) -> None:
     assert told in found, found
 
 
-def test_one_seed_tells_one_story() -> None:
-    stories = []
+def test_one_seed_gives_one_run() -> None:
+    simulations = []
     for _ in range(2):
-        story = WorkerRound(5, "key")
-        story.run()
-        stories.append((story.counts, story.finished, story.world.now_ms()))
-    assert stories[0] == stories[1]
+        simulation = WorkerRound(5, "key")
+        simulation.run()
+        simulations.append((simulation.counts, simulation.finished, simulation.world.now_ms()))
+    assert simulations[0] == simulations[1]

@@ -7,29 +7,29 @@ import sys
 import traceback
 
 from tests.simulation import runner
+from tests.simulation.cluster_simulation import ClusterSimulation, run_seed
 from tests.simulation.defences import DEFENCES, without
-from tests.simulation.story import Story, tell
 
 ADDRESS = re.compile(r"<memory at 0x[0-9a-f]+>")
 
 
 def trace(seed: int) -> bool:
     """Run one seed line by line; return whether it went wrong."""
-    story = Story(seed, trace=True)
+    simulation = ClusterSimulation(seed, trace=True)
     try:
-        story.run()
+        simulation.run()
     except Exception:  # noqa: BLE001 - printed below what led to it
         problem = traceback.format_exc()
     else:
         problem = ""
-    print(f"knobs: {vars(story.knobs)}")
-    for line in story.machine.lines:
+    print(f"knobs: {vars(simulation.knobs)}")
+    for line in simulation.machine.lines:
         print(ADDRESS.sub("...", line))
     print(problem or f"seed {seed}: nothing wrong")
     return bool(problem)
 
 
-SIMULATION = runner.Simulation("tests.simulation", __doc__, tell, trace, DEFENCES, without)
+SIMULATION = runner.Simulation("tests.simulation", __doc__, run_seed, trace, DEFENCES, without)
 
 if __name__ == "__main__":
     sys.exit(runner.main(SIMULATION))

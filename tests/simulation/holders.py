@@ -10,7 +10,7 @@ from headrace.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
-from tests.simulation.world import ViolationError
+from tests.simulation.machine import ViolationError
 
 Place = tuple[bytes, int]
 """A topic's id and a partition of it."""

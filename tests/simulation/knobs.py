@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from tests.simulation.machine import DOWN_MS
 from tests.simulation.network import Weather
-from tests.simulation.world import DOWN_MS
 
 FAULTS = {
     "power": 1.0,
@@ -112,7 +112,7 @@ class Knobs:
         return sum(
             {
                 "who is stopped, or has died, comes back": max(PAUSES_MS + SWOONS_MS + VACANT_MS),
-                "what is on its way arrives": max(STALLS_MS) + self.weather.longest_ms,
+                "what is in flight arrives": max(STALLS_MS) + self.weather.longest_ms,
                 "the broker starts": max(DOWN_MS),
                 "the call that went wrong ends": CALL_LIMIT_MS,
                 "the next one finds the broker": CALL_LIMIT_MS,

@@ -28,7 +28,7 @@ from headrace.protocol.codec import Message
 from headrace.protocol.frame import RequestHeader, decode_request, encode_response
 from headrace.protocol.messages.api_versions import ApiVersionsResponse
 from headrace.types import FileRange, Payload
-from tests.simulation.world import Machine, ViolationError
+from tests.simulation.machine import Machine, ViolationError
 
 ADDRESS = ("127.0.0.1", 9092)
 OLD_PROTOCOL: dict[int, int] = {

@@ -15,9 +15,10 @@ from headrace.clients.producer.delivery import Delivery
 from headrace.errors import HeadraceError
 from headrace.types import TopicPartition
 from tests.fixtures.history.operations import FAIL, INFO, INVOKE, OK
-from tests.simulation.books import Books, Transaction
+from tests.simulation.checker import Checker, Transaction
 from tests.simulation.history import place, polled, sent
 from tests.simulation.knobs import CALL_LIMIT_MS, Knobs
+from tests.simulation.machine import ViolationError
 from tests.simulation.network import Client, Network, Process, Program
 from tests.simulation.producers import (
     LONG_MS,
@@ -28,7 +29,6 @@ from tests.simulation.producers import (
     ShutOutError,
 )
 from tests.simulation.raw import RawProducer
-from tests.simulation.world import ViolationError
 
 GROUP = "g"
 
@@ -36,11 +36,13 @@ GROUP = "g"
 class Plain(Process):
     """An idempotent producer that fills the input."""
 
-    def __init__(self, network: Network, name: str, knobs: Knobs, books: Books, seed: str) -> None:
+    def __init__(
+        self, network: Network, name: str, knobs: Knobs, checker: Checker, seed: str
+    ) -> None:
         super().__init__(network, name)
         self._chance = chance = random.Random(seed)
         self._knobs = knobs
-        self._books = books
+        self._checker = checker
         config = ProducerConfig(
             client_id=name,
             linger_ms=chance.choice([0, 5, 30]),
@@ -79,7 +81,7 @@ class Plain(Process):
             )
             if delivery is not None:
                 step = sent(TopicPartition("in", partition), value)
-                self._books.history.write(value.decode(), INVOKE, "send", [step])
+                self._checker.history.write(value.decode(), INVOKE, "send", [step])
                 self._client.follow()
                 return
             try:
@@ -91,21 +93,21 @@ class Plain(Process):
         if delivery.exception() is None:
             offset = delivery.metadata().offset
             step = sent(TopicPartition("in", partition), value, offset)
-            self._books.history.write(value.decode(), OK, "send", [step])
-            self._books.plain_acknowledged.add(value)
-            self._books.counts["produced"] += 1
+            self._checker.history.write(value.decode(), OK, "send", [step])
+            self._checker.plain_acknowledged.add(value)
+            self._checker.counts["produced"] += 1
         else:
-            self._books.counts["not produced"] += 1
+            self._checker.counts["not produced"] += 1
 
 
 class Reader(Process):
     """A reader of the output without a group; it reports all records to the checker."""
 
     def __init__(
-        self, network: Network, name: str, knobs: Knobs, books: Books, *, committed: bool
+        self, network: Network, name: str, knobs: Knobs, checker: Checker, *, committed: bool
     ) -> None:
         super().__init__(network, name)
-        self._books = books
+        self._checker = checker
         self._chance = random.Random(name)
         self.committed = committed
         self.names = [TopicPartition("out", number) for number in range(knobs.outputs)]
@@ -134,7 +136,7 @@ class Reader(Process):
                 yield self._client, self._core.poll(500), CALL_LIMIT_MS
                 records = self._core.take(None)
                 if records and self.committed:
-                    self._books.history.at_once(self.name, "poll", [polled(records)])
+                    self._checker.history.at_once(self.name, "poll", [polled(records)])
                 for record in records:
                     self._got(record)
                 self._client.follow()
@@ -148,8 +150,8 @@ class Reader(Process):
         if got and record.offset <= got[-1][0]:
             raise ViolationError(f"{self.name} got {name}@{record.offset} after {got[-1][0]} (7)")
         got.append((record.offset, record.value))
-        self._books.read(name, record.offset, record.value)
-        self._books.counts["read"] += 1
+        self._checker.read(name, record.offset, record.value)
+        self._checker.counts["read"] += 1
 
 
 class Listener:
@@ -165,9 +167,11 @@ class Listener:
 class Member(Process):
     """Consumes the input in a group, transforms it, and produces the output, in transactions."""
 
-    def __init__(self, network: Network, name: str, knobs: Knobs, books: Books, life: int) -> None:
+    def __init__(
+        self, network: Network, name: str, knobs: Knobs, checker: Checker, life: int
+    ) -> None:
         super().__init__(network, f"{name}.{life}")
-        self._books = books
+        self._checker = checker
         self._knobs = knobs
         self._chance = chance = random.Random(f"{knobs.seed} {name} {life}")
         self._transactions = 0
@@ -203,8 +207,8 @@ class Member(Process):
     def assigned(self, partitions: list[TopicPartition]) -> None:
         generation = self._consumer.group_metadata().generation_id
         if not self._knobs.new_groups:  # there each member has an epoch of its own
-            self._books.assigned(self.name, generation, partitions)
-        self._books.history.at_once(self.name, "assign", [place(name) for name in partitions])
+            self._checker.assigned(self.name, generation, partitions)
+        self._checker.history.at_once(self.name, "assign", [place(name) for name in partitions])
 
     def _live(self) -> Program:
         while True:
@@ -228,19 +232,19 @@ class Member(Process):
                     yield from self._recorded(records)
             except ShutOutError as error:
                 self.network.machine.trace(f"{self.name}: {error!r}")
-                self._books.counts["fenced"] += 1
+                self._checker.counts["fenced"] += 1
                 return
             except (HeadraceError, FailedError) as error:
                 self.network.machine.trace(f"{self.name}: {error!r}")
-                self._books.counts["failed"] += 1
+                self._checker.counts["failed"] += 1
                 yield from self._rewind()
 
     def _recorded(self, records: list[Any]) -> Program:
         """Do one transaction, and write down what it was."""
         self._transactions += 1
         transaction = Transaction(f"{self.name}-{self._transactions}")
-        self._books.transactions[transaction.name] = transaction
-        history = self._books.history
+        self._checker.transactions[transaction.name] = transaction
+        history = self._checker.history
         history.write(self.name, INVOKE, "transaction", transaction.steps)
         try:
             yield from self._transact(records, transaction)
@@ -253,7 +257,7 @@ class Member(Process):
             yield from self._rewind()
 
     def _transact(self, records: list[Any], transaction: Transaction) -> Program:
-        chance, books = self._chance, self._books
+        chance, checker = self._chance, self._checker
         transaction.steps.append(polled(records))
         transaction.sources = [(record.partition, record.offset) for record in records]
         offsets: dict[TopicPartition, int] = {}
@@ -277,7 +281,7 @@ class Member(Process):
         yield from self._producer.end(committed=transaction.wanted)
         transaction.told = transaction.wanted
         if transaction.wanted:
-            books.ended(transaction)
+            checker.ended(transaction)
 
     def _rewind(self) -> Program:
         """Go back to what is committed."""
@@ -291,16 +295,16 @@ class Member(Process):
             for name, at in found.items():
                 if name in self._consumer.assigned:
                     self._consumer.positions.seek(name, 0 if at is None else at.offset)
-            self._books.history.at_once(self.name, "assign", [place(name) for name in found])
+            self._checker.history.at_once(self.name, "assign", [place(name) for name in found])
             return
 
 
 class Careless(Process):
     """A transactional producer that ends its transactions while its batches are still in flight, and goes on."""
 
-    def __init__(self, network: Network, knobs: Knobs, books: Books) -> None:
+    def __init__(self, network: Network, knobs: Knobs, checker: Checker) -> None:
         super().__init__(network, "z")
-        self._books = books
+        self._checker = checker
         self._knobs = knobs
         self._chance = random.Random(f"{knobs.seed} careless")
         configs = [ClientConfig(client_id=f"z{number}", **knobs.client) for number in range(2)]
@@ -320,7 +324,7 @@ class Careless(Process):
                 yield self._fast, self._producer.add(name), 1000
                 count += 1
                 value = b"z%d|-|-" % count
-                self._books.history.write(f"z{count}", INVOKE, "send", [sent(name, value)])
+                self._checker.history.write(f"z{count}", INVOKE, "send", [sent(name, value)])
                 self._slow.engine.spawn(
                     self._producer.write(name, [value], self._fast.engine.now_ms), timeout_ms=1000
                 )

@@ -24,7 +24,7 @@ SOURCES = ("src", "accel", "tests/simulation", "tests/fixtures")
 SHOWN = 5
 """After so many failures a run ends."""
 
-Told = tuple[int, str, Counter[str]]
+SeedResult = tuple[int, str, Counter[str]]
 """A seed, what went wrong (or nothing), and what happened."""
 
 
@@ -36,7 +36,7 @@ class Simulation:
     Attributes:
         module: The module for `python -m`.
         about: One paragraph.
-        tell: Runs a seed.
+        run_seed: Runs a seed.
         trace: Runs a seed and prints its events; returns whether it failed.
         defences: The names of defences that can be switched off.
         without: Switches one off.
@@ -44,7 +44,7 @@ class Simulation:
 
     module: str
     about: str
-    tell: Callable[[int], Told]
+    run_seed: Callable[[int], SeedResult]
     trace: Callable[[int], bool]
     defences: Iterable[str]
     without: Callable[[str], AbstractContextManager[object]]
@@ -74,7 +74,7 @@ def main(simulation: Simulation, arguments: list[str] | None = None) -> int:
     with simulation.without(options.without) if options.without else nullcontext():
         if options.trace:
             return 1 if simulation.trace(options.seed) else 0
-        _, problem, counts = simulation.tell(options.seed)
+        _, problem, counts = simulation.run_seed(options.seed)
     print(problem or f"nothing wrong: {dict(counts)}")
     return 1 if problem else 0
 
@@ -94,8 +94,8 @@ def _run(simulation: Simulation, options: Any) -> int:
     again = f".venv/bin/python -m {simulation.module}"
     off = f" --without {options.without!r}" if options.without else ""
     with multiprocessing.get_context("spawn").Pool(options.processes or 2) as pool:
-        tell = partial(_tell, simulation.tell, simulation.without, options.without)
-        for seed, problem, happened in pool.imap_unordered(tell, seeds, chunksize=4):
+        run_seed = partial(_run_seed, simulation.run_seed, simulation.without, options.without)
+        for seed, problem, happened in pool.imap_unordered(run_seed, seeds, chunksize=4):
             number += 1
             counts += happened
             if problem:
@@ -116,15 +116,15 @@ def _run(simulation: Simulation, options: Any) -> int:
     return failed
 
 
-def _tell(
-    tell: Callable[[int], Told],
+def _run_seed(
+    run_seed: Callable[[int], SeedResult],
     without: Callable[[str], AbstractContextManager[object]],
     defence: str | None,
     seed: int,
-) -> Told:
+) -> SeedResult:
     """Run one seed in a process of the pool, where nothing is switched off unless it is done here."""
     with without(defence) if defence else nullcontext():
-        return tell(seed)
+        return run_seed(seed)
 
 
 class Done:

@@ -16,7 +16,7 @@ from tests.simulation import runner
 _off: list[str] = []
 
 
-def tell(seed: int) -> runner.Told:
+def run_seed(seed: int) -> runner.SeedResult:
     """Go wrong on seed 1, and on seed 2 when the defence is off."""
     wrong = seed == 1 or (seed == 2 and _off)
     return seed, "went wrong" if wrong else "", Counter(told=1)
@@ -24,7 +24,7 @@ def tell(seed: int) -> runner.Told:
 
 def trace(seed: int) -> bool:
     print("traced")
-    return bool(tell(seed)[1])
+    return bool(run_seed(seed)[1])
 
 
 @contextmanager
@@ -34,7 +34,7 @@ def without(defence: str) -> Iterator[None]:
     _off.remove(defence)
 
 
-SIMULATION = runner.Simulation("tests.made_up", "about", tell, trace, ["a lock"], without)
+SIMULATION = runner.Simulation("tests.made_up", "about", run_seed, trace, ["a lock"], without)
 
 
 @pytest.fixture(autouse=True)

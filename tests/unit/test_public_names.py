@@ -27,7 +27,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         getattr(headrace, "Brooker")  # noqa: B009 - the name is wrong on purpose
 
 
-def test_the_asyncio_twins_are_an_attribute_and_a_module() -> None:
+def test_the_asyncio_clients_are_an_attribute_and_a_module() -> None:
     aio = headrace.aio
     assert aio.__name__ == "headrace.aio"
     for name in aio.__all__:
@@ -40,7 +40,7 @@ def test_importing_loads_nothing_but_the_package() -> None:
     assert done.stdout.strip() == ""
 
 
-def test_type_checkers_are_told_the_same() -> None:
+def test_type_checkers_see_the_same() -> None:
     stub = Path(headrace.__file__).with_suffix(".pyi").read_text()
     told = {match[2]: match[1] for match in re.finditer(r"from (\S+) import (\w+) as", stub)}
     assert told.pop("Final", None) is None
@@ -104,7 +104,7 @@ def test_the_public_names_of_clients_are_for_their_users() -> None:
         assert_public(headrace.App(broker), APP)
 
 
-def test_the_public_names_of_asyncio_clients_are_those_of_their_twins() -> None:
+def test_the_public_names_of_asyncio_clients_are_those_of_the_blocking_clients() -> None:
     async def look(broker: headrace.Broker) -> None:
         async with headrace.aio.Admin(broker) as admin:
             assert_public(admin, ADMIN)

@@ -94,7 +94,7 @@ def untyped(**properties: Any) -> Any:
         (lambda _: headrace.Consumer(**untyped(**{"key.deserializer": str})), "give key_serde="),
     ],
 )
-def test_what_other_clients_call_otherwise_is_told_where_it_is_written(
+def test_names_of_other_clients_are_reported_at_their_line(
     make: Callable[[Any], object], words: str
 ) -> None:
     with pytest.raises(ConfigError, match=re.escape(words)):

@@ -36,7 +36,7 @@ def test_a_rate_is_kept(headrace: Commands, new_topic: NewTopic) -> None:
     assert written["records_per_s"] <= 210
 
 
-def test_what_is_missing_is_told(headrace: Commands, new_topic: NewTopic) -> None:
+def test_a_missing_argument_is_reported(headrace: Commands, new_topic: NewTopic) -> None:
     topic = new_topic("-p", "1")
     done = headrace.run(
         "bench", "consume", topic, "-n", "1", "--timeout", "1s", "--format", "json", code=1

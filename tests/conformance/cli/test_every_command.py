@@ -27,7 +27,7 @@ from headrace.testing import Broker, FakeAws
 from tests.fixtures.command_line import Done, run_command
 
 SOON_S = 20
-"""In which a command ends; on an idle machine each takes less than one."""
+"""Limit of seconds in which a command ends; on an idle machine each takes less than one."""
 KEYS = {"AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": "any", "AWS_REGION": "us-east-1"}
 
 QUICK: dict[str, Any] = {"heartbeat_interval_ms": 50}

@@ -88,7 +88,7 @@ def test_members_follow_what_is_typed(on_headrace: Commands, new_topic: NewTopic
             member.poll(0.1)
 
 
-def test_kafka_is_told_from_headrace_by_name_of_what_to_do(
+def test_on_kafka_the_commands_of_headrace_alone_name_the_alternative(
     headrace: Commands, new_topic: NewTopic
 ) -> None:
     if headrace.target.name == "headrace":

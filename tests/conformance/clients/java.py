@@ -24,7 +24,7 @@ from tools.fetch_java import java_command, kafka_class_path
 RUN_TIMEOUT_S = 60
 LOAD_RECORDS_PER_S = 300
 SINCE_1970_NS = time.time_ns() - time.monotonic_ns()
-"""From the monotonic clock to that of the JVM's lines."""
+"""Difference between the clock of the JVM's lines and the monotonic clock, in nanoseconds."""
 VALUE_BASE = 1_000_000  # numbers of one producer run: one prefix of values each
 TOOLS = {
     "acls": "AclCommand",

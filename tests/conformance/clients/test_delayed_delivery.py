@@ -261,7 +261,7 @@ def test_java_delays(server: ServerProcess, topic: str, tmp_path: Path) -> None:
     check(consume_confluent(server.bootstrap, topic, 20), due_ms)
 
 
-def test_a_producer_is_told_what_is_wrong(server: ServerProcess, topic: str) -> None:
+def test_a_producer_gets_the_reason_of_a_refusal(server: ServerProcess, topic: str) -> None:
     told: list[confluent_kafka.KafkaError] = []
     producer = confluent_kafka.Producer({"bootstrap.servers": server.bootstrap})
     producer.produce(

@@ -24,7 +24,7 @@ WANTED = sorted(f"{number}-{part}" for number in range(0, ROUNDS, 2) for part in
 
 
 class SpoiltError(Exception):
-    """Why a transaction is aborted."""
+    """The error with which the program aborts a transaction."""
 
 
 @pytest.fixture
@@ -130,9 +130,7 @@ def test_the_same_with_asyncio(target: Target, topic: str) -> None:
     assert read(target, topic) == WANTED
 
 
-def test_a_producer_that_was_replaced_is_told_and_writes_nothing(
-    target: Target, topic: str
-) -> None:
+def test_a_replaced_producer_gets_an_error_and_writes_nothing(target: Target, topic: str) -> None:
     with (
         suppress(HeadraceError),
         headrace.Producer(target.bootstrap, **options(target, topic)) as first,
@@ -150,7 +148,7 @@ def test_a_producer_that_was_replaced_is_told_and_writes_nothing(
     assert read(target, topic) == ["yes"]
 
 
-def test_one_that_is_replaced_between_its_transactions_is_told_too(
+def test_a_producer_that_is_replaced_between_transactions_gets_an_error(
     target: Target, topic: str
 ) -> None:
     first = headrace.Producer(target.bootstrap, **options(target, topic))

@@ -218,7 +218,7 @@ READ: Final = (
         "Fetch",
         "-1 as high watermark and log start offset with OFFSET_OUT_OF_RANGE",
         "tells both",
-        "It helps whoever reads a trace; clients do not care.",
+        "It helps the reader of a trace; clients do not care.",
         (
             where("fetch_*", paths=("*/high_watermark", "*/log_start_offset"), kafka="-1"),
             where(
@@ -304,7 +304,7 @@ CLUSTER: Final = (
     Difference(
         "ApiVersions",
         "refuses odd names of client software with INVALID_REQUEST; lists only itself if its version is unknown",
-        "does not judge names; always lists all",
+        "accepts any name; always lists all",
         "A client that finds everything can go on.",
         (where("api_versions"), where("versions_of_api_versions", "version *")),
     ),
@@ -772,7 +772,7 @@ RIGHTS: Final = (
         "SaslAuthenticate",
         "closes the connection without an answer if SaslHandshake did not come before",
         "ILLEGAL_SASL_STATE, and closes",
-        "Whoever writes a client learns what is missing.",
+        "The author of a client learns what is missing.",
         (),
     ),
     Difference(
@@ -786,7 +786,7 @@ RIGHTS: Final = (
         "CreateAcls, DescribeAcls, DeleteAcls",
         "closes the connection for numbers that mean nothing, UNKNOWN_SERVER_ERROR for ANY in a new ACL",
         "INVALID_REQUEST for that ACL or filter",
-        "The client is told what was wrong.",
+        "The client learns what was wrong.",
         (),
     ),
     Difference(

@@ -57,7 +57,7 @@ class Pair:
                 lambda broker: self._run(broker, scenario), [self.kafka, self.headrace]
             )
         both = sorted(left.shared.keys() & right.shared.keys())
-        judge(
+        check(
             name,
             [*left.steps, *(Step(label, left.shared[label]) for label in both)],
             [*right.steps, *(Step(label, right.shared[label]) for label in both)],
@@ -76,7 +76,7 @@ class Pair:
         return peer
 
 
-def judge(scenario: str, kafka: list[Step], headrace: list[Step]) -> None:
+def check(scenario: str, kafka: list[Step], headrace: list[Step]) -> None:
     """Compare two transcripts of a scenario.
 
     Raises:

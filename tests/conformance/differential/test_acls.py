@@ -92,7 +92,7 @@ ON_PURPOSE: dict[str, str] = {
     "metadata-creates-with-instead-0": _AT_ONCE,
     "share-group-heartbeat-with-all": "there are no share groups, so the request is not looked at",
 }
-"""By case and variant: why ours answers otherwise."""
+"""Reasons why Headrace answers otherwise, by case and variant."""
 SHORTENED = frozenset({"aborted_transactions", "configs"})
 """Lists of which only counts whether they have something in them; what it is, other scenarios compare."""
 

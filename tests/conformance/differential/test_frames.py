@@ -115,7 +115,7 @@ def odd_lengths(peer: Peer) -> None:
 
 @scenarios
 def versions_of_api_versions(peer: Peer) -> None:
-    """The one API that answers whatever version it is asked for."""
+    """ApiVersions answers in any version."""
     for version in (5, 6, 99, 32767, -1, -32768):
         label = f"version {version}"
         connection = peer.on(label)

@@ -10,7 +10,7 @@ import pytest
 from headrace.protocol.messages.leave_group import LeaveGroupRequest
 from tests.conformance.differential.normal import Symbols, normal
 from tests.conformance.differential.on_purpose import DIFFERENCES, DOCUMENT, document
-from tests.conformance.differential.pair import judge
+from tests.conformance.differential.pair import check
 from tests.conformance.differential.peer import CLOSED, Step
 from tests.conformance.differential.test_transactions import (
     PROTOCOLS,
@@ -53,14 +53,14 @@ def step(**fields: object) -> Step:
     ],
 )
 def test_what_is_not_on_the_list_is_found(kafka: Step, headrace: Step, found: str) -> None:
-    judge("no such scenario", [kafka], [kafka])
+    check("no such scenario", [kafka], [kafka])
     with pytest.raises(AssertionError, match=re.escape(found)):
-        judge("no such scenario", [kafka], [headrace])
+        check("no such scenario", [kafka], [headrace])
 
 
 def test_what_is_on_the_list_has_to_show() -> None:
     with pytest.raises(AssertionError, match="does not differ any more"):
-        judge("static_member_changes", [step()], [step()])
+        check("static_member_changes", [step()], [step()])
 
 
 def test_what_brokers_make_up_is_compared_by_its_first_appearance() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.group_rounds.story import Judge, Line, Story
+from tests.conformance.group_rounds.process_run import LedgerChecker, Line, ProcessRun
 from tests.fixtures.processes import ServerProcess, running_server
 
 ROUNDS = int(os.environ.get("HEADRACE_PROCESS_ROUNDS", "3"))
@@ -32,30 +32,30 @@ def test_nothing_is_lost_whatever_happens_to_processes(tmp_path: Path) -> None:
     arguments = [f"--config={setting}" for setting in SETTINGS]
     with running_server(tmp_path, *arguments) as server:
         for seed in range(ROUNDS):
-            story = Story(server, tmp_path / str(seed), seed, ASSIGNORS[seed % len(ASSIGNORS)])
+            run = ProcessRun(server, tmp_path / str(seed), seed, ASSIGNORS[seed % len(ASSIGNORS)])
             try:
-                story.run()
+                run.run()
             except AssertionError as error:
-                raise AssertionError(f"round {seed} ({story.assignor}): {error}") from error
-            counts += story.counts
+                raise AssertionError(f"round {seed} ({run.assignor}): {error}") from error
+            counts += run.counts
     print(dict(counts))
     assert {"kills", "stops", "leaves", "commit"} <= set(counts), counts
     if ROUNDS >= 50:
         assert {"crashes", "restarts", "slow", "fenced"} <= set(counts), counts
 
 
-def judged(*lines: tuple[str, str, int, str], published: int = 1) -> Judge:
+def checked(*lines: tuple[str, str, int, str], published: int = 1) -> LedgerChecker:
     """Return the checker after ledgers that are made up: (member, event, generation, words)."""
-    story = Story(ServerProcess(None, log_path=Path(os.devnull)), Path("/nowhere"), 0, "equal")
-    story.published[0] = published
+    run = ProcessRun(ServerProcess(None, log_path=Path(os.devnull)), Path("/nowhere"), 0, "equal")
+    run.published[0] = published
     written = [
         Line(moment * PACE_S, member, what, generation, tuple(words.split()))
         for moment, (member, what, generation, words) in enumerate(lines)
     ]
-    story.lines = lambda: written  # type: ignore[method-assign]  # in place of reading files
-    judge = Judge(story)
-    judge.judge()
-    return judge
+    run.lines = lambda: written  # type: ignore[method-assign]  # in place of reading files
+    checker = LedgerChecker(run)
+    checker.checker()
+    return checker
 
 
 GOOD = [("a", "take", 1, "0"), ("a", "handle", 1, "0 0 0"), ("a", "done", 1, "0 0")]
@@ -79,14 +79,14 @@ FAULTS = {
 }
 
 
-def test_the_judge_accepts_what_is_right() -> None:
+def test_the_checker_accepts_a_right_ledger() -> None:
     again = [("b", "take", 2, "0"), ("b", "handle", 2, "0 0 0")]
-    assert judged(*GOOD, ("a", "fenced", 1, "X"), *again).story.counts["overlaps"] == 0
+    assert checked(*GOOD, ("a", "fenced", 1, "X"), *again).run.counts["overlaps"] == 0
     slept = [*TOGETHER[:4], ("b", "poll", 2, ""), *TOGETHER[4:]]
-    assert judged(*slept).story.counts["overlaps"] == 1
+    assert checked(*slept).run.counts["overlaps"] == 1
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_the_judge_finds(fault: str) -> None:
+def test_the_checker_finds(fault: str) -> None:
     with pytest.raises(AssertionError, match=fault):
-        judged(*FAULTS[fault])
+        checked(*FAULTS[fault])

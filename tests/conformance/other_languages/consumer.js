@@ -151,11 +151,11 @@ const askCoordinator = (api, request, errorOf = (answer) => answer.error, timeou
 
 // [5] The group.
 let me = { group: options.group, generation: -1, member: '' }, divided // when this member led
-let state = 'joining', verdict = '', stopping = false // joining or reading; '', 'rejoin' or 'lost'
-function judge(error) { // [10] what an answer says of the membership
+let state = 'joining', outcome = '', stopping = false // joining or reading; '', 'rejoin' or 'lost'
+function check(error) { // [10] what an answer says of the membership
   if (error === 25) me.member = ''
-  if (error === 22 || error === 25) verdict = 'lost'
-  else if (error === 27) verdict ||= 'rejoin'
+  if (error === 22 || error === 25) outcome = 'lost'
+  else if (error === 27) outcome ||= 'rejoin'
   else must(error, 'the coordinator refuses')
   return !error
 }
@@ -164,11 +164,11 @@ async function join() { // returns the assignment, or undefined: try again
   const joined = await askCoordinator('JoinGroup', { ...me, session: options['session-timeout-ms'], type: 'consumer',
     rebalance: JOIN_MS - 5000, protocols: [{ name: 'range', metadata }] }, undefined, JOIN_MS)
   if (joined.error === 79) { me.member = joined.member; return join() }
-  if (!judge(joined.error)) return undefined
+  if (!check(joined.error)) return undefined
   me = { group: options.group, generation: joined.generation, member: joined.member }
   const shares = joined.leader === me.member ? await divide(joined.members) : []
   const synced = await askCoordinator('SyncGroup', { ...me, shares }, undefined, JOIN_MS)
-  if (!judge(synced.error)) return undefined
+  if (!check(synced.error)) return undefined
   return synced.assignment.length ? read(ASSIGNMENT, { data: synced.assignment, at: 0 }).assigned : []
 }
 const count = (topic) => leaders.get(topic)?.size ?? 0
@@ -188,9 +188,9 @@ async function divide(members) { // range
 async function beat() {
   for (const mine = me; mine === me && state === 'reading'; await sleep(options['heartbeat-ms'])) {
     const { error } = await askCoordinator('Heartbeat', mine)
-    if (mine === me) judge(error) // else it is no news
+    if (mine === me) check(error) // else it is no news
     if (divided) await refresh(divided.topics) // who leads looks after new partitions
-    if (divided && divided.topics.map(count).join() !== divided.counts) verdict ||= 'rejoin'
+    if (divided && divided.topics.map(count).join() !== divided.counts) outcome ||= 'rejoin'
   }
 }
 
@@ -221,7 +221,7 @@ async function commit(positions) {
   if (!moved.length) return
   const errorOf = (answer) => flat(answer.topics).find((each) => each.error)?.error ?? 0
   const error = errorOf(await askCoordinator('OffsetCommit', { ...me, topics: grouped(moved) }, errorOf))
-  if (judge(error)) for (const each of moved) each.committed = each.offset
+  if (check(error)) for (const each of moved) each.committed = each.offset
   emit(error ? 'commit_failed' : 'committed', { error, offsets: shown(moved) })
 }
 
@@ -260,7 +260,7 @@ async function round(positions) {
     const answer = leader && await connect(leader, 'fetch').ask('Fetch', request).catch(pass)
     return answer ? flat(answer.topics) : part.map((each) => ({ ...each, error: 6 })) // no leader, or out of reach
   }))
-  if (verdict) return // they were fetched for an older truth
+  if (outcome) return // they were fetched for an older truth
   for (const { topic, partition, error, records } of answers.flat()) {
     const position = positions.find((each) => each.topic === topic && each.partition === partition)
     if (error === 1) position.offset = await earliest(topic, partition)
@@ -287,13 +287,13 @@ async function main() {
     state = 'joining', divided = undefined
     const assigned = await join()
     if (assigned === undefined) { await sleep(100); continue }
-    state = 'reading', verdict = ''
+    state = 'reading', outcome = ''
     beat().catch(fail)
     const positions = await loadPositions(assigned)
     emit('assigned', { ...me, partitions: shown(positions) })
-    while (!verdict && !stopping) await (positions.length ? round(positions) : sleep(100))
-    if (verdict !== 'lost') await commit(positions)
-    emit('revoked', { partitions: shown(positions), why: verdict || 'leaving' })
+    while (!outcome && !stopping) await (positions.length ? round(positions) : sleep(100))
+    if (outcome !== 'lost') await commit(positions)
+    emit('revoked', { partitions: shown(positions), why: outcome || 'leaving' })
   }
   await leave()
 }

@@ -69,7 +69,7 @@ def refused(name: str, bootstrap: str, directory: Path, properties: Properties, 
 
 @pytest.mark.parametrize("who", ["wrong password", "unknown user", "token for another"])
 @pytest.mark.parametrize("name", CLIENTS)
-def test_who_cannot_log_in_is_told(
+def test_a_client_that_cannot_log_in_reports_why(
     server: SecuredHeadrace, certificates: Certificates, tmp_path: Path, name: str, who: str
 ) -> None:
     authority, said = certificates.authority, LOGIN[name]

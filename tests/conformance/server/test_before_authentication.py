@@ -54,7 +54,7 @@ def test_a_request_before_authentication_closes(client):
     assert client.closed_by_server()
 
 
-def test_versions_are_told_to_anybody(client):
+def test_api_versions_is_answered_without_authentication(client):
     request = ApiVersionsRequest(client_software_name="x", client_software_version="1")
     assert client.request(request, 3).error_code == 0
 

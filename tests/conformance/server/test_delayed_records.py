@@ -219,7 +219,7 @@ class Reader:
 
 @dataclass
 class Outage:
-    """From a kill until the server is ready again."""
+    """The time from a kill until the server is ready again."""
 
     killed_ms: int
     ready_ms: int

@@ -164,7 +164,7 @@ def test_data_survives_a_clean_restart(tmp_path: Path) -> None:
             assert client.produce("t", 0, build_batch([RECORD])).base_offset == 3
 
 
-def test_a_second_server_on_the_same_data_is_told_who_has_it(tmp_path: Path) -> None:
+def test_a_second_server_on_the_same_data_reports_the_first(tmp_path: Path) -> None:
     with running_server(tmp_path) as server:
         result = run_command("serve", "--listen", "127.0.0.1:0", "--data", str(server.data))
         assert result.returncode == 1

@@ -40,7 +40,7 @@ def marker(producer_id: int, *, committed: bool) -> WriteTxnMarkersRequest:
     )
 
 
-class Story:
+class Scenario:
     """The records to write, and the records that readers of both isolation levels have to find."""
 
     def __init__(self, harness: BrokerHarness) -> None:
@@ -90,13 +90,13 @@ class Story:
 
 
 @pytest.fixture
-def story(tmp_path: Path) -> Story:
+def scenario(tmp_path: Path) -> Scenario:
     """Write the log, with a broker of its own."""
     (tmp_path / "data").mkdir()
     stores = open_stores([tmp_path / "data"])
     harness = BrokerHarness(files=stores.files, metadata=stores.metadata, now_ms=NOW_MS)
     harness.create_topic(TOPIC, segment_bytes="20000")
-    written = Story(harness)
+    written = Scenario(harness)
     for number in range(500):
         written.write(number)
     assert written.is_open
@@ -107,7 +107,7 @@ def story(tmp_path: Path) -> Story:
 
 @pytest.fixture
 def server(
-    tmp_path: Path, story: Story
+    tmp_path: Path, scenario: Scenario
 ) -> Iterator[ServerProcess]:  # the server serves these records
     made = ServerProcess(tmp_path / "data", log_path=tmp_path / "server.log")
     with made:
@@ -171,17 +171,17 @@ def by_our_own(server: ServerProcess, level: str, count: int) -> list[bytes]:
 READERS = (by_librdkafka, by_kafka_python, by_our_own)
 
 
-def test_readers_agree_with_what_was_committed(server: ServerProcess, story: Story) -> None:
+def test_readers_agree_with_what_was_committed(server: ServerProcess, scenario: Scenario) -> None:
     for level in LEVELS:
-        expected = story.expected[level]
+        expected = scenario.expected[level]
         for reader in READERS:
             assert reader(server, level, len(expected)) == expected, (reader.__name__, level)
-    before = len(story.expected["read_committed"])
+    before = len(scenario.expected["read_committed"])
     with WireClient((server.host, server.port)) as client:
-        for committed, producer_id in enumerate(list(story.is_open)):
+        for committed, producer_id in enumerate(list(scenario.is_open)):
             client.request(marker(producer_id, committed=bool(committed % 2)), 1)
-            story.end(producer_id, committed=bool(committed % 2))
-    expected = story.expected["read_committed"]
+            scenario.end(producer_id, committed=bool(committed % 2))
+    expected = scenario.expected["read_committed"]
     assert len(expected) > before
     for reader in READERS:
         assert reader(server, "read_committed", len(expected)) == expected, reader.__name__

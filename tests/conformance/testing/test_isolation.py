@@ -198,7 +198,7 @@ FAULTS = {
     "slow answers": "faults.on(None, delay(20))",
     "refused commits": "faults.on(ApiKey.OFFSET_COMMIT, error('COORDINATOR_NOT_AVAILABLE'))",
     "refused records": "faults.on(ApiKey.PRODUCE, error('NOT_LEADER_OR_FOLLOWER')); producer.send(TOPIC, b'x')",
-    "an answer under way": "faults.on(ApiKey.PRODUCE, delay(60)); producer.send(TOPIC, b'x')",
+    "an answer in flight": "faults.on(ApiKey.PRODUCE, delay(60)); producer.send(TOPIC, b'x')",
     "moved leaders": "faults.move_leader(headrace_topic)",
     "old versions": "faults.max_versions('2.8')",
     "a lost member": "faults.expire_member('g')",

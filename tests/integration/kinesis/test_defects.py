@@ -44,7 +44,7 @@ DEFECTS: Final[dict[int, tuple[str, ...]]] = {
     12: (f"{READING}::test_a_stream_that_is_being_rescaled_is_read",),
     13: (f"{LEASES}::test_sequence_numbers_are_compared_as_numbers",),
     14: (f"{LEASES}::test_a_checkpoint_may_be_repeated",),
-    15: (f"{LEASES}::test_a_lost_lease_is_told_once_and_the_consumer_goes_on",),
+    15: (f"{LEASES}::test_a_lost_lease_is_reported_once_and_the_consumer_goes_on",),
     16: (f"{LEASES}::test_groups_and_streams_share_a_table",),
     17: (f"{LEASES}::test_a_write_whose_answer_is_lost_is_no_lost_lease",),
     18: (f"{LEASES}::test_to_let_go_may_be_repeated_and_frees_the_lease",),
@@ -115,7 +115,7 @@ FEATURES: Final[dict[str, tuple[str, ...]]] = {
     "multi-stream": (
         f"{READING}::test_a_stream_is_named_by_its_arn_and_several_are_read_by_one_worker",
     ),
-    "metrics": (f"{BOTH}::test_hooks_and_the_context_tell_of_the_record",),
+    "metrics": (f"{BOTH}::test_hooks_and_the_context_have_the_record",),
     "local test kit with resharding": DEFECTS[8],
     "same handler for Kafka": (
         f"{BOTH}::test_records_are_handled_in_order",

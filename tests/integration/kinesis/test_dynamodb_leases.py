@@ -310,7 +310,7 @@ def test_a_missing_table_is_created_by_one_of_many(with_client: Callable[..., An
     with_client(scenario)
 
 
-def test_a_table_is_created_as_told(with_client: Callable[..., Any]) -> None:
+def test_a_table_is_created_with_the_given_settings(with_client: Callable[..., Any]) -> None:
     async def scenario(client: AwsClient, aws: AwsSettings) -> None:
         name = f"told-{uuid4()}"
         text = f"dynamodb://{name}?endpoint_url={aws.endpoint_url}&read_capacity=3&write_capacity=7"

@@ -36,8 +36,8 @@ class Company:
         self.table = f"leases-{uuid.uuid4().hex[:8]}"
         self._urls = {"kinesis_url": kinesis_url, "dynamodb_url": dynamodb_url}
         self._aws = {name: dummy_aws(url) for name, url in self._urls.items()}
-        self._book = directory / "book"
-        self._book.touch()
+        self._ledger = directory / "ledger"
+        self._ledger.touch()
         self.processes: dict[str, subprocess.Popen[str]] = {}
         self.sent: list[str] = []
         self._writing = threading.Event()
@@ -89,7 +89,7 @@ class Company:
             "name": name,
             "stream": self.stream,
             "table": self.table,
-            "book": str(self._book),
+            "ledger": str(self._ledger),
             "lease_ms": LEASE_MS,
             "throttled": throttled,
             **self._urls,
@@ -119,7 +119,7 @@ class Company:
     # Records of each process
 
     def entries(self, name: str | None = None) -> list[dict[str, Any]]:
-        lines = self._book.read_text().splitlines()
+        lines = self._ledger.read_text().splitlines()
         found: list[dict[str, Any]] = [json.loads(line) for line in lines]
         return [entry for entry in found if name is None or entry["worker"] == name]
 
@@ -169,7 +169,7 @@ def company(kinesis_url: str, dynamodb_url: str, tmp_path: Path) -> Iterator[Com
         company.end()
 
 
-def check_books(company: Company, checkpoints: list[dict[str, Lease]], gone: set[str]) -> None:
+def check_ledger(company: Company, checkpoints: list[dict[str, Lease]], gone: set[str]) -> None:
     """Nothing is lost; an epoch never follows a higher one; what comes twice was not checkpointed by who was gone."""
     handled = sorted(company.handled(), key=lambda entry: entry["at"])
     assert {entry["value"] for entry in handled} == set(company.sent)
@@ -238,6 +238,6 @@ def test_nothing_is_lost_and_no_shard_has_two_owners(company: Company) -> None:
     for name in ("a", "d"):
         company.leave(name)
 
-    check_books(company, [at_kill, at_halt], {"a", "b"})
+    check_ledger(company, [at_kill, at_halt], {"a", "b"})
     counts = Counter(entry["value"] for entry in company.handled())
     print(f"{len(company.sent)} sent, {sum(counts.values()) - len(counts)} handled twice")

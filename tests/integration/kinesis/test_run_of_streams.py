@@ -51,7 +51,7 @@ def test_settings_that_cannot_be_used_are_one_clear_line(tmp_path: Path) -> None
     ]
 
 
-def test_arguments_of_a_worker_that_cannot_be_are_told_with_their_place(tmp_path: Path) -> None:
+def test_impossible_arguments_of_a_worker_are_reported_with_their_position(tmp_path: Path) -> None:
     code, [line] = run(tmp_path, ", batch=3")
     assert code == 2
     place = re.escape(str(tmp_path / "billing.py"))

@@ -197,7 +197,9 @@ def test_what_is_missing_is_named(
     assert find_table(str(known)).root.uri == known.uri  # tasks get all of it
 
 
-def test_two_tables_of_one_name_in_one_catalog_are_told_apart(store: str, tmp_path: Path) -> None:
+def test_two_tables_of_one_name_in_one_catalog_are_distinguished(
+    store: str, tmp_path: Path
+) -> None:
     catalog = f"sqlite:///{tmp_path / 'catalog.db'}"
     create_table("iceberg", f"{store}/a/flights", None, SCHEMA, catalog)
     with pytest.raises(ConfigError, match=r"headrace\.flights is in s3://.*/a/flights, not in"):
@@ -239,7 +241,7 @@ while result := archiver.run_batch():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_whoever_archives_to_a_store_and_is_killed_leaves_each_record_once(
+def test_a_killed_archive_in_a_store_has_each_record_once(
     kind: str, store: str, tmp_path: Path
 ) -> None:
     world = StoreWorld(tmp_path, store, kind, max_offsets=4)

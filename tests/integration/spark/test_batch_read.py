@@ -51,7 +51,9 @@ def test_every_column_of_every_record(
         assert [(each["key"], each["value"]) for each in row["headers"]] == list(headers)
 
 
-def test_log_append_time_is_told(topics: Topics, client: BlockingClient, read: Reader) -> None:
+def test_the_column_of_the_log_append_time_is_filled(
+    topics: Topics, client: BlockingClient, read: Reader
+) -> None:
     topic = topics.create(message_timestamp_type="LogAppendTime")
     produced = client.produce(TopicPartition(topic, 0), build_batch(RECORDS[:2]))
 

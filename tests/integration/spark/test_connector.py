@@ -251,7 +251,7 @@ def test_the_connector_streams_every_column_to_what_our_transactions_wrote(
     assert at == all_rows(read.batch(source, **late, **WHOLE, **COMMITTED))
 
 
-def test_the_connector_tells_of_lost_data_or_goes_on(
+def test_the_connector_reports_lost_data_or_goes_on(
     topics: Topics, client: BlockingClient, read: Reader, tmp_path: Path
 ) -> None:
     topic = topics.create()

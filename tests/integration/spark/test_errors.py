@@ -48,7 +48,7 @@ def ended(spark: SparkSession, server: Target, folder: Path, **options: str) -> 
     writer.trigger(availableNow=True).start().awaitTermination()
 
 
-def test_errors_that_a_user_mends_are_short(
+def test_errors_that_a_user_can_correct_are_short(
     spark: SparkSession, server: Target, topics: Topics, client: BlockingClient, tmp_path: Path
 ) -> None:
     topic = topics.create()

@@ -198,7 +198,7 @@ def test_json_topics_give_back_what_they_were_given(
     assert contents(back) == contents(given)
 
 
-def test_a_source_that_is_told_to_go_on_finds_nothing_wrong(
+def test_a_source_with_on_error_reads_every_value(
     spark: Any, base: Path, topics: Topics, server: Target
 ) -> None:
     """A source with `onError` reads all values of a sink without an error."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from tests.simulation import runner
-from tests.simulation.groups.liveness import Liveness, LivenessError, tell
+from tests.simulation.groups.liveness import Liveness, LivenessError, run_seed
 from tests.simulation.groups.mutants import MUTANTS, without
 
 
@@ -25,7 +25,9 @@ def trace(seed: int) -> bool:
     return bool(problem)
 
 
-SIMULATION = runner.Simulation("tests.simulation.groups", __doc__, tell, trace, MUTANTS, without)
+SIMULATION = runner.Simulation(
+    "tests.simulation.groups", __doc__, run_seed, trace, MUTANTS, without
+)
 
 if __name__ == "__main__":
     sys.exit(runner.main(SIMULATION))

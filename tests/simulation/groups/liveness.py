@@ -224,7 +224,7 @@ class Liveness:
         return bool(ended.error_code == ErrorCode.NONE)
 
 
-def tell(seed: int) -> tuple[int, str, Counter[str]]:
+def run_seed(seed: int) -> tuple[int, str, Counter[str]]:
     """Run one seed; return it, what went wrong or nothing, and what happened."""
     run = Liveness(seed)
     try:

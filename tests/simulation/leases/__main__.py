@@ -6,26 +6,26 @@ import sys
 import traceback
 
 from tests.simulation import runner
+from tests.simulation.leases.lease_simulation import LeaseSimulation, run_seed
 from tests.simulation.leases.mutants import MUTANTS, broken
-from tests.simulation.leases.story import Story, tell
 
 
 def trace(seed: int) -> bool:
     """Run one seed line by line; return whether it went wrong."""
-    story = Story(seed, trace=True)
+    simulation = LeaseSimulation(seed, trace=True)
     try:
-        story.run()
+        simulation.run()
     except Exception:  # noqa: BLE001 - printed below what led to it
         problem = traceback.format_exc()
     else:
         problem = ""
-    print(story.knobs)
-    print("\n".join(story.lines))
-    print(problem or f"seed {seed}: nothing wrong: {dict(story.counts)}")
+    print(simulation.knobs)
+    print("\n".join(simulation.lines))
+    print(problem or f"seed {seed}: nothing wrong: {dict(simulation.counts)}")
     return bool(problem)
 
 
-SIMULATION = runner.Simulation("tests.simulation.leases", __doc__, tell, trace, MUTANTS, broken)
+SIMULATION = runner.Simulation("tests.simulation.leases", __doc__, run_seed, trace, MUTANTS, broken)
 
 if __name__ == "__main__":
     sys.exit(runner.main(SIMULATION))

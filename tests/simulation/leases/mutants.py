@@ -80,17 +80,17 @@ def _as_it_was_seen(self: Any, request: Any, reply: Any) -> Any:
 
 
 _STAMPS: dict[Any, int] = {}
-_STORIES: list[Any] = []
+_SIMULATIONS: list[Any] = []
 
 
 def _wall_ms(owner: str) -> int:
-    member = next(member for member in _STORIES[-1].processes if member.name == owner)
+    member = next(member for member in _SIMULATIONS[-1].processes if member.name == owner)
     return int(member.wall_ms)
 
 
 def _stamp(self: Any, request: Any, owner: str, *, is_ghost: bool) -> Any:
     outcome = _apply(self, request, owner, is_ghost=is_ghost)
-    _STORIES[:] = [self._judge._tell.__self__]
+    _SIMULATIONS[:] = [self._checker._log.__self__]
     if isinstance(request, Take | Renew) and outcome is not None:
         _STAMPS[request.key] = _wall_ms(owner)
     return outcome
@@ -117,7 +117,7 @@ MUTANTS: dict[str, list[Any]] = {
     "a checkpoint is conditional on owner and epoch": [
         patch.object(writes, "renewed", _whoever_asks)
     ],
-    "a checkpoint that comes late is told by its number": [
+    "a late checkpoint is recognised by its number": [
         patch.object(writes, "renewed", _whenever_it_comes)
     ],
     "a lease is taken only if its beat is as it was seen": [

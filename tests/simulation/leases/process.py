@@ -20,25 +20,27 @@ from headrace.core.lease.checkpoint import Checkpoint
 from headrace.core.lease.lease import Lease, LeaseKey
 from headrace.core.lease.machine import LeaseCore
 from headrace.core.lease.names import most_of
-from tests.simulation.leases.judge import ViolationError
+from tests.simulation.leases.checker import ViolationError
 from tests.simulation.leases.stream import Shard
 
 if TYPE_CHECKING:
-    from tests.simulation.leases.story import Story
+    from tests.simulation.leases.lease_simulation import LeaseSimulation
 
 
 class Process:
     """It lives from its start until it is killed, or has left."""
 
-    def __init__(self, story: Story, name: str) -> None:
-        self.story = story
+    def __init__(self, simulation: LeaseSimulation, name: str) -> None:
+        self.simulation = simulation
         self.name = name
-        chance = story.chance
-        self._rate = 1 + chance.uniform(-1, 1) * story.knobs.drift
-        self._began_ms = story.now_ms
+        chance = simulation.chance
+        self._rate = 1 + chance.uniform(-1, 1) * simulation.knobs.drift
+        self._began_ms = simulation.now_ms
         self._offset_ms = chance.randint(-(10**9), 10**9)
-        self.wall_offset_ms = -chance.randint(0, story.knobs.wall_offset_ms)
-        self.core = LeaseCore("g", list(story.streams), name, story.knobs.settings, chance)
+        self.wall_offset_ms = -chance.randint(0, simulation.knobs.wall_offset_ms)
+        self.core = LeaseCore(
+            "g", list(simulation.streams), name, simulation.knobs.settings, chance
+        )
         self.most = most_of(name)
         self.readers: dict[LeaseKey, Reader] = {}
         self.is_alive = True
@@ -51,11 +53,11 @@ class Process:
     @property
     def now_ms(self) -> int:
         """Its monotonic clock, which begins anywhere and is somewhat fast or slow."""
-        return self._offset_ms + int((self.story.now_ms - self._began_ms) * self._rate)
+        return self._offset_ms + int((self.simulation.now_ms - self._began_ms) * self._rate)
 
     @property
     def wall_ms(self) -> int:
-        return self.story.now_ms + self.wall_offset_ms
+        return self.simulation.now_ms + self.wall_offset_ms
 
     def world_ms(self, wait_ms: int) -> int:
         """Return a duration of the process's clock in milliseconds of the simulation's clock."""
@@ -63,15 +65,15 @@ class Process:
 
     def later(self, wait_ms: int, call: Callable[..., None], *arguments: object) -> None:
         """Do something after a while; not before a pause is over, and not any more when killed."""
-        self.story.at(self.story.now_ms + wait_ms, self._run, call, arguments)
+        self.simulation.at(self.simulation.now_ms + wait_ms, self._run, call, arguments)
 
     def _run(self, call: Callable[..., None], arguments: tuple[object, ...]) -> None:
         if not self.is_alive:
             return
-        if self.story.now_ms < self.paused_until_ms:
+        if self.simulation.now_ms < self.paused_until_ms:
             # What waited comes in any order.
-            until_ms = self.paused_until_ms + self.story.chance.randrange(3)
-            self.story.at(until_ms, self._run, call, arguments)
+            until_ms = self.paused_until_ms + self.simulation.chance.randrange(3)
+            self.simulation.at(until_ms, self._run, call, arguments)
             return
         call(*arguments)
 
@@ -94,23 +96,23 @@ class Process:
                 case Revoked(key, why):
                     self._revoked(key, why)
                 case Restart():
-                    self.story.counts["restarts"] += 1
+                    self.simulation.counts["restarts"] += 1
                 case _:
-                    self.story.send(self, action)
+                    self.simulation.send(self, action)
         self._set_timer()
         if self.core.is_closed:
             self.is_alive = False
 
     def _revoked(self, key: LeaseKey, why: Why) -> None:
         reader = self.readers.pop(key)
-        self.story.counts[f"revoked: {why}"] += 1
-        self.story.tell(f"{self.name} {key.shard} is revoked: {why}")
+        self.simulation.counts[f"revoked: {why}"] += 1
+        self.simulation.log(f"{self.name} {key.shard} is revoked: {why}")
         reader.stop(why)
 
     def replied(self, request: Request, sent: tuple[int, int], outcome: Outcome) -> None:
         """Take an answer, or that there is none."""
         if outcome is UNKNOWN:
-            self.story.counts["requests without an answer"] += 1
+            self.simulation.counts["requests without an answer"] += 1
         now_ms = self.now_ms
         self.perform(self.core.on_reply(request, sent[0], now_ms, outcome, sent[1]))
 
@@ -122,14 +124,14 @@ class Process:
         due_ms = self.core.next_deadline_ms
         if due_ms is None:
             return
-        at_ms = self.story.now_ms + self.world_ms(due_ms - self.now_ms)
-        if self._timer > self.story.now_ms and self._timer <= at_ms:
+        at_ms = self.simulation.now_ms + self.world_ms(due_ms - self.now_ms)
+        if self._timer > self.simulation.now_ms and self._timer <= at_ms:
             return
         self._timer = at_ms
-        self.later(at_ms - self.story.now_ms, self._timed, at_ms)
+        self.later(at_ms - self.simulation.now_ms, self._timed, at_ms)
 
     def _timed(self, at_ms: int) -> None:
-        if at_ms == self._timer or self._timer <= self.story.now_ms:
+        if at_ms == self._timer or self._timer <= self.simulation.now_ms:
             self._timer = 0
             self.wake()
 
@@ -140,15 +142,15 @@ class Reader:
     def __init__(self, process: Process, lease: Lease) -> None:
         self.process = process
         self.lease = lease
-        story = process.story
-        self.shard: Shard = story.streams[lease.key.stream].shards[lease.key.shard]
+        simulation = process.simulation
+        self.shard: Shard = simulation.streams[lease.key.stream].shards[lease.key.shard]
         self.next = self.shard.index_after(lease.checkpoint)
         self.is_stopped = False
         self.is_draining = False
         self.is_busy = False
         self.has_drained = False
-        story.tell(f"{process.name} {lease.key.shard} is assigned: {lease}")
-        process.later(story.chance.randint(1, 300), self.fetch)
+        simulation.log(f"{process.name} {lease.key.shard} is assigned: {lease}")
+        process.later(simulation.chance.randint(1, 300), self.fetch)
 
     def stop(self, why: Why) -> None:
         """Take that it is over.
@@ -158,7 +160,7 @@ class Reader:
         """
         self.is_stopped = True
         if why is Why.ENDED or (why is not Why.LOST and self.has_drained):
-            self.process.story.judge.clean.add((self.lease.key, self.lease.epoch))
+            self.process.simulation.checker.clean.add((self.lease.key, self.lease.epoch))
 
     def drain(self) -> None:
         """Begin no new record."""
@@ -174,35 +176,37 @@ class Reader:
 
     def fetch(self) -> None:
         """Get records, if there are new ones."""
-        process, story = self.process, self.process.story
+        process, simulation = self.process, self.process.simulation
         if self.is_stopped or self.is_draining:
             return
-        if not story.is_stuck(self.shard.shard):
+        if not simulation.is_stuck(self.shard.shard):
             process.core.progressed(self.lease.key, process.now_ms, self._size())
-            if self.shard.shard in story.streams[self.lease.key.stream].gone:
+            if self.shard.shard in simulation.streams[self.lease.key.stream].gone:
                 self.next = len(self.shard.times)
             if self.next < len(self.shard.times):
-                self.handle(min(len(self.shard.times) - self.next, story.chance.randint(1, 4)))
+                self.handle(min(len(self.shard.times) - self.next, simulation.chance.randint(1, 4)))
                 return
             if self.shard.closed:
                 self._end()
                 return
-        process.later(story.chance.randint(800, 1200), self.fetch)
+        process.later(simulation.chance.randint(800, 1200), self.fetch)
 
     def _size(self) -> int:
-        return 1000 * (self.shard.number + 1) if self.process.story.knobs.has_rates else 0
+        return 1000 * (self.shard.number + 1) if self.process.simulation.knobs.has_rates else 0
 
     def handle(self, count: int) -> None:
         """Handle some records; the lease is looked at before each."""
-        process, story = self.process, self.process.story
+        process, simulation = self.process, self.process.simulation
         for _ in range(count):
             if not process.core.valid(self.lease.key, process.now_ms):
                 break
-            story.judge.handled(process.name, self.lease, self.next)
+            simulation.checker.handled(process.name, self.lease, self.next)
             self.next += 1
         self.is_busy = True
-        slow = story.knobs.slow_handlers and story.chance.random() < 0.02
-        process.later(20_000 if slow else story.chance.randint(10, 200), self._handled, self.next)
+        slow = simulation.knobs.slow_handlers and simulation.chance.random() < 0.02
+        process.later(
+            20_000 if slow else simulation.chance.randint(10, 200), self._handled, self.next
+        )
 
     def _handled(self, index: int) -> None:
         self.is_busy = False
@@ -211,7 +215,7 @@ class Reader:
         process = self.process
         if index:
             checkpoint = Checkpoint(self.shard.sequence_number(index - 1))
-            in_flight = process.story.chance.random() < 0.5
+            in_flight = process.simulation.chance.random() < 0.5
             process.perform(
                 process.core.advance(
                     self.lease.key, checkpoint, process.now_ms, in_flight=in_flight
@@ -224,7 +228,7 @@ class Reader:
 
     def _end(self) -> None:
         process = self.process
-        said = self.shard.children if process.story.chance.random() < 0.7 else []
+        said = self.shard.children if process.simulation.chance.random() < 0.7 else []
         process.perform(process.core.on_ended(self.lease.key, said, process.now_ms))
         if process.core.valid(self.lease.key, process.now_ms):
             raise AssertionError(f"{self.lease.key} goes on after its end")

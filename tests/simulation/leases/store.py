@@ -9,14 +9,14 @@ from headrace.core.lease.lease import Lease, LeaseKey
 from headrace.kinesis.leases import writes
 
 if TYPE_CHECKING:
-    from tests.simulation.leases.judge import Judge
+    from tests.simulation.leases.checker import LeaseChecker
 
 
 class Rows:
     """A store of leases by the rules that all stores share."""
 
-    def __init__(self, judge: Judge) -> None:
-        self._judge = judge
+    def __init__(self, checker: LeaseChecker) -> None:
+        self._checker = checker
         self.leases: dict[LeaseKey, Lease] = {}
 
     def apply(self, request: actions.Request, owner: str, *, is_ghost: bool) -> object:
@@ -39,14 +39,14 @@ class Rows:
         if before is not None and after is not None:
             self.leases[request.key] = after
             if after is not before:
-                self._judge.written(before, after)
+                self._checker.written(before, after)
         return after if isinstance(request, actions.Take | actions.Renew) else after is not None
 
     def _create(self, lease: Lease, *, is_ghost: bool) -> bool:
         if lease.key in self.leases:
             return False
         self.leases[lease.key] = lease
-        self._judge.created(lease, is_ghost=is_ghost)
+        self._checker.created(lease, is_ghost=is_ghost)
         return True
 
     def _delete(self, seen: Lease) -> bool:

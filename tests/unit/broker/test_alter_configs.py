@@ -366,7 +366,7 @@ def test_what_is_fixed_at_the_start_says_so(harness, name, resource):
     assert name in response.error_message
 
 
-def test_read_only_is_told_where_it_is_so(harness):
+def test_read_only_configs_are_described_as_read_only(harness):
     told = {c.name: c.read_only for c in configs(harness, BROKER, "1")}
     assert told["broker.id"]
     assert told["num.partitions"]

@@ -129,7 +129,7 @@ def test_records_come_in_the_order_of_their_due_times_and_ties_in_that_of_arriva
     assert world.values() == [b"a", b"b1", b"b2", b"b3", b"c", b"d"]
 
 
-def test_the_others_of_the_batch_are_appended_at_once_at_the_offsets_the_producer_is_told() -> None:
+def test_the_other_records_of_the_batch_are_appended_at_once_at_the_answered_offsets() -> None:
     world = World()
     part = world.put(plain(b"x"), delayed(b"later", 50), plain(b"y"))
     assert [(each.offset, each.value) for each in world.there()] == [(0, b"x"), (2, b"y")]
@@ -438,7 +438,7 @@ def test_many_schedules_share_what_may_be_in_memory(monkeypatch: pytest.MonkeyPa
         assert found == [b"%d" % number for number in reversed(range(30)) for _ in range(2)]
 
 
-def test_the_journal_is_told_how_many_wait() -> None:
+def test_the_log_has_the_number_of_scheduled_records() -> None:
     world = World()
     world.put(delayed(b"a", DAY_MS), delayed(b"b", 90_000))
     world.pass_time(240_000)
@@ -607,7 +607,7 @@ def told(world: World, topic: str = "later", *, asked: bool = True) -> tuple[int
     return None if delayed is None else (delayed.pending, delayed.earliest_due_ms)
 
 
-def test_who_asks_is_told_how_many_wait_and_when_the_first_is_due() -> None:
+def test_list_offsets_reports_the_number_of_scheduled_records_and_the_next_time() -> None:
     world = World()
     world.create_topic("plain")
     assert (told(world), told(world, "plain")) == ((0, -1), None)
@@ -624,7 +624,7 @@ def test_who_asks_is_told_how_many_wait_and_when_the_first_is_due() -> None:
 
 
 @pytest.mark.parametrize("end", ["crash", "restart"])
-def test_after_a_start_nobody_is_told_a_number_that_is_not_exact(
+def test_after_a_start_no_inexact_number_is_reported(
     end: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headrace.core.scheduled.schedule._LOAD_BYTES", 200)

@@ -53,7 +53,7 @@ def test_at_the_high_watermark_there_is_nothing_and_no_error(harness):
 
 
 @pytest.mark.parametrize("offset", [-1, 2, 10**15])
-def test_outside_the_log_is_out_of_range_with_the_offsets_told(harness, offset):
+def test_an_offset_outside_the_log_is_out_of_range_with_the_offsets_of_the_log(harness, offset):
     harness.produce("t", b"a")
     part = harness.fetch("t", offset)
     assert part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
@@ -218,7 +218,7 @@ def test_a_fetch_in_steps_waits_when_nothing_has_happened(harness):
 
 
 @pytest.mark.parametrize("options", [{"max_wait_ms": 0}, {"max_wait_ms": -1}, {"min_bytes": 0}])
-def test_it_does_not_wait_when_it_is_told_not_to(harness, options):
+def test_a_fetch_without_a_wait_time_does_not_wait(harness, options):
     assert harness.send(fetch_request(("t", 0, 0), **options)).done
 
 
@@ -306,7 +306,7 @@ def test_an_old_epoch_is_fenced_and_a_new_one_unknown(harness, version):
         assert parts(harness.call(request, version))[0].error_code == error
 
 
-def test_a_reader_whose_log_diverged_is_told_where(harness):
+def test_a_reader_whose_log_diverged_gets_the_diverging_offset(harness):
     harness.produce("t", b"a", b"b")
     harness.restart()
     harness.produce("t", b"c")

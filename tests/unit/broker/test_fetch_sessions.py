@@ -155,7 +155,7 @@ def test_a_session_without_partitions_ends(harness, reader):
     assert len(harness.broker.fetch_sessions) == 0
 
 
-def test_errors_are_told_every_time_and_their_end_too(harness, reader):
+def test_a_session_repeats_errors_and_reports_their_end(harness, reader):
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     def errors(response):
@@ -169,7 +169,7 @@ def test_errors_are_told_every_time_and_their_end_too(harness, reader):
     assert errors(reader.fetch()) == []
 
 
-def test_a_deleted_topic_is_told_to_who_waits_and_who_comes(harness, reader):
+def test_a_deleted_topic_is_reported_to_waiting_and_to_new_fetches(harness, reader):
     reader.fetch((*T0, 0), (*U0, 0))
     waiting = reader.send(max_wait_ms=60_000)
     assert not waiting.done
@@ -179,7 +179,7 @@ def test_a_deleted_topic_is_told_to_who_waits_and_who_comes(harness, reader):
     assert told(reader.fetch(forget=[T0])) == {}
 
 
-def test_a_reader_out_of_range_is_told_so(harness, reader):
+def test_a_reader_out_of_range_gets_the_error(harness, reader):
     reader.fetch((*T0, 0))
     (part,) = reader.fetch((*T0, 99)).responses[0].partitions
     assert part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
@@ -219,7 +219,7 @@ def test_at_its_deadline_it_answers_that_nothing_is_new(harness, reader):
     assert told(reader.fetch()) == {}
 
 
-def test_a_full_fetch_that_waited_has_a_session_with_what_it_was_told(harness, reader):
+def test_a_full_fetch_that_waited_has_a_session_with_the_answered_state(harness, reader):
     pending = reader.send((*T0, 0), (*U0, 0), max_wait_ms=500)
     harness.produce("t", b"a")
     assert told(reader.took(pending.response)) == {T0: [b"a"], U0: []}

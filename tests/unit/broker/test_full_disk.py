@@ -265,7 +265,7 @@ def test_without_a_minimum_only_a_full_disk_refuses(disk):
     assert harness.produce("t", b"b").base_offset == 1
 
 
-def test_the_first_refused_produce_and_the_end_of_the_shortage_are_logged_and_clients_are_told(
+def test_the_first_refused_produce_and_the_end_of_the_shortage_are_logged_and_clients_get_errors(
     harness: BrokerHarness, disk: Disk
 ) -> None:
     def logged(event: str) -> list[dict[str, object]]:
@@ -290,7 +290,7 @@ def test_the_first_refused_produce_and_the_end_of_the_shortage_are_logged_and_cl
         assert logged("log_directory_has_space_again")[-1]["refused_produces"] == 3
 
 
-def test_a_disk_that_fills_up_in_the_middle_of_a_produce_is_told_to_the_client(
+def test_a_disk_that_fills_up_during_a_produce_is_reported_to_the_client(
     harness: BrokerHarness, disk: Disk
 ) -> None:
     disk.error = errno.ENOSPC

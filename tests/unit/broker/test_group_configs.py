@@ -159,7 +159,7 @@ def test_topics_are_attached_and_detached_one_by_one(harness) -> None:
     assert listed(harness) == {}
 
 
-def test_synonyms_tell_the_default_too(harness) -> None:
+def test_synonyms_include_the_default(harness) -> None:
     attach(harness, "a")
     (topics,) = [c for c in described(harness).configs if c.name == "headrace.topics"]
     assert [(s.value, s.source) for s in topics.synonyms] == [
@@ -290,7 +290,7 @@ def test_a_group_with_members_keeps_its_configuration(harness) -> None:
 # Members
 
 
-def test_members_are_told_by_a_rebalance(harness) -> None:
+def test_a_rebalance_notifies_the_members(harness) -> None:
     member = Member(harness)
     assert member.heartbeat() == ErrorCode.NONE
     attach(harness, "a")

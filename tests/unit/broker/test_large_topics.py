@@ -91,7 +91,7 @@ def test_a_topic_appears_whole_and_its_logs_are_opened_in_steps():
     assert (result.error_code, result.num_partitions) == (0, MANY)
 
 
-def test_whoever_wants_the_same_name_waits():
+def test_a_creation_of_the_same_name_waits():
     harness = BrokerHarness()
     first = send(harness, creation())
     second, grown = send(harness, creation()), send(harness, growth(MANY + 1))
@@ -213,7 +213,7 @@ class FailingFiles(MemoryFileSystem):
         super().rename(old, new)
 
 
-def test_a_disk_that_fails_between_two_steps_of_a_deletion_is_told():
+def test_a_disk_that_fails_between_two_steps_of_a_deletion_is_reported():
     files = FailingFiles()
     further = FailingFiles()
     harness = BrokerHarness(files=files, further=[further])

@@ -95,7 +95,7 @@ def test_special_timestamps_that_we_do_not_know_are_refused(harness, timestamp):
 
 
 @pytest.mark.parametrize("isolation_level", [0, 1])
-def test_what_is_not_durable_is_not_told(harness, isolation_level):
+def test_list_offsets_shows_only_durable_records(harness, isolation_level):
     records = batch(b"late", timestamp_ms=START_MS + 900)
     harness.send(produce_request("t", 0, records))
     assert ask(harness, LATEST, isolation_level=isolation_level).offset == 6

@@ -261,7 +261,7 @@ def test_an_address_that_clients_could_not_use_is_refused(text: str):
         BrokerHarness(advertised_listeners=text)
 
 
-def test_an_ipv6_address_is_told_without_its_brackets():
+def test_an_ipv6_address_is_answered_without_brackets():
     harness = BrokerHarness(advertised_listeners="plaintext://[fd00::1]:9092")
     (broker,) = harness.call(MetadataRequest(topics=[])).brokers
     assert broker.host == "fd00::1"

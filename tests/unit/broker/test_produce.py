@@ -176,7 +176,7 @@ def test_no_more_replicas_are_needed_in_sync_than_there_are(harness: BrokerHarne
     assert harness.produce("careful", b"a", acks=acks).error_code == ErrorCode.NONE
 
 
-def test_log_append_time_is_stamped_and_told(harness: BrokerHarness):
+def test_log_append_time_is_stamped_and_answered(harness: BrokerHarness):
     harness.create_topic("stamped", message_timestamp_type="LogAppendTime")
     harness.now_ms += 5000
     part = harness.produce("stamped", b"a")

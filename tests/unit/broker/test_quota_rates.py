@@ -39,7 +39,7 @@ def test_after_the_pause_the_rate_is_the_quota() -> None:
 
 @pytest.mark.parametrize("quota", [1000, 50_000, 3_000_000])
 @pytest.mark.parametrize("step", [0.01, 0.3, 2.0])
-def test_a_client_that_pauses_as_told_comes_to_its_quota(quota: int, step: float) -> None:
+def test_a_client_that_pauses_as_asked_reaches_its_quota(quota: int, step: float) -> None:
     """A client sends amounts of `step` seconds' worth as fast as it can, and pauses as the broker asks."""
     rate = SampledRate(WINDOWS)
     now_ms, sent = START_MS, 0.0

@@ -379,7 +379,7 @@ def test_a_topics_configs_are_what_connect_and_streams_read(harness, version):
     assert not configs["retention.ms"].read_only
 
 
-def test_synonyms_tell_what_it_would_be_otherwise():
+def test_synonyms_show_the_values_that_would_apply_otherwise():
     harness = BrokerHarness(log_retention_ms=7000)
     harness.create_topic("t", retention_ms="60000")
     (result,) = describe(harness, (2, "t"), keys=["retention.ms"], include_synonyms=True)

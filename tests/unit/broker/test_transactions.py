@@ -88,7 +88,7 @@ def test_b9_a_batch_that_is_not_of_the_open_transaction_is_refused(harness: Brok
     assert part.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
-def test_b11_a_replaced_producer_is_shut_out_everywhere(harness: BrokerHarness) -> None:
+def test_b11_a_replaced_producer_is_fenced_everywhere(harness: BrokerHarness) -> None:
     zombie = Producer(harness)
     zombie.add(0)
     zombie.add_offsets()

@@ -127,7 +127,9 @@ def test_a_long_poll_of_read_committed_wakes_when_the_marker_is_durable(
     assert told == ([] if committed else [(1, 0)])
 
 
-def test_aborted_transactions_are_told_in_the_order_of_their_first_offsets(harness: BrokerHarness):
+def test_aborted_transactions_are_answered_in_the_order_of_their_first_offsets(
+    harness: BrokerHarness,
+):
     for producer_id in (1, 2, 3):
         begin(harness, b"%d" % producer_id, producer_id)
     for producer_id, committed in ((3, False), (2, True), (1, False)):
@@ -146,7 +148,7 @@ def test_b14_b15_who_reads_everything_gets_aborted_records_and_no_list(harness: 
     assert consume(data) == [b"v"]
 
 
-def test_list_offsets_tells_what_its_isolation_level_may_see(harness: BrokerHarness):
+def test_list_offsets_answers_by_isolation_level(harness: BrokerHarness):
     def latest(isolation_level: int, timestamp: int = -1) -> int:
         wanted = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
         topic = ListOffsetsTopic(name="t", partitions=[wanted])

@@ -219,7 +219,7 @@ def test_a_client_that_asks_for_no_answer_cannot_begin_a_transaction(
     ("produce", "commit", "told"),
     [(10, 3, ErrorCode.INVALID_TXN_STATE), (11, 4, ErrorCode.TRANSACTION_ABORTABLE)],
 )
-def test_whoever_knows_it_is_told_to_abort(
+def test_a_client_of_version_2_gets_the_error_to_abort(
     harness: BrokerHarness, produce: int, commit: int, told: ErrorCode
 ) -> None:
     producer = BumpingProducer(harness)

@@ -61,7 +61,7 @@ def test_only_the_partitions_that_were_asked_for(harness):
     assert log_dirs(harness, [])[1] == {}
 
 
-def test_space_is_told_for_disks_and_not_known_in_memory(harness, tmp_path):
+def test_space_is_described_for_disks_and_unknown_in_memory(harness, tmp_path):
     assert (log_dirs(harness)[0].total_bytes, log_dirs(harness)[0].usable_bytes) == (-1, -1)
     on_disk = BrokerHarness(files=OsFileSystem(tmp_path))
     result, _ = log_dirs(on_disk)

@@ -143,7 +143,7 @@ def test_each_row_has_an_outcome_and_again_is_no_error(data: Data) -> None:
         ((*ALICE, "-o", "read", "--topic", ""), "the resource name is empty"),
     ],
 )
-def test_what_is_missing_is_told(data: Data, arguments: tuple[str, ...], text: str) -> None:
+def test_a_missing_argument_is_reported(data: Data, arguments: tuple[str, ...], text: str) -> None:
     assert text in data.run("create", *arguments, code=2).stderr
     assert not data.path.exists()
 

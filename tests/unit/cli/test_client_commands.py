@@ -76,7 +76,7 @@ def run(*arguments: str):
         (("consume", "t", "-o", "yesterday"), "is no offset"),
     ],
 )
-def test_wrong_usage_is_told_before_anything_is_connected(
+def test_wrong_usage_is_reported_before_a_connection_opens(
     arguments: tuple[str, ...], text: str
 ) -> None:
     result = run(*arguments, *NOWHERE)

@@ -37,7 +37,7 @@ def test_what_the_command_line_has_of_another_role_is_not_left_out(shared: Path)
     assert client_settings([shared], {"group.id": "g"}, "client")["group.id"] == "g"
 
 
-def test_a_line_that_is_no_property_is_told(tmp_path: Path) -> None:
+def test_a_line_that_is_no_property_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "client.properties"
     path.write_text("acks=1\nnonsense\n")
     with pytest.raises(ConfigError, match="line 2: expected key=value"):
@@ -85,7 +85,7 @@ def test_which_address_counts(
     assert f"cannot connect to {address}" in result.stderr
 
 
-def test_a_file_that_is_not_there_is_told() -> None:
+def test_a_missing_file_is_reported() -> None:
     result = CliRunner().invoke(main, ("topic", "list", "--config-file", "no/such.properties"))
     assert result.exit_code == 2
     assert "no/such.properties" in result.stderr

@@ -82,7 +82,7 @@ def test_letters_go_back_for_their_group_with_their_own_headers(broker: Broker) 
     assert redrive(broker, "orders", "--all")["sent"] == 2
 
 
-def test_a_letter_that_names_another_topic_is_left_and_told_of(broker: Broker) -> None:
+def test_a_dead_letter_that_names_another_topic_is_left_and_reported(broker: Broker) -> None:
     write(
         broker,
         DLQ,

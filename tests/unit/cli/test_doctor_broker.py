@@ -1,4 +1,4 @@
-"""`headrace doctor broker`: what is wrong before a broker starts, and how to mend it."""
+"""`headrace doctor broker`: errors of a configuration before a broker starts, with their remedies."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ def test_the_command_takes_a_class_of_a_module(modules, broker) -> None:
         (["--partitioner-parameters", "{}"], 2, "are for --partitioner"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_told_before_anything_is_written(
+def test_a_mistake_is_reported_before_anything_is_written(
     modules, broker, options: list[str], code: int, text: str
 ) -> None:
     broker.create_topic("t", configs={"headrace.partitioner": "stickyy"})

@@ -123,4 +123,6 @@ def test_no_option_takes_a_secret_on_the_command_line() -> None:
             # A file to read it from, or a flag to be asked for it, is no secret.
             is_file = isinstance(parameter.type, click.Path | click.File)
             is_flag = isinstance(parameter, click.Option) and parameter.is_flag
-            assert is_file or is_flag, f"{path} {parameter.opts}: whoever lists processes sees it"
+            assert is_file or is_flag, (
+                f"{path} {parameter.opts}: every user who lists processes sees it"
+            )

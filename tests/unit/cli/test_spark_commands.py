@@ -52,7 +52,7 @@ def test_a_sound_installation(sound: None) -> None:
     assert "broker  absent" in shown.output
 
 
-def test_a_fault_is_told_with_its_remedy(sound: None) -> None:
+def test_a_fault_is_reported_with_its_remedy(sound: None) -> None:
     shown = run("doctor", "spark", "-b", "127.0.0.1:1")
     assert shown.exit_code == 1
     assert "broker  fault" in shown.stdout

@@ -202,13 +202,13 @@ def test_a_file_that_everybody_may_read_is_warned_of(data: Data, tmp_path: Path)
         (b"p" * 5000, "more than 4096 bytes"),
     ],
 )
-def test_what_is_no_password_is_told(data: Data, content: bytes, text: str) -> None:
+def test_an_invalid_password_is_reported(data: Data, content: bytes, text: str) -> None:
     told = data.run("create", "alice", input=content, code=2).stderr
     assert text in told
     assert data.users() == {}
 
 
-def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file"):
         ask_password("alice", tmp_path / "missing")
 

@@ -50,7 +50,7 @@ def test_these_are_the_methods_that_are_no_coroutines() -> None:
 @pytest.mark.parametrize("method", ARGUMENTS)
 @pytest.mark.parametrize("is_awaited", [True, False])
 def test_a_method_acts_awaited_and_not(method: str, *, is_awaited: bool) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         with headrace.Broker() as broker:
             broker.create_topic("t", 1)
             async with headrace.aio.Consumer(broker, group="g") as consumer:
@@ -67,11 +67,11 @@ def test_a_method_acts_awaited_and_not(method: str, *, is_awaited: bool) -> None
                 if method == "pause":
                     assert await consumer.paused() == [ZERO]
 
-    asyncio.run(asyncio.wait_for(story(), 30))
+    asyncio.run(asyncio.wait_for(scenario(), 30))
 
 
 def test_type_checkers_know_what_is_awaited() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         with headrace.Broker() as broker:
             broker.create_topic("t", 1)
             async with headrace.aio.Consumer(broker, group="g") as consumer:
@@ -84,11 +84,11 @@ def test_type_checkers_know_what_is_awaited() -> None:
                 known: dict[headrace.TopicPartition, int | None] = consumer.positions()
                 assert known.keys() == {ZERO}
 
-    asyncio.run(asyncio.wait_for(story(), 30))
+    asyncio.run(asyncio.wait_for(scenario(), 30))
 
 
 def test_a_transaction_takes_positions_awaited_and_not() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         with headrace.Broker() as broker:
             broker.create_topic("t", 1)
             async with (
@@ -101,4 +101,4 @@ def test_a_transaction_takes_positions_awaited_and_not() -> None:
                         await transaction.send_offsets(positions, consumer)
                 assert [at and at.offset for at in (await consumer.committed()).values()] == [0]
 
-    asyncio.run(asyncio.wait_for(story(), 30))
+    asyncio.run(asyncio.wait_for(scenario(), 30))

@@ -208,7 +208,7 @@ def test_an_error_that_will_not_pass_is_raised_with_the_partitions_name() -> Non
         driver.run(list_offsets(state, {T0: LATEST}))
 
 
-def test_a_partition_that_the_topic_does_not_have_is_asked_for_once_and_told() -> None:
+def test_a_partition_that_the_topic_lacks_is_requested_once_and_reported() -> None:
     state = known_state({"t": {0: 1}})
     driver = ScriptedDriver(lambda _call: metadata_response({"t": {0: 1}}), max_sleeps=0)
     with pytest.raises(ApiError, match="has 1 partitions, none numbered 5"):
@@ -222,7 +222,7 @@ def test_a_deadline_shows_the_last_error_of_a_leaderless_partition() -> None:
         driver.run(list_offsets(state, {T0: LATEST}))
 
 
-def test_fetch_tells_errors_by_partition_and_raises_none() -> None:
+def test_fetch_returns_errors_by_partition_and_raises_none() -> None:
     state = known_state({"t": {0: 1, 1: 2, 2: -1}})
     state.stale_topics.clear()
 

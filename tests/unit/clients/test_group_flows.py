@@ -194,7 +194,7 @@ def test_offsets_that_a_transaction_may_change_are_waited_for() -> None:
     assert driver.run(committed_offsets(known_state({}), "g", None)) == {T0: OffsetAndMetadata(5)}
 
 
-def test_a_heartbeat_returns_the_verdict() -> None:
+def test_a_heartbeat_returns_the_error_code() -> None:
     member = Membership("m", 3)
     driver = ScriptedDriver(
         coordinated(lambda _call: HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))

@@ -108,7 +108,7 @@ def test_a_mechanism_of_a_later_kafka_is_shown_by_its_number() -> None:
     assert found["alice"].iterations == {"mechanism 7": 9000}
 
 
-def test_a_broker_may_refuse_to_tell() -> None:
+def test_a_broker_may_refuse_to_describe() -> None:
     answer = DescribeUserScramCredentialsResponse(
         error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, error_message="no"
     )
@@ -201,7 +201,7 @@ def test_a_refusal_is_raised(flow, known) -> None:
         ("\N{LATIN SMALL LIGATURE FI}", "SCRAM-SHA-256", 4096, "some clients replace"),
     ],
 )
-def test_what_brokers_would_not_take_is_told_before(
+def test_credentials_that_brokers_refuse_are_refused_before_the_request(
     password: str, mechanism: str, iterations: int, text: str
 ) -> None:
     with pytest.raises(SaslError, match=text):

@@ -56,7 +56,7 @@ def test_an_error_is_the_same_with_other_numbers_in_its_text() -> None:
     assert f"{WARN_AFTER_MS} bytes are free" in warnings[0]
 
 
-def test_names_with_numbers_tell_errors_apart() -> None:
+def test_names_with_numbers_distinguish_errors() -> None:
     trouble, warnings = watched()
     places = ("t-0", "t-1", "orders2-1", "10.0.0.1:9092", "10.0.0.2:9092", "10.0.0.2:9093")
     for now_ms in range(0, WARN_AFTER_MS + 1, 100):

@@ -80,7 +80,7 @@ def members(cls: type) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("twins", TWINS, ids=lambda twins: twins[0].__name__)
-def test_twins_are_alike(twins: tuple[type, type]) -> None:
+def test_the_blocking_and_the_asyncio_client_are_alike(twins: tuple[type, type]) -> None:
     assert sorted(differences(*twins)) == []
 
 

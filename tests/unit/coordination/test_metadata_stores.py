@@ -187,7 +187,7 @@ def test_a_watch_of_nothing_begins_with_an_empty_snapshot(store: MetadataStore):
     assert [(b.snapshot, list(b.puts)) for b in seen.batches] == [(True, [])]
 
 
-def test_a_watch_is_told_of_each_commit_under_its_prefix(store: MetadataStore):
+def test_a_watch_gets_each_commit_under_its_prefix(store: MetadataStore):
     seen = Seen()
     store.watch("t/", seen)
     store.commit([], [Put("t/b", b"1"), Put("u", b"1"), Put("t/a", b"1")])
@@ -198,7 +198,7 @@ def test_a_watch_is_told_of_each_commit_under_its_prefix(store: MetadataStore):
     assert list(seen.known.values()) == list(store.list("t/"))
 
 
-def test_a_watch_is_not_told_of_what_was_not_applied(store: MetadataStore):
+def test_a_watch_gets_no_commit_that_was_not_applied(store: MetadataStore):
     seen = Seen()
     store.watch("", seen)
     with pytest.raises(Conflict):
@@ -209,7 +209,7 @@ def test_a_watch_is_not_told_of_what_was_not_applied(store: MetadataStore):
     assert len(seen.batches) == 1
 
 
-def test_a_watch_that_ended_is_told_nothing(store: MetadataStore):
+def test_a_watch_that_ended_gets_nothing(store: MetadataStore):
     seen, other = Seen(), Seen()
     end = store.watch("", seen)
     store.watch("", other)
@@ -257,7 +257,7 @@ def test_a_callback_may_watch_and_end_watches(store: MetadataStore):
     assert inner.known["a"].value == b"2"
 
 
-def test_a_barrier_is_passed_by_whoever_is_alone(store: MetadataStore):
+def test_a_single_process_passes_a_barrier(store: MetadataStore):
     version = store.commit([], [Put("a", b"")])["a"]
     store.barrier()
     entry = store.get("a")
@@ -563,6 +563,6 @@ def test_what_is_known_of_passwords_is_for_the_owner_alone(tmp_path: Path):
     assert set(modes) >= {"metadata.db", "metadata.db-wal"}
 
 
-def test_a_directory_that_is_not_there_is_told(tmp_path: Path):
+def test_a_missing_directory_is_reported(tmp_path: Path):
     with pytest.raises(StorageError, match="No such file"):
         SqliteMetadataStore(tmp_path / "missing" / "metadata.db")

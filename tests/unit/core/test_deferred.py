@@ -28,7 +28,7 @@ def test_resolving_twice_is_a_bug():
         deferred.resolve(2)
 
 
-def test_who_makes_the_value_is_told_once_that_nobody_wants_it():
+def test_the_maker_of_a_cancelled_value_is_notified_once():
     given_up: list[str] = []
     deferred: Deferred[int] = Deferred(lambda: given_up.append("made"))
     deferred.on_done(lambda _: pytest.fail("nobody wants the value"))

@@ -98,7 +98,7 @@ def test_apps_on_topics_never_load_aiobotocore() -> None:
     assert done.stdout == "[]\n"
 
 
-def test_an_offset_orders_and_tells_the_place() -> None:
+def test_an_offset_orders_records_and_contains_the_sequence_number() -> None:
     places = [(SEQUENCE, None), (SEQUENCE, 0), (SEQUENCE, 1), (str(int(SEQUENCE) + 1), None)]
     offsets = [offset_of(*place) for place in places]
     assert offsets == sorted(set(offsets))

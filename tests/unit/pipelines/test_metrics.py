@@ -22,7 +22,7 @@ RUNNING = Status(
 )
 
 
-def test_what_is_known_is_told_and_nothing_else() -> None:
+def test_only_known_metrics_are_reported() -> None:
     lines = as_text([RUNNING, Status("new", "failed", 1, 0, 0)]).splitlines()
 
     assert 'headrace_pipeline_up{pipeline="delays"} 1' in lines

@@ -80,7 +80,7 @@ def test_a_new_partition_counts_from_its_beginning() -> None:
     assert clock.seconds(4000, {("t", "0"): 5}, {("t", "0"): 5, ("t", "1"): 2}) == 3
 
 
-def test_a_lag_of_days_is_told_without_memory_of_each_second() -> None:
+def test_a_lag_of_days_is_measured_without_memory_of_each_second() -> None:
     clock, partition = LagClock(), ("flights", "0")
     days_s = 2 * 86_400
 

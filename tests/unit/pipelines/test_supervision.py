@@ -104,7 +104,7 @@ def world(tmp_path: Path) -> Any:
     made.run.claim.release()
 
 
-def test_every_batch_is_told_once(world: World) -> None:
+def test_every_batch_is_reported_once(world: World) -> None:
     assert world.poll() == "running"
     world.query.finish_batch(0)
     world.query.finish_batch(1)
@@ -198,7 +198,7 @@ def test_a_batch_that_does_not_let_itself_be_stopped_is_left_to_the_end_of_spark
     assert SETTINGS["spark.sql.streaming.stopTimeout"] == "30s", "else Spark waits for ever"
 
 
-def test_a_stop_lets_the_batch_under_way_finish(world: World) -> None:
+def test_a_stop_lets_the_running_batch_finish(world: World) -> None:
     world.poll()
     world.query.finish_batch(0)
     world.poll()

@@ -276,7 +276,7 @@ def test_varints_end_after_five_bytes() -> None:
         codec.read_varint(memoryview(b"\x80\x80\x80\x80\x80\x00"), 0)
 
 
-def test_decoding_starts_where_told() -> None:
+def test_decoding_starts_at_the_given_byte() -> None:
     request = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
     data = b"abc" + joined(request.encode(0)) + b"def"
     assert HeartbeatRequest.decode(memoryview(data), 3, 0) == (request, len(data) - 3)

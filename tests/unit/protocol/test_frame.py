@@ -115,7 +115,7 @@ def test_unknown_apis_and_versions_are_refused_with_their_header(key: int, versi
     assert caught.value.header == RequestHeader(key, version, 55, "abc")
 
 
-def test_an_unknown_version_is_told_apart_even_if_the_rest_is_garbage() -> None:
+def test_an_unknown_version_has_its_own_error_even_if_the_rest_is_garbage() -> None:
     data = struct.pack(">hhih", ApiKey.API_VERSIONS, 9, 55, 30_000)
     with pytest.raises(UnsupportedVersion) as caught:
         decode_request(memoryview(data))

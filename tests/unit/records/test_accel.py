@@ -155,7 +155,7 @@ def test_nothing_is_left_behind() -> None:
     assert all(now <= then for now, then in zip(left, kinds, strict=True)), (left, kinds)
 
 
-def test_headers_are_encoded_once_whoever_asks() -> None:
+def test_headers_are_encoded_once_for_all_callers() -> None:
     assert encode_headers([("h", b"c"), ("n", None)]) == b"\x04\x02h\x02c\x02n\x01"
 
 

@@ -27,13 +27,13 @@ def test_directives_are_headers_behind_those_of_the_program() -> None:
 
 
 @pytest.mark.parametrize("ttl_ms", [-1, MAX_TIME_MS + 1, 1.5, "5"])
-def test_a_time_out_of_range_is_told_at_once(ttl_ms: Any) -> None:
+def test_a_time_out_of_range_is_refused_at_once(ttl_ms: Any) -> None:
     with pytest.raises(ConfigError, match=r"headrace\.ttl-ms is a whole number"):
         directives((), ttl_ms=ttl_ms)
 
 
 @pytest.mark.parametrize("tags", ["ab", [""], ["x" * 256], [b"a"], [None]])
-def test_bad_tags_are_told_at_once(tags: Any) -> None:
+def test_bad_tags_are_refused_at_once(tags: Any) -> None:
     for use in (lambda: directives((), tags=tags), lambda: TagFilter.of(tags)):
         with pytest.raises(ConfigError, match="tag"):
             use()

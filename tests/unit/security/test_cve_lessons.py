@@ -102,7 +102,7 @@ def test_cve_2026_111108_a_count_of_elements_costs_nothing(count: bytes) -> None
 
 
 def test_cve_2026_111115_unknown_tagged_fields_are_not_kept() -> None:
-    """As many tags in one request as it may have, one more, and a wrong count of tags."""
+    """Requests have the largest number of tags, one more, and a wrong count of tags."""
 
     def tagged(tags: int) -> bytes:
         numbers = [bytes((0x80 | n & 0x7F, 0x80 | n >> 7 & 0x7F, n >> 14)) for n in range(tags + 1)]

@@ -81,7 +81,7 @@ class TestOAuthBearer:
         assert client.done
         assert (server.done, server.user, server.expires_ms) == (True, "alice", 1000)
 
-    def test_a_bad_token_is_told_before_it_is_refused(self):
+    def test_a_bad_token_gets_the_reason_before_the_refusal(self):
         client, server = OAuthBearerClient("bad"), OAuthBearerServer(verify)
         challenge = server.step(client.first())
         assert challenge == b'{"status":"invalid_token"}'

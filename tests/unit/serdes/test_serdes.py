@@ -209,7 +209,7 @@ def test_a_registry_names_the_schema_of_each_record(registry) -> None:
     count = len(handler.requests)
     new.serialize({"id": 3, "name": "z"})
     new.deserialize(first)
-    assert len(handler.requests) == count, "what was told is remembered"
+    assert len(handler.requests) == count, "the answers are remembered"
 
 
 def test_a_registry_that_refuses_or_is_not_there_is_named(registry) -> None:

@@ -133,7 +133,7 @@ class FakeHub:
         if body == b"none":
             return None
         if body == b"close":
-            raise CloseConnectionError("told to")
+            raise CloseConnectionError("asked to")
         if body.startswith(b"file:"):
             assert self.file is not None
             _, position, size = body.split(b":")

@@ -54,7 +54,7 @@ async def test_what_has_not_begun_at_the_end_is_left():
 
 
 @on_loop
-async def test_work_that_is_given_up_is_not_begun_and_nobody_is_told():
+async def test_cancelled_work_is_not_begun_and_not_reported():
     loop = asyncio.get_running_loop()
     happened: list[object] = []
     finished = asyncio.Event()

@@ -69,7 +69,7 @@ async def test_a_client_that_closes_gives_its_responses_up() -> None:
         assert hub.cancelled == 3
 
 
-@pytest.mark.parametrize("how", ["abort", "close", "bad frame", "told to"])
+@pytest.mark.parametrize("how", ["abort", "close", "bad frame", "asked to"])
 @on_loop
 async def test_a_connection_that_the_server_closes_gives_its_responses_up(how: str) -> None:
     hub = CountingHub()
@@ -82,7 +82,7 @@ async def test_a_connection_that_the_server_closes_gives_its_responses_up(how: s
         elif how == "close":
             hub.only().close("for a reason")
         else:
-            await client.send(framed(b"close") if how == "told to" else b"\xff" * 16)
+            await client.send(framed(b"close") if how == "asked to" else b"\xff" * 16)
         await hub.until(lambda: hub.cancelled == 3)
         assert await client.closed()
         await hub.until(lambda: not hub.connections)

@@ -337,7 +337,7 @@ async def test_a_reader_that_takes_nothing_is_dropped() -> None:
         (b"\x7f\xff\xff\xff", "length of 2147483647 bytes"),
         (struct.pack(">i", 100 * MIB + 1), "length of 104857601 bytes"),
         (struct.pack(">ih", 1 * MIB + 1, 3), "only Produce may exceed"),
-        (framed(b"close"), "told to"),
+        (framed(b"close"), "asked to"),
     ],
 )
 @on_loop

@@ -50,7 +50,7 @@ async def test_the_answer_leaves_at_once_and_what_follows_waits() -> None:
 
 
 @on_loop
-async def test_answers_that_were_under_way_still_go_out() -> None:
+async def test_answers_in_flight_are_still_sent() -> None:
     hub = MutingHub()
     async with serving(hub) as connect:
         client = await connect()

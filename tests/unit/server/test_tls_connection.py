@@ -245,7 +245,7 @@ async def test_both_ends_say_goodbye(serve: Connects) -> None:
             client.tls.unwrap()
         await client._plain.send(client.outgoing.read())
         await hub.until(lambda: not hub.connections)
-    assert hub.lines.reasons == ["told to"]
+    assert hub.lines.reasons == ["asked to"]
 
 
 @on_loop
@@ -324,9 +324,7 @@ async def test_handshakes_that_come_at_once_take_turns(
 
 @pytest.mark.parametrize("sent", [framed(b"hello"), b"GET / HTTP/1.1\r\n\r\n", b"\x00"])
 @on_loop
-async def test_a_client_without_tls_is_told_in_the_log(
-    certificates: Certificates, sent: bytes
-) -> None:
+async def test_a_client_without_tls_is_logged(certificates: Certificates, sent: bytes) -> None:
     tls = server_tls(certificates)
     hub = FakeHub()
     async with serving(hub, lambda hub, loop: TlsConnection(hub, loop, LISTENER, tls)) as connect:

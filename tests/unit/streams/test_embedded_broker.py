@@ -40,7 +40,7 @@ def test_a_range_is_read_across_batches(broker) -> None:
         broker.read("t", 1, 0)
 
 
-def test_a_topic_tells_its_partitioner_and_serde_to_every_producer(broker) -> None:
+def test_every_producer_uses_the_partitioner_and_serde_of_the_topic(broker) -> None:
     broker.create_topic("turns", partitions=3, partitioner="round_robin", serde="str")
     with Producer(broker) as producer:
         sent = [producer.send("turns", "x", key=b"same") for _ in range(6)]
@@ -91,7 +91,7 @@ def test_a_closed_broker_says_so() -> None:
         producer.send("t", b"x")
 
 
-def test_deliveries_are_told_to_callbacks(broker) -> None:
+def test_callbacks_get_the_deliveries(broker) -> None:
     broker.create_topic("t")
     told: list = []
     with Producer(broker) as producer:

@@ -161,7 +161,7 @@ def test_a_partition_full_of_what_nobody_wants_does_not_use_up_the_effort_of_a_f
         [header.next_offset for _, header in iterate_headers(bytes(part.records))]
         for part in answer.responses[0].partitions
     )
-    assert 8 <= full[-1] < 12, "half of the effort, whoever has nothing to be looked into"
+    assert 8 <= full[-1] < 12, "half of the effort, also if the others have nothing to read"
     assert wanted[-1] == 100
     assert not any(others)
 

@@ -196,7 +196,7 @@ def test_closing_ends_connections_threads_and_waiting_clients(broker) -> None:
         broker.listen()
 
 
-def test_what_remote_clients_were_told_survives_on_disk(tmp_path) -> None:
+def test_data_acknowledged_to_remote_clients_survives_on_disk(tmp_path) -> None:
     with Broker(tmp_path) as broker:
         broker.create_topic("t")
         with Producer(broker.listen()) as producer:

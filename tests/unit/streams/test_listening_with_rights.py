@@ -92,7 +92,7 @@ def test_a_producer_says_once_that_it_cannot_know_what_the_topic_wants(
     assert "acl create --producer" in text
 
 
-def test_its_twin_says_so_too(address: str, warnings: pytest.LogCaptureFixture):
+def test_the_asyncio_producer_raises_the_same(address: str, warnings: pytest.LogCaptureFixture):
     async def send() -> None:
         async with headrace.aio.Producer(address) as producer:
             await (await producer.send("t", b"1"))
@@ -130,7 +130,7 @@ def test_who_may_read_it_is_not_warned(
     assert not told(warnings)
 
 
-def test_an_attached_consumer_is_told_which_right_it_lacks(broker: headrace.Broker, address: str):
+def test_an_attached_consumer_gets_the_missing_permission(broker: headrace.Broker, address: str):
     broker.create_group("g", topics=["t"])
     with (
         headrace.Consumer(address, group="g") as consumer,
@@ -152,7 +152,7 @@ def read_until_refused(consumer: headrace.Consumer) -> tuple[list[str], ApiError
 
 
 @pytest.mark.parametrize("topics", [["secret"], ["t", "secret"]])
-def test_a_subscriber_is_told_what_it_may_not_read(
+def test_a_subscriber_gets_the_topics_that_it_may_not_read(
     broker: headrace.Broker, address: str, topics: list[str]
 ):
     broker.create_topic("secret", partitions=1)
@@ -171,7 +171,7 @@ def test_a_subscriber_is_told_what_it_may_not_read(
         assert seen == ["secret"]
 
 
-def test_its_twin_is_told_too(broker: headrace.Broker, address: str):
+def test_the_asyncio_consumer_gets_them_too(broker: headrace.Broker, address: str):
     broker.create_topic("secret", partitions=1)
 
     async def read() -> None:
@@ -184,7 +184,7 @@ def test_its_twin_is_told_too(broker: headrace.Broker, address: str):
 
 
 @pytest.mark.parametrize("options", [{}, {"enable_auto_commit": False}])
-def test_a_member_is_told_that_its_group_is_closed_to_it(
+def test_a_member_without_permission_on_its_group_gets_an_error(
     broker: headrace.Broker, address: str, options: dict[str, Any]
 ):
     # Others get its partitions when its session ends, and what it finishes is committed no more.

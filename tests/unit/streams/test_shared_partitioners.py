@@ -1,4 +1,4 @@
-"""Whose turn it is in a topic: one position for all producers, over restarts, crashes and processes."""
+"""Round-robin in a topic has one position for all producers, over restarts, crashes and processes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_producers_of_one_process_share_the_position() -> None:
                 return (await (await producer.send("t", b"x"))).partition
 
         assert asyncio.run(main()) == 2
-        assert send(broker, 2, partitioner="round_robin") == [0, 1], "told otherwise: its own"
+        assert send(broker, 2, partitioner="round_robin") == [0, 1], "its own option has precedence"
         assert broker.publish("t", b"x").partition == 0
 
 

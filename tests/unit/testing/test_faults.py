@@ -202,7 +202,7 @@ def test_an_older_release_is_spoken_until_the_faults_end(broker, clients) -> Non
     assert versions[ApiKey.METADATA] == 12
 
 
-def test_an_error_that_kafka_does_not_have_is_told_with_one_that_it_has() -> None:
+def test_an_unknown_error_name_is_refused_with_the_closest_known_name() -> None:
     with pytest.raises(ConfigError, match="did you mean NOT_LEADER_OR_FOLLOWER"):
         error("NOT_LEADER_FOR_FOLLOWER")
 

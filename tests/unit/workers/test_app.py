@@ -570,7 +570,7 @@ def test_at_most_once_commits_before_it_handles(broker: Broker) -> None:
     assert all(int(value) < offset for value, offset in seen)
 
 
-def test_hooks_are_told_and_their_faults_do_no_harm() -> None:
+def test_hooks_are_called_and_their_faults_do_no_harm() -> None:
     app = make_app()
     events: list[Event] = []
 

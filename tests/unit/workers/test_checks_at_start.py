@@ -51,7 +51,7 @@ def problems_of(app: App) -> list[HeadraceError]:
     return list(error.problems) if isinstance(error, StartError) else [error]
 
 
-def test_all_that_is_wrong_is_told_and_nothing_is_handled(broker: Broker, tmp_path: Path) -> None:
+def test_all_errors_are_reported_and_nothing_is_handled(broker: Broker, tmp_path: Path) -> None:
     handled: list[bytes] = []
     (tmp_path / "text").write_text("no database, but a file with text in it")
     with fake_aws() as aws:
@@ -123,8 +123,8 @@ def test_a_topic_that_does_not_exist_is_waited_for(broker: Broker) -> None:
     assert handled.is_set()
 
 
-def test_an_app_that_cannot_start_shuts_out_no_worker_that_runs(broker: Broker) -> None:
-    """Who takes a transactional id over fences the process that has it: only an app that can start does so."""
+def test_an_app_that_cannot_start_fences_no_running_worker(broker: Broker) -> None:
+    """A takeover of a transactional id fences its process, so only an app that can start does it."""
     handled = threading.Event()
 
     def app_of(*topics: str) -> App:
@@ -217,7 +217,9 @@ def guarded_app(broker: Broker, **options: Any) -> App:
     return app
 
 
-def test_rights_that_are_missing_are_told_with_what_grants_them(guarded: Broker) -> None:
+def test_missing_permissions_are_reported_with_the_command_that_grants_them(
+    guarded: Broker,
+) -> None:
     allow(guarded, ResourceType.TOPIC, "orders", Operation.DESCRIBE)
     allow(guarded, ResourceType.TOPIC, "invoices", Operation.READ)
     text = "\n".join(map(str, problems_of(guarded_app(guarded))))
@@ -230,7 +232,7 @@ def test_rights_that_are_missing_are_told_with_what_grants_them(guarded: Broker)
         assert words in text, text
 
 
-def test_a_group_that_may_be_seen_and_not_joined_is_told(guarded: Broker) -> None:
+def test_a_group_that_may_be_described_and_not_joined_is_reported(guarded: Broker) -> None:
     allow(guarded, ResourceType.TOPIC, "orders", Operation.READ)
     for topic in ("invoices", "dlq.orders"):
         allow(guarded, ResourceType.TOPIC, topic, Operation.WRITE)

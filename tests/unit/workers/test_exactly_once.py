@@ -216,7 +216,7 @@ def test_a_transaction_that_fails_is_made_again_and_no_record_handled_twice(
     assert calls == {b"1": 1, b"2": 1, b"3": 1}
 
 
-def test_a_commit_whose_producer_is_shut_out_before_it_is_confirmed_counts_once(
+def test_a_commit_whose_producer_is_fenced_before_it_is_confirmed_counts_once(
     broker: Broker, app: App
 ) -> None:
     """(1) EndTxn is done, and its answer is lost. (2) The producer is fenced.
@@ -245,7 +245,7 @@ class _Stub:
 
     def __init__(self, committed: dict[TopicPartition, int]) -> None:
         self._committed = committed
-        self._fails = [FatalTransactionError("shut out")]
+        self._fails = [FatalTransactionError("fenced")]
 
     async def committed(self, _: str, partitions: list[TopicPartition]) -> dict[Any, int]:
         return {name: self._committed[name] for name in partitions}
@@ -385,7 +385,7 @@ def _delete_and_create_again(broker: Broker, app: App) -> None:
         assert values(t, "gone") == [b"2"]
 
 
-def test_what_would_be_refused_is_told_to_the_handler(broker: Broker, app: App) -> None:
+def test_a_record_that_would_be_refused_raises_in_the_handler(broker: Broker, app: App) -> None:
     errors: list[HeadraceError] = []
 
     @app.worker("orders", **SOON)
@@ -522,7 +522,7 @@ def test_a_worker_without_the_right_stops_and_says_why(broker: Broker, app: App)
         asyncio.run(service.run())
 
 
-def test_a_broker_that_allows_shorter_transactions_only_is_told_with_its_option(app: App) -> None:
+def test_a_broker_with_a_shorter_transaction_limit_is_reported_with_the_option(app: App) -> None:
     @app.worker("orders", **SOON)
     async def bill(order: bytes) -> None: ...
 

@@ -91,7 +91,7 @@ def test_a_worker_whose_time_was_up_goes_on_with_a_new_producer(broker: Broker) 
         assert app.counters["bill"].handled == 1
 
 
-def test_the_broker_is_told_how_long_a_transaction_may_take(broker: Broker) -> None:
+def test_the_broker_gets_the_transaction_time_out(broker: Broker) -> None:
     asked: list[int] = []
 
     def note(exchange: Exchange) -> Reply:

@@ -196,7 +196,7 @@ def test_without_dead_letters_the_worker_stops_and_names_the_record(
 
 
 @pytest.mark.parametrize("raised", RAISED)
-def test_a_hook_that_raises_is_told_of_and_changes_nothing(
+def test_a_hook_that_raises_is_logged_and_changes_nothing(
     broker: Broker, raised: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     app, faulty = App(), Faulty("hook", float("inf"), RAISED[raised])
@@ -419,7 +419,7 @@ def test_a_dead_letter_of_an_unreadable_error_says_its_type(
 
 
 @pytest.mark.parametrize("kind", ["async", "thread"])
-def test_a_handler_that_runs_for_long_is_told_of(
+def test_a_handler_that_runs_for_long_is_logged(
     broker: Broker, kind: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # By default it is reported after a minute.
@@ -452,7 +452,7 @@ def test_a_handler_that_runs_for_long_is_told_of(
 @pytest.mark.parametrize(
     "place", ["dedupe=", "key=", "deserialize", "serialize", "hook", "handler"]
 )
-def test_what_blocks_the_event_loop_is_told_of_with_its_place(
+def test_a_handler_that_blocks_the_event_loop_is_logged_with_its_line(
     broker: Broker, place: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # By default the worker looks every second, and reports after five.

@@ -43,7 +43,7 @@ def handlers() -> dict[str, Callable[..., Any]]:
 
 @pytest.mark.parametrize("delivery", ["at_least_once", "at_most_once", "exactly_once"])
 @pytest.mark.parametrize("kind", handlers())
-def test_a_failure_is_told_of_once_with_its_traceback_and_each_letter_has_its_own(
+def test_a_failure_is_logged_once_with_its_traceback_and_each_dead_letter_has_its_own(
     kind: str, delivery: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = App(group="g")

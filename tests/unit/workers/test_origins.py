@@ -117,7 +117,7 @@ def test_a_plain_record_is_where_it_was_read_whatever_its_headers_say() -> None:
     assert origins().attempt(forged) == 1
 
 
-def test_letters_and_retries_of_a_forged_record_tell_the_truth() -> None:
+def test_dead_letters_and_retries_of_a_forged_record_have_the_true_origin() -> None:
     assert dead(record(headers=FORGED)) == dead(record())
     retried = dict(waiting(record(headers=FORGED)))
     assert retried["kafka_original-topic"] == b"orders"

@@ -35,7 +35,7 @@ def test_an_error_is_repeated_until_its_attempts_are_used_up() -> None:
 @pytest.mark.parametrize(
     ("failure", "expected"), [("stop", FailureOutcome.STOP), ("skip", FailureOutcome.SKIP)]
 )
-def test_without_dead_letters_the_worker_stops_unless_it_is_told_to_skip(failure, expected) -> None:
+def test_without_dead_letters_the_worker_stops_unless_it_may_skip(failure, expected) -> None:
     assert verdict(ValueError(), 3, letters=False, failure=failure) is expected
 
 

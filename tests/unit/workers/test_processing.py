@@ -162,7 +162,7 @@ def letters_of(outlet_calls: dict[str, Any], source: str | Streams, count: int) 
     asyncio.run(run())
 
 
-def test_dead_letters_are_told_of_ever_more_seldom(caplog: pytest.LogCaptureFixture) -> None:
+def test_dead_letters_are_logged_at_growing_intervals(caplog: pytest.LogCaptureFixture) -> None:
     async def done(*_: object, **__: object) -> dict[str, int]:
         return {"orders": 1, "dlq.orders": 1}
 
@@ -184,7 +184,7 @@ def test_dead_letters_are_told_of_ever_more_seldom(caplog: pytest.LogCaptureFixt
     ]
 
 
-def test_who_reads_streams_and_has_no_broker_is_told_what_needs_none(
+def test_a_worker_on_streams_without_a_broker_gets_the_alternatives_in_the_error(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def refused(*_: object, **__: object) -> None:
@@ -207,7 +207,7 @@ def test_a_topic_that_takes_no_letters_is_one_warning_however_many_letters_wait(
     assert sum("cannot be written to dlq.orders" in text for text in caplog.messages) == 1
 
 
-def test_a_dead_letter_that_takes_long_to_write_is_told_of(
+def test_a_dead_letter_that_takes_long_to_write_is_logged(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slots, "SLOW_WRITE_S", 0.0)

@@ -223,7 +223,7 @@ def test_foreign_records_in_the_topic_are_no_keys(broker: Broker) -> None:
 
 
 def test_no_more_keys_are_read_and_kept_than_it_says(broker: Broker) -> None:
-    """Of three keys the oldest is forgotten, by the process that wrote it and by the one that reads it."""
+    """The oldest of three keys is forgotten, by the process that wrote it and by the one that reads it."""
     handled: list[str] = []
     seen = SeenTopic(max_keys=2)
     send(broker, "a", "b", "c", "a")
@@ -377,7 +377,7 @@ def test_a_topic_that_refuses_keys_stops_the_worker_in_words(
     assert "dlq.orders" not in broker.topics()
 
 
-def test_a_topic_that_may_not_be_created_is_told_before_anything_is_handled() -> None:
+def test_a_topic_that_may_not_be_created_is_reported_before_anything_is_handled() -> None:
     handled: list[str] = []
     with headrace.testing.Broker() as broker:
         broker.create_topic("orders", 1)
@@ -517,7 +517,7 @@ def test_a_file_is_synced_unless_it_is_not_to_be(tmp_path: Path, *, sync: bool) 
     asyncio.run(use())
 
 
-def test_a_file_that_cannot_be_used_is_told_before_anything_is_handled(
+def test_an_unusable_file_is_reported_before_anything_is_handled(
     tmp_path: Path, broker: Broker
 ) -> None:
     handled: list[str] = []

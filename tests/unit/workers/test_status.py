@@ -72,7 +72,7 @@ def test_a_worker_that_has_failed_says_why() -> None:
     assert "poison" in (status.error or "")
 
 
-def test_a_loop_that_a_handler_blocks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_status_reports_a_loop_that_a_handler_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "STATUS_TIMEOUT_S", 0.05)
     app = headrace.App(group="billing")
     begun, go_on = threading.Event(), threading.Event()

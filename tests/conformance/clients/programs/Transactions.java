@@ -16,8 +16,8 @@ import org.apache.kafka.common.TopicPartition;
 
 /**
  * The Java client's part of tests/conformance/clients/test_transactions.py: a properties file, a topic, partitions, rounds.
- * Without rounds it sends a transaction whenever it is told to, {"do": "begin"}, "commit" or "abort".
- * Every line of the output is a name and a value; whoever started it judges them.
+ * Without rounds it sends a transaction for each command: {"do": "begin"}, "commit" or "abort".
+ * Every line of the output is a name and a value; the test checks them.
  */
 public class Transactions {
     private static final int RECORDS_PER_ROUND = 4;

@@ -40,7 +40,7 @@ _refusals: list[str] = []
 
 
 def _told(error: KafkaError) -> None:
-    """Return the error that librdkafka reports and that waiting does not mend, although librdkafka expects so."""
+    """Return the error that librdkafka reports and that does not end by waiting, although librdkafka retries."""
     if error.code() == KafkaError._AUTHENTICATION or "certificate" in error.str():
         _refusals.append(f"{error.name()}: {error.str()}")
 

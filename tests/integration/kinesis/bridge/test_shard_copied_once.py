@@ -77,7 +77,7 @@ async def held_up(broker: Broker, topic: str, step: int) -> Fuse:
 
 @pytest.mark.parametrize("scenario", [killed, held_up])
 def test_every_record_is_there_once_wherever_a_process_ends(scenario: Scenario) -> None:
-    async def story() -> None:
+    async def main() -> None:
         with Broker() as broker:
             step = 0
             while True:
@@ -89,7 +89,7 @@ def test_every_record_is_there_once_wherever_a_process_ends(scenario: Scenario) 
                 step += 1
             assert step > 15, "each step was one at which a process ended"
 
-    asyncio.run(story())
+    asyncio.run(main())
 
 
 class Forgetful(Positions):
@@ -119,7 +119,7 @@ class Unfenced(Positions):
 def test_these_tests_notice_what_a_take_over_must_do(
     broken: type[Positions], noticed_by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def story() -> None:
+    async def main() -> None:
         with Broker() as broker:
             scenario = {"held_up": held_up, "held_up_between": held_up_between}[noticed_by]
             await scenario(broker, "orders", 0)
@@ -127,7 +127,7 @@ def test_these_tests_notice_what_a_take_over_must_do(
 
     monkeypatch.setattr("tests.integration.kinesis.bridge.world.Positions", broken)
     with pytest.raises(AssertionError):
-        asyncio.run(story())
+        asyncio.run(main())
 
 
 async def held_up_between(broker: Broker, topic: str, step: int) -> Fuse:
@@ -145,7 +145,7 @@ async def held_up_between(broker: Broker, topic: str, step: int) -> Fuse:
 
 
 def test_a_process_that_stood_still_takes_nothing_over_without_a_lease() -> None:
-    async def story() -> None:
+    async def main() -> None:
         with Broker() as broker:
             broker.create_topic("orders")
             hold = asyncio.Event()
@@ -167,7 +167,7 @@ def test_a_process_that_stood_still_takes_nothing_over_without_a_lease() -> None
             for process in (still, other):
                 await process.bury()
 
-    asyncio.run(story())
+    asyncio.run(main())
 
 
 def disturbed(process: Process, by: Process, lease: Lease) -> Callable[[], int]:
@@ -194,10 +194,10 @@ def disturbed(process: Process, by: Process, lease: Lease) -> Callable[[], int]:
 
 @pytest.mark.parametrize("rival", [Lease(key=KEY, checkpoint=TRIM_HORIZON, epoch=1, owner="b"),
                                    Lease(key=KEY, checkpoint=TRIM_HORIZON, epoch=2, owner="a")])  # fmt: skip
-def test_whoever_stood_still_is_borne_as_often_as_it_likes(rival: Lease) -> None:
+def test_a_paused_owner_is_fenced_each_time_and_goes_on(rival: Lease) -> None:
     mine = Lease(key=KEY, checkpoint=TRIM_HORIZON, epoch=2, owner="b")
 
-    async def story() -> None:
+    async def main() -> None:
         with Broker() as broker:
             broker.create_topic("orders")
             process = Process(broker, "orders", RECORDS, Fuse(), lease=mine)
@@ -210,17 +210,17 @@ def test_whoever_stood_still_is_borne_as_often_as_it_likes(rival: Lease) -> None
             for each in (process, other):
                 await each.bury()
 
-    asyncio.run(story())
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize(("epoch", "owner"), [(2, "c"), (3, "a")])
-def test_whoever_has_a_greater_claim_though_the_lease_holds_has_leases_of_another_store(
+def test_a_greater_epoch_under_a_valid_lease_comes_from_another_store(
     epoch: int, owner: str
 ) -> None:
     mine = Lease(key=KEY, checkpoint=TRIM_HORIZON, epoch=2, owner="b")
     rival = Lease(key=KEY, checkpoint=TRIM_HORIZON, epoch=epoch, owner=owner)
 
-    async def story() -> None:
+    async def main() -> None:
         with Broker() as broker:
             broker.create_topic("orders")
             process = Process(broker, "orders", RECORDS, Fuse(), lease=mine)
@@ -233,11 +233,11 @@ def test_whoever_has_a_greater_claim_though_the_lease_holds_has_leases_of_anothe
             for each in (process, other):
                 await each.bury()
 
-    asyncio.run(story())
+    asyncio.run(main())
 
 
 def test_a_shard_may_rest_for_longer_than_brokers_remember_who_writes() -> None:
-    async def story() -> None:
+    async def main() -> None:
         with Broker() as broker:
             broker.create_topic("orders", configs={"retention.ms": "-1"})
             process = Process(broker, "orders", RECORDS, Fuse())
@@ -253,11 +253,11 @@ def test_a_shard_may_rest_for_longer_than_brokers_remember_who_writes() -> None:
             await check(broker, "orders")
             await process.bury()
 
-    asyncio.run(story())
+    asyncio.run(main())
 
 
-def test_a_bridge_that_was_told_to_stop_ends_with_what_it_had_begun() -> None:
-    async def story() -> None:
+def test_a_stopping_bridge_finishes_the_records_that_it_has_begun() -> None:
+    async def main() -> None:
         with Broker() as broker:
             broker.create_topic("orders")
             process = Process(broker, "orders", RECORDS, Fuse())
@@ -272,11 +272,11 @@ def test_a_bridge_that_was_told_to_stop_ends_with_what_it_had_begun() -> None:
             for each in (process, again):
                 await each.bury()
 
-    asyncio.run(story())
+    asyncio.run(main())
 
 
 def test_a_record_that_is_too_large_for_the_topic_says_what_to_raise() -> None:
-    async def story() -> None:
+    async def main() -> None:
         with Broker() as broker:
             broker.create_topic("orders", configs={"max.message.bytes": "1000"})
             large = [RECORDS[0]._replace(data=bytes(2_000))]
@@ -285,11 +285,11 @@ def test_a_record_that_is_too_large_for_the_topic_says_what_to_raise() -> None:
                 await process.run()
             await process.bury()
 
-    asyncio.run(story())
+    asyncio.run(main())
 
 
 def test_a_bridge_begins_where_its_lease_says_and_remembers_it() -> None:
-    async def story() -> None:
+    async def main() -> None:
         with Broker() as broker:
             broker.create_topic("orders")
             process = Process(broker, "orders", RECORDS, Fuse())
@@ -310,4 +310,4 @@ def test_a_bridge_begins_where_its_lease_says_and_remembers_it() -> None:
             for each in (again, last):
                 await each.bury()
 
-    asyncio.run(story())
+    asyncio.run(main())

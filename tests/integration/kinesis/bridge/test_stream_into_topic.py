@@ -34,7 +34,7 @@ class SlowClock(LeapingClock):
         self._leapt_ns = -behind_ms * 1_000_000
 
 
-def story(tell: Tell) -> None:
+def scenario(tell: Tell) -> None:
     async def run() -> None:
         async with FakeAws(limits=Limits().unthrottled()) as aws:
             aws.kinesis.create_stream("orders", 2)
@@ -90,7 +90,7 @@ def test_each_record_is_copied_once_over_a_split_a_merge_and_restarts() -> None:
         assert await copy(plan(broker, aws)) == 0
         check_once(await committed_records(broker, "orders"), range(90))
 
-    story(tell)
+    scenario(tell)
 
 
 def test_records_of_an_aggregate_are_copied_apart() -> None:
@@ -113,7 +113,7 @@ def test_records_of_an_aggregate_are_copied_apart() -> None:
             "b'2'",
         ]
 
-    story(tell)
+    scenario(tell)
 
 
 def test_a_bridge_without_once_copies_what_comes_until_it_is_stopped() -> None:
@@ -130,7 +130,7 @@ def test_a_bridge_without_once_copies_what_comes_until_it_is_stopped() -> None:
         await copy(plan(broker, aws))
         check_once(await committed_records(broker, "orders"), range(30))
 
-    story(tell)
+    scenario(tell)
 
 
 async def running_into(
@@ -161,10 +161,10 @@ def test_partitions_may_be_added_while_a_bridge_runs() -> None:
         values = sorted(int(one.value) for one in await committed_records(broker, "orders"))
         assert values == list(range(20))
 
-    story(tell)
+    scenario(tell)
 
 
-def test_a_topic_that_is_deleted_is_told_and_not_made_anew() -> None:
+def test_a_deleted_topic_is_reported_and_not_created_again() -> None:
     async def tell(broker: Broker, aws: FakeAws) -> None:
         def delete() -> None:
             broker.delete_topic("orders")
@@ -174,7 +174,7 @@ def test_a_topic_that_is_deleted_is_told_and_not_made_anew() -> None:
             await running_into(broker, aws, delete, properties={"max_block_ms": 500})
         assert "orders" not in broker.topics()
 
-    story(tell)
+    scenario(tell)
 
 
 def test_a_stream_that_is_created_again_is_another_one() -> None:
@@ -190,7 +190,7 @@ def test_a_stream_that_is_created_again_is_another_one() -> None:
         assert await copy(plan(broker, aws)) == 10, "the new one, by a bridge that is started again"
         check_once(await committed_records(broker, "orders"), range(20))
 
-    story(tell)
+    scenario(tell)
 
 
 def test_a_record_of_ten_megabytes_and_one_of_none_are_copied() -> None:
@@ -207,7 +207,7 @@ def test_a_record_of_ten_megabytes_and_one_of_none_are_copied() -> None:
             (10 << 20) - 1,
         }
 
-    story(tell)
+    scenario(tell)
 
 
 def test_a_start_is_remembered_and_counts_the_first_time_only() -> None:
@@ -220,7 +220,7 @@ def test_a_start_is_remembered_and_counts_the_first_time_only() -> None:
         assert await copy(plan(broker, aws, start=TRIM_HORIZON)) == 0
         check_once(await committed_records(broker, "orders"), range(10, 20))
 
-    story(tell)
+    scenario(tell)
 
 
 def test_latest_is_the_time_of_the_first_start() -> None:
@@ -233,7 +233,7 @@ def test_latest_is_the_time_of_the_first_start() -> None:
         assert await copy(plan(broker, aws, start=None)) == 10
         check_once(await committed_records(broker, "orders"), range(10, 20))
 
-    story(tell)
+    scenario(tell)
 
 
 def test_latest_is_never_later_than_what_was_copied_also_when_those_shards_are_gone() -> None:
@@ -275,7 +275,7 @@ def test_a_bridge_knows_its_positions_also_where_brokers_are_slow() -> None:
         assert shards == {"shardId-000000000000", "shardId-000000000001"}
         await positions.close()
 
-    story(tell)
+    scenario(tell)
 
 
 def test_positions_that_cannot_be_read_in_time_say_why() -> None:
@@ -292,7 +292,7 @@ def test_positions_that_cannot_be_read_in_time_say_why() -> None:
             await positions.open()
         await positions.close()
 
-    story(tell)
+    scenario(tell)
 
 
 def test_of_two_bridges_of_one_name_without_common_leases_one_ends() -> None:
@@ -316,7 +316,7 @@ def test_of_two_bridges_of_one_name_without_common_leases_one_ends() -> None:
         await copy(plan(broker, aws))
         check_once(await committed_records(broker, "orders"), range(sent))
 
-    story(tell)
+    scenario(tell)
 
 
 def test_a_bridge_that_cannot_go_on_in_any_shard_ends_at_once() -> None:
@@ -329,7 +329,7 @@ def test_a_bridge_that_cannot_go_on_in_any_shard_ends_at_once() -> None:
             with pytest.raises(HeadraceError, match=r"raise its max\.message\.bytes"):
                 await copy(plan(broker, aws, topic="small", once=False))
 
-    story(tell)
+    scenario(tell)
 
 
 def test_errors_name_what_to_do() -> None:
@@ -346,7 +346,7 @@ def test_errors_name_what_to_do() -> None:
         with pytest.raises(ConfigError, match=r"__bridge\.forgetful has cleanup\.policy=delete"):
             await copy(plan(broker, aws, name="forgetful"))
 
-    story(tell)
+    scenario(tell)
 
 
 def test_streams_are_named_by_text() -> None:

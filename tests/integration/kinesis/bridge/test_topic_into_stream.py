@@ -55,7 +55,7 @@ async def copy(plan: IntoStream) -> IntoStreamBridge:
     return bridge
 
 
-def story(tell: Any) -> None:
+def scenario(tell: Any) -> None:
     async def run() -> None:
         async with FakeAws(limits=Limits().unthrottled()) as aws:
             aws.kinesis.create_stream("orders", 2)
@@ -90,7 +90,7 @@ def test_a_stopped_bridge_goes_on_where_it_was() -> None:
         for key, values in values_by_key(aws).items():
             assert values == [n for n in range(60) if f"key-{n % 5}" == key]
 
-    story(tell)
+    scenario(tell)
 
 
 def test_latest_is_the_end_of_the_first_start() -> None:
@@ -100,7 +100,7 @@ def test_latest_is_the_end_of_the_first_start() -> None:
         fill(broker, range(10, 30))
         assert (await copy(plan(broker, aws, latest=True))).progress.records == 20
 
-    story(tell)
+    scenario(tell)
 
 
 def test_partitions_that_are_added_are_copied_from_their_beginning_also_with_latest() -> None:
@@ -114,7 +114,7 @@ def test_partitions_that_are_added_are_copied_from_their_beginning_also_with_lat
                 producer.send("orders", b"%d" % partition, key=b"k", partition=partition)
         assert (await copy(plan(broker, aws, latest=True))).progress.records == 4
 
-    story(tell)
+    scenario(tell)
 
 
 def test_latest_of_a_topic_that_has_forgotten_what_comes_next_is_what_it_still_has() -> None:
@@ -126,7 +126,7 @@ def test_latest_of_a_topic_that_has_forgotten_what_comes_next_is_what_it_still_h
             admin.truncate("orders", {0: 4})
         assert (await copy(plan(broker, aws, latest=True))).progress.records == 6
 
-    story(tell)
+    scenario(tell)
 
 
 @pytest.mark.parametrize("too_large_for", ["the bridge", "the stream"])
@@ -155,7 +155,7 @@ def test_a_record_that_cannot_be_copied_is_named_and_those_before_it_come_once(
         written = sorted(int(record.data) for record in aws.kinesis.records("orders"))
         assert written == list(range(20)), "not once more at each start"
 
-    story(tell)
+    scenario(tell)
 
 
 def test_a_topic_with_transactions_and_deletions_is_copied_to_its_end() -> None:
@@ -178,7 +178,7 @@ def test_a_topic_with_transactions_and_deletions_is_copied_to_its_end() -> None:
         found = {(record.partition_key, record.data) for record in aws.kinesis.records("orders")}
         assert found == {("a", b"kept"), ("gone", b""), ("a", b"later")}
 
-    story(tell)
+    scenario(tell)
 
 
 def test_brokers_that_do_not_answer_are_waited_for() -> None:
@@ -196,7 +196,7 @@ def test_brokers_that_do_not_answer_are_waited_for() -> None:
         assert (await copy(plan(broker, aws))).progress.records == 0, "all is committed"
         assert len(aws.kinesis.records("orders")) == 10
 
-    story(tell)
+    scenario(tell)
 
 
 def test_a_topic_that_is_deleted_ends_a_bridge(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,10 +214,10 @@ def test_a_topic_that_is_deleted_ends_a_bridge(monkeypatch: pytest.MonkeyPatch) 
             async with asyncio.timeout(20):
                 await running
 
-    story(tell)
+    scenario(tell)
 
 
-def test_what_a_killed_process_had_under_way_comes_again_in_order() -> None:
+def test_records_in_flight_of_a_killed_process_come_again_in_order() -> None:
     async def tell(broker: Broker, aws: FakeAws) -> None:
         fill(broker, range(40))
         written = asyncio.Event()
@@ -235,7 +235,7 @@ def test_what_a_killed_process_had_under_way_comes_again_in_order() -> None:
         for key, values in values_by_key(aws).items():
             assert list(dict.fromkeys(values)) == [n for n in range(40) if f"key-{n % 5}" == key]
 
-    story(tell)
+    scenario(tell)
 
 
 def test_an_envelope_says_where_a_record_comes_from() -> None:
@@ -255,7 +255,7 @@ def test_an_envelope_says_where_a_record_comes_from() -> None:
             {**place, "offset": 1, "timestamp_ms": 8, "key": "gone", "value": None, "headers": []},
         ]  # fmt: skip
 
-    story(tell)
+    scenario(tell)
 
 
 def test_errors_name_what_to_do() -> None:
@@ -271,7 +271,7 @@ def test_errors_name_what_to_do() -> None:
         ):
             await copy(plan(broker, aws, producing=small))
 
-    story(tell)
+    scenario(tell)
 
 
 @pytest.mark.parametrize(
@@ -314,7 +314,7 @@ def test_records_of_a_partition_that_is_lost_while_they_are_copied_are_left_to_o
             assert aws.kinesis.records("orders") == []
             assert bridge.progress.records == 0
 
-    story(tell)
+    scenario(tell)
 
 
 @pytest.mark.parametrize("doubted", [0, 7])
@@ -352,4 +352,4 @@ def test_records_are_copied_when_the_bridge_keeps_a_partition_that_it_was_in_dou
             assert committed is not None
             assert committed.offset == 20
 
-    story(tell)
+    scenario(tell)

@@ -40,7 +40,7 @@ def put(aws: FakeAws, numbers: range, stream: str = "orders") -> None:
 
 @pytest.mark.parametrize("kind", ["memory", "dynamodb"])
 def test_a_row_is_created_once_and_never_reset(aws: FakeAws, kind: str) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         store = open_store(f"{kind}://{uuid.uuid4().hex}", settings_of(aws))
         await store.open()
         key = LeaseKey("billing", "orders@1", FIRST)
@@ -56,14 +56,14 @@ def test_a_row_is_created_once_and_never_reset(aws: FakeAws, kind: str) -> None:
         assert (row.owner, row.checkpoint.position) == ("alice", "49590338271490256608")
         await store.close()
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_two_processes_of_one_name_do_not_share_a_shard(aws: FakeAws) -> None:
     aws.kinesis.create_stream("orders", 2)
     put(aws, range(50))
 
-    async def story() -> None:
+    async def scenario() -> None:
         store = MemoryLeaseStore()
         both = [Collector(aws, store, owner="me-1") for _ in range(2)]
         tasks = [asyncio.create_task(one.run()) for one in both]
@@ -74,7 +74,7 @@ def test_two_processes_of_one_name_do_not_share_a_shard(aws: FakeAws) -> None:
         handled = both[0].processed + both[1].processed
         assert sorted(handled, key=int) == [str(number) for number in range(50)]
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_a_clock_that_is_a_minute_ahead_steals_nothing(
@@ -82,7 +82,7 @@ def test_a_clock_that_is_a_minute_ahead_steals_nothing(
 ) -> None:
     aws.kinesis.create_stream("orders", 1)
 
-    async def story() -> None:
+    async def scenario() -> None:
         store = MemoryLeaseStore()
         team = Team(quick(aws, "orders", leases=store))
         team.join("a")
@@ -96,14 +96,14 @@ def test_a_clock_that_is_a_minute_ahead_steals_nothing(
         assert (after.owner, after.epoch) == (before.owner, before.epoch)
         await team.leave()
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_a_handler_that_takes_longer_than_a_lease_keeps_it(aws: FakeAws) -> None:
     aws.kinesis.create_stream("orders", 1)
     put(aws, range(3))
 
-    async def story() -> None:
+    async def scenario() -> None:
         team = Team(quick(aws, "orders", lease_duration_ms=1_000))
 
         async def slow(entry: Entry) -> None:
@@ -119,7 +119,7 @@ def test_a_handler_that_takes_longer_than_a_lease_keeps_it(aws: FakeAws) -> None
         assert team.values == ["0", "1", "2"]
         assert len({entry.epoch for entry in team.handled}) == 1 or team.values == ["0", "1", "2"]
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_sequence_numbers_are_compared_as_numbers() -> None:
@@ -132,7 +132,7 @@ def test_a_checkpoint_may_be_repeated(aws: FakeAws) -> None:
     aws.kinesis.create_stream("orders", 1)
     put(aws, range(3))
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with Collector(aws, MemoryLeaseStore()) as consumer:
             while not (batch := await consumer.fetch()):
                 pass
@@ -148,14 +148,14 @@ def test_a_checkpoint_may_be_repeated(aws: FakeAws) -> None:
                 with pytest.raises(ConfigError, match="is not the id of a message"):
                     await consumer.checkpoint(wrong)
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
-def test_a_lost_lease_is_told_once_and_the_consumer_goes_on(aws: FakeAws) -> None:
+def test_a_lost_lease_is_reported_once_and_the_consumer_goes_on(aws: FakeAws) -> None:
     aws.kinesis.create_stream("orders", 1)
     put(aws, range(3))
 
-    async def story() -> None:
+    async def scenario() -> None:
         store = MemoryLeaseStore()
         async with Collector(aws, store) as consumer:
             while not (batch := await consumer.fetch()):
@@ -171,7 +171,7 @@ def test_a_lost_lease_is_told_once_and_the_consumer_goes_on(aws: FakeAws) -> Non
             assert [message.payload for message in again] == [b"0", b"1", b"2"]
             await consumer.checkpoint(again[-1].id)
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_groups_and_streams_share_a_table(aws: FakeAws) -> None:
@@ -179,7 +179,7 @@ def test_groups_and_streams_share_a_table(aws: FakeAws) -> None:
         aws.kinesis.create_stream(stream, 1)
         put(aws, range(20), stream)
 
-    async def story() -> None:
+    async def scenario() -> None:
         teams = []
         for group, stream in (("g1", "orders"), ("g2", "returns"), ("g2", "orders")):
             streams = quick(aws, stream, leases="dynamodb://leases")
@@ -191,13 +191,13 @@ def test_groups_and_streams_share_a_table(aws: FakeAws) -> None:
             await team.leave()
             assert set(team.counts.values()) == {1}
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_a_write_whose_answer_is_lost_is_no_lost_lease(aws: FakeAws) -> None:
     aws.kinesis.create_stream("orders", 1)
 
-    async def story() -> None:
+    async def scenario() -> None:
         team = Team(quick(aws, "orders", leases="dynamodb://leases"))
         team.join("a")
         await team.wait_for(lambda: aws.kinesis.calls.count("GetRecords") > 0)
@@ -211,14 +211,14 @@ def test_a_write_whose_answer_is_lost_is_no_lost_lease(aws: FakeAws) -> None:
         assert set(team.counts.values()) == {1}
         assert len({entry.epoch for entry in team.handled}) == 1
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_to_let_go_may_be_repeated_and_frees_the_lease(aws: FakeAws) -> None:
     aws.kinesis.create_stream("orders", 1)
     put(aws, range(3))
 
-    async def story() -> None:
+    async def scenario() -> None:
         store = MemoryLeaseStore()
         consumer = Collector(aws, store)
         while not (batch := await consumer.fetch()):
@@ -231,7 +231,7 @@ def test_to_let_go_may_be_repeated_and_frees_the_lease(aws: FakeAws) -> None:
         assert (free.owner, free.epoch) == (None, held.epoch + 1)
         assert free.checkpoint.position == batch[-1].id.split(":")[1]
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("in_a_task", [False, True])
@@ -246,7 +246,7 @@ def test_a_batch_may_let_go(aws: FakeAws, *, in_a_task: bool) -> None:
             assert await self.checkpoint(batch[-1].id)
             await (asyncio.create_task(self.clean()) if in_a_task else self.clean())
 
-    async def story() -> None:
+    async def scenario() -> None:
         store = MemoryLeaseStore()
         consumer = Last(aws, store)
         await asyncio.wait_for(consumer.run(), 20)
@@ -254,7 +254,7 @@ def test_a_batch_may_let_go(aws: FakeAws, *, in_a_task: bool) -> None:
         assert (lease.owner, bool(consumer.processed)) == (None, True)
         assert lease.checkpoint != TRIM_HORIZON
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_a_run_that_is_cancelled_ends_its_batch_and_frees_the_lease(aws: FakeAws) -> None:
@@ -266,7 +266,7 @@ def test_a_run_that_is_cancelled_ends_its_batch_and_frees_the_lease(aws: FakeAws
             await super().process_batch(batch)
             await asyncio.sleep(60)
 
-    async def story() -> None:
+    async def scenario() -> None:
         store = MemoryLeaseStore()
         consumer = Slow(aws, store)
         run = asyncio.create_task(consumer.run())
@@ -277,7 +277,7 @@ def test_a_run_that_is_cancelled_ends_its_batch_and_frees_the_lease(aws: FakeAws
         [lease] = await stored(store)
         assert (lease.owner, lease.checkpoint) == (None, TRIM_HORIZON)  # it comes again
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_what_a_batch_raises_ends_the_run_and_the_batch_comes_again(aws: FakeAws) -> None:
@@ -288,7 +288,7 @@ def test_what_a_batch_raises_ends_the_run_and_the_batch_comes_again(aws: FakeAws
         async def process_batch(self, batch: list[Message]) -> None:
             raise ValueError("broken")
 
-    async def story() -> None:
+    async def scenario() -> None:
         store = MemoryLeaseStore()
         with pytest.raises(ValueError, match="broken"):
             await asyncio.wait_for(Broken(aws, store).run(), 10)
@@ -298,11 +298,11 @@ def test_what_a_batch_raises_ends_the_run_and_the_batch_comes_again(aws: FakeAws
         second.stop()
         await run
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_a_checkpoint_resets_how_often_the_shard_changed_hands(aws: FakeAws) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         store = MemoryLeaseStore()
         key = LeaseKey("billing", "orders@1", FIRST)
         seen = Lease(key=key, checkpoint=TRIM_HORIZON)
@@ -316,13 +316,13 @@ def test_a_checkpoint_resets_how_often_the_shard_changed_hands(aws: FakeAws) -> 
         assert written is not None
         assert written.switches == 0
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_a_joiner_gets_its_share_without_anything_being_handled_twice(aws: FakeAws) -> None:
     aws.kinesis.create_stream("orders", 4)
 
-    async def story() -> None:
+    async def scenario() -> None:
         team = Team(quick(aws, "orders"))
         team.join("a")
         put(aws, range(40))
@@ -341,13 +341,13 @@ def test_a_joiner_gets_its_share_without_anything_being_handled_twice(aws: FakeA
         await team.leave()
         assert set(team.counts.values()) == {1}
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_looking_for_shards_costs_one_query_whatever_their_number(aws: FakeAws) -> None:
     aws.kinesis.create_stream("orders", 10)
 
-    async def story() -> None:
+    async def scenario() -> None:
         team = Team(quick(aws, "orders", leases="dynamodb://leases", scan_ms=500))
         for name in "ab":  # one that has all shards does not look
             team.join(name)
@@ -360,7 +360,7 @@ def test_looking_for_shards_costs_one_query_whatever_their_number(aws: FakeAws) 
         assert aws.kinesis.calls.count("DescribeStreamSummary") == 0
         await team.leave()
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("fault", [throttle, lambda: error("InternalServerError")])
@@ -369,7 +369,7 @@ def test_a_store_that_fails_for_less_than_a_lease_changes_nothing(
 ) -> None:
     aws.kinesis.create_stream("orders", 1)
 
-    async def story() -> None:
+    async def scenario() -> None:
         team = Team(quick(aws, "orders", leases="dynamodb://leases", lease_duration_ms=3_000))
         team.join("a")
         await team.wait_for(lambda: aws.kinesis.calls.count("GetRecords") > 0)
@@ -382,7 +382,7 @@ def test_a_store_that_fails_for_less_than_a_lease_changes_nothing(
         assert set(team.counts.values()) == {1}
         assert len({entry.epoch for entry in team.handled}) == 1
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_the_end_of_a_shard_is_written_down(aws: FakeAws) -> None:
@@ -403,19 +403,19 @@ def test_the_end_of_a_shard_is_written_down(aws: FakeAws) -> None:
         await team.leave()
         return team.values
 
-    async def story() -> None:
+    async def scenario() -> None:
         store = MemoryLeaseStore()
         assert await handled_by_one(store) == [str(number) for number in range(10)]
         assert await handled_by_one(store) == []  # there is nothing left to do
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_clients_that_were_given_are_used_and_not_closed(aws: FakeAws) -> None:
     aws.kinesis.create_stream("orders", 1)
     put(aws, range(3))
 
-    async def story() -> None:
+    async def scenario() -> None:
         settings: AwsSettings = settings_of(aws)
         async with (
             open_client(settings, "kinesis") as streams,
@@ -445,4 +445,4 @@ def test_clients_that_were_given_are_used_and_not_closed(aws: FakeAws) -> None:
         )
         assert timedelta(0) <= datetime.now(UTC) - first.ts_server < timedelta(minutes=1)
 
-    asyncio.run(story())
+    asyncio.run(scenario())

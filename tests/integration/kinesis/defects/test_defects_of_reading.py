@@ -33,7 +33,7 @@ def put(aws: FakeAws, numbers: range, stream: str = "orders") -> list[str]:
 def test_an_idle_shard_costs_a_call_a_second_and_hardly_a_write(aws: FakeAws) -> None:
     aws.kinesis.create_stream("orders", 1)
 
-    async def story() -> None:
+    async def scenario() -> None:
         streams = quick(
             aws, "orders", leases="dynamodb://leases", lease_duration_ms=6_000, poll_ms=1_000
         )
@@ -49,7 +49,7 @@ def test_an_idle_shard_costs_a_call_a_second_and_hardly_a_write(aws: FakeAws) ->
         assert aws.dynamodb.calls.count("UpdateItem") <= 4
         await team.leave()
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_reading_goes_on_when_kinesis_throttles(aws: FakeAws) -> None:
@@ -57,21 +57,21 @@ def test_reading_goes_on_when_kinesis_throttles(aws: FakeAws) -> None:
     put(aws, range(10))
     aws.kinesis.faults.on("GetRecords", throttle(), times=4)
 
-    async def story() -> None:
+    async def scenario() -> None:
         team = Team(quick(aws, "orders"))
         team.join("a")
         await team.wait_for_values(10)
         await team.leave()
         assert team.values == [str(number) for number in range(10)]
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_reading_goes_on_with_a_new_iterator_when_one_expires(aws: FakeAws) -> None:
     aws.kinesis.create_stream("orders", 1)
     put(aws, range(10))
 
-    async def story() -> None:
+    async def scenario() -> None:
         team = Team(quick(aws, "orders"))
         team.join("a")
         await team.wait_for_values(10)
@@ -81,7 +81,7 @@ def test_reading_goes_on_with_a_new_iterator_when_one_expires(aws: FakeAws) -> N
         await team.leave()
         assert team.values == [str(number) for number in range(20)]
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("shard_end", ["with_data", "extra_call"])
@@ -92,7 +92,7 @@ def test_children_are_read_when_their_parent_is_read_to_its_end(shard_end: Any) 
         aws.kinesis.split("orders", FIRST)
         put(aws, range(10, 30))
 
-        async def story() -> None:
+        async def scenario() -> None:
             team = Team(quick(aws, "orders"))
             team.join("a")
             await team.wait_for_values(30)
@@ -103,7 +103,7 @@ def test_children_are_read_when_their_parent_is_read_to_its_end(shard_end: Any) 
             assert set(team.counts.values()) == {1}
             assert team.values[:10] == [str(number) for number in range(10)]
 
-        asyncio.run(story())
+        asyncio.run(scenario())
 
 
 def test_a_merged_shard_waits_for_both_its_parents(aws: FakeAws) -> None:
@@ -112,7 +112,7 @@ def test_a_merged_shard_waits_for_both_its_parents(aws: FakeAws) -> None:
     aws.kinesis.merge("orders", FIRST, "shardId-000000000001")
     put(aws, range(40, 60))
 
-    async def story() -> None:
+    async def scenario() -> None:
         team = Team(quick(aws, "orders"))
         for name in "ab":
             team.join(name)
@@ -123,7 +123,7 @@ def test_a_merged_shard_waits_for_both_its_parents(aws: FakeAws) -> None:
         assert first_child == 40
         assert set(shards[first_child:]) == {"shardId-000000000002"}
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_latest_is_the_moment_when_the_group_began(aws: FakeAws) -> None:
@@ -131,7 +131,7 @@ def test_latest_is_the_moment_when_the_group_began(aws: FakeAws) -> None:
     put(aws, range(5))
     aws.advance(1_000)
 
-    async def story() -> None:
+    async def scenario() -> None:
         streams = quick(aws, "orders", start="LATEST")
         team = Team(streams)
         team.join("a")
@@ -143,13 +143,13 @@ def test_latest_is_the_moment_when_the_group_began(aws: FakeAws) -> None:
         await team.leave()
         assert team.values == [str(number) for number in range(10, 20)]
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_shards_of_a_group_that_begins_late_are_read_from_their_beginning(aws: FakeAws) -> None:
     aws.kinesis.create_stream("orders", 1)
 
-    async def story() -> None:
+    async def scenario() -> None:
         team = Team(quick(aws, "orders", start="LATEST"))
         team.join("a")
         await team.wait_for(lambda: aws.kinesis.calls.count("GetRecords") > 0)
@@ -158,7 +158,7 @@ def test_shards_of_a_group_that_begins_late_are_read_from_their_beginning(aws: F
         await team.wait_for_values(20)
         await team.leave()
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_a_stream_that_is_being_rescaled_is_read() -> None:
@@ -170,27 +170,27 @@ def test_a_stream_that_is_being_rescaled_is_read() -> None:
         described = aws.kinesis.call("DescribeStreamSummary", StreamName="orders")
         assert described["StreamDescriptionSummary"]["StreamStatus"] == "UPDATING"
 
-        async def story() -> None:
+        async def scenario() -> None:
             team = Team(quick(aws, "orders"))
             team.join("a")
             await team.wait_for_values(5)
             await team.leave()
 
-        asyncio.run(story())
+        asyncio.run(scenario())
 
 
 def test_one_worker_reads_all_shards(aws: FakeAws) -> None:
     aws.kinesis.create_stream("orders", 6)
     put(aws, range(60))
 
-    async def story() -> None:
+    async def scenario() -> None:
         team = Team(quick(aws, "orders"))
         team.join("a")
         await team.wait_for_values(60)
         await team.leave()
         assert len(team.shards_of("a")) == 6
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_aggregates_are_taken_apart_and_checkpointed_within(aws: FakeAws) -> None:
@@ -201,7 +201,7 @@ def test_aggregates_are_taken_apart_and_checkpointed_within(aws: FakeAws) -> Non
     aws.kinesis.put("orders", aggregate.encode(), "a")
     aws.kinesis.put("orders", b"plain", "b")
 
-    async def story() -> None:
+    async def scenario() -> None:
         team = Team(quick(aws, "orders"), retry=1)
 
         async def fail_at_six(entry: object) -> None:
@@ -220,7 +220,7 @@ def test_aggregates_are_taken_apart_and_checkpointed_within(aws: FakeAws) -> Non
         await team.leave()
         assert team.values == [*map(str, range(10)), "plain"]  # each once
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_a_group_begins_at_a_time_or_behind_a_sequence_number(aws: FakeAws) -> None:
@@ -232,7 +232,7 @@ def test_a_group_begins_at_a_time_or_behind_a_sequence_number(aws: FakeAws) -> N
     aws.advance(60_000)
     put(aws, range(10, 20))
 
-    async def story() -> None:
+    async def scenario() -> None:
         at_time = Team(quick(aws, "orders", start=moment))
         at_time.join("a")
         await at_time.wait_for_values(10)
@@ -253,7 +253,7 @@ def test_a_group_begins_at_a_time_or_behind_a_sequence_number(aws: FakeAws) -> N
         await behind.leave()
         assert set(behind.values) == expected
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_a_stream_is_named_by_its_arn_and_several_are_read_by_one_worker(aws: FakeAws) -> None:
@@ -262,14 +262,14 @@ def test_a_stream_is_named_by_its_arn_and_several_are_read_by_one_worker(aws: Fa
     put(aws, range(5))
     put(aws, range(5, 10), "returns")
 
-    async def story() -> None:
+    async def scenario() -> None:
         team = Team(quick(aws, arn, "returns"))
         team.join("a")
         await team.wait_for_values(10)
         await team.leave()
         assert {entry.stream for entry in team.handled} == {"orders", "returns"}
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_what_is_read_ahead_is_bounded_and_a_slow_handler_loses_nothing(aws: FakeAws) -> None:
@@ -277,7 +277,7 @@ def test_what_is_read_ahead_is_bounded_and_a_slow_handler_loses_nothing(aws: Fak
     for number in range(60):
         aws.kinesis.put("orders", b"%03d" % number + b"x" * 50_000)
 
-    async def story() -> None:
+    async def scenario() -> None:
         team = Team(quick(aws, "orders", shard_bytes=300_000, worker_bytes=600_000))
         released = asyncio.Event()
 
@@ -300,7 +300,7 @@ def test_what_is_read_ahead_is_bounded_and_a_slow_handler_loses_nothing(aws: Fak
         await team.leave()
         assert [value[:3] for value in team.values] == [f"{number:03d}" for number in range(90)]
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_a_record_of_ten_mebibytes_is_read(aws: FakeAws) -> None:
@@ -308,21 +308,21 @@ def test_a_record_of_ten_mebibytes_is_read(aws: FakeAws) -> None:
     aws.kinesis.call("UpdateMaxRecordSize", StreamARN=arn, MaxRecordSizeInKiB=10_240)
     aws.kinesis.put("orders", b"x" * (5 << 20))
 
-    async def story() -> None:
+    async def scenario() -> None:
         team = Team(quick(aws, "orders", leases=f"memory://{uuid.uuid4().hex}"))
         team.join("a")
         await team.wait_for_values(1)
         await team.leave()
         assert len(team.values[0]) == 5 << 20
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_records_are_pushed_by_fan_out(aws: FakeAws) -> None:
     aws.kinesis.create_stream("orders", 2)
     put(aws, range(10))
 
-    async def story() -> None:
+    async def scenario() -> None:
         team = Team(quick(aws, "orders", fan_out=True))
         team.join("a")
         await team.wait_for_values(10)
@@ -333,14 +333,14 @@ def test_records_are_pushed_by_fan_out(aws: FakeAws) -> None:
         assert aws.kinesis.calls.count("GetRecords") == 0
         assert set(team.counts.values()) == {1}
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_a_shard_whose_reading_hangs_is_read_anew(aws: FakeAws) -> None:
     aws.kinesis.create_stream("orders", 1)
     put(aws, range(5))
 
-    async def story() -> None:
+    async def scenario() -> None:
         team = Team(quick(aws, "orders", stall_ms=1_000))
         team.join("a")
         await team.wait_for_values(5)
@@ -351,14 +351,14 @@ def test_a_shard_whose_reading_hangs_is_read_anew(aws: FakeAws) -> None:
         assert team.values == [str(number) for number in range(10)]
         assert len({entry.epoch for entry in team.handled}) == 1
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_a_handler_that_is_slow_does_not_count_as_reading_that_hangs(aws: FakeAws) -> None:
     aws.kinesis.create_stream("orders", 1)
     put(aws, range(5))
 
-    async def story() -> None:
+    async def scenario() -> None:
         team = Team(quick(aws, "orders", stall_ms=800, shard_bytes=1, worker_bytes=1))
 
         async def slow(entry: Entry) -> None:
@@ -372,4 +372,4 @@ def test_a_handler_that_is_slow_does_not_count_as_reading_that_hangs(aws: FakeAw
         assert team.values == [str(number) for number in range(5)]
         assert len({entry.epoch for entry in team.handled}) == 1
 
-    asyncio.run(story())
+    asyncio.run(scenario())

@@ -92,7 +92,7 @@ def test_a_plain_function_that_blocks_does_not_hold_up_renewals(aws: FakeAws) ->
 
 
 def test_a_worker_that_stops_gives_its_shards_to_others_at_once(aws: FakeAws) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         store = MemoryLeaseStore()
         team = Team(quick(aws, "orders", leases=store, lease_duration_ms=30_000, scan_ms=300))
         running = asyncio.Event()
@@ -116,11 +116,11 @@ def test_a_worker_that_stops_gives_its_shards_to_others_at_once(aws: FakeAws) ->
         await team.leave()
         assert team.values == ["first", "second"]
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_what_is_finished_in_a_quiet_moment_would_not_come_again_after_a_kill(aws: FakeAws) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         store = MemoryLeaseStore()
         streams = quick(aws, "orders", leases=store, lease_duration_ms=30_000)
         app = headrace.App(group="billing", commit_interval_s=100)
@@ -145,13 +145,13 @@ def test_what_is_finished_in_a_quiet_moment_would_not_come_again_after_a_kill(aw
         leases = [lease for key in await store.streams() for lease in await store.leases(*key)]
         return [lease.checkpoint.position for lease in leases] == [last]
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_a_process_that_was_halted_for_longer_than_a_lease_stops_itself(aws: FakeAws) -> None:
     """The loop is blocked; what would be handled next belongs to somebody else by then."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         store = MemoryLeaseStore()
         team = Team(quick(aws, "orders", leases=store, lease_duration_ms=1_000))
         taken: list[int] = []
@@ -175,7 +175,7 @@ def test_a_process_that_was_halted_for_longer_than_a_lease_stops_itself(aws: Fak
         # Nothing was handled under the old epoch behind the record at which it was halted.
         assert all(entry.epoch > taken[0] for entry in team.handled if entry.value != "0")
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_a_missing_stream_is_named_with_what_to_do(aws: FakeAws) -> None:
@@ -200,7 +200,7 @@ def test_reading_that_is_not_allowed_any_more_ends_the_worker(aws: FakeAws) -> N
 
 
 def test_an_app_of_streams_alone_connects_to_no_broker(aws: FakeAws) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         connections: list[object] = []
 
         def accept(reader: object, writer: asyncio.StreamWriter) -> None:
@@ -224,11 +224,11 @@ def test_an_app_of_streams_alone_connects_to_no_broker(aws: FakeAws) -> None:
         assert handled == [b"one"]
         assert connections == []
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_at_most_once_commits_before_it_handles(aws: FakeAws) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         store = MemoryLeaseStore()
         team = Team(quick(aws, "orders", leases=store), delivery="at_most_once", concurrency=4)
         checkpoints: list[str] = []
@@ -248,7 +248,7 @@ def test_at_most_once_commits_before_it_handles(aws: FakeAws) -> None:
         for checkpoint, number in zip(checkpoints, sequence_numbers, strict=True):
             assert int(checkpoint) >= number
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_bytes_that_are_no_value_are_dead_letters_too(aws: FakeAws) -> None:

@@ -37,7 +37,7 @@ class DynamoPeer:
         await waiter.wait(TableName=self.table, WaiterConfig={"Delay": 0.05, "MaxAttempts": 200})
 
     async def put(self, shard: str = "1", group: str = "g", **more: Any) -> None:
-        """Write an item."""
+        """Write an item of a shard."""
         await self.client.put_item(TableName=self.table, Item=key(shard, group) | more)
 
     async def update(self, text: str, values: dict[str, Any], **more: Any) -> Any:

@@ -18,7 +18,7 @@ DIFFERENCES: Final[dict[str, tuple[Any, Any, str]]] = {
         "the API returns it since 2023",
     ),
 }
-"""By probe: what the fake says, what dynalite says, and why the fake is believed to be as AWS is."""
+"""Answers of the fake and of dynalite by probe, and why the fake's is believed to be that of AWS."""
 
 
 @pytest.fixture(scope="module")

@@ -35,7 +35,7 @@ def test_it_serves_until_its_input_ends() -> None:
         assert process.wait(30) == 0
 
 
-def test_it_goes_on_in_the_background_of_a_shell_until_it_is_told_to_end() -> None:
+def test_it_runs_in_the_background_of_a_shell_until_a_signal_ends_it() -> None:
     with subprocess.Popen(
         COMMAND, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
     ) as process:

@@ -52,7 +52,7 @@ class Place:
         return "orders" if self._streams is None else self._streams
 
     def put(self, value: bytes, key: str = "k") -> None:
-        """Write one record."""
+        """Write one record to the source."""
         if self._aws is not None:
             self._aws.kinesis.put("orders", value, key)
         else:

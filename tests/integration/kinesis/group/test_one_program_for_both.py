@@ -1,4 +1,4 @@
-"""The same handlers on a topic and on a stream: order, retries, dead letters, duplicates, batches, counters."""
+"""One set of handlers on a topic and on a stream: order, retries, dead letters, duplicates, batches, counters."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_at_most_once_handles_nothing_again(place: Place) -> None:
     assert handled == ["one", "two"]
 
 
-def test_hooks_and_the_context_tell_of_the_record(place: Place) -> None:
+def test_hooks_and_the_context_have_the_record(place: Place) -> None:
     app = headrace.App(group="billing")
     events: list[Event] = []
     app.hook(events.append)

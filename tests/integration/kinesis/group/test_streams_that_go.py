@@ -57,7 +57,7 @@ def test_a_stream_that_is_created_again_is_another_one(aws: FakeAws, *, has_read
     assert handled == (["old", "new"] if has_read else ["new"])
 
 
-def test_a_stream_that_is_deleted_is_told_as_that(aws: FakeAws) -> None:
+def test_a_deleted_stream_is_reported_as_deleted(aws: FakeAws) -> None:
     app = headrace.App(group="billing")
 
     @app.worker(quick(aws, "orders"))

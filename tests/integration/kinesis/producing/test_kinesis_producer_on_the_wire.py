@@ -58,7 +58,7 @@ def by_key(records: list[KinesisRecord]) -> dict[str, list[bytes]]:
 
 
 def test_records_arrive_in_order_though_some_are_refused_and_an_answer_is_lost() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with fake() as aws:
             aws.kinesis.create_stream("orders", 2)
             aws.kinesis.faults.on("PutRecords", fail_records(0, 3), times=2)
@@ -82,11 +82,11 @@ def test_records_arrive_in_order_though_some_are_refused_and_an_answer_is_lost()
             for key, values in by_key(list(records.values())).items():
                 assert values == [b"%d" % n for n in range(70) if f"k{n % 7}" == key]
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_aggregates_land_in_their_shards_also_behind_a_split() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with fake() as aws:
             aws.kinesis.create_stream("orders", 2)
             async with Producer(settings_of(aws), linger_ms=5, aggregate_bytes=500) as producer:
@@ -110,11 +110,11 @@ def test_aggregates_land_in_their_shards_also_behind_a_split() -> None:
                 assert values == [b"%d" % n for n in range(300) if f"k{n % 9}" == key]
             assert len(aws.kinesis.records("orders")) < 150, "many are in one"
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_a_lost_answer_is_repeated_and_loses_nothing() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with fake() as aws:
             aws.kinesis.create_stream("orders", 1)
             aws.kinesis.faults.on("PutRecords", drop_connection(handled=True), times=1)
@@ -124,11 +124,11 @@ def test_a_lost_answer_is_repeated_and_loses_nothing() -> None:
             data = [record.data for record in await everything(aws, "orders")]
             assert data == [b"1", b"1"], "at least once: twice where an answer was lost"
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_send_waits_for_room() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with fake() as aws:
             aws.kinesis.create_stream("orders", 1)
             async with Producer(settings_of(aws), linger_ms=0, buffer_bytes=1_000) as producer:
@@ -139,11 +139,11 @@ def test_send_waits_for_room() -> None:
                 assert most <= 1_000
             assert len(await everything(aws, "orders")) == 50
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_errors_say_what_is_wrong() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with fake(region="eu-central-1") as aws:
             aws.kinesis.create_stream("orders", 1)
             async with Producer(settings_of(aws), linger_ms=0) as producer:
@@ -165,11 +165,11 @@ def test_errors_say_what_is_wrong() -> None:
             with pytest.raises(ConfigError, match="request_bytes=100"):
                 Producer(request_bytes=100)
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_a_failure_that_nobody_has_asked_for_is_raised_by_flush() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with fake() as aws:
             producer = Producer(settings_of(aws), linger_ms=0)
             _ = await producer.send("missing", b"", partition_key="k")
@@ -178,11 +178,11 @@ def test_a_failure_that_nobody_has_asked_for_is_raised_by_flush() -> None:
             await producer.flush()
             await producer.close()
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_a_record_that_is_refused_by_itself_fails_at_once_and_its_successor_is_written() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with fake() as aws:
             aws.kinesis.create_stream("orders", 1)
             refused = fail_records(0, kind="InvalidArgumentException")
@@ -197,11 +197,11 @@ def test_a_record_that_is_refused_by_itself_fails_at_once_and_its_successor_is_w
                 assert {(await each).shard for each in (other, next_)} == {"shardId-000000000000"}
             assert [record.data for record in await everything(aws, "orders")] == [b"2", b"3"]
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_failures_are_not_kept_for_a_program_that_asks_for_them_or_never_does() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with fake() as aws:
             producer = Producer(settings_of(aws), linger_ms=0)
             for _ in range(3):
@@ -217,7 +217,7 @@ def test_failures_are_not_kept_for_a_program_that_asks_for_them_or_never_does() 
             with pytest.raises(StreamNotFoundError):
                 await producer.close()
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_aggregates_wait_for_a_list_of_shards_as_long_as_records_may(
@@ -233,7 +233,7 @@ def test_aggregates_wait_for_a_list_of_shards_as_long_as_records_may(
 
     monkeypatch.setattr(StreamShards, "list_shards", unsteady)
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with fake() as aws:
             aws.kinesis.create_stream("orders", 1)
             producer = Producer(settings_of(aws), linger_ms=0, aggregate_bytes=50_000)
@@ -241,13 +241,13 @@ def test_aggregates_wait_for_a_list_of_shards_as_long_as_records_may(
             assert sent.shard == "shardId-000000000000"
             await producer.close()
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_a_producer_that_is_closed_while_it_connects_leaves_no_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         connecting, gate, told = asyncio.Event(), asyncio.Event(), []
 
         @asynccontextmanager
@@ -269,11 +269,11 @@ def test_a_producer_that_is_closed_while_it_connects_leaves_no_connection(
         await closing
         assert told == ["closed"]
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_text_is_no_data() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         producer = Producer()
         with pytest.raises(TypeError, match=r"data is bytes, as text\.encode\(\) gives"):
             _ = await producer.send("orders", "text", partition_key="k")  # type: ignore[arg-type]  # that is the test
@@ -287,11 +287,11 @@ def test_text_is_no_data() -> None:
         with pytest.raises(TypeError, match="partition_key is a str: not bytes and NoneType"):
             _ = await producer.send("orders", b"", partition_key=None)  # type: ignore[arg-type]  # that is the test
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_what_is_not_written_in_time_says_so() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with fake() as aws:
             aws.kinesis.create_stream("orders", 1)
             aws.kinesis.faults.on("PutRecords", fail_records(0), times=1000)
@@ -303,4 +303,4 @@ def test_what_is_not_written_in_time_says_so() -> None:
                 ):
                     await delivery
 
-    asyncio.run(story())
+    asyncio.run(scenario())

@@ -108,10 +108,10 @@ async def stream(url: str, shards: int) -> AsyncIterator[Stream]:
         await client.delete_stream(StreamName=name)
 
 
-def run(url: str, shards: int, story: Callable[[Stream], Awaitable[None]]) -> None:
+def run(url: str, shards: int, scenario: Callable[[Stream], Awaitable[None]]) -> None:
     async def whole() -> None:
         async with stream(url, shards) as it:
-            await story(it)
+            await scenario(it)
 
     asyncio.run(whole())
 
@@ -133,7 +133,7 @@ def check_order(records: list[KinesisRecord], count: int, keys: int) -> None:
 
 
 def test_batches_keep_their_order_though_records_are_refused(kinesis_url: str) -> None:
-    async def story(it: Stream) -> None:
+    async def scenario(it: Stream) -> None:
         it.refused = lambda position: position % 3 == 1 and len(it.requests) < 6
         async with Producer(it.aws, linger_ms=20, backoff_ms=10) as producer:
             sent = [await each for each in await send(producer, it, range(200), keys=40)]
@@ -145,21 +145,21 @@ def test_batches_keep_their_order_though_records_are_refused(kinesis_url: str) -
         ]
         assert max(it.requests) == 40, "one of each key"
 
-    run(kinesis_url, 2, story)
+    run(kinesis_url, 2, scenario)
 
 
 def test_a_lost_answer_is_repeated_to_kinesis_local(kinesis_url: str) -> None:
-    async def story(it: Stream) -> None:
+    async def scenario(it: Stream) -> None:
         it.lost = 1
         async with Producer(it.aws, linger_ms=0, backoff_ms=10) as producer:
             await (await producer.send(it.name, b"1", partition_key="k"))
         assert [each.data for each in await it.everything()] == [b"1", b"1"]
 
-    run(kinesis_url, 1, story)
+    run(kinesis_url, 1, scenario)
 
 
 def test_aggregates_are_read_back_over_a_split_while_they_are_written(kinesis_url: str) -> None:
-    async def story(it: Stream) -> None:
+    async def scenario(it: Stream) -> None:
         async with Producer(it.aws, linger_ms=5, aggregate_bytes=600) as producer:
             sent = await send(producer, it, range(150), keys=9)
             splitting = asyncio.ensure_future(it.split("shardId-000000000000"))
@@ -179,12 +179,12 @@ def test_aggregates_are_read_back_over_a_split_while_they_are_written(kinesis_ur
         assert sum(it.requests) < len(sent) / 3, "many are in one"
         assert {"shardId-000000000002", "shardId-000000000003"} & {each.shard for each in records}
 
-    run(kinesis_url, 2, story)
+    run(kinesis_url, 2, scenario)
 
 
 @pytest.mark.filterwarnings("ignore:Sending a large body directly")  # aiohttp's, of a megabyte
 def test_a_record_that_kinesis_local_refuses_takes_no_other_with_it(kinesis_url: str) -> None:
-    async def story(it: Stream) -> None:
+    async def scenario(it: Stream) -> None:
         async with Producer(it.aws, record_bytes=3 << 20, linger_ms=50) as producer:
             before = await producer.send(it.name, b"1", partition_key="a")
             refused = await producer.send(it.name, bytes((1 << 20) + 1), partition_key="b")
@@ -194,4 +194,4 @@ def test_a_record_that_kinesis_local_refuses_takes_no_other_with_it(kinesis_url:
             assert {(await before).shard, (await after).shard} == {"shardId-000000000000"}
         assert sorted(each.data for each in await it.everything()) == [b"1", b"2"]
 
-    run(kinesis_url, 1, story)
+    run(kinesis_url, 1, scenario)

@@ -48,11 +48,11 @@ def throttled(chance: float) -> Any:
 
 
 async def main(settings: dict[str, Any]) -> None:
-    book = os.open(settings["book"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    ledger = os.open(settings["ledger"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def write(**entry: Any) -> None:
         line = {"worker": settings["name"], "at": time.monotonic(), **entry}
-        os.write(book, json.dumps(line).encode() + b"\n")
+        os.write(ledger, json.dumps(line).encode() + b"\n")
 
     aws = AwsSettings(region="us-east-1", endpoint_url=settings["kinesis_url"])
     async with open_client(aws, "kinesis") as client:

@@ -34,7 +34,7 @@ async def subscriber(it: Lab, start: Checkpoint = TRIM_HORIZON, **options: Any) 
 
 
 def test_records_are_pushed_while_nobody_calls() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with lab() as it:
             it.put(*numbered(3))
             reader = await subscriber(it)
@@ -50,7 +50,7 @@ def test_records_are_pushed_while_nobody_calls() -> None:
             assert (it.count("SubscribeToShard"), it.count("GetRecords")) == (1, 0)
             await reader.aclose()
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_both_parsers_return_the_same_events() -> None:
@@ -63,7 +63,7 @@ def test_both_parsers_return_the_same_events() -> None:
         def __aiter__(self) -> Any:
             return aiter(self.stream)
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with lab() as it:
             it.put(b"", b"\x00\xff" * 1_000)
             it.aws.kinesis.split("orders", FIRST)
@@ -83,11 +83,11 @@ def test_both_parsers_return_the_same_events() -> None:
             assert [each.data for each in ours[0].records] == [b"", b"\x00\xff" * 1_000]
             assert len(ours[0].child_shards or ()) == 2
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_every_start_position_of_a_subscription() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with lab() as it:
             old = it.put(*numbered(3))
             it.aws.advance(5_000)
@@ -107,11 +107,11 @@ def test_every_start_position_of_a_subscription() -> None:
             assert it.timing.now_ms() >= later_ms
             await reader.aclose()
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_a_subscription_that_is_over_is_followed_by_the_next() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with lab() as it:
             it.put(*numbered(3))
             reader = await subscriber(it)
@@ -125,11 +125,11 @@ def test_a_subscription_that_is_over_is_followed_by_the_next() -> None:
             assert reader.counts.failures == 0
             await reader.aclose()
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_broken_connections_and_refusals_lose_and_repeat_nothing() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with lab() as it:
             it.put(*numbered(3))
             reader = await subscriber(it)
@@ -152,11 +152,11 @@ def test_broken_connections_and_refusals_lose_and_repeat_nothing() -> None:
             assert reader.counts.failures >= 6
             await reader.aclose()
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_who_takes_a_subscription_over_ends_it_for_the_other() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with lab() as it:
             it.put(*numbered(2))
             first = await subscriber(it)
@@ -170,12 +170,12 @@ def test_who_takes_a_subscription_over_ends_it_for_the_other() -> None:
             assert first.counts.failures == 2  # taken, and refused
             await early.aclose()
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("shard_end", ["with_data", "extra_call"])
 def test_a_closed_shard_ends_a_subscription_with_its_children(shard_end: str) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with lab(shard_end=shard_end) as it:
             it.put(*numbered(3))
             reader = await subscriber(it)
@@ -187,11 +187,11 @@ def test_a_closed_shard_ends_a_subscription_with_its_children(shard_end: str) ->
             assert [each.parents for each in last.children] == [{FIRST}, {FIRST}]
             assert (await reader.fetch()).ended
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_aggregates_are_taken_apart_and_gone_on_with() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with lab() as it:
             aggregate = Aggregate(1_000_000)
             for value in numbered(3):
@@ -209,11 +209,11 @@ def test_aggregates_are_taken_apart_and_gone_on_with() -> None:
             ]
             await again.aclose()
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
-def test_what_is_gone_is_told_apart() -> None:
-    async def story() -> None:
+def test_expired_records_and_deleted_consumers_have_different_errors() -> None:
+    async def scenario() -> None:
         async with lab() as it:
             reader = await subscriber(it)
             with it.aws.kinesis.faults.on("SubscribeToShard", error("ResourceNotFoundException")):
@@ -228,11 +228,11 @@ def test_what_is_gone_is_told_apart() -> None:
             with pytest.raises(StreamNotFoundError):
                 await reader.fetch()
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_a_fetch_of_fan_out_that_is_cancelled_loses_and_repeats_nothing() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with lab() as it:
             reader = await subscriber(it)
             records: list[KinesisRecord] = []
@@ -250,11 +250,11 @@ def test_a_fetch_of_fan_out_that_is_cancelled_loses_and_repeats_nothing() -> Non
             assert values(records) == numbered(4)
             await reader.aclose()
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_a_consumer_is_registered_once_for_all_members() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with lab(transition_ms=3_000) as it:
             it.aws.advance(3_000)
             arn = it.aws.kinesis.world.arn("orders")
@@ -286,11 +286,11 @@ def test_a_consumer_is_registered_once_for_all_members() -> None:
             with pytest.raises(ConfigError, match="does not know these credentials"):
                 await registered_consumer(it.client, arn, "billing", timing=it.timing)
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_a_stream_that_was_created_again_is_not_read_for_the_one_before() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with lab() as it:
             it.put(b"a")
             stream = (await StreamShards(it.client, "orders", timing=it.timing).describe()).stream
@@ -303,4 +303,4 @@ def test_a_stream_that_was_created_again_is_not_read_for_the_one_before() -> Non
                 await reader.fetch()
             await reader.aclose()
 
-    asyncio.run(story())
+    asyncio.run(scenario())

@@ -31,7 +31,7 @@ async def iterator(it: Lab) -> str:
 
 
 def test_both_parsers_return_the_same_and_others_get_dicts_from_the_same_client() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with lab() as it:
             it.put(b"", b"\x00\xff" * 1_000, "ключ".encode())
             it.aws.kinesis.split("orders", FIRST)
@@ -54,7 +54,7 @@ def test_both_parsers_return_the_same_and_others_get_dicts_from_the_same_client(
             assert plain["Records"][1]["Data"] == b"\x00\xff" * 1_000
             assert plain["ResponseMetadata"]["HTTPStatusCode"] == 200
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def aggregate(keys: list[str]) -> bytes:
@@ -69,7 +69,7 @@ def has(count: int, records: list[KinesisRecord]) -> bool:
 
 
 def test_aggregates_and_plain_records_come_in_order_and_can_be_resumed_anywhere() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with lab() as it:
             it.put(b"before", aggregate(["a", "b", "c"]), b"between", aggregate(["d"]), b"after")
             whole = await read_until(it.reader(), lambda all_: len(all_) == 7)
@@ -82,13 +82,13 @@ def test_aggregates_and_plain_records_come_in_order_and_can_be_resumed_anywhere(
             raw = await read_until(it.reader(deaggregate=False), lambda all_: len(all_) == 5)
             assert raw[1].data == aggregate(["a", "b", "c"])
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_user_records_that_belong_to_another_shard_are_dropped_here_and_read_there() -> None:
     """A producer with an old list of shards puts an aggregate while the stream is being split."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with lab(2) as it:
             keys = [f"k{number}" for number in range(20)]
             data = aggregate(keys)
@@ -105,14 +105,14 @@ def test_user_records_that_belong_to_another_shard_are_dropped_here_and_read_the
                 seen += records
             assert sorted(each.partition_key for each in seen) == sorted(keys)
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_an_aggregate_of_others_only_does_not_stop_a_reader() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with lab() as it:
             it.put(aggregate(["a"]), *numbered(2))
             reader = it.reader(hash_range=HashRange(0, 0), max_records=1)
             assert values(await read_until(reader, lambda all_: len(all_) == 2)) == numbered(2)
 
-    asyncio.run(story())
+    asyncio.run(scenario())

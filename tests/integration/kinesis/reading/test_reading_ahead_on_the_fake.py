@@ -17,7 +17,7 @@ from tests.integration.kinesis.reading.test_shard_reader import numbered
 
 
 def test_idle_shards_do_not_slow_a_busy_one_down() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with FakeAws() as aws, open_client(aws_settings(aws), "kinesis") as client:
             aws.kinesis.create_stream("orders", 8)
             hot = aws.kinesis.shards("orders")[3]
@@ -46,11 +46,11 @@ def test_idle_shards_do_not_slow_a_busy_one_down() -> None:
             assert max(calls[:3] + calls[4:]) <= took + 1
             await ahead.aclose()
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_a_pause_longer_than_iterators_live_loses_nothing() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with FakeAws() as aws, open_client(aws_settings(aws), "kinesis") as client:
             aws.kinesis.create_stream("orders", 1)
             data = [bytes([number]) * 10_000 for number in range(60)]
@@ -74,4 +74,4 @@ def test_a_pause_longer_than_iterators_live_loses_nothing() -> None:
             assert aws.kinesis.calls.count("GetRecords", error="ExpiredIteratorException") > 0
             await ahead.aclose()
 
-    asyncio.run(story())
+    asyncio.run(scenario())

@@ -1,4 +1,4 @@
-"""The same readers on kinesis-local, an independent implementation: it checks the fake and Headrace's readers."""
+"""Readers on kinesis-local, an independent implementation: it checks the fake and Headrace's readers."""
 
 from __future__ import annotations
 
@@ -67,16 +67,16 @@ async def stream(url: str, shards: int) -> AsyncIterator[Stream]:
         await client.delete_stream(StreamName=name)
 
 
-def run(url: str, shards: int, story: Callable[[Stream], Awaitable[None]]) -> None:
+def run(url: str, shards: int, scenario: Callable[[Stream], Awaitable[None]]) -> None:
     async def whole() -> None:
         async with stream(url, shards) as it:
-            await story(it)
+            await scenario(it)
 
     asyncio.run(whole())
 
 
 def test_every_start_position_on_kinesis_local(kinesis_url: str) -> None:
-    async def story(it: Stream) -> None:
+    async def scenario(it: Stream) -> None:
         old = await it.put(*numbered(3))
         stored_ms = now_ms()
         while (since_ms := now_ms()) == stored_ms:
@@ -97,11 +97,11 @@ def test_every_start_position_on_kinesis_local(kinesis_url: str) -> None:
             values(records) == numbered(6)[2:]
         )  # behind the aggregate, if it were one; it is read again for its rest
 
-    run(kinesis_url, 1, story)
+    run(kinesis_url, 1, scenario)
 
 
 def test_a_split_and_a_merge_end_shards_with_their_children(kinesis_url: str) -> None:
-    async def story(it: Stream) -> None:
+    async def scenario(it: Stream) -> None:
         await it.put(*numbered(2))
         await it.put(*numbered(2, first=2), key=1 << 127)
         before = await StreamShards(it.client, it.name).list_shards()
@@ -140,11 +140,11 @@ def test_a_split_and_a_merge_end_shards_with_their_children(kinesis_url: str) ->
             last.children[0].hash_range,
         )
 
-    run(kinesis_url, 2, story)
+    run(kinesis_url, 2, scenario)
 
 
 def test_pages_of_shards_of_kinesis_local(kinesis_url: str) -> None:
-    async def story(it: Stream) -> None:
+    async def scenario(it: Stream) -> None:
         class Pages:
             """Asks for pages of two."""
 
@@ -154,11 +154,11 @@ def test_pages_of_shards_of_kinesis_local(kinesis_url: str) -> None:
         listed = await StreamShards(Pages(), it.name).list_shards()  # type: ignore[arg-type] # it has what is called
         assert [each.shard for each in listed] == [f"shardId-{number:012d}" for number in range(5)]
 
-    run(kinesis_url, 5, story)
+    run(kinesis_url, 5, scenario)
 
 
 def test_both_parsers_return_the_same_of_kinesis_local(kinesis_url: str) -> None:
-    async def story(it: Stream) -> None:
+    async def scenario(it: Stream) -> None:
         await it.put(b"\x00\xff", "ключ".encode())
         answer = await it.client.get_shard_iterator(
             StreamName=it.name, ShardId=FIRST, ShardIteratorType="TRIM_HORIZON"
@@ -170,14 +170,14 @@ def test_both_parsers_return_the_same_of_kinesis_local(kinesis_url: str) -> None
         assert [each.data for each in fast.records] == [b"\x00\xff", "ключ".encode()]
         assert fast.next_shard_iterator
 
-    run(kinesis_url, 1, story)
+    run(kinesis_url, 1, scenario)
 
 
 def test_what_is_not_there_is_said(kinesis_url: str) -> None:
-    async def story(it: Stream) -> None:
+    async def scenario(it: Stream) -> None:
         with pytest.raises(StreamNotFoundError, match="no stream 'orderz'"):
             await StreamShards(it.client, "orderz").describe()
         gone = await it.reader(shard="shardId-000000000009").fetch()
         assert (gone.ended, gone.data_expired) == (True, True)
 
-    run(kinesis_url, 1, story)
+    run(kinesis_url, 1, scenario)

@@ -148,7 +148,7 @@ async def read_shard(world: World, shard: str) -> set[str]:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_every_record_is_read_once_and_in_order(seed: int) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         world = World(seed)
         waiting, done = [FIRST], set[str]()
         while waiting:
@@ -159,4 +159,4 @@ def test_every_record_is_read_once_and_in_order(seed: int) -> None:
         assert world.read == world.expected
         assert done == {shard.name for shard in world.fake.shards("orders")}
 
-    asyncio.run(story())
+    asyncio.run(scenario())

@@ -22,7 +22,7 @@ def numbered(count: int, first: int = 0) -> list[bytes]:
 
 
 def test_records_come_in_order_with_all_that_is_known_of_them() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with lab() as it:
             sequence_numbers = it.put(*numbered(5))
             reader = it.reader()
@@ -38,22 +38,22 @@ def test_records_come_in_order_with_all_that_is_known_of_them() -> None:
             assert first.timestamp_ms == it.timing.now_ms()
             await reader.aclose()
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_a_stream_is_found_by_its_arn() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with lab() as it:
             it.put(b"a")
             reader = it.reader(stream=it.aws.kinesis.world.arn("orders"))
             records = await read_until(reader, bool)
             assert [(each.stream, each.data) for each in records] == [("orders", b"a")]
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_every_start_position() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with lab() as it:
             old = it.put(*numbered(3))
             it.aws.advance(5_000)
@@ -69,13 +69,13 @@ def test_every_start_position() -> None:
             assert await first(at_timestamp(since_ms - 5_000)) == b"0"
             assert (await it.reader(SHARD_END).fetch()).ended
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_a_start_that_is_still_to_come_for_kinesis_is_waited_for() -> None:
     """The clock of the machine that pinned LATEST may be ahead."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with lab() as it:
             it.put(b"old")
             start_ms = it.timing.now_ms() + 3_000
@@ -85,11 +85,11 @@ def test_a_start_that_is_still_to_come_for_kinesis_is_waited_for() -> None:
             it.put(b"new")
             assert values(await read_until(reader, bool)) == [b"new"]
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_an_idle_shard_is_read_once_a_second_and_one_that_is_behind_as_often_as_allowed() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with lab() as it:
             reader = it.reader()
             begin_ms = it.timing.now_ms()
@@ -106,11 +106,11 @@ def test_an_idle_shard_is_read_once_a_second_and_one_that_is_behind_as_often_as_
             assert it.timing.now_ms() - begin_ms < 30 * 230
             assert it.throttled() == 0
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_a_large_shard_is_read_as_fast_as_kinesis_allows() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with lab() as it:
             it.put(*[bytes(250_000)] * 40)  # ten megabytes, of which a second gives two
             begin_ms = it.timing.now_ms()
@@ -118,11 +118,11 @@ def test_a_large_shard_is_read_as_fast_as_kinesis_allows() -> None:
             assert it.throttled() == 0
             assert it.timing.now_ms() - begin_ms < 5_500
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_a_full_reply_is_followed_by_the_pause_that_kinesis_wants() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with lab() as it:
             it.put(*[bytes(1_000_000)] * 22)
             reader = it.reader()  # which does not know yet how large records are
@@ -136,11 +136,11 @@ def test_a_full_reply_is_followed_by_the_pause_that_kinesis_wants() -> None:
                 len((await reader.fetch()).records) <= 2
             )  # from then on a second's worth is asked for
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_a_read_brings_about_what_there_is_room_for() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with lab(limits=Limits().unthrottled()) as it:
             it.put(*[bytes(10_000)] * 200)
             reader = it.reader()
@@ -149,11 +149,11 @@ def test_a_read_brings_about_what_there_is_room_for() -> None:
             assert max(sizes[4:]) <= 100_000
             assert min(sizes) > 0
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_an_expired_iterator_is_renewed_behind_the_last_record() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with lab() as it:
             it.put(*numbered(6))
             reader = it.reader(max_records=2)
@@ -170,12 +170,12 @@ def test_an_expired_iterator_is_renewed_behind_the_last_record() -> None:
             assert values(await read_until(reader, bool)) == [b"6"]
             assert forever.hits == 20
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("kind", ["ExpiredIteratorException", "InvalidArgumentException"])
 def test_an_iterator_that_goes_bad_while_calls_fail_is_renewed_at_once(kind: str) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with lab() as it:
             it.put(*numbered(4))
             reader = it.reader(max_records=2)
@@ -187,22 +187,22 @@ def test_an_iterator_that_goes_bad_while_calls_fail_is_renewed_at_once(kind: str
             assert it.count("GetRecords") == 4
             assert it.count("GetShardIterator") == 2
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_an_iterator_that_is_invalid_when_it_is_new_is_no_iterators_fault() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with lab() as it:
             it.aws.kinesis.faults.on("GetRecords", error("InvalidArgumentException"))
             with pytest.raises(KinesisError, match="InvalidArgumentException"):
                 await it.reader().fetch()
             assert it.count("GetRecords") == 2
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_after_a_long_pause_the_iterator_is_not_even_tried() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with lab() as it:
             it.put(*numbered(4))
             reader = it.reader(max_records=2)
@@ -213,7 +213,7 @@ def test_after_a_long_pause_the_iterator_is_not_even_tried() -> None:
             assert it.count("GetShardIterator") == 2
             assert it.count("GetRecords", error="ExpiredIteratorException") == 0
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_after_a_long_pause_the_iterator_is_not_even_tried() -> None:
     ],
 )
 def test_what_passes_is_waited_for(kind: str, caplog: pytest.LogCaptureFixture) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with lab() as it:
             it.put(*numbered(4))
             reader = it.reader(max_records=2)
@@ -250,11 +250,11 @@ def test_what_passes_is_waited_for(kind: str, caplog: pytest.LogCaptureFixture) 
             if kind.startswith("Provisioned"):
                 assert iterators.hits == 0  # the iterator is as good as before
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_lost_requests_and_lost_answers_lose_and_repeat_nothing() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with lab() as it:
             it.put(*numbered(40))
             reader = it.reader(max_records=4)
@@ -269,13 +269,13 @@ def test_lost_requests_and_lost_answers_lose_and_repeat_nothing() -> None:
             assert reader.counts.throttled == 2
             assert reader.counts.failures == 5
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("shard_end", ["with_data", "extra_call"])
 @pytest.mark.parametrize("has_data", [True, False])
 def test_a_closed_shard_ends_with_its_children(shard_end: str, *, has_data: bool) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with lab(2, shard_end=shard_end) as it:
             if has_data:
                 it.put(*numbered(3))
@@ -296,11 +296,11 @@ def test_a_closed_shard_ends_with_its_children(shard_end: str, *, has_data: bool
             assert (await reader.fetch()).ended
             assert it.count("GetRecords") == calls
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_both_parents_of_a_merge_name_their_child() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with lab(2) as it:
             it.aws.kinesis.merge("orders", FIRST, "shardId-000000000001")
             for shard in (FIRST, "shardId-000000000001"):
@@ -310,13 +310,13 @@ def test_both_parents_of_a_merge_name_their_child() -> None:
                 ]
                 assert last.children[0].hash_range == HashRange(0, (1 << 128) - 1)
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_a_shard_that_is_gone_has_ended_and_says_that_its_data_expired(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with lab() as it:
             sequence_number = it.put(b"a")[0]
             gone = error(
@@ -327,11 +327,11 @@ def test_a_shard_that_is_gone_has_ended_and_says_that_its_data_expired(
             assert (fetched.ended, fetched.data_expired) == (True, True)
             assert "its records have expired" in caplog.text
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_a_stream_that_is_deleted_is_no_shard_that_ended() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with lab() as it:
             it.put(b"a")
             reader = it.reader()
@@ -340,7 +340,7 @@ def test_a_stream_that_is_deleted_is_no_shard_that_ended() -> None:
             with pytest.raises(StreamNotFoundError, match=r"no stream 'orders' in us-east-1"):
                 await reader.fetch()
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize(
@@ -360,25 +360,25 @@ def test_a_stream_that_is_deleted_is_no_shard_that_ended() -> None:
 def test_what_no_repetition_helps_with_is_raised(
     kind: str, expected: type[Exception], said: str
 ) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with lab() as it:
             it.aws.kinesis.faults.on("GetRecords", error(kind))
             with pytest.raises(expected, match=said):
                 await it.reader().fetch()
             assert it.count("GetRecords") == 1
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_a_sequence_number_of_another_stream_is_refused() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with lab() as it:
             it.put(b"a")
             with pytest.raises(KinesisError, match="InvalidArgumentException"):
                 await it.reader(Checkpoint("17")).fetch()
             assert it.count("GetShardIterator") == 1
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 class Interrupting:
@@ -408,7 +408,7 @@ class Interrupting:
 
 
 def test_a_fetch_that_is_cancelled_anywhere_loses_and_repeats_nothing() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with lab() as it:
             it.put(*numbered(24))
             it.client = Interrupting(it.client)
@@ -426,7 +426,7 @@ def test_a_fetch_that_is_cancelled_anywhere_loses_and_repeats_nothing() -> None:
             assert values(records) == numbered(24)
             assert cancelled >= 6
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_a_fault_of_ours_is_not_taken_for_one_of_kinesis() -> None:
@@ -434,10 +434,10 @@ def test_a_fault_of_ours_is_not_taken_for_one_of_kinesis() -> None:
         async def get_shard_iterator(self, **_arguments: object) -> dict[str, str]:
             raise ZeroDivisionError
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with lab() as it:
             it.client = Broken()  # type: ignore[assignment] # it has the one operation that is called
             with pytest.raises(ZeroDivisionError):
                 await it.reader().fetch()
 
-    asyncio.run(story())
+    asyncio.run(scenario())

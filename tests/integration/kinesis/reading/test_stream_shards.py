@@ -30,7 +30,7 @@ def name(number: int) -> str:
 
 
 def test_splits_and_merges_are_listed_with_their_parents() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with lab(2) as it:
             it.aws.kinesis.split("orders", name(0))
             it.aws.kinesis.merge("orders", name(3), name(1))
@@ -52,11 +52,11 @@ def test_splits_and_merges_are_listed_with_their_parents() -> None:
             arn = it.aws.kinesis.world.arn("orders")
             assert await shards_of(it, arn).list_shards() == listed
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_more_than_a_page_of_shards_is_listed_whatever_happens_meanwhile() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with lab(1_100) as it:
             faults = it.aws.kinesis.faults
             assert len(await shards_of(it).list_shards()) == 1_100
@@ -71,11 +71,11 @@ def test_more_than_a_page_of_shards_is_listed_whatever_happens_meanwhile() -> No
                 await shards_of(it).list_shards()
             assert forever.hits == 3
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_a_stream_is_waited_for_while_it_is_created_and_read_while_it_is_updated() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with lab(0, transition_ms=30_000) as it:
             arn = it.aws.kinesis.create_stream("orders", 1)
             created_s = it.timing.now_ms() // 1000
@@ -92,21 +92,21 @@ def test_a_stream_is_waited_for_while_it_is_created_and_read_while_it_is_updated
             with pytest.raises(StreamNotFoundError, match="stream orders is being deleted"):
                 await shards_of(it).describe()
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_a_stream_that_is_never_created_is_given_up() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with lab(0, transition_ms=3_600_000) as it:
             it.aws.kinesis.create_stream("orders", 1)
             with pytest.raises(KinesisError, match="is still being created"):
                 await shards_of(it).describe(within_ms=60_000)
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_a_missing_stream_is_named_with_the_region_and_what_to_do() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with lab() as it:
             for call in (shards_of(it, "orderz").describe(), shards_of(it, "orderz").list_shards()):
                 with pytest.raises(
@@ -115,18 +115,18 @@ def test_a_missing_stream_is_named_with_the_region_and_what_to_do() -> None:
                 ):
                     await call
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_a_wrong_region_finds_nothing_and_says_where_it_looked() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with FakeAws(region="us-east-1") as aws:
             aws.kinesis.create_stream("orders", 1)
             async with open_client(aws_settings(aws, region="eu-west-1"), "kinesis") as client:
                 with pytest.raises(StreamNotFoundError, match="in eu-west-1"):
                     await StreamShards(client, "orders").describe()
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_a_wrong_region_finds_nothing_and_says_where_it_looked() -> None:
     ],
 )
 def test_what_may_not_be_described_is_said_at_once(kind: str, expected: type[Exception]) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with lab() as it:
             it.aws.kinesis.faults.on(None, error(kind))
             with pytest.raises(expected, match="describing stream orders: "):
@@ -147,11 +147,11 @@ def test_what_may_not_be_described_is_said_at_once(kind: str, expected: type[Exc
                 await shards_of(it).list_shards()
             assert it.count("DescribeStreamSummary") == it.count("ListShards") == 1
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_where_nobody_answers_the_endpoint_is_to_be_checked() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with lab() as it:
             nobody = it.settings(endpoint_url="http://127.0.0.1:1")
             async with open_client(nobody, "kinesis") as client:
@@ -162,4 +162,4 @@ def test_where_nobody_answers_the_endpoint_is_to_be_checked() -> None:
                 with pytest.raises(KinesisError, match=said):
                     await StreamShards(client, "orders", timing=it.timing).describe()
 
-    asyncio.run(story())
+    asyncio.run(scenario())

@@ -95,7 +95,7 @@ class Feeder:
                 fate.result(PATIENCE_S)
 
 
-class Story:
+class KillRun:
     """One subject, one seed."""
 
     def __init__(self, directory: Path, subject: Subject, seed: int) -> None:
@@ -145,7 +145,7 @@ class Story:
                 feeder.stop()
                 self._settle(feeder.sent)
                 self._stop_driver()
-                self._judge(feeder.sent)
+                self._check(feeder.sent)
             finally:
                 self._end_all()
                 feeder.stop()
@@ -216,7 +216,7 @@ class Story:
             self._tend()
             time.sleep(LOOK_S)
 
-    def _judge(self, sent: list[int]) -> None:
+    def _check(self, sent: list[int]) -> None:
         rows = Counter(self._subject.rows())
         wanted = {(number, each) for number in range(PARTITIONS) for each in range(sent[number])}
         lost = sorted(wanted - rows.keys())

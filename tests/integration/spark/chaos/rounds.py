@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.integration.spark.chaos.kills import Story, Subject
+from tests.integration.spark.chaos.kills import KillRun, Subject
 
 ROUNDS = int(os.environ.get("HEADRACE_SPARK_ROUNDS", "1"))
 SEED = os.environ.get("HEADRACE_SPARK_SEED")
@@ -17,7 +17,7 @@ TIMEOUT_S = 400 * ROUNDS
 VICTIMS = ("worker", "broker", "driver")
 
 
-def tell(directory: Path, subject: Callable[[], Subject]) -> None:
+def run_all(directory: Path, subject: Callable[[], Subject]) -> None:
     """Do all runs of a subject; each kills every victim once, in its own order."""
     for number in range(ROUNDS):
         seed = int(SEED) if SEED else random.randrange(1 << 32)
@@ -25,11 +25,11 @@ def tell(directory: Path, subject: Callable[[], Subject]) -> None:
         random.Random(seed).shuffle(victims)
         place = directory / str(number)
         place.mkdir()
-        story = Story(place, subject(), seed)
+        run = KillRun(place, subject(), seed)
         try:
-            story.run(victims)
+            run.run(victims)
         except BaseException as error:
             error.add_note(f"HEADRACE_SPARK_SEED={seed}: {victims}; logs are in {place}")
             raise
-        print({"subject": directory.name, "seed": seed, "victims": victims, **story.counts})
+        print({"subject": directory.name, "seed": seed, "victims": victims, **run.counts})
         shutil.rmtree(place)

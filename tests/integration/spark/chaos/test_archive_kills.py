@@ -72,7 +72,7 @@ class ArchiveInStore(Archive):
 @pytest.mark.slow
 @pytest.mark.timeout(rounds.TIMEOUT_S)
 def test_every_record_is_archived_once(tmp_path: Path) -> None:
-    rounds.tell(tmp_path, Archive)
+    rounds.run_all(tmp_path, Archive)
 
 
 @pytest.mark.slow
@@ -84,4 +84,4 @@ def test_every_record_is_archived_once_in_a_store(
     with s3_server() as url:
         for name, value in {**ENVIRONMENT, "AWS_ENDPOINT_URL": url}.items():
             monkeypatch.setenv(name, value)
-        rounds.tell(tmp_path, ArchiveInStore)
+        rounds.run_all(tmp_path, ArchiveInStore)

@@ -15,7 +15,7 @@ import pytest
 
 from headrace.testing.kinesis import FakeAws, Limits
 from tests.integration.spark.chaos import rounds
-from tests.integration.spark.chaos.kills import COPIES, INPUT, PARTITIONS, Row, Story, parse_row
+from tests.integration.spark.chaos.kills import COPIES, INPUT, PARTITIONS, KillRun, Row, parse_row
 from tests.integration.spark.chaos.test_source_kills import Source
 
 KEYS = 1 << 128
@@ -60,10 +60,10 @@ class StreamFeeder:
                 self.sent[number] += 1
 
 
-class KinesisStory(Story):
+class KinesisKillRun(KillRun):
     """Victims are killed while shards are split and merged."""
 
-    def tell(self, fake: FakeAws, victims: list[str]) -> None:
+    def run_on(self, fake: FakeAws, victims: list[str]) -> None:
         """Kill each victim, and check files and copies."""
         self._fake = fake
         self._subject.prepare(fake.endpoint_url, self._directory)
@@ -82,7 +82,7 @@ class KinesisStory(Story):
             feeder.stop()
             self._settle(feeder.sent)
             self._stop_driver()
-            self._judge(feeder.sent)
+            self._check(feeder.sent)
         finally:
             self._end_all()
             feeder.stop()
@@ -94,8 +94,8 @@ class KinesisStory(Story):
         super()._settle(sent)
         self._until(lambda: len(set(self._copies())) >= sum(sent), "some copies are never written")
 
-    def _judge(self, sent: list[int]) -> None:
-        super()._judge(sent)
+    def _check(self, sent: list[int]) -> None:
+        super()._check(sent)
         copies = self._copies()
         self.counts["copied twice"] = len(copies) - len(set(copies))
         assert set(copies) == set(self._subject.rows()), "the copies are not what was read"
@@ -124,10 +124,10 @@ def test_every_record_of_a_stream_is_read_once_and_copied(tmp_path: Path) -> Non
         with FakeAws(limits=Limits().unthrottled()) as fake:
             fake.kinesis.create_stream(INPUT, 3)
             fake.kinesis.create_stream(COPIES, 2)
-            story = KinesisStory(place, StreamOfKinesis(), seed)
+            run = KinesisKillRun(place, StreamOfKinesis(), seed)
             try:
-                story.tell(fake, victims)
+                run.run_on(fake, victims)
             except BaseException as error:
                 error.add_note(f"HEADRACE_SPARK_SEED={seed}: {victims}; logs are in {place}")
                 raise
-        print({"subject": "kinesis", "seed": seed, "victims": victims, **story.counts})
+        print({"subject": "kinesis", "seed": seed, "victims": victims, **run.counts})

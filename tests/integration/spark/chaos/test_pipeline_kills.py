@@ -51,4 +51,4 @@ class Pipeline(TopicOutput):
 @pytest.mark.slow
 @pytest.mark.timeout(rounds.TIMEOUT_S)
 def test_every_record_passes_once(tmp_path: Path) -> None:
-    rounds.tell(tmp_path, Pipeline)
+    rounds.run_all(tmp_path, Pipeline)

@@ -28,4 +28,4 @@ class Sink(TopicOutput):
 @pytest.mark.slow
 @pytest.mark.timeout(rounds.TIMEOUT_S)
 def test_every_record_is_written_once(tmp_path: Path) -> None:
-    rounds.tell(tmp_path, Sink)
+    rounds.run_all(tmp_path, Sink)

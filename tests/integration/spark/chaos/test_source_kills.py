@@ -48,4 +48,4 @@ class Source:
 @pytest.mark.slow
 @pytest.mark.timeout(rounds.TIMEOUT_S)
 def test_every_record_is_read_once(tmp_path: Path) -> None:
-    rounds.tell(tmp_path, Source)
+    rounds.run_all(tmp_path, Source)

@@ -49,7 +49,7 @@ def test_lost_answers_of_the_table_change_nothing(aws: FakeAws) -> None:
     assert other.run() == values
 
 
-def test_a_table_that_does_not_answer_is_told(
+def test_a_table_that_does_not_answer_is_reported(
     aws: FakeAws, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(access, "STORE_ATTEMPTS", 1)

@@ -256,7 +256,7 @@ def test_two_queries_share_nothing(aws: FakeAws, query: Callable[..., Query]) ->
     assert other.run() == values
 
 
-def test_a_lost_store_is_told_and_costs_one_batch_twice_at_most(
+def test_a_lost_store_is_reported_and_repeats_one_batch_at_most(
     aws: FakeAws, query: Callable[..., Query]
 ) -> None:
     aws.kinesis.create_stream("flights", 2)
@@ -276,7 +276,7 @@ def test_a_lost_store_is_told_and_costs_one_batch_twice_at_most(
     assert flights.run() == sorted(values + twice)
 
 
-def test_a_store_that_is_lost_before_a_batch_is_done_is_told(
+def test_a_store_that_is_lost_before_a_batch_is_done_is_reported(
     aws: FakeAws, query: Callable[..., Query]
 ) -> None:
     aws.kinesis.create_stream("flights", 2)
@@ -305,7 +305,7 @@ def test_a_task_notices_that_its_store_is_another(
         flights.read(task)
 
 
-def test_records_that_expire_between_two_reads_of_a_batch_are_told(
+def test_records_that_expire_between_two_reads_of_a_batch_are_reported(
     aws: FakeAws, query: Callable[..., Query]
 ) -> None:
     aws.kinesis.create_stream("flights", 1)
@@ -334,7 +334,7 @@ def test_records_that_kinesis_has_not_removed_yet_are_not_taken_for_lost(
     assert flights.run() == values
 
 
-def test_a_query_that_rests_for_longer_than_records_live_is_told(
+def test_a_query_that_pauses_for_longer_than_records_live_reports_the_loss(
     aws: FakeAws, query: Callable[..., Query]
 ) -> None:
     aws.kinesis.create_stream("flights", 1)
@@ -391,7 +391,7 @@ def test_positions_of_shards_are_taken_over_from_another_consumer(
     assert query("flights", startingPosition=starting).run() == values
 
 
-def test_what_cannot_work_is_told_before_a_job_runs(
+def test_impossible_options_are_reported_before_a_job_runs(
     aws: FakeAws, query: Callable[..., Query]
 ) -> None:
     with pytest.raises(StreamNotFoundError, match="there is no stream 'nowhere'"):

@@ -125,7 +125,9 @@ def test_where_a_new_stream_begins_is_pinned_before_it_has_anything(
     assert sorted(value for rows in both.batches for value in rows) == sorted(values)
 
 
-def test_a_stream_that_is_named_no_more_is_told(aws: FakeAws, query: Callable[..., Query]) -> None:
+def test_a_stream_that_the_options_no_longer_name_is_reported(
+    aws: FakeAws, query: Callable[..., Query]
+) -> None:
     values = put_numbers(aws, "flights", range(10))
     both = query()
     both.run()
@@ -157,7 +159,7 @@ def test_one_stream_of_two_that_was_made_again_begins_anew(
     assert sorted(value for rows in both.batches for value in rows) == sorted(values)
 
 
-def test_a_store_without_the_last_round_is_told_of_several_streams_too(
+def test_a_store_without_the_last_round_is_reported_for_several_streams(
     aws: FakeAws, query: Callable[..., Query], tmp_path: Path
 ) -> None:
     put_numbers(aws, "flights", range(10))

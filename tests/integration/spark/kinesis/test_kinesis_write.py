@@ -76,7 +76,9 @@ def test_a_row_may_say_its_stream_and_its_hash_key(spark: Any, stream: Streams) 
     assert [each.data for each in kinesis.records(other.name)] == [b"other"]
 
 
-def test_what_cannot_be_written_is_told_before_a_job_runs(spark: Any, stream: Streams) -> None:
+def test_columns_that_cannot_be_written_are_reported_before_a_job_runs(
+    spark: Any, stream: Streams
+) -> None:
     flights = stream(1)
     rows = numbers(spark, 3)
     with pytest.raises(Exception, match="there is no stream 'elsewhere'"):

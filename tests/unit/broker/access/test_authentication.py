@@ -128,7 +128,7 @@ def connection(harness):
         lambda: PlainClient("alice", "secret"),
     ],
 )
-def test_whoever_knows_the_password_is_let_in(connection, client):
+def test_the_right_password_authenticates(connection, client):
     assert connection.session.principal == ANONYMOUS
     side = client()
     response = connection.run(side)
@@ -224,7 +224,7 @@ class TestBeforeAuthentication:
         with pytest.raises(CloseConnection, match="authenticate first"):
             connection.send(MetadataRequest(topics=[]), 12)
 
-    def test_versions_are_told(self, connection):
+    def test_api_versions_is_answered_before_authentication(self, connection):
         request = ApiVersionsRequest(client_software_name="test", client_software_version="1")
         assert connection.call(request, 3).error_code == 0
 
@@ -541,7 +541,7 @@ class TestCredentials:
         assert not any("secret" in repr(line) for line in harness.journal.lines)
 
 
-def test_the_audit_log_tells_who_and_why(harness):
+def test_the_audit_log_has_the_user_and_the_reason(harness):
     Connection(harness).run(scram())
     Connection(harness, "10.1.2.3").run(scram(password="wrong"))
     lines = [SimpleNamespace(event=event, **fields) for _, event, fields in harness.journal.lines]
@@ -553,9 +553,7 @@ def test_the_audit_log_tells_who_and_why(harness):
 
 
 @pytest.mark.parametrize("answers", [False, True])
-def test_the_audit_log_tells_of_a_bad_token_once_whether_or_not_the_client_goes_on(
-    tmp_path, answers
-):
+def test_the_audit_log_has_a_bad_token_once_whether_or_not_the_client_goes_on(tmp_path, answers):
     keys = tmp_path / "keys.json"
     harness = BrokerHarness(
         sasl_enabled_mechanisms="OAUTHBEARER", sasl_oauthbearer_jwks_endpoint_url=keys.as_uri()

@@ -285,7 +285,7 @@ def test_a_transactional_batch_needs_more_than_the_request_says(harness: BrokerH
 
 
 @pytest.mark.parametrize("name", ["t", "missing"])
-def test_whether_a_hidden_topic_exists_is_not_told(harness: BrokerHarness, name: str):
+def test_no_answer_shows_whether_a_hidden_topic_exists(harness: BrokerHarness, name: str):
     asked = MetadataRequest(topics=[MetadataRequestTopic(name=name)])
     topic = harness.call(asked, session=as_user("alice")).topics[0]
     assert (topic.error_code, topic.topic_id, topic.partitions) == (DENIED, bytes(16), [])

@@ -126,7 +126,7 @@ def test_offsets_of_a_group_are_moved(admin, world) -> None:
         admin.reset_offsets("g", topics=["t"], to="tomorrow")
 
 
-def test_groups_and_members_are_told_removed_and_deleted(admin, world) -> None:
+def test_groups_and_members_are_described_removed_and_deleted(admin, world) -> None:
     admin.create_topic("t")
     with Consumer(world, group="g") as member:
         member.subscribe(["t"])
@@ -150,7 +150,7 @@ def test_groups_and_members_are_told_removed_and_deleted(admin, world) -> None:
         assert code_of(failure) == ErrorCode.GROUP_ID_NOT_FOUND
 
 
-def test_the_asyncio_twin_does_the_same(world) -> None:
+def test_the_asyncio_client_does_the_same(world) -> None:
     async def main() -> None:
         async with AsyncAdmin(world) as admin:
             await admin.create_topic("t", 2)

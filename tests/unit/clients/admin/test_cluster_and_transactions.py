@@ -76,7 +76,7 @@ def of_producers(*producers: WireProducer, partition: int = 0) -> DescribeProduc
     return DescribeProducersResponse(topics=[ProducersOfTopic(name="t", partitions=[described])])
 
 
-def test_both_twins_over_a_broker() -> None:
+def test_the_asyncio_and_the_blocking_client_with_a_broker() -> None:
     with headrace.Broker() as broker, Admin(broker) as admin:
         broker.create_topic("t", partitions=1)
         producer = headrace.Producer(broker, transactional_id="x", serde="bytes")

@@ -133,7 +133,7 @@ def test_members_wait_then_follow_every_change(admin, world) -> None:
         assert topics_of(member) == {"t", "late"}
 
 
-def test_a_change_is_told_with_the_next_heartbeat(admin, world) -> None:
+def test_the_next_heartbeat_notifies_of_a_change(admin, world) -> None:
     """Not only when the members look by themselves, which they do every three seconds."""
     admin.create_group("g", topics="t")
     with Consumer(world, group="g", heartbeat_interval_ms=100) as member:
@@ -237,7 +237,7 @@ def test_lag_is_what_is_left_to_finish(admin, world) -> None:
     assert admin.lag("nobody") == {}
 
 
-def test_the_oldest_record_that_waits_tells_the_lag_in_time(world, admin) -> None:
+def test_the_oldest_waiting_record_gives_the_lag_in_time(world, admin) -> None:
     start_ms = world.now_ms()
     for partition, ages in ((0, (1, 2, 3)), (1, (9,))):
         with Producer(world, linger_ms=0) as producer:
@@ -251,7 +251,7 @@ def test_the_oldest_record_that_waits_tells_the_lag_in_time(world, admin) -> Non
     driver.close()
 
 
-def test_the_asyncio_twin_does_the_same(world) -> None:
+def test_the_asyncio_client_does_the_same(world) -> None:
     async def main() -> None:
         async with AsyncAdmin(world) as admin:
             await admin.create_topic("t", 2)

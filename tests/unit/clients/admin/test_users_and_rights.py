@@ -94,7 +94,7 @@ def test_without_an_authorizer_there_are_no_rights() -> None:
             assert raised.value.code is ErrorCode.SECURITY_DISABLED
 
 
-def test_the_twin_does_the_same() -> None:
+def test_the_asyncio_client_does_the_same() -> None:
     async def use() -> None:
         with headrace.Broker(configs=AUTHORIZER) as broker:
             async with aio.Admin(broker) as admin:

@@ -122,7 +122,7 @@ def test_the_epoch_of_the_last_record_is_committed_with_it() -> None:
     assert found[T0].leader_epoch == last.leader_epoch >= 0
 
 
-def test_an_asynchronous_commit_tells_its_outcome_from_a_later_call() -> None:
+def test_an_asynchronous_commit_reports_its_outcome_in_a_later_call() -> None:
     world, reader = make_reader(enable_auto_commit=False)
     reader.subscribe(["t"])
     reader.poll(1000)

@@ -202,7 +202,7 @@ def test_after_an_aborted_transaction_the_same_records_come_again(target: Any) -
 
 
 def test_the_same_with_asyncio(target: Any) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with headrace.aio.Consumer(target, group="g", **OPTIONS) as consumer:
             await consumer.subscribe(["t"])
             found: list[headrace.ConsumerRecord] = []
@@ -213,4 +213,4 @@ def test_the_same_with_asyncio(target: Any) -> None:
             await consumer.seek_to_committed()
             assert [await consumer.position(each) for each in (ZERO, ONE)] == [4, 0]
 
-    asyncio.run(asyncio.wait_for(story(), 60))
+    asyncio.run(asyncio.wait_for(scenario(), 60))

@@ -171,7 +171,7 @@ def test_an_exception_in_the_block_commits_only_what_was_finished(target, topic)
 # asyncio
 
 
-def test_the_asyncio_twin(target, topic) -> None:
+def test_the_asyncio_consumer_runs_the_same_program(target, topic) -> None:
     fill(target, topic, 30)
     told: list[str] = []
 

@@ -204,7 +204,7 @@ def test_revocation_commits_what_is_finished_and_nothing_else() -> None:
 
 
 @BOTH
-def test_a_late_member_is_left_out_told_so_and_comes_back(assignor: str) -> None:
+def test_a_late_member_is_removed_notified_and_comes_back(assignor: str) -> None:
     world = make_world(records=3)
     listener = Listener()
     slow = member(world, assignor, listener=listener, max_poll_interval_ms=10_000)
@@ -523,7 +523,7 @@ def test_a_listener_may_commit_seek_and_ask_for_its_assignment(assignor: str) ->
 
 
 @pytest.mark.parametrize("assignor", ["range", "equal", SERVER_SIDE])
-def test_a_listener_that_fails_is_heard_and_stops_nothing(assignor: str) -> None:
+def test_a_failing_listener_is_reported_and_stops_nothing(assignor: str) -> None:
     world = make_world()
 
     class Failing:
@@ -633,7 +633,7 @@ def test_a_listener_that_fails_at_the_end_does_not_leave_a_member_behind() -> No
     assert len(reader.requests(HeartbeatRequest)) == beats
 
 
-def test_a_listener_that_was_interrupted_is_told_again_before_records_are_handed_out() -> None:
+def test_an_interrupted_listener_is_called_again_before_records_are_returned() -> None:
     """Where offsets are kept outside: (1) it looks them up, (2) the poll is cancelled, (3) it has not sought yet."""
     world = make_world(partitions=1, records=10)
     name = TopicPartition("t", 0)

@@ -181,7 +181,7 @@ def test_partitions_take_turns() -> None:
 
 
 def lead_in_epoch(world: ConsumerWorld, epoch: int, end: EpochEndOffset) -> None:
-    """From now on the broker says that it leads in another epoch, whose log parts at `end` from what was read."""
+    """Have the broker lead in another epoch, whose log diverges at `end` from the records that were read."""
 
     def newer(_program, call):
         if isinstance(call.request, OffsetForLeaderEpochRequest):
@@ -237,7 +237,7 @@ def test_a_new_leader_with_the_whole_log_changes_nothing() -> None:
 
 
 def test_a_position_behind_a_marker_is_of_the_leader_that_wrote_the_marker() -> None:
-    """Who leads after a crash ends the transactions of before. Its markers are not what a cut log lacks."""
+    """The leader after a crash ends earlier transactions. Its markers do not show that the log was truncated."""
     marker = bytearray(build_marker(Marker(1, 0, 0, committed=False), START_MS))
     struct.pack_into(">i", marker, 12, 7)
     partition = AssignedPartition(T0, 0)

@@ -93,7 +93,9 @@ def test_aborted_transactions_are_left_out_and_those_after_them_are_not() -> Non
     assert [offset for offset, _ in records] == [1, 3]
     assert position == 6
     records, _ = decoded(data)
-    assert [offset for offset, _ in records] == [0, 1, 3], "read_uncommitted is told of none"
+    assert [offset for offset, _ in records] == [0, 1, 3], (
+        "read_uncommitted gets no aborted transactions"
+    )
 
 
 def test_a_batch_emptied_by_compaction_moves_the_position() -> None:

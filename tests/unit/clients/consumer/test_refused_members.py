@@ -54,7 +54,7 @@ def test_a_member_that_is_refused_asks_again_at_growing_intervals(
         except ApiError:
             raised += 1
         world.advance(1)
-    assert raised == len(asked_ms), "each refusal is told once"
+    assert raised == len(asked_ms), "each refusal is raised once"
     pauses = [later - earlier for earlier, later in pairwise(asked_ms)]
     for pause, least in zip(pauses, [100, 200, 400, 800, 1000], strict=False):
         assert least <= pause < least + 20, pauses

@@ -135,7 +135,7 @@ def test_after_an_answer_that_was_lost_everything_is_said_again() -> None:
     assert "lost" not in str(second.warnings)
 
 
-def test_another_subscription_is_told_and_so_is_that_a_pattern_is_none_any_more() -> None:
+def test_a_new_subscription_and_the_end_of_a_pattern_are_sent() -> None:
     world = make_world()
     world.broker.create_topic("u")
     first = world.consumer(group="g", group_protocol="consumer")
@@ -190,7 +190,7 @@ def test_a_static_member_waits_for_the_end_of_the_session_that_a_crash_left_behi
     assert "'a' still belongs to a member" in again.warnings[0]
 
 
-def test_a_second_member_of_one_instance_id_is_not_let_in() -> None:
+def test_a_second_member_of_one_instance_id_is_refused() -> None:
     world = make_world()
     first = member(world, group_instance_id="a")
     rebalance(first)
@@ -458,7 +458,7 @@ def test_a_pattern_is_the_brokers_where_both_read_it_alike(pattern, regex) -> No
         {"pattern": "orders-[^t].*"},
     ],
 )
-def test_topics_that_match_are_the_same_whoever_matches(options: dict[str, Any]) -> None:
+def test_topics_that_match_are_the_same_on_client_and_broker(options: dict[str, Any]) -> None:
     world = make_world()
     world.broker.create_topic("orders-eu")
     world.broker.create_topic("orders-test")

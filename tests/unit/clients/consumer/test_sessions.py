@@ -1,4 +1,4 @@
-"""Who owns a partition when the network is silent: in virtual time, with default time-outs, under both protocols."""
+"""Owners of a partition while the network is silent: in virtual time, with default time-outs, under both protocols."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ Silence = Callable[[ConsumerWorld, "set[Program]"], None]
 
 
 def cut(world: ConsumerWorld, silent: set[Program]) -> None:
-    """Refuse all connections."""
+    """Refuse all connections of these programs."""
     error = TransportError("cannot connect")
     world.fault = lambda program, _: error if program in silent else None
 
@@ -118,7 +118,7 @@ def drain(world: ConsumerWorld, programs: list[Program], seen: set[tuple[int, in
 
 @pytest.mark.parametrize("silence", SILENCES)
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_member_that_hears_nothing_owns_nothing_before_another_does(
+def test_a_member_without_answers_owns_nothing_before_another_member_does(
     protocol: str, silence: Silence
 ) -> None:
     world = watched_world()

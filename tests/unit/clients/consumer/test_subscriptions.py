@@ -303,7 +303,7 @@ def test_closing_takes_no_longer_than_it_may_when_nobody_answers() -> None:
     assert any("could not be committed" in text for text in reader.warnings)
 
 
-def test_a_lag_that_cannot_be_told_in_time() -> None:
+def test_a_lag_that_cannot_be_measured_in_time() -> None:
     world = make_world()
     reader = world.consumer()
     reader.assign([T0, T1])

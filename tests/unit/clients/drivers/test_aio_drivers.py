@@ -261,7 +261,7 @@ def test_silence_ends_at_the_deadline() -> None:
         run_with(cluster.bootstrap, body, request_timeout_ms=300)
 
 
-def test_nothing_listening_is_told_with_the_address() -> None:
+def test_a_missing_listener_is_reported_with_the_address() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]

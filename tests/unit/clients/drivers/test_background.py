@@ -121,7 +121,7 @@ def test_a_client_that_is_not_closed_does_not_keep_the_interpreter(cluster) -> N
     assert finished.stderr == ""
 
 
-def test_callbacks_that_raise_are_told_and_stop_nothing(driver, caplog) -> None:
+def test_callbacks_that_raise_are_reported_and_stop_nothing(driver, caplog) -> None:
     driver.start_background()
     fired, called = threading.Event(), threading.Event()
 
@@ -313,7 +313,7 @@ def one_call():
     return (yield Call(request=MetadataRequest(topics=None)))
 
 
-def test_a_name_that_nobody_knows_is_told_with_the_name(monkeypatch) -> None:
+def test_an_unknown_host_is_reported_with_its_name(monkeypatch) -> None:
     real = socket.getaddrinfo
 
     def look_up(host, port, *arguments, **options):

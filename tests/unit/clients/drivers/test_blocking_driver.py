@@ -24,7 +24,7 @@ def client(cluster: FakeCluster, **properties) -> BlockingClient:
     return BlockingClient(cluster.bootstrap, **{"retry_backoff_ms": 5, **properties})
 
 
-def test_nothing_listening_is_told_at_once_with_the_address() -> None:
+def test_a_missing_listener_is_reported_at_once_with_the_address() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]

@@ -102,7 +102,7 @@ def test_another_threads_write_ends_a_long_poll() -> None:
     assert values(outcomes[0][T0].records) == [b"v"]
 
 
-def test_a_change_that_another_thread_tells_of_ends_a_wait() -> None:
+def test_a_change_by_another_thread_ends_a_wait() -> None:
     driver = open_driver(new_world(virtual=False))
     changed: list[bool] = []
 
@@ -119,7 +119,7 @@ def test_a_change_that_another_thread_tells_of_ends_a_wait() -> None:
     assert outcomes == ["done"]
 
 
-def test_the_background_sees_to_timers_and_callbacks_and_ends_with_the_world() -> None:
+def test_the_background_thread_runs_timers_and_callbacks_and_ends_with_the_broker() -> None:
     world = new_world(virtual=False)
     driver = open_driver(world)
     driver.start_background()
@@ -196,7 +196,7 @@ def test_the_programs_code_runs_without_the_lock_and_may_call_again() -> None:
     assert driver.run(flow()) == ["t"]
 
 
-def test_callbacks_are_told_before_the_call_returns_and_may_call_again() -> None:
+def test_callbacks_run_before_the_call_returns_and_may_call_again() -> None:
     driver = with_topic(new_world())
     told: list[int] = []
 
@@ -267,7 +267,7 @@ def test_closing_a_client_ends_its_calls_and_leaves_the_others() -> None:
     assert write(other) == 0
 
 
-def test_what_a_server_would_close_the_connection_for_and_faults_of_the_broker_are_told(
+def test_malformed_requests_and_faults_of_the_broker_raise_errors(
     caplog,
 ) -> None:
     world = new_world()

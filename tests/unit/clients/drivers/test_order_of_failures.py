@@ -21,7 +21,7 @@ class CutWorld(RestartableWorld):
     """A simulated cluster whose network is cut: nothing arrives."""
 
     def submit(self, client: LocalClient, call: Call, on_done: Any) -> None:
-        """Lose the request."""
+        """Lose the request without an answer."""
 
 
 def test_calls_fail_in_their_order_when_the_broker_ends() -> None:

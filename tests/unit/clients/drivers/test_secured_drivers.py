@@ -116,7 +116,7 @@ def error_of(run: Runner, bootstrap: str, properties: dict[str, Any]) -> Headrac
     return caught.value
 
 
-def test_a_certificate_of_an_unknown_authority_is_refused_unless_told_otherwise(
+def test_a_certificate_of_an_unknown_authority_is_refused_by_default(
     run: Runner, certificates: Certificates
 ) -> None:
     with FakeCluster(topics={"t": 1}, tls=serving(certificates.server)) as cluster:
@@ -139,7 +139,7 @@ def test_a_certificate_that_has_expired_is_refused(run: Runner, certificates: Ce
         assert "certificate has expired" in str(error)
 
 
-def test_a_certificate_of_another_host_is_refused_unless_told_otherwise(
+def test_a_certificate_of_another_host_is_refused_by_default(
     run: Runner, certificates: Certificates
 ) -> None:
     other = certificates.signer.issue("other", hosts=["other.example"])

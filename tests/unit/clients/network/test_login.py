@@ -124,9 +124,7 @@ def test_an_older_broker_is_answered_in_its_version() -> None:
         ),
     ],
 )
-def test_a_broker_that_cannot_be_logged_in_to_is_told_apart(
-    versions: list[ApiVersion], said: str
-) -> None:
+def test_a_failed_login_has_its_own_error(versions: list[ApiVersion], said: str) -> None:
     connection = new_connection()
     answer(connection, ApiVersionsResponse(api_keys=versions))
     with pytest.raises(AuthenticationError, match=said):
@@ -151,7 +149,7 @@ def test_a_broker_that_cannot_be_logged_in_to_is_told_apart(
         ([SaslHandshakeResponse(), SaslAuthenticateResponse(auth_bytes=b"lie")], "does not know"),
     ],
 )
-def test_a_refusal_is_told_in_one_line(responses: list[Any], said: str) -> None:
+def test_a_refusal_is_reported_in_one_line(responses: list[Any], said: str) -> None:
     connection = new_connection()
     answer(connection, ApiVersionsResponse(api_keys=VERSIONS))
     connection.authenticate(TwoRounds())

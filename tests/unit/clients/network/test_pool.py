@@ -164,7 +164,7 @@ def test_channels_have_connections_of_their_own_and_calls_of_one_share_one() -> 
     assert [(link.address, link.channel) for link in sockets.opened] == [(A, ""), (A, "group")]
 
 
-def test_a_node_without_an_address_and_an_api_without_a_version_are_told_at_once() -> None:
+def test_a_node_without_an_address_and_an_api_without_a_version_fail_at_once() -> None:
     sockets = FakeSockets()
     assert "address of broker 7 is not known" in text(sockets.submit(node=7))
     sockets.know(1, A)
@@ -282,7 +282,7 @@ def test_a_peer_that_accepts_and_never_answers_is_given_up_after_the_set_up_time
     assert sockets.pool.lost_connections == 0, "it never was one"
 
 
-def test_a_peer_that_does_not_even_accept_is_told_apart() -> None:
+def test_a_peer_that_does_not_accept_has_its_own_error() -> None:
     sockets = FakeSockets()
     sockets.know(1, A)
     waiting = sockets.submit(node=1)

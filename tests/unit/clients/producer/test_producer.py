@@ -162,7 +162,7 @@ def test_a_record_larger_than_a_request_is_refused_before_it_is_sent() -> None:
         assert values(cluster) == [b"small"]
 
 
-def test_a_failure_that_nobody_was_told_of_is_raised_by_flush_once() -> None:
+def test_flush_raises_an_unreported_failure_once() -> None:
     with FakeCluster(topics={"t": 1}) as cluster, producer(cluster) as sender:
         cluster.faults.append(Fault(ApiKey.PRODUCE, "code", ErrorCode.TOPIC_AUTHORIZATION_FAILED))
         send_numbers(sender, 2)

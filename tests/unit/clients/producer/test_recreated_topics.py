@@ -69,7 +69,7 @@ def test_where_the_broker_creates_none_the_time_out_says_so() -> None:
                 sent.result()
 
 
-def test_a_record_for_a_partition_that_the_new_topic_has_not_is_told_so() -> None:
+def test_a_record_for_a_partition_that_the_new_topic_lacks_fails() -> None:
     clock = headrace.ManualClock()  # the default time-out is two minutes
     with headrace.Broker(clock=clock) as broker:
         broker.create_topic("t", 3)

@@ -34,7 +34,7 @@ from headrace.testing.faults import delay, drop_connection, error
 from headrace.testing.interception import Exchange
 
 NOBODY = GroupMetadata("g", -1, "", None)
-"""Who reads partitions by hand."""
+"""The metadata of a consumer without a group membership."""
 ZERO, ONE = TopicPartition("t", 0), TopicPartition("t", 1)
 QUICK: dict[str, Any] = {"linger_ms": 0, "retry_backoff_ms": 5, "retry_backoff_max_ms": 20}
 
@@ -159,7 +159,7 @@ def test_records_belong_to_transactions(producer) -> None:
         producer.send_offsets_to_transaction({ZERO: 1}, NOBODY)
 
 
-def test_what_contradicts_itself_is_told_at_once(broker) -> None:
+def test_contradicting_settings_are_refused_at_once(broker) -> None:
     with pytest.raises(ConfigError, match="acks=all"):
         make(broker, acks=1)
     with pytest.raises(ConfigError, match="idempotence"):
@@ -192,7 +192,7 @@ def test_a_second_producer_shuts_the_first_out(broker, producer) -> None:
     assert committed(broker, 0) == [b"1", b"2"]
 
 
-def test_leaving_tells_that_the_producer_was_shut_out_meanwhile(broker, producer) -> None:
+def test_the_end_of_a_transaction_raises_that_the_producer_was_fenced(broker, producer) -> None:
     transact(producer, b"1")
     with make(broker) as second:
         second.init_transactions()
@@ -408,7 +408,7 @@ def test_a_close_that_leaves_a_commit_in_doubt_says_what_a_closed_producer_can_d
         producer.close(0.1)
 
 
-def test_an_interrupt_aborts_also_while_the_last_records_are_on_their_way(
+def test_an_interrupt_aborts_also_while_the_last_records_are_in_flight(
     broker, producer, monkeypatch
 ) -> None:
     def write() -> None:
@@ -458,7 +458,7 @@ def test_a_coordinator_that_has_forgotten_the_producer_gives_it_a_new_identity(
     assert committed(broker) == [b"1", b"2"]
 
 
-def test_a_transaction_that_is_open_for_too_long_is_aborted_and_told(broker) -> None:
+def test_a_transaction_that_is_open_for_too_long_is_aborted_and_reported(broker) -> None:
     with make(broker, transaction_timeout_ms=1000) as producer:
         producer.begin_transaction()
         producer.send("t", b"no", partition=0)
@@ -497,7 +497,7 @@ def test_records_that_are_not_delivered_in_time_spoil_the_transaction(broker) ->
     assert committed(broker) == [b"1", b"2"]
 
 
-def test_a_broker_that_is_away_is_told_as_such(broker, producer) -> None:
+def test_an_unreachable_broker_is_reported_as_such(broker, producer) -> None:
     away = broker.faults.on(ApiKey.INIT_PRODUCER_ID, drop_connection())
     with away, pytest.raises(TransportError):
         producer.init_transactions(0.1)
@@ -607,7 +607,7 @@ def test_offsets_that_are_none(producer, offsets, text) -> None:
         commit_offset(producer, offsets)
 
 
-def test_the_twin_for_asyncio_commits_and_aborts_when_it_is_cancelled(broker) -> None:
+def test_the_asyncio_producer_commits_and_aborts_when_it_is_cancelled(broker) -> None:
     async def run() -> None:
         async with headrace.aio.Producer(broker, transactional_id="aio", **QUICK) as producer:
             async with producer.transaction() as transaction:

@@ -125,7 +125,7 @@ def test_calls_that_abort_at_once_abort_once_and_the_producer_is_as_good_as_new(
 
 
 @pytest.mark.parametrize("api", [ApiKey.PRODUCE, ApiKey.END_TXN])
-def test_a_commit_that_is_under_way_is_not_aborted(broker: Broker, api: ApiKey) -> None:
+def test_a_running_commit_is_not_aborted(broker: Broker, api: ApiKey) -> None:
     """An abort fails also while the last records are in flight: otherwise it would overwrite the state of the
     commit."""
 
@@ -177,7 +177,7 @@ def test_a_commit_takes_offsets_with_it_that_another_call_is_sending(broker: Bro
     assert broker.committed("g") == {ZERO: 7}
 
 
-def test_a_producer_that_is_shut_out_while_it_aborts_is_none_any_more(broker: Broker) -> None:
+def test_a_producer_that_is_fenced_while_it_aborts_is_unusable(broker: Broker) -> None:
     """(1) A batch is in flight. (2) The program aborts. (3) The batch's answer is that another producer has taken
     over."""
 

@@ -157,7 +157,7 @@ def test_a_failed_append_changes_nothing(bench, code, told):
     assert bench.machine.values == [2]
 
 
-def test_after_is_told_how_the_append_went(bench):
+def test_after_gets_the_result_of_the_append(bench):
     told: list[ErrorCode] = []
     operation = lambda: Result("x", (1,), told.append)  # noqa: E731 - the operation is the subject here
     bench.shard.execute(operation, lambda error: error.name, 0)

@@ -226,7 +226,7 @@ def test_a_renewal_that_was_not_written_for_its_number_is_no_renewal() -> None:
     assert bench.core.valid(A, BEGAN_MS + 27_000)
 
 
-def test_whoever_asks_gets_the_lease_with_the_last_checkpoint_in_one_write() -> None:
+def test_a_member_that_asks_gets_the_lease_with_the_last_checkpoint_in_one_write() -> None:
     bench, lease = holder()
     renewal = of(bench.wait(10_000), Renew)[-1]
     asked = replace(lease, beat=renewal.beat, next_owner="other")
@@ -239,7 +239,7 @@ def test_whoever_asks_gets_the_lease_with_the_last_checkpoint_in_one_write() -> 
     assert bench.reply(give, YES) == [Revoked(A, Why.HANDOVER)]
 
 
-def test_a_hand_over_that_takes_too_long_is_forced_after_the_readers_were_told() -> None:
+def test_a_slow_hand_over_is_forced_after_the_readers_were_notified() -> None:
     bench, lease = holder()
     bench.reply(Scan(STREAM), [replace(lease, next_owner="other")])
     wanted: list[Action] = []

@@ -35,7 +35,7 @@ def test_what_is_too_much_for_some_is_divided_among_the_others() -> None:
     assert level(100, [10, 20]) == 90  # and nobody can have it
 
 
-def test_a_member_tells_by_its_name_how_many_shards_it_has_at_most() -> None:
+def test_a_member_name_contains_the_maximum_of_shards() -> None:
     assert named("", "me", None) == "me"
     assert most_of(named("", "me", 12)) == 12
     assert [most_of(name) for name in ("me", "12", "a/b", "")] == [None] * 4
@@ -71,7 +71,7 @@ def test_free_leases_are_taken_up_to_the_target() -> None:
     assert not made.wishes(9)  # while there are free ones nobody is asked
 
 
-def test_whoever_asks_is_a_member_before_it_has_a_lease() -> None:
+def test_a_process_that_asks_is_a_member_before_it_has_a_lease() -> None:
     made = division("me", lease(0, "a", asker="b"), *(lease(number, "a") for number in range(1, 6)))
     assert len(made.leases) == 3
     assert made.level == 2

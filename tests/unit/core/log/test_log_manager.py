@@ -112,7 +112,7 @@ def test_group_commit_collects_what_was_written_since() -> None:
     assert commit(manager) == []
 
 
-def test_a_recovery_is_synced_before_the_load_returns_by_whoever_runs_tasks() -> None:
+def test_the_runner_of_tasks_syncs_a_recovery_before_the_load_returns() -> None:
     files = CrashFileSystem()
     manager = start(files, A, B)
     append(log_of(manager, A), batch_of())

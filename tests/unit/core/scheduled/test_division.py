@@ -129,7 +129,7 @@ def test_marks_are_read_as_they_were_written() -> None:
         decode_mark(encode_mark(Mark(0), NOW_MS)[: HEADER_SIZE + 20])
 
 
-def test_an_earlier_cursor_counts_for_what_was_scheduled_before_it_only() -> None:
+def test_an_earlier_release_offset_counts_for_records_scheduled_before_it_only() -> None:
     mark = Mark(0, Cursor(50, 9), ((5, Cursor(100, 4)),))
     assert mark.covers(50, 9)
     assert not mark.covers(50, 10)

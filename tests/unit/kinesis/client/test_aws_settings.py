@@ -40,12 +40,12 @@ def test_secrets_are_not_shown() -> None:
 
 
 def test_a_client_that_is_given_is_used_and_left_open() -> None:
-    async def story() -> None:
+    async def main() -> None:
         given: Any = object()
         async with open_client(AwsSettings(clients={"kinesis": given}), "kinesis") as client:
             assert client is given
 
-    asyncio.run(story())
+    asyncio.run(main())
 
 
 def test_no_region_and_no_profile_say_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,10 +69,10 @@ import asyncio, sys
 sys.modules["aiobotocore"] = sys.modules["botocore"] = None
 import headrace.kinesis.reading.prefetch, headrace.kinesis.reading.fan_out, headrace.kinesis.reading.registering
 from headrace.kinesis.client.settings import AwsSettings, open_client
-async def story():
+async def main():
     async with open_client(AwsSettings(region="eu-central-1"), "kinesis"): pass
 try:
-    asyncio.run(story())
+    asyncio.run(main())
 except Exception as error:
     print(type(error).__name__, error)
 """

@@ -20,7 +20,7 @@ def test_a_batch_that_takes_too_long_when_its_shard_goes_is_reported(
         module, "DRAIN_TIMEOUT_S", 0.05
     )  # instead of 30 s, which nobody waits for here
 
-    async def story() -> None:
+    async def scenario() -> None:
         consumer = Consumer("orders", "g", leases="memory:")
         consumer._batch = [StreamRecord("orders", 3, 9 << 24, 7, b"k", b"v", (), 1)]
         await consumer.on_revoked([TopicPartition("orders", 4)])
@@ -28,7 +28,7 @@ def test_a_batch_that_takes_too_long_when_its_shard_goes_is_reported(
         await consumer.on_revoked([TopicPartition("orders", 3)])
 
     with caplog.at_level(logging.WARNING):
-        asyncio.run(story())
+        asyncio.run(scenario())
     [line] = caplog.messages
     assert "the shard goes to another member" in line
     assert "shard_id=shardId-000000000003" in line

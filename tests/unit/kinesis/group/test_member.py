@@ -146,10 +146,10 @@ async def until(condition: Callable[[], object], seconds: int = 300) -> None:
 Told = Callable[[Store, Lister, LeapingLoop], Coroutine[Any, Any, None]]
 
 
-def tell(story: Told, *shards: str) -> None:
+def tell(scenario: Told, *shards: str) -> None:
     loop = LeapingLoop()
     try:
-        loop.run_until_complete(story(Store(), Lister(*shards), loop))
+        loop.run_until_complete(scenario(Store(), Lister(*shards), loop))
         assert not asyncio.all_tasks(loop)
     finally:
         loop.close()
@@ -169,7 +169,7 @@ def test_the_clock_of_leases_goes_on_while_the_machine_is_suspended(
 
 
 def test_members_share_shards_and_hand_them_over_without_a_gap() -> None:
-    async def story(store: Store, lister: Lister, loop: LeapingLoop) -> None:
+    async def scenario(store: Store, lister: Lister, loop: LeapingLoop) -> None:
         one, two = Team(store, lister, loop), Team(store, lister, loop, 2)
         await one.member.start()
         await until(lambda: one.shards == ["a", "b"])
@@ -186,11 +186,11 @@ def test_members_share_shards_and_hand_them_over_without_a_gap() -> None:
         await two.member.close()
         assert {lease.owner for lease in await store.leases("g", STREAM)} == {None}
 
-    tell(story, "a", "b")
+    tell(scenario, "a", "b")
 
 
 def test_a_member_with_a_bound_leaves_the_others_what_it_cannot_have() -> None:
-    async def story(store: Store, lister: Lister, loop: LeapingLoop) -> None:
+    async def scenario(store: Store, lister: Lister, loop: LeapingLoop) -> None:
         bound = Team(store, lister, loop, max_shards=1)
         await bound.member.start()
         await until(lambda: bound.shards)
@@ -204,11 +204,11 @@ def test_a_member_with_a_bound_leaves_the_others_what_it_cannot_have() -> None:
         assert len(bound.shards) == 1
         await bound.member.close()
 
-    tell(story, *"abcde")
+    tell(scenario, *"abcde")
 
 
 def test_a_checkpoint_is_waited_for() -> None:
-    async def story(store: Store, lister: Lister, loop: LeapingLoop) -> None:
+    async def scenario(store: Store, lister: Lister, loop: LeapingLoop) -> None:
         team = Team(store, lister, loop)
         await team.member.start()
         await until(lambda: team.shards)
@@ -223,12 +223,12 @@ def test_a_checkpoint_is_waited_for() -> None:
         with pytest.raises(LeaseLostError, match="orders@1/a"):
             await team.member.checkpoint(key("a"), Checkpoint("12"))
 
-    tell(story, "a")
+    tell(scenario, "a")
 
 
 @pytest.mark.parametrize("fault", ["is_silent", "is_hanging"])
 def test_a_member_that_cannot_renew_stops_in_time_and_begins_again(fault: str) -> None:
-    async def story(store: Store, lister: Lister, loop: LeapingLoop) -> None:
+    async def scenario(store: Store, lister: Lister, loop: LeapingLoop) -> None:
         team = Team(store, lister, loop)
         await team.member.start()
         await until(lambda: team.shards)
@@ -248,11 +248,11 @@ def test_a_member_that_cannot_renew_stops_in_time_and_begins_again(fault: str) -
         assert team.told[-1] == "assigned a TRIM_HORIZON"
         await team.member.close()
 
-    tell(story, "a")
+    tell(scenario, "a")
 
 
-def test_what_is_told_of_a_shard_comes_one_after_another() -> None:
-    async def story(store: Store, lister: Lister, loop: LeapingLoop) -> None:
+def test_notifications_of_a_shard_come_one_after_another() -> None:
+    async def scenario(store: Store, lister: Lister, loop: LeapingLoop) -> None:
         team = Team(store, lister, loop)
         team.is_slow = True
         await team.member.start()
@@ -260,11 +260,11 @@ def test_what_is_told_of_a_shard_comes_one_after_another() -> None:
         await team.member.close()
         assert team.told == ["assigned a TRIM_HORIZON", "drain a shutdown", "revoked a shutdown"]
 
-    tell(story, "a")
+    tell(scenario, "a")
 
 
 def test_an_end_leads_to_the_children() -> None:
-    async def story(store: Store, lister: Lister, loop: LeapingLoop) -> None:
+    async def scenario(store: Store, lister: Lister, loop: LeapingLoop) -> None:
         team = Team(store, lister, loop)
         await team.member.start()
         await until(lambda: team.shards)
@@ -276,11 +276,11 @@ def test_an_end_leads_to_the_children() -> None:
         assert (await store.leases("g", STREAM))[0].checkpoint == SHARD_END
         await team.member.close()
 
-    tell(story, "a")
+    tell(scenario, "a")
 
 
-def test_a_stream_that_is_gone_is_told_once() -> None:
-    async def story(store: Store, lister: Lister, loop: LeapingLoop) -> None:
+def test_a_deleted_stream_is_reported_once() -> None:
+    async def scenario(store: Store, lister: Lister, loop: LeapingLoop) -> None:
         lister.error = StreamNotFoundError("there is no stream orders")
         team = Team(store, lister, loop)
         await team.member.start()
@@ -289,11 +289,11 @@ def test_a_stream_that_is_gone_is_told_once() -> None:
         assert team.errors == [lister.error]
         await team.member.close()
 
-    tell(story, "a")
+    tell(scenario, "a")
 
 
 def test_a_store_that_fails_in_a_way_of_its_own_is_asked_again() -> None:
-    async def story(store: Store, lister: Lister, loop: LeapingLoop) -> None:
+    async def scenario(store: Store, lister: Lister, loop: LeapingLoop) -> None:
         store.bug = ValueError("nobody thought of that")
         team = Team(store, lister, loop)
         await team.member.start()
@@ -302,18 +302,18 @@ def test_a_store_that_fails_in_a_way_of_its_own_is_asked_again() -> None:
         await until(lambda: team.shards)
         await team.member.close()
 
-    tell(story, "a")
+    tell(scenario, "a")
 
 
 def test_a_member_that_was_never_started_closes() -> None:
-    async def story(store: Store, lister: Lister, loop: LeapingLoop) -> None:
+    async def scenario(store: Store, lister: Lister, loop: LeapingLoop) -> None:
         await Team(store, lister, loop).member.close()
 
-    tell(story, "a")
+    tell(scenario, "a")
 
 
 def test_a_close_that_is_cancelled_leaves_nothing_behind() -> None:
-    async def story(store: Store, lister: Lister, loop: LeapingLoop) -> None:
+    async def scenario(store: Store, lister: Lister, loop: LeapingLoop) -> None:
         team = Team(store, lister, loop)
         await team.member.start()
         await until(lambda: team.shards)
@@ -325,11 +325,11 @@ def test_a_close_that_is_cancelled_leaves_nothing_behind() -> None:
         assert not team.member._tellers
         assert len(asyncio.all_tasks()) == 1
 
-    tell(story, "a")
+    tell(scenario, "a")
 
 
 def test_what_is_said_after_the_close_begins_nothing() -> None:
-    async def story(store: Store, lister: Lister, loop: LeapingLoop) -> None:
+    async def scenario(store: Store, lister: Lister, loop: LeapingLoop) -> None:
         team = Team(store, lister, loop)
         await team.member.start()
         await until(lambda: team.shards)
@@ -342,11 +342,11 @@ def test_what_is_said_after_the_close_begins_nothing() -> None:
         with pytest.raises(LeaseLostError):
             await team.member.checkpoint(key("a"), Checkpoint("9"))
 
-    tell(story, "a")
+    tell(scenario, "a")
 
 
 def test_who_waits_no_more_for_a_checkpoint_does_not_keep_the_lease_from_being_given_away() -> None:
-    async def story(store: Store, lister: Lister, loop: LeapingLoop) -> None:
+    async def scenario(store: Store, lister: Lister, loop: LeapingLoop) -> None:
         team = Team(store, lister, loop)
         await team.member.start()
         await until(lambda: team.shards)
@@ -368,11 +368,11 @@ def test_who_waits_no_more_for_a_checkpoint_does_not_keep_the_lease_from_being_g
         assert loop.now_ms < began_ms + 2000
         assert (await store.leases("g", STREAM))[0].checkpoint == Checkpoint("10")
 
-    tell(story, "a")
+    tell(scenario, "a")
 
 
 def test_very_many_shards_are_not_written_all_at_once() -> None:
-    async def story(store: Store, lister: Lister, loop: LeapingLoop) -> None:
+    async def scenario(store: Store, lister: Lister, loop: LeapingLoop) -> None:
         at_once, most = 0, 0
 
         async def slowly() -> None:
@@ -391,4 +391,4 @@ def test_very_many_shards_are_not_written_all_at_once() -> None:
         assert most == WRITES_AT_ONCE
         await team.member.close()
 
-    tell(story, *(f"{number:03}" for number in range(80)))
+    tell(scenario, *(f"{number:03}" for number in range(80)))

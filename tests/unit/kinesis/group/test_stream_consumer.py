@@ -86,7 +86,7 @@ async def unreadable_shard(
         await consumer.leave(1)
 
 
-def test_a_shard_that_cannot_be_read_is_told_of_and_tried_again(
+def test_a_shard_that_cannot_be_read_is_reported_and_retried(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def run() -> None:

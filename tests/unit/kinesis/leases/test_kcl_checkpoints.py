@@ -87,7 +87,7 @@ def test_shards_without_a_lease_are_finished_or_not_begun() -> None:
     }
 
 
-def test_streams_are_told_apart() -> None:
+def test_streams_are_distinguished() -> None:
     one, other = kcl("a", stream="orders:5"), kcl("b", stream="users:5")
     assert of_stream([kcl("a")], "anything", 1) == [kcl("a")]
     assert of_stream([one, other], "orders", 5) == [one]

@@ -31,7 +31,7 @@ def test_a_record_whose_time_ended_while_it_was_astray_is_given_up() -> None:
     assert request is not None
     assert core.on_results(request, [Result("C", "1")], 960) == [], "the stream was split meanwhile"
 
-    assert core.expire(1001) == [], "it may still be told where it landed"
+    assert core.expire(1001) == [], "the position may still arrive"
     (written,) = core.on_map(SPLIT)
     assert written.record is young
 

@@ -58,11 +58,11 @@ def records_of(shard: str, count: int, size: int = 100) -> list[KinesisRecord]:
     return [record(shard, number, size) for number in range(count)]
 
 
-def run(story: Callable[[ReadAhead[str]], Awaitable[None]], **changes: Any) -> None:
+def run(scenario: Callable[[ReadAhead[str]], Awaitable[None]], **changes: Any) -> None:
     async def whole() -> None:
         ahead: ReadAhead[str] = ReadAhead(ReadSettings(**changes))
         try:
-            await story(ahead)
+            await scenario(ahead)
         finally:
             await ahead.aclose()
 
@@ -75,7 +75,7 @@ async def settled() -> None:
 
 
 def test_a_full_queue_stops_reading_and_nothing_is_dropped() -> None:
-    async def story(ahead: ReadAhead[str]) -> None:
+    async def scenario(ahead: ReadAhead[str]) -> None:
         reader = ListReader(records_of("a", 100), ends=True)
         ahead.add("a", reader)
         await settled()
@@ -93,11 +93,11 @@ def test_a_full_queue_stops_reading_and_nothing_is_dropped() -> None:
         assert ahead.held_bytes == 0
         assert ahead.behind_ms("a") == 7
 
-    run(story, shard_bytes=4_000)
+    run(scenario, shard_bytes=4_000)
 
 
 def test_a_shard_whose_records_nobody_takes_does_not_starve_the_others() -> None:
-    async def story(ahead: ReadAhead[str]) -> None:
+    async def scenario(ahead: ReadAhead[str]) -> None:
         stuck = ListReader(records_of("stuck", 10_000, 1_000))
         ahead.add("stuck", stuck)
         ahead.pause("stuck")
@@ -115,26 +115,26 @@ def test_a_shard_whose_records_nobody_takes_does_not_starve_the_others() -> None
         assert arrival is not None
         assert arrival.fetched.records == [record("stuck", 0, 1_000)]
 
-    run(story, shard_bytes=100_000, worker_bytes=60_000)
+    run(scenario, shard_bytes=100_000, worker_bytes=60_000)
 
 
 def test_shards_are_served_in_turn() -> None:
-    async def story(ahead: ReadAhead[str]) -> None:
+    async def scenario(ahead: ReadAhead[str]) -> None:
         for shard in "abc":
             ahead.add(shard, ListReader(records_of(shard, 5)))
         await settled()
         keys = [arrival.key for _ in range(9) if (arrival := ahead.take()) is not None]
         assert sorted(keys[:3]) == sorted(keys[3:6]) == sorted(keys[6:]) == ["a", "b", "c"]
 
-    run(story)
+    run(scenario)
 
 
 def test_nothing_in_time_is_nothing() -> None:
-    async def story(ahead: ReadAhead[str]) -> None:
+    async def scenario(ahead: ReadAhead[str]) -> None:
         ahead.add("a", ListReader([]))
         assert await ahead.next(1) is None
 
-    run(story)
+    run(scenario)
 
 
 def test_what_is_ready_comes_before_the_error_that_followed() -> None:
@@ -144,18 +144,18 @@ def test_what_is_ready_comes_before_the_error_that_followed() -> None:
                 raise KinesisError("not allowed")
             return await super().fetch(room)
 
-    async def story(ahead: ReadAhead[str]) -> None:
+    async def scenario(ahead: ReadAhead[str]) -> None:
         ahead.add("a", Failing(records_of("a", 2)))
         arrivals = [await ahead.next(5_000) for _ in range(3)]
         assert [len(each.fetched.records) for each in arrivals if each] == [1, 1, 0]
         assert arrivals[2] is not None
         assert str(arrivals[2].error) == "not allowed"
 
-    run(story)
+    run(scenario)
 
 
 def test_a_removed_shard_is_closed_and_its_room_is_free_again() -> None:
-    async def story(ahead: ReadAhead[str]) -> None:
+    async def scenario(ahead: ReadAhead[str]) -> None:
         readers = [ListReader(records_of("a", 100, 1_000)), ListReader(records_of("a", 1, 1_000))]
         ahead.add("a", readers[0])
         await settled()
@@ -167,7 +167,7 @@ def test_a_removed_shard_is_closed_and_its_room_is_free_again() -> None:
         assert await ahead.next(5_000) is not None
         assert readers[1].rooms[0] == readers[0].rooms[0]
 
-    run(story, worker_bytes=20_000)
+    run(scenario, worker_bytes=20_000)
 
 
 def test_a_removal_that_is_cancelled_stays_cancelled() -> None:
@@ -181,7 +181,7 @@ def test_a_removal_that_is_cancelled_stays_cancelled() -> None:
 
     release = asyncio.Event()
 
-    async def story(ahead: ReadAhead[str]) -> None:
+    async def scenario(ahead: ReadAhead[str]) -> None:
         reader = Stubborn([])
         ahead.add("a", reader)
         await settled()
@@ -194,7 +194,7 @@ def test_a_removal_that_is_cancelled_stays_cancelled() -> None:
         release.set()
         await settled()
 
-    run(story)
+    run(scenario)
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -248,9 +248,9 @@ def test_shards_that_join_when_all_is_taken_have_room_at_once() -> None:
 
 
 def test_every_shard_has_to_be_known_to_be_paused() -> None:
-    async def story(ahead: ReadAhead[str]) -> None:
+    async def scenario(ahead: ReadAhead[str]) -> None:
         with pytest.raises(KeyError):
             ahead.pause("a")
         await ahead.remove("a")
 
-    run(story)
+    run(scenario)

@@ -314,7 +314,7 @@ def test_a_table_whose_making_was_killed_is_made(tmp_path: Path) -> None:
         assert create_table(kind, tmp_path / kind, None, SCHEMA).snapshot().batch == 0
 
 
-def test_two_tables_of_one_last_name_tell_two_groups(tmp_path: Path) -> None:
+def test_two_tables_of_one_last_name_have_two_groups(tmp_path: Path) -> None:
     names = [
         create_table("delta", tmp_path / each / "flights", None, SCHEMA).snapshot().name
         for each in ("a", "b")

@@ -55,7 +55,7 @@ def test_once_ends_at_what_was_there_when_it_began(tmp_path: Path) -> None:
     assert records == [4, 4, 2]
 
 
-def test_a_run_waits_only_while_little_waits_and_ends_when_it_is_told_to(tmp_path: Path) -> None:
+def test_a_run_waits_only_for_few_records_and_ends_on_a_signal(tmp_path: Path) -> None:
     world = World(tmp_path, max_offsets=4)
     world.cluster.grow("flights", 0, 10)
     stopped = Stopped(2)
@@ -122,7 +122,7 @@ def test_a_task_reads_what_the_brokers_have_and_writes_it(tmp_path: Path) -> Non
         ),
     ],
 )
-def test_of_what_spark_prints_the_tasks_error_is_told(last: str, told: str) -> None:
+def test_the_error_of_the_task_is_taken_from_sparks_output(last: str, told: str) -> None:
     text = f"""Job aborted due to stage failure: Task 0 in stage 0.0 failed 4 times
 org.apache.spark.api.python.PythonException: Traceback (most recent call last):
   File "manifest.py", line 90, in read

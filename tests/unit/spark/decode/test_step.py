@@ -117,7 +117,7 @@ def test_a_timestamp_is_of_the_same_type_in_every_session() -> None:
     assert columns(wanted)[1] == ("timestamp", "timestamp")
 
 
-def test_the_schema_is_told_to_spark_as_it_reads_it() -> None:
+def test_the_schema_is_passed_to_spark_in_its_own_syntax() -> None:
     wanted = options(schema="`a b` int, c struct<d:date>", columns="value,offset", onError="null")
     assert (
         spark_schema(wanted)

@@ -10,7 +10,7 @@ from headrace.spark.options.sink import Once, producer_config, sink_options
 GOOD = {"kafka.bootstrap.servers": "h:1", "topic": "out"}
 
 
-def test_streams_are_exactly_once_and_batches_if_they_can_be_told_apart() -> None:
+def test_streams_are_exactly_once_and_batches_with_an_id_too() -> None:
     assert sink_options(GOOD, streaming=True).exactly_once
     assert not sink_options({**GOOD, "delivery": "at_least_once"}, streaming=True).exactly_once
     assert not sink_options(GOOD, streaming=False).exactly_once

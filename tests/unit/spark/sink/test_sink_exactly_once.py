@@ -226,7 +226,7 @@ def test_a_marker_without_a_claim_is_not_believed(broker: Broker, cluster: Clust
         commit(cluster, write(cluster, 1, 2), write(cluster, 1, 3, partition=1))
 
 
-def test_a_claim_is_waited_for_while_another_is_under_way(cluster: Cluster) -> None:
+def test_a_claim_waits_while_another_is_in_flight(cluster: Cluster) -> None:
     commit(cluster, write(cluster, 0, 1))
     cluster.client.config = dataclasses.replace(cluster.client.config, request_timeout_ms=300)
     other = cluster.new_producer("other-claim")

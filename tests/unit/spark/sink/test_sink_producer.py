@@ -66,7 +66,7 @@ def test_rows_without_a_key_share_batches_and_wait_for_room(broker: Broker) -> N
 
 
 @pytest.mark.parametrize("partition", [-1, 3])
-def test_a_partition_that_is_not_there_is_told_before_anything_is_sent(
+def test_a_missing_partition_is_reported_before_anything_is_sent(
     broker: Broker, partition: int
 ) -> None:
     with producer(broker) as rows:
@@ -75,7 +75,7 @@ def test_a_partition_that_is_not_there_is_told_before_anything_is_sent(
             rows.send_rows(Rows("t", [row(b"b", partition=partition)], {partition}))
 
 
-def test_rows_that_do_not_arrive_are_told_by_the_flush(broker: Broker) -> None:
+def test_flush_reports_rows_that_do_not_arrive(broker: Broker) -> None:
     broker.faults.on(ApiKey.PRODUCE, error("INVALID_RECORD"))
     with producer(broker, retries=0) as rows:
         rows.send_rows(Rows("t", [row(b"a"), row(b"b")]))
@@ -115,7 +115,7 @@ def test_a_transaction_is_ended_by_who_has_it_and_as_often_as_that_asks(broker: 
     assert committed(broker) == [b"v"]
 
 
-def test_whoever_takes_over_the_id_has_aborted_it(broker: Broker) -> None:
+def test_a_producer_that_takes_over_the_id_has_aborted_the_transaction(broker: Broker) -> None:
     transaction = opened(broker)
     with producer(broker, transactional_id="tx") as heir, BlockingClient(broker) as client:
         heir.init_transactions()

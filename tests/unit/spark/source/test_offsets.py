@@ -129,14 +129,14 @@ def test_a_topic_created_again_is_read_from_its_beginning() -> None:
     assert not lost
 
 
-def test_a_log_that_moved_back_is_told() -> None:
+def test_a_log_that_moved_back_is_reported() -> None:
     ranges, lost = plan(StreamOffsets({A0: 90}), StreamOffsets({A0: 4}))
 
     assert not ranges
     assert lost == ["the end of a-0 moved back from offset 90 to 4"]
 
 
-def test_what_was_removed_or_created_again_is_told() -> None:
+def test_removed_records_and_topics_created_again_are_reported() -> None:
     known = StreamOffsets(
         {A0: 1, TopicPartition("a", 5): 1, TopicPartition("gone", 0): 1, B0: 1},
         {"a": "other", "b": "x"},

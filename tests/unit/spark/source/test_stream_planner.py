@@ -322,7 +322,7 @@ def test_records_removed_before_they_were_read_are_noticed_before_a_task_runs(
     assert end.positions[A0] == 9, "the limit counts what there is"
 
 
-def test_a_new_partition_of_which_records_were_removed_is_told(cluster: FakeCluster) -> None:
+def test_a_new_partition_with_removed_records_is_reported(cluster: FakeCluster) -> None:
     planner = StreamPlanner(cluster, options())
     place, _ = run(planner, planner.initial())
     cluster.logs[TopicPartition("a", 2)] = (4, 9)
@@ -331,7 +331,7 @@ def test_a_new_partition_of_which_records_were_removed_is_told(cluster: FakeClus
         planner.latest(place)
 
 
-def test_topics_that_the_options_name_no_more_are_told(cluster: FakeCluster) -> None:
+def test_topics_that_the_options_no_longer_name_are_reported(cluster: FakeCluster) -> None:
     cluster.grow("b", 0, 3)
     both = options(selection=TopicSelection(topics=("a", "b")))
     place, _ = run(StreamPlanner(cluster, both), StreamPlanner(cluster, both).initial())

@@ -79,7 +79,7 @@ def test_a_closed_shard_is_forgotten_with_its_records() -> None:
         get(kinesis, token)
 
 
-def test_a_stream_is_found_by_its_arn_and_told_from_the_one_before() -> None:
+def test_a_stream_is_found_by_its_arn_and_distinguished_from_the_one_before() -> None:
     kinesis = fake()
     told = ask(kinesis, "DescribeStreamSummary", StreamARN=kinesis.world.arn("orders"))
     summary = told["StreamDescriptionSummary"]

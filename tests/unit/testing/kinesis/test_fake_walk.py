@@ -1,4 +1,4 @@
-"""Who follows the children of shards reads every record of the fake once, through any resharding."""
+"""A reader that follows the children of shards reads every record of the fake once, through any resharding."""
 
 from __future__ import annotations
 

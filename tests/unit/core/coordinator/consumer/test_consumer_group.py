@@ -198,7 +198,9 @@ def test_a_thousand_members_cost_a_handful_of_assignments(monkeypatch):
         world.now_ms += 1
     assert len(computed) < 110
     told = world.join("last", "t")
-    assert 0 < told.heartbeat_interval_ms <= 401, "it is told to come back when it is looked at"
+    assert 0 < told.heartbeat_interval_ms <= 401, (
+        "the interval ends when the expression is evaluated"
+    )
     world.advance(1000)
     members[0].beat()
     assert len(computed) < 111

@@ -37,7 +37,7 @@ def test_a_member_that_does_not_come_back_is_removed() -> None:
     assert [member.member_id for member in now(reply).members] == [one]
 
 
-def test_members_that_wait_for_their_assignment_are_told_to_join_again() -> None:
+def test_members_that_wait_for_their_assignment_have_to_join_again() -> None:
     world = GroupWorld()
     one, reply = world.admitted()
     generation = now(reply).generation_id
@@ -51,7 +51,7 @@ def test_members_that_wait_for_their_assignment_are_told_to_join_again() -> None
     assert now(joined).generation_id == generation + 1
 
 
-def test_a_rebalance_that_is_under_way_is_enough() -> None:
+def test_a_running_rebalance_is_enough() -> None:
     world = GroupWorld()
     one, two = world.stable(2)
     call(world)

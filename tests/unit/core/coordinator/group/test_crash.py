@@ -64,7 +64,7 @@ def test_1_killed_after_noticing_a_change_that_undoes_itself(world):
     assert world.take_records() == []
 
 
-def test_2_killed_with_only_some_members_told(world):
+def test_2_killed_after_only_some_members_are_notified(world):
     _, newcomer = world.admitted()
     assert world.heartbeat(world.second, 2) == ErrorCode.REBALANCE_IN_PROGRESS
     world.restart()

@@ -272,7 +272,7 @@ def test_a_repeated_join_answers_the_one_before():
     assert now(again).generation_id == 3
 
 
-def test_a_join_phase_that_cannot_be_written_tells_everybody_and_is_tried_again():
+def test_a_join_phase_that_cannot_be_written_fails_every_join_and_is_retried():
     world = GroupWorld()
     (first,) = world.stable()
     _, reply = world.admitted()

@@ -65,7 +65,7 @@ def test_while_loading_a_heartbeat_is_answered_as_if_all_were_well():
 # --- sessions ---
 
 
-def test_a_member_that_is_not_heard_of_is_removed():
+def test_a_member_without_heartbeats_is_removed():
     world = GroupWorld()
     first, second = world.stable(2)
     world.advance(SESSION_MS - 1)

@@ -64,7 +64,7 @@ def test_a_follower_that_restarted_takes_its_place_without_a_rebalance(world):
     assert world.heartbeat(A, 2, instance="a") == ErrorCode.NONE
 
 
-def test_a_leader_that_restarted_is_told_not_to_assign(world):
+def test_a_restarted_leader_has_to_skip_the_assignment(world):
     new = member_id(3, "a")
     response = now(world.join(instance="a", version=9))
     assert (response.leader, response.skip_assignment, response.generation_id) == (new, True, 2)

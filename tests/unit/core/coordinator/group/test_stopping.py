@@ -24,7 +24,7 @@ def told(world: GroupWorld, member: str, generation: int, **options: Any) -> boo
 # --- classic groups ---
 
 
-def test_the_member_is_told_with_each_heartbeat_until_it_has_left():
+def test_each_heartbeat_asks_the_member_to_stop_until_it_has_left():
     world = GroupWorld()
     first, second = world.stable(2)
     answer = world.stop(second, timeout_ms=TIMEOUT_MS)
@@ -40,7 +40,7 @@ def test_the_member_is_told_with_each_heartbeat_until_it_has_left():
         assert (answer.state, answer.error_code) == (StopState.STOPPED, 0)
 
 
-def test_it_is_told_while_the_group_rebalances_too():
+def test_the_member_is_asked_to_stop_during_a_rebalance_too():
     world = GroupWorld()
     first, second = world.stable(2)
     world.stop(second)
@@ -62,7 +62,7 @@ def test_a_member_that_has_not_left_in_time_is_removed_by_force():
     assert world.stop(second, again=True).state == StopState.REMOVED
 
 
-def test_a_member_that_waits_in_a_join_is_told_at_once():
+def test_a_member_that_waits_in_a_join_is_asked_to_stop_at_once():
     """It sends no heartbeats there, and the others may take minutes."""
     world = GroupWorld()
     first, _second = world.stable(2)
@@ -185,7 +185,7 @@ def settle(*members: Consumer | ClassicConsumer) -> None:
             member.beat()
 
 
-def test_a_member_of_a_consumer_group_is_told_and_leaves(consumers):
+def test_a_member_of_a_consumer_group_is_asked_to_stop_and_leaves(consumers):
     one, two = Consumer(consumers, "one", "t"), Consumer(consumers, "two", "t")
     settle(one, two)
     consumers.stop("two", timeout_ms=TIMEOUT_MS)
@@ -221,7 +221,7 @@ def test_a_removal_that_cannot_be_written_is_tried_again(consumers):
     assert consumers.stop("one", again=True).state == StopState.REMOVED
 
 
-def test_a_classic_member_of_a_consumer_group_is_told(consumers):
+def test_a_classic_member_of_a_consumer_group_is_asked_to_stop(consumers):
     modern, classic = Consumer(consumers, "one", "t"), ClassicConsumer(consumers, "t")
     settle(modern, classic)
     consumers.stop(classic.member)
@@ -281,7 +281,7 @@ def test_what_a_partition_remembers_of_stops_is_bounded(monkeypatch):
     assert not kept.pending
 
 
-def test_groups_and_members_are_told_apart():
+def test_stops_of_different_groups_and_members_are_distinguished():
     kept = Stops()
     kept.begin("ab", "c", 1)
     kept.ends("ab", "c", StopState.STOPPED)

@@ -105,7 +105,7 @@ def test_partitions_in_transactions_have_a_bound_of_memory() -> None:
     assert now(world.add(producer, MANY[50])) is ErrorCode.NONE
 
 
-def test_a_transaction_of_version_2_waits_for_memory_and_is_told() -> None:
+def test_a_transaction_of_version_2_without_memory_gets_a_retriable_error() -> None:
     world = TransactionWorld()
     producer = world.producer()
     usage(world).limit = weight("id", 1)

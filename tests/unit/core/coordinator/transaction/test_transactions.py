@@ -133,7 +133,7 @@ def test_ending_nothing_is_refused() -> None:
     assert world.end(producer) is INVALID_STATE
 
 
-def test_b11_a_new_producer_aborts_and_shuts_out_the_one_before() -> None:
+def test_b11_a_new_producer_aborts_and_fences_the_one_before() -> None:
     world = TransactionWorld()
     zombie = ongoing(world)
     world.markers.held = True
@@ -226,7 +226,7 @@ def test_markers_that_cannot_be_written_are_tried_again_and_the_others_are_not()
     assert world.state() is TransactionState.COMPLETE_COMMIT
 
 
-def test_markers_that_are_refused_for_ever_are_told_of_once_and_tried_ever_more_seldom() -> None:
+def test_markers_that_are_always_refused_are_logged_once_and_retried_with_backoff() -> None:
     world = TransactionWorld()
     producer = ongoing(world)
     world.markers.failure = ErrorCode.TRANSACTION_COORDINATOR_FENCED

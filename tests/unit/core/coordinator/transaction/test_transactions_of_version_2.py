@@ -257,7 +257,7 @@ def test_a_producer_that_aborts_by_asking_for_an_epoch_gets_it(*, enters: bool) 
     assert world.init(producer) is FENCED  # its epoch is in use: this one comes late
 
 
-def test_a_producer_that_has_not_heard_of_its_end_may_ask_for_its_epoch() -> None:
+def test_a_producer_without_the_answer_to_its_end_may_ask_for_its_epoch() -> None:
     world = TransactionWorld()
     producer = ongoing(world)
     after = now(world.end_bumping(producer))

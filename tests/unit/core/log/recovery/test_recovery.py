@@ -169,7 +169,7 @@ def test_caches_do_not_vouch_for_what_is_not_safe() -> None:
     assert files.read_file(f"{PATH}.log") == bytes(content[:position])
 
 
-def test_damage_to_records_below_the_recovery_point_is_left_to_whoever_reads_them() -> None:
+def test_damage_to_records_below_the_recovery_point_is_left_to_their_readers() -> None:
     files = MemoryFileSystem()
     log = open_log(files, CONFIG)
     fill(log, 10)

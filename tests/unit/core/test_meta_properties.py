@@ -1,4 +1,4 @@
-"""Whose a log directory is."""
+"""The owner of a log directory, by its meta.properties."""
 
 from __future__ import annotations
 

@@ -41,8 +41,8 @@ from headrace.types import FileRange, TopicPartition
 from tests.fixtures.history.checker import check
 from tests.simulation.history import Recorder
 from tests.simulation.holders import Holders
+from tests.simulation.machine import ViolationError
 from tests.simulation.network import Client, Frame
-from tests.simulation.world import ViolationError
 
 READ_COMMITTED = 1
 
@@ -162,7 +162,7 @@ class Transaction:
     """Its polls and sends, as a history has them."""
 
 
-class Books:
+class Checker:
     """Everything that was said and seen."""
 
     def __init__(self, group: str, now_ms: Callable[[], int]) -> None:
@@ -361,7 +361,9 @@ class Books:
         if True in decisions and not transaction.wanted:
             raise ViolationError(f"{name} is committed, and nobody has asked for that (18)")
         if decisions and transaction.told is not None and transaction.told not in decisions:
-            raise ViolationError(f"{name}: {transaction.told} was told, {decisions} is (18)")
+            raise ViolationError(
+                f"{name}: {transaction.told} was answered, {decisions} is in the log (18)"
+            )
 
     def _check_sources(
         self, sources: Counter[tuple[int, int]], final: dict[TopicPartition, int]

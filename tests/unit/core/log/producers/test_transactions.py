@@ -311,7 +311,7 @@ def test_b18_compaction_removes_what_was_aborted_and_keeps_what_it_would_have_re
     assert told(log) == [(1, 1)]
 
 
-def test_b18_a_marker_goes_with_what_readers_are_told_when_its_time_has_passed() -> None:
+def test_b18_an_expired_marker_is_removed_with_its_aborted_transaction() -> None:
     files = MemoryFileSystem()
     log = compacted(files)
     run_round(files, log)

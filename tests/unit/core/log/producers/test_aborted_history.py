@@ -178,7 +178,7 @@ def test_what_a_full_disk_does_not_take_stays_in_memory_until_it_does() -> None:
     assert len(answer(log, 0, 4096)[1]) == 11
 
 
-def test_an_answer_ends_where_it_would_tell_too_much() -> None:
+def test_an_answer_ends_before_it_names_too_many_aborted_transactions() -> None:
     log = open_log(MemoryFileSystem())
     abort(log, 100)
     end_offset, told = answer(log, 10, 30)
@@ -188,7 +188,7 @@ def test_an_answer_ends_where_it_would_tell_too_much() -> None:
     assert answer(log, 10, 95)[0] == log.log_end_offset == 200
 
 
-def test_when_too_many_span_one_batch_those_of_its_producers_are_told() -> None:
+def test_when_too_many_span_one_batch_those_of_its_producers_are_answered() -> None:
     log = open_log(MemoryFileSystem())
     open_at_once(log, 500)
     begin(log, 1000)
@@ -204,7 +204,7 @@ def test_when_too_many_span_one_batch_those_of_its_producers_are_told() -> None:
         assert read_committed(log, most_told=most) == [(1000, b"k", b"v")]
 
 
-def test_of_many_that_span_an_offset_only_those_are_made_that_may_be_told(
+def test_objects_are_made_only_for_the_aborted_transactions_of_the_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     log = open_log(MemoryFileSystem(), shared=shared(most_in_segment=100))
@@ -236,7 +236,7 @@ def test_of_many_that_span_an_offset_only_those_are_made_that_may_be_told(
         assert made <= 3
 
 
-def test_one_answer_over_many_partitions_tells_of_a_bounded_number() -> None:
+def test_one_answer_over_many_partitions_names_a_bounded_number() -> None:
     lookup, told = AbortedLookup(100), 0
     refused = 0
     for _ in range(10):

@@ -33,11 +33,11 @@ from headrace.protocol.messages.write_txn_markers import (
 from headrace.records.batch import iterate_headers
 from headrace.records.reader import read_records
 from headrace.types import TopicPartition
-from tests.simulation.books import Books, Mirror
+from tests.simulation.checker import Checker, Mirror
 from tests.simulation.knobs import PAUSES_MS, STALLS_MS, SWOONS_MS, VACANT_MS, Knobs
+from tests.simulation.machine import Machine, ViolationError
 from tests.simulation.network import Frame, Network, Process, Weather, Wire
 from tests.simulation.programs import GROUP, Careless, Member, Plain, Reader
-from tests.simulation.world import Machine, ViolationError
 
 REPEATED = (
     ApiKey.PRODUCE,
@@ -49,7 +49,7 @@ REPEATED = (
 """Requests that a faulty client sends again: late, and more than once."""
 
 
-class Story:
+class ClusterSimulation:
     """The simulated cluster of one seed."""
 
     def __init__(self, seed: int, *, trace: bool = False) -> None:
@@ -66,22 +66,22 @@ class Story:
         """The answer after which the broker ends, and whether the power fails with it."""
         self._heard: deque[Frame] = deque(maxlen=60)
         self._replayer = Wire(self.network, None, None)
-        self.books = Books(GROUP, lambda: self.machine.now_ms)
+        self.checker = Checker(GROUP, lambda: self.machine.now_ms)
         self._create_topics()
-        self.machine.after_step = self.books.at_rest
-        self.machine.after_start = self.books.restarted
+        self.machine.after_step = self.checker.at_rest
+        self.machine.after_start = self.checker.restarted
         self.machine.after_fall = self.network.broker_fell
         self.network.on_request = self._hear
-        self.network.on_decided = self.books.decided
+        self.network.on_decided = self.checker.decided
         self.network.on_response = self._answered
         self._lives: Counter[str] = Counter()
         self.members = [self._member(number) for number in range(knobs.members)]
-        self.plain = [Plain(self.network, "p1", knobs, self.books, f"{seed} p1")]
+        self.plain = [Plain(self.network, "p1", knobs, self.checker, f"{seed} p1")]
         self.readers = [
-            Reader(self.network, "rc", knobs, self.books, committed=True),
-            Reader(self.network, "ru", knobs, self.books, committed=False),
+            Reader(self.network, "rc", knobs, self.checker, committed=True),
+            Reader(self.network, "ru", knobs, self.checker, committed=False),
         ]
-        self._careless = Careless(self.network, knobs, self.books) if knobs.careless else None
+        self._careless = Careless(self.network, knobs, self.checker) if knobs.careless else None
         self.zombies: list[Process] = []
         """Members that were replaced while they were stopped, and go on."""
 
@@ -99,7 +99,7 @@ class Story:
         try:
             machine.schedule.run_until(end_ms)
             self._settle()
-            self._judge()
+            self._check_end()
         finally:
             for process in self.network.processes:
                 process.dead = True  # no program owns flows that end with the run's memory
@@ -190,7 +190,7 @@ class Story:
     def _member(self, number: int) -> Member:
         name = f"m{number}"
         self._lives[name] += 1
-        member = Member(self.network, name, self.knobs, self.books, self._lives[name])
+        member = Member(self.network, name, self.knobs, self.checker, self._lives[name])
         member.on_done = partial(self._member_ended, number, member)
         return member
 
@@ -217,7 +217,7 @@ class Story:
         """A marker comes that is of an earlier epoch than the transaction which is open."""
         found = [
             (name, producer_id, mirror.sequences[producer_id][0])
-            for name, mirror in self.books.mirrors.items()
+            for name, mirror in self.checker.mirrors.items()
             for producer_id in mirror.open
             if mirror.sequences.get(producer_id, (0, 0))[0] > 0
         ]
@@ -246,12 +246,12 @@ class Story:
             self.machine.trace(f"{_who(frame)}> {_told(request)}")
         if frame.client is not None and frame.api_key in REPEATED:
             self._heard.append(frame)
-        self.books.asked(frame, request)
+        self.checker.asked(frame, request)
 
     def _answered(self, frame: Frame, request: Message, response: Message) -> None:
         if self.machine.tracing:
             self.machine.trace(f"{_who(frame)}< {response}")
-        self.books.answered(frame, request, response)
+        self.checker.answered(frame, request, response)
         if self._ambush is not None and frame.api_key == self._ambush[0]:
             self._spring(cut_power=self._ambush[1])
             self._ambush = None
@@ -287,7 +287,7 @@ class Story:
         return self._undecided() or self._unread()
 
     def _undecided(self) -> str:
-        for name, mirror in self.books.mirrors.items():
+        for name, mirror in self.checker.mirrors.items():
             if mirror.last_stable_offset != mirror.end:
                 return f"{name} ends at {mirror.end}, stable until {mirror.last_stable_offset}"
         listed = self._ask(ListGroupsRequest())
@@ -298,12 +298,12 @@ class Story:
         final = self._final()
         for number in range(self.knobs.inputs):
             name = TopicPartition("in", number)
-            end = self.books.mirrors[name].end
+            end = self.checker.mirrors[name].end
             if final.get(name, 0) != end:
                 return f"{name}: {final.get(name)} of {end} is committed"
         for reader in self.readers:
             for name in reader.names:
-                count = len(self.books.expected(name, committed=reader.committed))
+                count = len(self.checker.expected(name, committed=reader.committed))
                 if len(reader.got[name]) < count:
                     return f"{reader.name} has {len(reader.got[name])} of {count} of {name}"
         return ""
@@ -323,21 +323,21 @@ class Story:
             if not part.error_code
         }
 
-    def _judge(self) -> None:
+    def _check_end(self) -> None:
         broker = self.machine.broker
         assert broker is not None
-        books = self.books
-        books.check_plain()
-        books.check_transactions(self._final())
+        checker = self.checker
+        checker.check_plain()
+        checker.check_transactions(self._final())
         for reader in self.readers:
             for name in reader.names:
-                expected = books.expected(name, committed=reader.committed)
+                expected = checker.expected(name, committed=reader.committed)
                 if reader.got[name] != expected:
                     raise ViolationError(f"{reader.name} read {name} otherwise than it is (18)")
-        books.check_history()
+        checker.check_history()
         if self.machine.journal.errors:
             raise ViolationError(f"the broker says: {self.machine.journal.errors[0]} (25)")
-        self.counts += books.counts
+        self.counts += checker.counts
 
     # The beginning
 
@@ -360,7 +360,7 @@ class Story:
         for name, count in partitions.items():
             for number in range(count):
                 place = TopicPartition(name, number)
-                self.books.mirrors[place] = Mirror(place)
+                self.checker.mirrors[place] = Mirror(place)
 
     def _ask(self, request: Message) -> Any:
         """Ask the broker at once, past the network."""
@@ -369,7 +369,7 @@ class Story:
         version = max(api.served.max for api in broker.apis if api.key == request.API_KEY)
         context = RequestContext(
             now_ms=self.machine.now_ms,
-            header=RequestHeader(request.API_KEY, version, 0, "story"),
+            header=RequestHeader(request.API_KEY, version, 0, "simulation"),
             client_address="10.0.0.1:50000",
             listener_host="127.0.0.1",
             listener_port=9092,
@@ -385,14 +385,14 @@ class Story:
         return reply.value if isinstance(reply, Deferred) else reply
 
 
-def tell(seed: int) -> tuple[int, str, Counter[str]]:
+def run_seed(seed: int) -> tuple[int, str, Counter[str]]:
     """Do one run; return what was wrong with it, if anything was."""
-    story = Story(seed)
+    simulation = ClusterSimulation(seed)
     try:
-        story.run()
+        simulation.run()
     except Exception as error:  # noqa: BLE001 - whatever goes wrong is what is looked for
-        return seed, "".join(traceback.format_exception_only(error)).strip(), story.counts
-    return seed, "", story.counts
+        return seed, "".join(traceback.format_exception_only(error)).strip(), simulation.counts
+    return seed, "", simulation.counts
 
 
 def _who(frame: Frame) -> str:

@@ -16,7 +16,7 @@ from tests.fixtures.history.operations import INVOKE, read_operations
 UNEXPECTED = ("error", "critical")
 
 
-class Verdict:
+class OutputCheck:
     """Reads both topics and the histories of all clients."""
 
     def __init__(self, bootstrap: str, journals: Path, sent: list[int]) -> None:
@@ -30,7 +30,7 @@ class Verdict:
         self.counts["records"] = sum(map(len, self.input.values()))
 
     def _read(self, topic: str) -> dict[int, list[Message]]:
-        return read_all(self._bootstrap, topic, self._journals / f"judge-{topic}.jsonl")
+        return read_all(self._bootstrap, topic, self._journals / f"reader-{topic}.jsonl")
 
     def wanted_positions(self) -> dict[int, int]:
         """Where the group stands when it has finished: behind the last record of each partition."""
@@ -38,7 +38,7 @@ class Verdict:
             number: messages[-1].offset() + 1 for number, messages in self.input.items() if messages
         }
 
-    def judge(self) -> None:
+    def check_records(self) -> None:
         """Compare the output with the input."""
         found, wanted = _by_key(self._read(OUTPUT)), _by_key(self.input)
         times = Counter(value for values in found.values() for value in values)

@@ -154,7 +154,7 @@ def test_the_largest_timestamp_is_that_of_the_records_that_stay(files, log) -> N
     assert log.offset_for_timestamp(NOW_MS + 301) is None
 
 
-def test_long_keys_that_share_a_beginning_are_told_apart(files, log) -> None:
+def test_long_keys_that_share_a_beginning_are_distinguished(files, log) -> None:
     keys = [b"k" * 300 + b"%d" % number for number in range(50)]
     for key in [*keys, *keys]:
         put(log, (key, b"v"))

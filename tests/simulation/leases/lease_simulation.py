@@ -14,7 +14,7 @@ from typing import Any
 from headrace.core.lease.actions import UNKNOWN, ListShards, Outcome, Request
 from headrace.core.lease.lease import LeaseKey
 from headrace.core.lease.names import named
-from tests.simulation.leases.judge import Judge, ViolationError
+from tests.simulation.leases.checker import LeaseChecker, ViolationError
 from tests.simulation.leases.knobs import draw
 from tests.simulation.leases.process import Process
 from tests.simulation.leases.store import Rows
@@ -26,7 +26,7 @@ BALANCE_MS = 250_000
 """And so long after it the shards are divided evenly."""
 
 
-class Story:
+class LeaseSimulation:
     """One simulation run; `run` raises if a promise is broken."""
 
     def __init__(self, seed: int, *, trace: bool = False) -> None:
@@ -43,9 +43,9 @@ class Story:
             f"s{number}@1": Stream(f"s{number}@1", self.knobs.shards, is_old=is_old)
             for number in range(self.knobs.streams)
         }
-        self.judge = Judge(self.streams, self.counts, self.tell)
-        self.rows = Rows(self.judge)
-        self.judge.rows = self.rows.leases
+        self.checker = LeaseChecker(self.streams, self.counts, self.log)
+        self.rows = Rows(self.checker)
+        self.checker.rows = self.rows.leases
         self.processes: list[Process] = []
         self._names = 0
         self._trouble_until_ms = self.now_ms + self.knobs.busy_ms
@@ -59,7 +59,7 @@ class Story:
         self._number += 1
         heapq.heappush(self._events, (at_ms, self._number, call, arguments))
 
-    def tell(self, line: str) -> None:
+    def log(self, line: str) -> None:
         """Write a line of the trace."""
         if self._is_traced:
             self.lines.append(f"{self.now_ms % 10_000_000:>8} {line}")
@@ -107,7 +107,7 @@ class Story:
 
     def _arrive(self, process: Process, request: Request, sent: tuple[int, int] | None) -> None:
         outcome = self._answer(process, request)
-        self.tell(f"{process.name} {request} -> {outcome if not isinstance(outcome, list) else ''}")
+        self.log(f"{process.name} {request} -> {outcome if not isinstance(outcome, list) else ''}")
         if sent is not None:
             back_ms = self.chance.randint(1, 30)
             process.later(back_ms, process.replied, request, sent, outcome)
@@ -120,7 +120,7 @@ class Story:
 
     def _haunt(self, process: Process, request: Request) -> None:
         if not isinstance(request, ListShards):
-            self.tell(f"ghost of {process.name} {request}")
+            self.log(f"ghost of {process.name} {request}")
             self.counts["late requests"] += 1
             self.rows.apply(request, process.name, is_ghost=True)
 
@@ -133,9 +133,9 @@ class Story:
         self._plan()
         while not self.is_peaceful or not self._is_over():
             if not self._events or self.now_ms > self._trouble_until_ms + PEACE_MS:
-                raise ViolationError(f"it does not come to an end: {self.judge.missing()}")
+                raise ViolationError(f"it does not come to an end: {self.checker.missing()}")
             self._happen()
-        self.counts["stories"] += 1
+        self.counts["simulations"] += 1
         self._check_balance()
         for process in self._living:
             process.close()
@@ -145,7 +145,7 @@ class Story:
             raise ViolationError(f"after everybody has left: {owned}")
 
     def _is_over(self) -> bool:
-        return self._number % 16 == 0 and self.judge.is_over()
+        return self._number % 16 == 0 and self.checker.is_over()
 
     def _run_until(self, at_ms: int) -> None:
         while self._events and self._events[0][0] <= at_ms:
@@ -183,14 +183,14 @@ class Story:
         self._names += 1
         has_bound = self.knobs.has_bounds and not self.is_peaceful and self._names % 2 == 0
         name = named("", f"m{self._names}", self.chance.randint(1, 3) if has_bound else None)
-        self.tell(f"{name} joins")
+        self.log(f"{name} joins")
         self.processes.append(Process(self, name))
 
     def _leave(self) -> None:
         staying = [process for process in self._living if not process.is_leaving]
         if len(staying) > 1:
             process = self.chance.choice(staying)
-            self.tell(f"{process.name} leaves")
+            self.log(f"{process.name} leaves")
             self.counts["leaves"] += 1
             process.is_leaving = True
             process.later(0, process.close)
@@ -198,7 +198,7 @@ class Story:
     def _kill(self) -> None:
         process = self.chance.choice(self._living) if self._living else None
         if process is not None:
-            self.tell(f"{process.name} is killed")
+            self.log(f"{process.name} is killed")
             self.counts["kills"] += 1
             process.is_alive = False
             if not self._living:
@@ -210,7 +210,7 @@ class Story:
 
     def _stall(self, process: Process) -> None:
         for_ms = self.chance.randint(1000, 2 * self.knobs.settings.duration_ms)
-        self.tell(f"{process.name} pauses for {for_ms}")
+        self.log(f"{process.name} pauses for {for_ms}")
         self.counts["pauses"] += 1
         process.paused_until_ms = self.now_ms + for_ms
 
@@ -218,14 +218,14 @@ class Story:
         if self._living:
             process = self.chance.choice(self._living)
             for_ms = self.chance.randint(1000, 2 * self.knobs.settings.duration_ms)
-            self.tell(f"{process.name} is cut off for {for_ms}")
+            self.log(f"{process.name} is cut off for {for_ms}")
             self.counts["cuts"] += 1
             process.cut_until_ms = self.now_ms + for_ms
 
     def _reshard(self) -> None:
         told = self.chance.choice(list(self.streams.values())).reshard(self.chance)
         self.counts[told.split()[0]] += 1
-        self.tell(told)
+        self.log(told)
 
     def _throttle(self) -> None:
         self.counts["the store is throttled"] += 1
@@ -253,7 +253,7 @@ class Story:
         stream.put(self.now_ms, self.chance, self.chance.randint(1, 15))
 
     def _calm(self) -> None:
-        self.tell("peace")
+        self.log("peace")
         self._throttled_until_ms = 0
         for process in self._living:
             process.cut_until_ms = 0
@@ -271,7 +271,7 @@ class Story:
         for _ in range(12):  # a lease may be moving because of its load
             counts = [len(list(process.core.held)) for process in self._living]
             shards = sum(len(stream.open) for stream in self.streams.values())
-            self.tell(f"{shards} shards, held: {counts}")
+            self.log(f"{shards} shards, held: {counts}")
             is_even = self.knobs.has_rates or self._is_even()
             if sum(counts) == shards and is_even:
                 return
@@ -284,11 +284,11 @@ class Story:
         return all(count >= min(bound, most - 1) for count, bound in members)
 
 
-def tell(seed: int) -> tuple[int, str, Counter[str]]:
+def run_seed(seed: int) -> tuple[int, str, Counter[str]]:
     """Do one run; return what was wrong with it, if anything was."""
-    story = Story(seed)
+    simulation = LeaseSimulation(seed)
     try:
-        story.run()
+        simulation.run()
     except Exception as error:  # noqa: BLE001 - whatever goes wrong is what is looked for
-        return seed, "".join(traceback.format_exception_only(error)).strip(), story.counts
-    return seed, "", story.counts
+        return seed, "".join(traceback.format_exception_only(error)).strip(), simulation.counts
+    return seed, "", simulation.counts

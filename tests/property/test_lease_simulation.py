@@ -8,10 +8,10 @@ from unittest.mock import patch
 import pytest
 
 from tests.simulation.leases.knobs import draw
+from tests.simulation.leases.lease_simulation import LeaseSimulation, run_seed
 from tests.simulation.leases.mutants import MUTANTS, broken
-from tests.simulation.leases.story import Story, tell
 
-STORIES = range(23)
+SEEDS = range(23)
 """They have among them every fault, and groups that nothing happens to."""
 TRIED = 12
 """Within so many seeds from the first that is given a broken rule must show."""
@@ -27,16 +27,16 @@ FIRST = {
 }
 
 
-@pytest.mark.parametrize("seed", STORIES)
+@pytest.mark.parametrize("seed", SEEDS)
 def test_every_promise_about_leases_is_kept(seed: int) -> None:
-    Story(seed).run()
+    LeaseSimulation(seed).run()
 
 
-def test_one_seed_tells_one_story_of_leases() -> None:
-    stories = [Story(11, trace=True) for _ in range(2)]
-    for story in stories:
-        story.run()
-    assert stories[0].lines == stories[1].lines
+def test_one_seed_gives_one_run_of_leases() -> None:
+    simulations = [LeaseSimulation(11, trace=True) for _ in range(2)]
+    for simulation in simulations:
+        simulation.run()
+    assert simulations[0].lines == simulations[1].lines
 
 
 def test_members_that_begin_together_have_their_shares_within_a_few_scans() -> None:
@@ -57,8 +57,8 @@ def test_members_that_begin_together_have_their_shares_within_a_few_scans() -> N
         stalls=0.0,
     )
     for seed in (1, 7, 8, 10, 12, 30):
-        with patch("tests.simulation.leases.story.draw", lambda _: knobs):
-            told = Story(seed)
+        with patch("tests.simulation.leases.lease_simulation.draw", lambda _: knobs):
+            told = LeaseSimulation(seed)
         for wait_ms in (seed, 3 * knobs.settings.scan_ms):
             told._join()
             told._run_until(told.now_ms + wait_ms)
@@ -69,8 +69,6 @@ def test_members_that_begin_together_have_their_shares_within_a_few_scans() -> N
 def test_a_broken_rule_of_leases_is_noticed(rule: str) -> None:
     first = FIRST.get(rule, 0)
     with broken(rule):
-        problems = (tell(seed)[1] for seed in range(first, first + TRIED))
+        problems = (run_seed(seed)[1] for seed in range(first, first + TRIED))
         noticed = next((problem for problem in problems if problem), "")
-    assert "ViolationError" in noticed, (
-        f"nobody noticed in {TRIED} stories that it was not so that {rule}"
-    )
+    assert "ViolationError" in noticed, f"no check failed in {TRIED} runs without the rule: {rule}"

@@ -196,7 +196,7 @@ def aggregated(*users: tuple[str, str | None, bytes]) -> bytes:
     return sealed(written(list(users)))
 
 
-def test_plain_records_between_aggregates_are_delivered_and_positions_tell_them_apart() -> None:
+def test_plain_records_between_aggregates_are_delivered_and_positions_distinguish_them() -> None:
     data = aggregated(("a", None, b"0"), ("b", "17", b"1"), ("a", None, b"2"))
     records = unpacked(
         StoredRecord("10", b"first", "p", 1.5),

@@ -56,7 +56,7 @@ class Member:
 
 
 @dataclass
-class Story:
+class ProcessRun:
     """One topic, one group, one seed."""
 
     server: ServerProcess
@@ -86,7 +86,7 @@ class Story:
                 self._finish()
             finally:
                 self._end_all()
-        Judge(self).judge()
+        LedgerChecker(self).checker()
 
     def _live(self, producer: headrace.Producer, end: float) -> None:
         events: dict[Callable[[], None], int] = {
@@ -234,28 +234,28 @@ def _read(ledger: Path) -> Iterator[Line]:
             yield Line(float(words[0]), ledger.stem, words[1], int(words[2]), tuple(words[3:]))
 
 
-class Judge:
+class LedgerChecker:
     """Check the ledgers of one run from its first moment to its last."""
 
-    def __init__(self, story: Story) -> None:
-        self.story = story
+    def __init__(self, run: ProcessRun) -> None:
+        self.run = run
         self.handled: dict[int, set[int]] = defaultdict(set)
         self.next: dict[tuple[str, int], int | None] = {}
-        """By member and partition it holds: the offset that must come, None for the first."""
+        """Next expected offset by member and owned partition; None before the first record."""
         self.owners: dict[tuple[int, int], str] = {}
         self.committed: Counter[int] = Counter()
         self.committed_at: dict[int, list[tuple[float, int]]] = defaultdict(list)
         self.in_hand: dict[str, Line] = {}
         self.by_member: dict[str, list[Line]] = defaultdict(list)
 
-    def judge(self) -> None:
-        lines = self.story.lines()
+    def checker(self) -> None:
+        lines = self.run.lines()
         for line in lines:
             self.by_member[line.member].append(line)
         for line in lines:
             getattr(self, f"_{line.what}", lambda _line: None)(line)
-            self.story.counts[line.what] += 1
-        for number, count in self.story.published.items():
+            self.run.counts[line.what] += 1
+        for number, count in self.run.published.items():
             missing = set(range(count)) - self.handled[number]
             assert not missing, f"lost in partition {number}: {sorted(missing)[:5]}"
 
@@ -289,7 +289,7 @@ class Judge:
             return
         asleep_s = line.moment - min(self._last_call(earlier), self._last_call(line))
         assert asleep_s > EXPELLED_AFTER_S, f"{earlier} and {line} together, {asleep_s:.3f} s"
-        self.story.counts["overlaps"] += 1
+        self.run.counts["overlaps"] += 1
 
     def _had_it(self, line: Line, number: int, offset: int) -> bool:
         """Return whether this record's poll may lie before the commit of another member.
@@ -299,7 +299,7 @@ class Judge:
         """
         first = next(moment for moment, at in self.committed_at[number] if at > offset)
         polled = self._last_call(line)
-        self.story.counts["in_hand"] += 1
+        self.run.counts["in_hand"] += 1
         return polled < first
 
     def _last_call(self, line: Line) -> float:

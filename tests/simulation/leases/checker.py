@@ -13,7 +13,7 @@ class ViolationError(AssertionError):
     """A promise was broken."""
 
 
-class Books:
+class ShardState:
     """The checker's state of one shard."""
 
     def __init__(self, shard: Shard) -> None:
@@ -21,11 +21,11 @@ class Books:
         self.first = 0
         """Its first record that the group has to see."""
         self.handled: list[int] = []
-        """By record: in which epoch it was handled last, or 0."""
+        """The epoch in which each record was handled last, or 0."""
         self.prefix = 0
         """So many records were handled without a gap."""
         self.taken_at: dict[int, int] = {}
-        """By epoch: which record it began with."""
+        """The first record of each epoch."""
         self.next: dict[int, int] = {}
         self.checkpoint = 0
 
@@ -34,29 +34,29 @@ class Books:
         return self.shard.closed and self.prefix >= len(self.shard.times)
 
 
-class Judge:
+class LeaseChecker:
     """Raises `ViolationError` as soon as a promise is broken."""
 
     def __init__(
-        self, streams: Mapping[str, Stream], counts: Counter[str], tell: Callable[[str], None]
+        self, streams: Mapping[str, Stream], counts: Counter[str], run_seed: Callable[[str], None]
     ) -> None:
         self._streams = streams
         self._counts = counts
-        self._tell = tell
-        self._books: dict[tuple[str, str], Books] = {}
+        self._log = run_seed
+        self._states: dict[tuple[str, str], ShardState] = {}
         self.rows: dict[LeaseKey, Lease] = {}
         self.clean: set[tuple[LeaseKey, int]] = set()
         """Leases that ended as they should, by epoch: nothing of them may come again."""
         self._begun: dict[str, int] = {}
-        """By stream: the latest time at which a LATEST group began, of the rows before the first was taken."""
+        """Latest start time of a LATEST group, by stream, of the rows before the first lease was taken."""
         self._taken: set[str] = set()
 
-    def books(self, stream: str, shard: str) -> Books:
+    def state(self, stream: str, shard: str) -> ShardState:
         """Return what is known of a shard."""
-        books = self._books.get((stream, shard))
-        if books is None:
-            books = self._books[stream, shard] = Books(self._streams[stream].shards[shard])
-        return books
+        state = self._states.get((stream, shard))
+        if state is None:
+            state = self._states[stream, shard] = ShardState(self._streams[stream].shards[shard])
+        return state
 
     # Writes
 
@@ -66,41 +66,41 @@ class Judge:
         stamp = lease.checkpoint.timestamp_ms
         if stamp is not None and stream not in self._taken:
             self._begun[stream] = max(self._begun.get(stream, stamp), stamp)
-        books = self.books(stream, lease.key.shard)
+        state = self.state(stream, lease.key.shard)
         if stamp is not None:
-            books.first = books.shard.index_after(lease.checkpoint)
-            books.prefix = max(books.prefix, books.first)
-        if lease.checkpoint.is_end and not is_ghost and not books.is_finished:
+            state.first = state.shard.index_after(lease.checkpoint)
+            state.prefix = max(state.prefix, state.first)
+        if lease.checkpoint.is_end and not is_ghost and not state.is_finished:
             self._accuse(f"{lease.key} was created as finished, and is not")
 
     def written(self, before: Lease, after: Lease) -> None:
         """Watch a row that is changed."""
         key = after.key
-        books = self.books(key.stream, key.shard)
+        state = self.state(key.stream, key.shard)
         if after.checkpoint.is_before(before.checkpoint):
             self._accuse(f"the checkpoint of {key} goes back: {before.checkpoint} -> {after}")
         if before.checkpoint != after.checkpoint:
-            self._check_checkpoint(books, after)
+            self._check_checkpoint(state, after)
         if after.epoch != before.epoch and after.owner is not None:
             self._taken.add(key.stream)
-            books.taken_at[after.epoch] = self._index(books, after)
+            state.taken_at[after.epoch] = self._index(state, after)
 
-    def _check_checkpoint(self, books: Books, lease: Lease) -> None:
-        index = self._index(books, lease)
-        books.checkpoint = max(books.checkpoint, index)
-        if index > books.prefix:
-            self._accuse(f"{lease} passes over record {books.prefix}")
+    def _check_checkpoint(self, state: ShardState, lease: Lease) -> None:
+        index = self._index(state, lease)
+        state.checkpoint = max(state.checkpoint, index)
+        if index > state.prefix:
+            self._accuse(f"{lease} passes over record {state.prefix}")
         if not lease.checkpoint.is_end:
             return
-        if not books.is_finished:
-            self._accuse(f"{lease} is no end: the shard has {len(books.shard.times)} records")
-        for child in books.shard.children:
+        if not state.is_finished:
+            self._accuse(f"{lease} is no end: the shard has {len(state.shard.times)} records")
+        for child in state.shard.children:
             key = lease.key._replace(shard=child.shard)
             if key not in self.rows and child.shard not in self._streams[key.stream].gone:
                 self._accuse(f"{lease.key} is marked as finished before {child.shard} has a lease")
 
-    def _index(self, books: Books, lease: Lease) -> int:
-        return max(books.first, books.shard.index_after(lease.checkpoint))
+    def _index(self, state: ShardState, lease: Lease) -> int:
+        return max(state.first, state.shard.index_after(lease.checkpoint))
 
     # Records
 
@@ -110,29 +110,29 @@ class Judge:
         row = self.rows.get(key)
         if row is None or (row.owner, row.epoch) != (who, epoch):
             self._accuse(f"{who} handles a record of {key} in epoch {epoch}, but it is {row}")
-        books = self.books(key.stream, key.shard)
-        expected = books.next.get(epoch, books.taken_at.get(epoch))
+        state = self.state(key.stream, key.shard)
+        expected = state.next.get(epoch, state.taken_at.get(epoch))
         if index != expected:
             self._accuse(f"{who} handles record {index} of {key}, not {expected}")
-        books.next[epoch] = index + 1
-        for parent in books.shard.parents & self._streams[key.stream].shards.keys():
-            if not self.books(key.stream, parent).is_finished:
+        state.next[epoch] = index + 1
+        for parent in state.shard.parents & self._streams[key.stream].shards.keys():
+            if not self.state(key.stream, parent).is_finished:
                 self._accuse(f"{key} is read before its parent {parent} is finished")
-        self._count(books, lease, index)
+        self._count(state, lease, index)
 
-    def _count(self, books: Books, lease: Lease, index: int) -> None:
-        handled = books.handled
+    def _count(self, state: ShardState, lease: Lease, index: int) -> None:
+        handled = state.handled
         handled.extend([0] * (index + 1 - len(handled)))
         self._counts["records"] += 1
         if handled[index]:
             self._counts["again"] += 1
             if (lease.key, handled[index]) in self.clean:
                 self._accuse(f"record {index} of {lease.key} again, after a clean end of {lease}")
-            if index < books.checkpoint and index < books.taken_at[lease.epoch]:
+            if index < state.checkpoint and index < state.taken_at[lease.epoch]:
                 self._accuse(f"record {index} of {lease.key} again, before the checkpoint")
         handled[index] = lease.epoch
-        while books.prefix < len(handled) and handled[books.prefix]:
-            books.prefix += 1
+        while state.prefix < len(handled) and handled[state.prefix]:
+            state.prefix += 1
 
     # The end
 
@@ -141,10 +141,10 @@ class Judge:
         for name, stream in self._streams.items():
             begun = self._begun.get(name)
             for shard in stream.shards.values():
-                books = self.books(name, shard.shard)
+                state = self.state(name, shard.shard)
                 if any(
                     (begun is None or at >= begun)
-                    and (index >= len(books.handled) or not books.handled[index])
+                    and (index >= len(state.handled) or not state.handled[index])
                     for index, at in enumerate(shard.times)
                 ):
                     return False
@@ -156,14 +156,14 @@ class Judge:
     def missing(self) -> list[str]:
         """Return what was not handled."""
         lines = []
-        for (stream, shard), books in self._books.items():
+        for (stream, shard), state in self._states.items():
             row = self.rows.get(LeaseKey("g", stream, shard))
-            if books.prefix < len(books.shard.times) or (
-                books.shard.closed and row is not None and not row.checkpoint.is_end
+            if state.prefix < len(state.shard.times) or (
+                state.shard.closed and row is not None and not row.checkpoint.is_end
             ):
-                lines.append(f"{shard}: {books.prefix} of {len(books.shard.times)}, {row}")
+                lines.append(f"{shard}: {state.prefix} of {len(state.shard.times)}, {row}")
         return lines
 
     def _accuse(self, problem: str) -> None:
-        self._tell(f"VIOLATION {problem}")
+        self._log(f"VIOLATION {problem}")
         raise ViolationError(problem)
