@@ -84,17 +84,17 @@ CLIENT_COMMANDS = {
 """The commands that ask a broker, with arguments that succeed; those that succeed without having anything to do."""
 OTHERS = {
     "health": "tests/conformance/cli/test_cluster_commands.py",
-    "context": "asks no broker: tests/unit/cli/test_contexts.py",
+    "context": "asks no broker: tests/unit/cli/arguments/test_contexts.py",
     "completion": "asks no broker: tests/unit/cli/test_completion.py",
     "serve": "ends by signals, below",
     "dev": "ends by signals, below",
     "run": "ends by signals, below",
     "demo": "tests/integration/spark/test_demo.py",
-    "spark": "asks no broker: tests/unit/cli/test_spark_commands.py",
-    "doctor broker": "asks no broker: tests/unit/cli/test_doctor_broker.py",
+    "spark": "asks no broker: tests/unit/cli/commands/test_spark_commands.py",
+    "doctor broker": "asks no broker: tests/unit/cli/commands/test_doctor_broker.py",
     "doctor spark": "tests/unit/spark/test_doctor.py",
     "pipeline": "tests/integration/spark/test_pipeline_command.py",
-    "archive": "tests/unit/cli/test_archive_commands.py",
+    "archive": "tests/unit/cli/commands/test_archive_commands.py",
     "kinesis": "asks no broker: tests/integration/kinesis/test_kinesis_commands.py",
 }
 
