@@ -14,8 +14,8 @@ from functools import partial
 
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
+from headrace.clients import partitioners
 from headrace.clients.consumer.records import ConsumerRecord
-from headrace.clients.producer import partitioners
 from headrace.records import builder, decoding
 from headrace.records.accel import API_VERSION
 from headrace.records.batch import check_batch

@@ -28,7 +28,7 @@ ROOM: Final = 200
 MOST_NAMES: Final = 10_000
 """Elements of a list of the request itself that the broker takes."""
 ELEMENTS_LEFT: Final = 1_000
-"""By how many elements a request has less than the broker takes, in all lists together."""
+"""Number of elements that a request has less than the broker takes, in all lists together."""
 
 
 class Values(NamedTuple):

@@ -96,7 +96,7 @@ def test_every_suppression_has_a_reason() -> None:
             for number, line in enumerate(path.read_text().splitlines(), 1):
                 match = suppression.search(line)
                 reason = match["rest"].strip(" -#") if match else "none needed"
-                if len(reason) < 8 or re.search(r"\b(as|see) (above|below)\b|likewise", reason):
+                if len(reason) < 8 or re.search(r"\b(as|see) (above|below)\b|[l]ikewise", reason):
                     yield f"{relative(path)}:{number}: a suppression without a reason behind it"
 
     problems(found())

@@ -178,9 +178,9 @@ def test_the_connector_has_the_version_of_spark(
 
 def test_a_fault_says_what_and_how() -> None:
     def check() -> str:
-        raise doctor.FaultError("it is wrong", "mend it")
+        raise doctor.FaultError("it is wrong", "correct it")
 
-    assert examined("x", check) == Finding("x", "fault", "it is wrong", "mend it")
+    assert examined("x", check) == Finding("x", "fault", "it is wrong", "correct it")
 
 
 def test_the_line_of_sparks_error_that_says_what_happened() -> None:
