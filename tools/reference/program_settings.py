@@ -28,11 +28,10 @@ change after the object was created.
 PIPELINES_HEAD: Final = """\
 # Settings of pipelines
 
-The arguments of `headrace.pipelines`. [Pipelines](../guides/pipelines.md) explains them with examples.
-[Spark](../guides/spark.md) lists the options of `format("headrace")` and
-[Kinesis on Spark](../guides/spark-kinesis.md) those of `format("headrace-kinesis")`; [the options of
-`headrace archive`](cli.md#headrace-archive-run) are on the page of commands. A setting cannot change while a pipeline
-runs.
+The arguments of `headrace.pipelines`. [Pipelines](../guides/pipelines.md) explains them with examples. The options of
+`format("headrace")` are in [Spark options](spark-options.md), those of `format("headrace-kinesis")` in
+[PySpark and Kinesis](../guides/spark-kinesis.md#options), and those of `headrace archive` in
+[commands](cli.md#headrace-archive-run). A setting cannot change while a pipeline runs.
 """
 
 
