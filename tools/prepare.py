@@ -2,7 +2,7 @@
 
 Run by the Makefile with the system's Python, standard library only. `prepare.py run` makes what `make run` needs,
 `prepare.py test` what `make test` needs, `prepare.py docs` what `make docs` needs. Each step is skipped when it is done
-already; what cannot be done is said
+already. If something cannot be installed, the script prints the command that would install it.
 """
 
 from __future__ import annotations

@@ -17,7 +17,8 @@ from headrace.testing import FakeAws
 from headrace.workers.context import Context
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs/guides/kinesis.md").read_text()
+GUIDES = ROOT / "docs" / "guides"
+PAGE = (GUIDES / "kinesis.md").read_text() + (GUIDES / "kinesis-consumer.md").read_text()
 APP, FIVE_MINUTES, PUT, FENCING, DERIVED = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
