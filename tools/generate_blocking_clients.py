@@ -56,14 +56,31 @@ NAMES: Final = {
 """Identifiers in asyncio clients, with their names in blocking clients."""
 
 PHRASES: Final = {
+    "a cancellation": "KeyboardInterrupt",
     "an asynchronous context manager": "a context manager",
+    "an asyncio": "a blocking",
     "asyncio admin client": "blocking admin client",
     "asyncio consumer": "blocking consumer",
     "asyncio future": "blocking future",
     "asyncio producer": "blocking producer",
     "headrace.aio.": "headrace.",
+    "many tasks of one event loop": "many threads",
+    "One task polls. The other methods may be called from any task of the consumer's event loop.": (
+        "One thread polls. The other methods may be called from any thread."
+    ),
+    "Every method except `owns` may be awaited. Methods that are no coroutines have acted when they return, also "
+    "without `await`.": "",
 }
-"""Words in docstrings and comments, with the words that blocking clients have in their place."""
+"""Words in docstrings and comments, with the words that blocking clients have in their place; "" is a paragraph that
+blocking clients do not have. A line break counts as a space."""
+
+
+def _pattern(phrase: str, other: str) -> re.Pattern[str]:
+    words = r"\s+".join(map(re.escape, phrase.split()))
+    return re.compile(words if other else rf"\n\s*{words}")
+
+
+_PATTERNS: Final = [(_pattern(phrase, other), other) for phrase, other in PHRASES.items()]
 
 
 class Edit(NamedTuple):
@@ -149,8 +166,8 @@ class Source:
                 yield Edit(start, end, NAMES[token.string])
             elif token.type in {tokenize.STRING, tokenize.COMMENT}:
                 changed = token.string
-                for phrase, other in PHRASES.items():
-                    changed = changed.replace(phrase, other)
+                for pattern, other in _PATTERNS:
+                    changed = pattern.sub(other, changed)
                 changed = re.sub(r"\basync (with|for) ", r"\1 ", changed)
                 if changed != token.string:
                     yield Edit(start, end, changed)
@@ -180,7 +197,8 @@ def _formatted(text: str, path: Path) -> str:
 def _check_tables() -> None:
     """End with an error if an entry of a table is in no source: it has another name by now."""
     together = "\n".join(path.read_text() for path in SOURCES)
-    unused = [each for each in (*NAMES, *PHRASES) if each not in together]
+    unused = [name for name in NAMES if name not in together]
+    unused += [repr(pattern.pattern) for pattern, _ in _PATTERNS if not pattern.search(together)]
     if unused:
         raise SystemExit(f"{Path(__file__).name}: no asyncio client contains {', '.join(unused)}")
 

@@ -35,7 +35,7 @@ LONG_PROPERTIES: Final = {
     "retry.backoff.ms",
     "queue.buffering.max.ms",
 }
-"""Numbers of 64 bits, as in Kafka's client; the others have 32, in which the protocol sends some of them."""
+"""Numbers of 64 bits, as in Kafka's client. All others have 32 bits, because the protocol sends some of them so."""
 
 ALIASES: Final[dict[str, str]] = {
     "metadata.broker.list": "bootstrap.servers",
@@ -51,25 +51,26 @@ ALIASES: Final[dict[str, str]] = {
     "socket.timeout.ms": "request.timeout.ms",
     **SECURITY_ALIASES,
 }
-"""librdkafka's name to the Java client's; of what protects connections, any other name to ours."""
+"""Other names of properties, with the names that are used here: librdkafka's names, and all names for security."""
 
 DECIDED_BY_THE_COORDINATOR: Final = {
     "session_timeout_ms": "the broker's group.consumer.session.timeout.ms decides",
     "heartbeat_interval_ms": "the broker's group.consumer.heartbeat.interval.ms decides",
     "partition_assignment_strategy": "the coordinator divides partitions, by group.remote.assignor",
 }
-"""What only the protocol `classic` leaves to members, and who decides it under the protocol `consumer`."""
+"""Properties that only the group protocol `classic` uses, each with what decides under the protocol `consumer`."""
 
 AUTO_IS_CLASSIC: Final = (*DECIDED_BY_THE_COORDINATOR, "group_instance_id")
-"""What settles the protocol `auto`. A static member among them: one that was killed goes on at once when it is started
-again, where under the protocol `consumer` it has to wait for the end of its former session."""
+"""Properties with which `group.protocol=auto` means `classic`. `group.instance.id` is one of them: under `classic` a
+static member that was killed continues at once after its restart; under `consumer` it waits until its old session has
+expired."""
 
 _OF_OTHER_CLIENTS: Final = {
     f"{what}.{which}": f"give {name}=, a name such as 'json', a type or a serde, which both writes and reads"
     for what, name in (("value", "serde"), ("key", "key_serde"))
     for which in ("serializer", "deserializer")
 }
-"""What other clients have in place of a named parameter, and what to give here."""
+"""Properties of other clients that have no meaning here, each with what to use in its place."""
 
 OFFSET_RESETS: Final = {
     "earliest": "earliest",
@@ -85,87 +86,119 @@ OFFSET_RESETS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfig(SecurityConfig):
-    """What every client has."""
+    """Settings of every client."""
 
     bootstrap_servers: str = "127.0.0.1:9092"
-    """Comma-separated HOST:PORT; one that answers is enough to find the others."""
+    """Addresses of brokers, HOST:PORT separated by commas. One broker that answers is enough to find the others."""
     client_id: str = "headrace"
+    """The name of the client in requests, in the broker's log and in quotas."""
     request_timeout_ms: int = 30_000
-    """How long an operation may take, attempts and pauses included, before it fails."""
+    """Milliseconds that an operation may take, including retries and backoff, before it fails."""
     socket_connection_setup_timeout_ms: int = 10_000
+    """Milliseconds that opening a connection may take, including TLS, handshake and login."""
     retry_backoff_ms: int = 100
+    """Milliseconds before the first retry. The backoff doubles with each further retry."""
     retry_backoff_max_ms: int = 1_000
+    """The longest backoff before a retry, in milliseconds."""
     metadata_max_age_ms: int = 300_000
+    """Milliseconds after which metadata of topics is asked for again, even if nothing failed."""
     receive_message_max_bytes: int = 128 << 20
+    """The largest response in bytes. The client closes a connection on which a broker announces a larger one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerConfig(ClientConfig):
-    """What a producer has besides."""
+    """Settings of a producer."""
 
     acks: int = -1
-    """-1 (all in-sync replicas), 1 (the leader) or 0 (nobody)."""
+    """Who must store a record before it is acknowledged: -1 (all in-sync replicas), 1 (the leader), 0 (nobody)."""
     compression_type: str = "none"
+    """The codec that compresses batches."""
     linger_ms: int = 5
+    """Milliseconds that a batch which is not full waits for more records."""
     batch_size: int = 64 << 10
-    """Bytes of records after which a batch is closed, before compression."""
+    """The size in bytes, before compression, at which a batch is full and is sent."""
     enable_idempotence: bool = True
+    """Whether the broker discards a batch that a retry sends again. Needs acks=all and at most 5 requests in flight."""
     max_in_flight_requests_per_connection: int = 5
+    """Produce requests that may be in flight to one broker."""
     retries: int = 2**31 - 1
+    """How often a batch is sent again before its records fail. `delivery.timeout.ms` limits retries, too."""
     delivery_timeout_ms: int = 120_000
+    """Milliseconds after which records that are not acknowledged fail, counted from the first record of their batch."""
     buffer_memory: int = 32 << 20
+    """Bytes of batches that may wait for delivery. When more wait, `send` blocks."""
     max_block_ms: int = 60_000
+    """Milliseconds that `send` may wait for metadata or for room in the buffer, and transaction calls for a broker."""
     max_request_size: int = 1 << 20
+    """The largest request in bytes, and so the largest record."""
     recreate_topics: bool = True
-    """Whether the broker may create a topic again that was deleted while the producer wrote to it."""
+    """Whether the broker may create a topic again that was deleted while the producer was writing to it."""
     transactional_id: str | None = None
-    """Names the producer for transactions, over restarts: whoever comes with it later ends the one before."""
+    """The producer's name for transactions, the same after a restart. A new producer with the name fences the previous
+    one. None is a producer without transactions."""
     transaction_timeout_ms: int = 60_000
-    """How long a transaction may be open before its coordinator aborts it and the producer is of no more use."""
+    """Milliseconds that a transaction may be open. Then its coordinator aborts it, and the producer is fenced."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerConfig(ClientConfig):
-    """What a consumer has besides."""
+    """Settings of a consumer."""
 
     group_id: str | None = None
+    """The consumer group. None is a consumer without a group, which can neither subscribe nor commit."""
     group_instance_id: str | None = None
+    """The name of a static member, which may restart without a rebalance. None is a dynamic member."""
     group_protocol: str = "auto"
-    """classic: members divide the partitions among themselves; consumer: the coordinator does (KIP-848); auto: consumer
-    where the broker offers it, unless something is set that only classic knows or does better (AUTO_IS_CLASSIC)."""
+    """Who assigns partitions. classic: the members; consumer: the coordinator (KIP-848); auto: `consumer` if the broker
+    offers it and no property is set that needs `classic`."""
     group_remote_assignor: str = ""
-    """How the coordinator shall divide partitions, for the protocol `consumer`; "" leaves it to the coordinator."""
+    """The coordinator's assignor, for the group protocol `consumer`. "" lets the coordinator choose."""
     auto_offset_reset: str = "latest"
+    """Where reading begins without a committed offset, or where the offset does not exist. none raises an error."""
     enable_auto_commit: bool = True
+    """Whether the consumer commits finished records by itself. It has no effect without a group."""
     auto_commit_interval_ms: int = 5_000
+    """Milliseconds between automatic commits."""
     session_timeout_ms: int = 45_000
+    """Milliseconds without a heartbeat after which a member is removed. Group protocol `classic` only."""
     heartbeat_interval_ms: int = 3_000
+    """Milliseconds between heartbeats, at most a third of the session; group protocol `classic` only."""
     max_poll_interval_ms: int = 300_000
+    """Milliseconds between two polls after which the member leaves its group, because the program seems to hang."""
     max_poll_records: int = 500
+    """The largest number of records that one poll returns."""
     fetch_min_bytes: int = 1
+    """Bytes of records for which a broker waits before it answers a fetch, at most `fetch.max.wait.ms`."""
     fetch_max_bytes: int = 50 << 20
+    """Bytes of records after which a broker ends its response to a fetch. One batch is returned in any case."""
     max_partition_fetch_bytes: int = 1 << 20
+    """The same limit for each partition of a fetch, in bytes."""
     fetch_max_wait_ms: int = 500
+    """Milliseconds that a broker may wait for `fetch.min.bytes` of records."""
     isolation_level: str = "read_uncommitted"
-    """read_committed leaves out records of aborted transactions."""
+    """read_committed returns records of committed transactions only; read_uncommitted returns all records."""
     tags: TagFilter | None = None
-    """Only records with any of these tags; None is all."""
+    """Return only records that have any of these tags. None returns all records."""
     check_crcs: bool = True
+    """Whether the checksum of each batch is checked."""
     allow_auto_create_topics: bool = False
+    """Whether the broker may create the topics that the consumer subscribes to, if the broker creates topics."""
     partition_assignment_strategy: str = ""
-    """Names of assignors, best first, separated by commas; "" is the one that the group is attached with, or range."""
+    """Names of assignors, preferred first, separated by commas; group protocol `classic` only. "" is the assignor that
+    an administrator has chosen for the group, or range."""
     client_rack: str = ""
-    """Where the consumer stands, for assignors that care."""
+    """The rack of the consumer, for assignors that use racks. "" is none."""
 
 
 def parse_config(config_class: type[C], properties: Mapping[str, Any], **defaults: Any) -> C:
     """Build a configuration from properties.
 
     Args:
-        config_class: Which configuration.
-        properties: Values by name, `request.timeout.ms` or `request_timeout_ms`; text is parsed. They win over
+        config_class: The class of the configuration.
+        properties: Values by name, `request.timeout.ms` or `request_timeout_ms`. Text is parsed. They override
             `defaults`.
-        defaults: Values by attribute name; None is left out.
+        defaults: Values by attribute name. None counts as not given.
 
     Raises:
         ConfigError: A property is unknown, or its value is not of the right form.
@@ -183,10 +216,10 @@ def parse_config(config_class: type[C], properties: Mapping[str, Any], **default
             raise ConfigError(_unknown(name, config_class))
         kind = str(attributes[attribute].type)
         if value is None and kind.startswith("str"):
-            continue  # a variable of the environment that is not set, say: it is not given
+            continue  # for example an environment variable that is not set: the property counts as not given
         values[attribute] = _parse(dotted, attribute, kind, value)
     if issubclass(config_class, ProducerConfig) and "enable_idempotence" not in values:
-        # As in Kafka's client: acks or pipelining that rule idempotence out switch it off, unless it was asked for.
+        # As in Kafka's client: settings that exclude idempotence switch it off, unless the program has asked for it.
         in_flight = values.get("max_in_flight_requests_per_connection", 1)
         asked_for = values.get("transactional_id") is not None
         values["enable_idempotence"] = asked_for or (
@@ -201,10 +234,10 @@ def parse_config(config_class: type[C], properties: Mapping[str, Any], **default
 
 
 def check_names(config_class: type[ClientConfig], names: Iterable[str]) -> None:
-    """Make sure that properties are known, where their values are parsed later.
+    """Check that the names of properties are known. Their values are parsed later.
 
     Raises:
-        ConfigError: One is unknown.
+        ConfigError: A name is unknown.
     """
     attributes = {field.name for field in fields(config_class)}
     for name in names:
@@ -237,7 +270,7 @@ def _parse(name: str, attribute: str, type_name: str, value: Any) -> Any:
         return _boolean(name, value)
     if type_name == "int":
         return _integer(name, value)
-    if not isinstance(value, str | int | float):  # a number or a boolean is written as text
+    if not isinstance(value, str | int | float):  # numbers and booleans are turned into text
         raise ConfigError(f"property {name!r} wants text, not {type(value).__name__}")
     return render_value(value)
 
@@ -327,10 +360,14 @@ def _check(config: ClientConfig) -> None:
 
 
 def settle_group_protocol(protocol: str, given: Container[str]) -> str:
-    """Return the group protocol that is meant; what it leaves to the other side is refused, as by Kafka's client.
+    """Return the group protocol to use, as Kafka's client chooses it.
+
+    Args:
+        protocol: `group.protocol`.
+        given: The attributes that the program has set.
 
     Raises:
-        ConfigError: One of the attributes that are given means nothing under this protocol.
+        ConfigError: An attribute is set that has no meaning under this protocol.
     """
     if protocol == "auto" and "group_remote_assignor" in given:
         protocol = "consumer"
@@ -353,14 +390,14 @@ def settle_group_protocol(protocol: str, given: Container[str]) -> str:
 
 
 def parse_bootstrap(text: str) -> list[tuple[str, int]]:
-    """Return the addresses of `HOST:PORT,HOST:PORT`; the port defaults to 9092, IPv6 stands in brackets.
+    """Return the addresses of `HOST:PORT,HOST:PORT`. The port defaults to 9092. An IPv6 address stands in brackets.
 
     Raises:
         ConfigError: An entry is not an address.
     """
     addresses = []
     for entry in filter(None, (part.strip() for part in text.split(","))):
-        address = entry.rpartition("://")[2]  # PLAINTEXT://host:port is what server.properties has
+        address = entry.rpartition("://")[2]  # server.properties has PLAINTEXT://host:port
         host, colon, port = address.rpartition(":")
         if not colon or address.endswith("]"):
             host, port = address, "9092"

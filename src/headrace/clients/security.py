@@ -1,7 +1,6 @@
-"""How a client proves who it is and checks who the broker is: properties under librdkafka's names and Java's.
+"""Security settings of clients: TLS and SASL, under the names of librdkafka and of the Java client.
 
-Values are data: nothing is looked up, loaded or run by what a property says, and what is secret is in no repr and in no
-message.
+Values are data: a property never names code to load or run. Secrets appear in no `repr` and in no error message.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ SECURITY_ALIASES: Final[dict[str, str]] = {
     "ssl.keystore.certificate.chain": "ssl.certificate.pem",
     "ssl.keystore.key": "ssl.key.pem",
 }
-"""Another name of a property to the one that it has here."""
+"""Other names of properties, with the names that are used here."""
 
 JAVA_ONLY: Final = (
     "sasl.jaas.config",
@@ -31,7 +30,7 @@ JAVA_ONLY: Final = (
     "ssl.keystore.type",
     "ssl.keystore.location",
 )
-"""Properties of the Java client that become others: no fields of the configuration."""
+"""Properties of the Java client that are translated into other properties. They are no fields of the configuration."""
 
 KEY_STORE_HINT: Final = (
     "only PEM is read; convert a JKS or PKCS12 store: keytool -importkeystore -srckeystore STORE -destkeystore "
@@ -45,45 +44,58 @@ _LOGIN_MODULES: Final = {
 _MECHANISM_NAMES: Final = ("sasl.mechanism", "sasl.mechanisms")
 
 OAuthCallback = Callable[[str], Any]
-"""librdkafka's `oauth_cb`: takes `sasl.oauthbearer.config`; returns (token, seconds since 1970 at which it expires[,
-principal[, extensions]]), or an awaitable of that in a client for asyncio."""
+"""The type of `oauth_cb`, as in librdkafka. The function takes `sasl.oauthbearer.config`, and returns (token, expiry in
+seconds since 1970[, principal[, extensions]]); for an asyncio client it may return an awaitable of that."""
 TokenCallback = Callable[[], Any]
-"""Returns a token, or an awaitable of one in a client for asyncio."""
+"""The type of `sasl_oauthbearer_token`: a function that returns a token, or for an asyncio client an awaitable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecurityConfig:
-    """What protects a client's connections. Paths are of PEM files."""
+    """Security settings of a client's connections. Files are in PEM format."""
 
     security_protocol: str = "PLAINTEXT"
+    """PLAINTEXT, SSL (TLS), SASL_PLAINTEXT (authentication), or SASL_SSL (both)."""
     ssl_ca_location: str = ""
-    """Certificates of authorities that brokers may have theirs from; none: those that the system trusts."""
+    """The file with the certificates of the authorities that the client trusts. "" is those that the system trusts."""
     ssl_ca_pem: str = field(default="", repr=False)
+    """The same certificates as text, in place of a file. "" is none."""
     ssl_certificate_location: str = ""
-    """The client's own certificate and those between it and its authority."""
+    """The file with the client's certificate, followed by the intermediate certificates. "" is no certificate."""
     ssl_certificate_pem: str = field(default="", repr=False)
+    """The client's certificates as text, in place of a file. "" is none."""
     ssl_key_location: str = ""
+    """The file with the private key of the client's certificate. "" is none."""
     ssl_key_pem: str = field(default="", repr=False)
+    """The private key as text, in place of a file. "" is none."""
     ssl_key_password: str = field(default="", repr=False)
+    """The password of the private key. "" is a key without a password."""
     enable_ssl_certificate_verification: bool = True
+    """Whether the client checks the broker's certificate. Without the check anybody can pose as the broker."""
     ssl_endpoint_identification_algorithm: str = "https"
-    """https: the certificate has to be the host's that the client connects to; none: anybody's will do."""
+    """https: the broker's certificate must name the host that the client connects to. none: any trusted certificate is
+    accepted."""
     sasl_mechanism: str = ""
+    """PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER. "" is none; SASL needs one."""
     sasl_username: str = ""
+    """The user name for PLAIN and SCRAM."""
     sasl_password: str = field(default="", repr=False)
+    """The password for PLAIN and SCRAM."""
     sasl_oauthbearer_config: str = field(default="", repr=False)
-    """What `oauth_cb` is called with."""
+    """The argument of `oauth_cb`."""
     oauth_cb: OAuthCallback | None = field(default=None, repr=False)
+    """The function that returns a token for OAUTHBEARER, as in librdkafka. None is none."""
     sasl_oauthbearer_token: TokenCallback | None = field(default=None, repr=False)
+    """A function that returns a token for OAUTHBEARER, without an argument. None is none."""
 
     @property
     def encrypted(self) -> bool:
-        """Whether connections are under TLS."""
+        """Whether connections use TLS."""
         return SecurityProtocol(self.security_protocol).encrypted
 
     @property
     def authenticates(self) -> bool:
-        """Whether the client logs in by SASL."""
+        """Whether the client authenticates by SASL."""
         return SecurityProtocol(self.security_protocol).sasl
 
 
@@ -103,7 +115,7 @@ def parse_identification(name: str, value: Any) -> str:
 
 
 def parse_callback(name: str, value: Any) -> Any:
-    """Return a function of the program's."""
+    """Return a callback, checked to be callable."""
     if value is not None and not callable(value):
         raise ConfigError(f"property {name!r} wants a function, not {type(value).__name__}")
     return value
@@ -116,7 +128,7 @@ def _one_of(name: str, value: str, choices: Any) -> str:
 
 
 def translate_java(properties: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the properties with those of `JAVA_ONLY` put in our terms; names may have dots or underscores.
+    """Return the properties, those of `JAVA_ONLY` translated. Names may have dots or underscores.
 
     Raises:
         ConfigError: A store is not in PEM, or a login module is not one of those that are data only.

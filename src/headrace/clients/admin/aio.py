@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 @checks_arguments
 class Admin(GroupCalls, UserCalls, TransactionCalls, AsyncAdminLifetime):
-    """Creates, describes and changes topics, groups, users and rights; a context manager that closes itself.
+    """Creates, describes and changes topics, groups, users and access rights; a context manager that closes itself.
 
-    Every method waits for its answer, tries again what may succeed later, and gives up after `request.timeout.ms`.
-    Errors are `ApiError` (a broker said no; `.code` says what) and `TransportError` (nobody answered in time).
+    Every method waits for the response, retries what may succeed later, and gives up after `request.timeout.ms`.
+    Errors are `ApiError` (a broker refused; `.code` is the reason) and `TransportError` (no broker answered in time).
     """
 
     def __init__(
@@ -41,12 +41,12 @@ class Admin(GroupCalls, UserCalls, TransactionCalls, AsyncAdminLifetime):
         client_id: str = "headrace",
         **properties: Unpack[AdminProperties],
     ) -> None:
-        """Prepare a client; nothing is connected before the first call.
+        """Prepare a client. The first call opens the first connection.
 
         Args:
             target: HOST:PORT, several separated by commas, or a `Broker` of this process.
-            request_timeout_ms: How long one method may take, attempts and pauses included.
-            client_id: The name by which brokers know the client.
+            request_timeout_ms: Milliseconds that one method may take, including retries. None is 30 seconds.
+            client_id: The name of the client in the broker's log and in quotas.
             properties: More properties, `retry_backoff_ms=50` or `**{"retry.backoff.ms": 50}`.
 
         Raises:
@@ -93,25 +93,26 @@ class Admin(GroupCalls, UserCalls, TransactionCalls, AsyncAdminLifetime):
         """Create a topic.
 
         Args:
-            name: Its name.
-            partitions: How many partitions it has; -1 is the broker's default.
-            replication_factor: How many brokers keep it; -1 is the broker's default.
-            configs: Its configuration under Kafka's names: text, numbers or booleans. A name that ends with .ms takes
-                a duration ("1h"), one that ends with .bytes a size ("64MiB").
-            storage: `headrace.storage`, where its records are kept.
-            partitioner: The partitioner that Headrace's producers use, unless they are told otherwise: a name, which
-                is built in, registered or offered by an installed package; or a class or an object, of which the
-                topic keeps the name and the parameters.
-            partitioner_parameters: What the partitioner is made with, as keyword arguments; kept as JSON.
-            serde: The serde of its values: a name, a class or an object; or a type, whose values are JSON.
-            serde_parameters: What the serde is made with, as keyword arguments; kept as JSON. `{"schema": ...}` for
-                "avro".
-            key_serde: The serde of its keys.
-            key_serde_parameters: What the serde of its keys is made with.
+            name: The name of the topic.
+            partitions: The number of partitions. -1 is the broker's default.
+            replication_factor: The number of replicas. -1 is the broker's default.
+            configs: The topic's configuration under Kafka's names: text, numbers or booleans. A name that ends with .ms
+                takes a duration ("1h"), one that ends with .bytes a size ("64MiB"). None is the broker's defaults.
+            storage: The storage of the topic's records (`headrace.storage`). None is the broker's default.
+            partitioner: The default partitioner of Headrace's producers for this topic: a name (built in, registered or
+                offered by an installed package), a class, or an object. The topic stores its name and its parameters.
+                None stores nothing.
+            partitioner_parameters: Keyword arguments for the partitioner, stored as JSON. None is no arguments.
+            serde: The default serde of the topic's values: a name, a class, an object, or a type whose values are
+                written as JSON. None stores nothing.
+            serde_parameters: Keyword arguments for the serde, stored as JSON; `{"schema": ...}` for "avro". None is no
+                arguments.
+            key_serde: The default serde of the topic's keys, in the same ways.
+            key_serde_parameters: Keyword arguments for the serde of the keys. None is no arguments.
 
         Raises:
-            ConfigError: Nothing is known here by the name of a partitioner or serde, or the parameters do not fit it.
-            ApiError: TOPIC_ALREADY_EXISTS, or what is wrong with name, numbers or configuration.
+            ConfigError: This process does not know a partitioner or serde of that name, or the parameters do not fit.
+            ApiError: TOPIC_ALREADY_EXISTS, or an error about the name, the numbers or the configuration.
         """
         await self._driver.run(
             self._core.create_topic(
@@ -132,7 +133,7 @@ class Admin(GroupCalls, UserCalls, TransactionCalls, AsyncAdminLifetime):
         )
 
     async def delete_topic(self, name: str) -> None:
-        """Delete a topic and everything in it.
+        """Delete a topic with all its records.
 
         Raises:
             ApiError: UNKNOWN_TOPIC_OR_PARTITION.
@@ -140,10 +141,10 @@ class Admin(GroupCalls, UserCalls, TransactionCalls, AsyncAdminLifetime):
         await self._driver.run(self._core.delete_topic(name))
 
     async def add_partitions(self, topic: str, total: Int32) -> None:
-        """Raise a topic's number of partitions to `total`. Keys may then go to other partitions than before.
+        """Raise a topic's number of partitions to `total`. Keys may then be written to other partitions than before.
 
         Raises:
-            ApiError: INVALID_PARTITIONS: it has as many already, or more.
+            ApiError: INVALID_PARTITIONS: the topic has as many partitions already, or more.
         """
         await self._driver.run(self._core.add_partitions(topic, total))
 
@@ -154,18 +155,19 @@ class Admin(GroupCalls, UserCalls, TransactionCalls, AsyncAdminLifetime):
 
         Args:
             topic: The topic.
-            before: The offset of the first record to keep, in every partition or by partition; None keeps none.
+            before: The offset of the first record to keep, one for all partitions or one for each. None deletes all
+                records.
 
         Returns:
-            Where each partition now begins.
+            The first offset of each partition afterwards.
 
         Raises:
-            ApiError: OFFSET_OUT_OF_RANGE: a partition does not reach so far. Others may have been truncated.
+            ApiError: OFFSET_OUT_OF_RANGE: a partition ends before the offset. Other partitions may be truncated.
         """
         return await self._driver.run(self._core.truncate(topic, before))
 
     async def topics(self, *, internal: bool = False) -> list[str]:
-        """Return the names of all topics, sorted; with `internal`, also those that brokers keep for themselves."""
+        """Return the names of all topics, sorted; with `internal`, also those of internal topics."""
         return await self._driver.run(self._core.topics(internal=internal))
 
     async def describe_topic(self, name: str) -> TopicMetadata:
@@ -177,7 +179,7 @@ class Admin(GroupCalls, UserCalls, TransactionCalls, AsyncAdminLifetime):
         return await self._driver.run(self._core.describe_topic(name))
 
     async def configs(self, topic: str) -> dict[str, ConfigEntry]:
-        """Return a topic's configuration by name, with where each value comes from.
+        """Return a topic's configuration by name, with the source of each value.
 
         Raises:
             ApiError: UNKNOWN_TOPIC_OR_PARTITION.
@@ -185,15 +187,15 @@ class Admin(GroupCalls, UserCalls, TransactionCalls, AsyncAdminLifetime):
         return await self._driver.run(self._core.configs(topic))
 
     async def alter_configs(self, topic: str, changes: Mapping[str, Value | None]) -> None:
-        """Change some of a topic's configuration; the rest stays.
+        """Change settings of a topic; settings that are not named stay.
 
         Args:
             topic: The topic.
-            changes: Name to value, as for `create_topic`; None takes back what was set, so that the broker's default
-                counts.
+            changes: Values by name, as for `create_topic`. None removes the topic's own value, so that the broker's
+                default applies.
 
         Raises:
-            ApiError: INVALID_CONFIG: a name or value is not known.
+            ApiError: INVALID_CONFIG: a name or a value is unknown.
         """
         await self._driver.run(self._core.alter_configs(topic, changes))
 
@@ -202,13 +204,13 @@ class Admin(GroupCalls, UserCalls, TransactionCalls, AsyncAdminLifetime):
         return await self._driver.run(self._core.describe_cluster())
 
     async def features(self) -> BrokerFeatures:
-        """Return the versions of APIs that a broker speaks, and the features that the cluster has agreed on."""
+        """Return the API versions of a broker, and the finalized features of the cluster."""
         return await self._driver.run(self._core.features())
 
     async def log_dirs(self) -> list[LogDirDescription]:
         """Return the log directories of every broker, with the size of each partition in them.
 
         Raises:
-            ApiError: CLUSTER_AUTHORIZATION_FAILED: it takes the right to describe the cluster.
+            ApiError: CLUSTER_AUTHORIZATION_FAILED: the client may not describe the cluster.
         """
         return await self._driver.run(self._core.log_dirs())

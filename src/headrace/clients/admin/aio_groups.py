@@ -39,7 +39,7 @@ class GroupCalls:
         return await self._driver.run(self._core.describe_group(group))
 
     async def members(self, group: str) -> list[MemberDescription]:
-        """Return a group's members and what each reads.
+        """Return a group's members and the partitions of each.
 
         Raises:
             ApiError: GROUP_ID_NOT_FOUND.
@@ -49,14 +49,14 @@ class GroupCalls:
     async def remove_member(
         self, group: str, member_id: str = "", *, group_instance_id: str | None = None
     ) -> None:
-        """Take a member out of its group; the others take over what it read.
+        """Remove a member from its group. The other members take over its partitions.
 
-        A member that is alive joins again with its next heartbeat: see `stop_member`.
+        A member that still runs joins again after its next heartbeat. `stop_member` prevents that.
 
         Args:
             group: The group.
-            member_id: The member, as `members` tells.
-            group_instance_id: The name of a static member, instead.
+            member_id: The member id, from `members`.
+            group_instance_id: The name of a static member, in place of the member id.
 
         Raises:
             ApiError: UNKNOWN_MEMBER_ID.
@@ -71,25 +71,25 @@ class GroupCalls:
         group_instance_id: str | None = None,
         timeout_s: float = DEFAULT_TIMEOUT_S,
     ) -> StopOutcome:
-        """Stop one member gracefully: it finishes what it works on, commits, leaves, and does not join again.
+        """Stop one member gracefully: it finishes its records, commits, leaves the group, and does not join again.
 
-        It hears of that with its next heartbeat. The others take over what it read. The call waits until it has left.
-        A member that has not left in time is removed by force, also one of another client that does not know the
-        message; such a member may join again. Calling it again is harmless.
+        The response to the member's next heartbeat asks it to stop. The other members take over its partitions. This
+        method waits until the member has left. A member that has not left in time is removed by force. This includes
+        members of clients that do not support the request; such a member may join again. The method may be repeated.
 
         Args:
             group: The group.
-            member_id: The member, as `members` tells.
-            group_instance_id: The name of a static member, instead. Its place is not kept.
-            timeout_s: Seconds that the member has.
+            member_id: The member id, from `members`.
+            group_instance_id: The name of a static member, in place of the member id. Its partitions are not reserved.
+            timeout_s: Seconds that the member has to leave.
 
         Returns:
-            "stopped" if the member has left by itself, "removed" if it was removed by force, and "gone" if it is no
-            member any more and the broker does not know why: its session has ended, or the broker was restarted.
+            "stopped" if the member has left by itself; "removed" if it was removed by force; "gone" if it is no member
+            any more for another reason: its session has expired, or the broker was restarted.
 
         Raises:
-            ApiError: UNKNOWN_MEMBER_ID, GROUP_AUTHORIZATION_FAILED; UNSUPPORTED_VERSION where the broker is not
-                Headrace, and then nothing has changed.
+            ApiError: UNKNOWN_MEMBER_ID, GROUP_AUTHORIZATION_FAILED; UNSUPPORTED_VERSION if the broker is not Headrace,
+                and then nothing has changed.
         """
         timeout_ms = milliseconds(timeout_s, 0)
         flow = self._core.stop_member(
@@ -98,14 +98,14 @@ class GroupCalls:
         return await self._driver.run(flow, timeout_ms + self.config.request_timeout_ms)
 
     async def delete_group(self, group: str) -> None:
-        """Delete a group without members, and what it has committed.
+        """Delete a group without members, and its committed offsets.
 
         Raises:
             ApiError: NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND.
         """
         await self._driver.run(self._core.delete_group(group))
 
-    # What groups are attached to
+    # Attachments of groups to topics
 
     async def create_group(
         self,
@@ -115,19 +115,20 @@ class GroupCalls:
         topics: str | Iterable[str] | None = None,
         pattern: str | None = None,
     ) -> None:
-        """Create a group; members that subscribe to nothing themselves read what it is attached to.
+        """Create a group, and attach it to topics. Members that subscribe without topics read the attached topics.
 
-        Only Headrace keeps such a thing. On other brokers a group comes into being when its first consumer subscribes.
+        Only Headrace stores attachments. On other brokers a group exists from the first subscription of a consumer.
 
         Args:
-            name: Its name.
-            assignor: The name of the assignor that divides its partitions; None is range.
-            topics: The topics that it is attached to, or
-            pattern: a regular expression that matches their whole names. With neither, members wait.
+            name: The name of the group.
+            assignor: The name of the assignor for the group. None is range.
+            topics: The topics that the group is attached to. None is none.
+            pattern: In place of topics, a regular expression that matches whole names of topics. Without topics and
+                pattern, members wait until the group is attached.
 
         Raises:
-            ConfigError: The broker is not Headrace; the text says what to do instead.
-            ApiError: INVALID_REQUEST: it was created before. INVALID_CONFIG: a name or the pattern is malformed.
+            ConfigError: The broker is not Headrace. The message names an alternative.
+            ApiError: INVALID_REQUEST: the group exists. INVALID_CONFIG: a name or the pattern is malformed.
         """
         await self._driver.run(self._core.create_group(name, assignor, topics, pattern))
 
@@ -138,15 +139,15 @@ class GroupCalls:
         *,
         pattern: str | None = None,
     ) -> Attachments:
-        """Attach a group to more topics, or to a pattern in place of the one before; its members rejoin and read them.
+        """Attach a group to more topics, or to a pattern in place of the previous one. Its members rejoin to read them.
 
         Args:
             group: The group.
-            topics: The topics, which need not exist yet, or
-            pattern: a regular expression that matches their whole names.
+            topics: The topics. They need not exist yet.
+            pattern: In place of topics, a regular expression that matches whole names of topics.
 
         Returns:
-            What the group is attached to now.
+            All attachments of the group.
 
         Raises:
             ConfigError: The broker is not Headrace.
@@ -155,21 +156,21 @@ class GroupCalls:
         return await self._driver.run(self._core.attach(group, topics, pattern))
 
     async def detach(self, group: str, topics: str | Iterable[str] | None = None) -> Attachments:
-        """Detach a group from topics, or with None from everything; its members rejoin and read them no more.
+        """Detach a group from topics, or with None from all topics and the pattern. Its members rejoin without them.
 
-        What it has committed stays, and counts when it is attached again.
+        The committed offsets stay. They apply when the group is attached again.
 
         Returns:
-            What the group is attached to now.
+            All attachments of the group.
 
         Raises:
             ConfigError: The broker is not Headrace.
-            ApiError: GROUP_ID_NOT_FOUND. UNKNOWN_TOPIC_OR_PARTITION: it is not attached to one of them.
+            ApiError: GROUP_ID_NOT_FOUND. UNKNOWN_TOPIC_OR_PARTITION: the group is not attached to one of the topics.
         """
         return await self._driver.run(self._core.detach(group, topics))
 
     async def attachments(self, group: str) -> Attachments:
-        """Return what a group is attached to; to nothing, if nobody has attached it.
+        """Return the attachments of a group; they are empty if the group was never attached.
 
         Raises:
             ConfigError: The broker is not Headrace.
@@ -179,11 +180,11 @@ class GroupCalls:
     # Offsets
 
     async def offsets(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return what a group has committed; a partition without a commit is left out."""
+        """Return the committed offsets of a group, by partition."""
         return await self._driver.run(self._core.offsets(group))
 
     async def lag(self, group: str) -> dict[TopicPartition, int]:
-        """Return how many records a group has still to finish; a partition without a commit is left out."""
+        """Return how many records follow the committed offset of each partition that has one."""
         return await self._driver.run(self._core.lag(group))
 
     async def reset_offsets(
@@ -198,23 +199,27 @@ class GroupCalls:
         shift: int | None = None,
         dry_run: bool = False,
     ) -> dict[TopicPartition, int]:
-        """Have a group without members go on elsewhere.
+        """Change the committed offsets of a group without members.
+
+        Give `offsets`; or choose partitions by `topics` or `partitions`, and their offsets by one of `to`, `offset` and
+        `shift`.
 
         Args:
-            group: The group; created if there is none.
-            offsets: Partition to the offset of the next record; or:
-            topics: The topics of which all partitions are moved, or
-            partitions: the partitions; with neither, all for which the group has committed something;
-            to: to "earliest", "latest", or the first record not older than a timestamp in milliseconds since 1970, or
-            offset: to this offset, or the end of the log that is nearer, or
-            shift: by as many offsets, back if it is negative, as far as the log reaches.
-            dry_run: Tell what would be committed, and commit nothing.
+            group: The group. It is created if it does not exist.
+            offsets: The new committed offset of each partition.
+            topics: The topics of which all partitions are changed.
+            partitions: The partitions to change. Without topics and partitions, all that have a committed offset are
+                changed.
+            to: "earliest", "latest", or a time in milliseconds since 1970: the first record that is not older.
+            offset: The new offset, limited to the begin and the end of the log.
+            shift: The number of offsets to move forward, or backward if it is negative, within the log.
+            dry_run: Return what would be committed, and commit nothing.
 
         Returns:
-            What was committed.
+            The offsets that were committed.
 
         Raises:
-            ConfigError: What is asked for contradicts itself, or there is nothing to move.
+            ConfigError: The arguments contradict each other, or no partition is chosen.
             ApiError: UNKNOWN_MEMBER_ID: the group has members.
         """
         reset = Reset(offsets, topics, partitions, to, offset, shift)

@@ -1,4 +1,4 @@
-"""What the asyncio admin client asks about transactions."""
+"""The calls of the asyncio admin client about transactions."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ class TransactionCalls:
         """Return the transactional ids that this client may describe, sorted.
 
         Args:
-            states: Only ids in one of these states, by Kafka's names ("Ongoing", "CompleteAbort"); all by default.
-            producer_ids: Only the ids of these producers; all by default.
-            longer_than_ms: Only transactions that are open for more than so many milliseconds; None is no such bound.
-                Brokers before Kafka 3.8 do not know this and return all.
+            states: Return only ids in these states, by Kafka's names ("Ongoing", "CompleteAbort"). Empty is all states.
+            producer_ids: Return only the ids of these producers. Empty is all producers.
+            longer_than_ms: Return only transactions that have been open for longer, in milliseconds. None returns all.
+                Brokers before Kafka 3.8 ignore this argument.
 
         Raises:
-            ApiError: INVALID_REQUEST: no state has such a name.
+            ApiError: INVALID_REQUEST: there is no state of that name.
         """
         return await self._driver.run(self._core.transactions(states, producer_ids, longer_than_ms))
 
     async def describe_transaction(self, transactional_id: str) -> TransactionDescription:
-        """Return the state of a transactional id, and what its open transaction has written to.
+        """Return the state of a transactional id, and the partitions of its open transaction.
 
         Raises:
             ApiError: TRANSACTIONAL_ID_NOT_FOUND.
@@ -53,7 +53,7 @@ class TransactionCalls:
         return await self._driver.run(self._core.describe_transaction(transactional_id))
 
     async def fence_producer(self, transactional_id: str) -> None:
-        """Abort what a transactional id has open, and shut its producer out; a new producer may take the id.
+        """Fence the producer of a transactional id, and abort its open transaction. A new producer may use the id.
 
         Raises:
             ApiError: TRANSACTIONAL_ID_NOT_FOUND.
@@ -73,12 +73,12 @@ class TransactionCalls:
     ) -> list[HangingTransaction]:
         """Find transactions that are open in a partition, and that no coordinator will end.
 
-        Readers with `read_committed` cannot pass them. `abort_hanging_transaction` ends one.
+        Readers with `read_committed` cannot read past them. `abort_hanging_transaction` ends one.
 
         Args:
-            topics: Where to look; None is everywhere.
-            idle_ms: Only those whose last record is at least so many milliseconds old: longer than any transaction of
-                the cluster may last.
+            topics: The topics to search. None is all topics.
+            idle_ms: The least age of a transaction's last record in milliseconds. It must be longer than any
+                transaction of the cluster may be open.
         """
         idle_since_ms = SteadyClock().now_ms() - idle_ms
         return await self._driver.run(self._core.hanging_transactions(topics, idle_since_ms))
@@ -88,14 +88,14 @@ class TransactionCalls:
     ) -> ProducerState:
         """Write an abort marker for a transaction that hangs in a partition.
 
-        For one that a coordinator still knows, `fence_producer` is right.
+        If a coordinator still knows the transaction, use `fence_producer`.
 
         Args:
             topic_partition: The partition.
-            start_offset: Where the transaction begins, as `hanging_transactions` says.
+            start_offset: The first offset of the transaction, from `hanging_transactions`.
 
         Returns:
-            The producer whose transaction it was.
+            The producer of the transaction.
 
         Raises:
             ApiError: INVALID_TXN_STATE: no open transaction begins there.

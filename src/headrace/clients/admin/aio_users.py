@@ -19,7 +19,7 @@ class UserCalls:
     _driver: AsyncDriver
     _core: AdminCore
 
-    # Users, who prove a password by SCRAM
+    # Users with SCRAM credentials
 
     async def list_users(self) -> list[str]:
         """Return the names of all users with SCRAM credentials, sorted.
@@ -32,13 +32,13 @@ class UserCalls:
     async def describe_users(
         self, names: str | Iterable[str] | None = None
     ) -> dict[str, UserDescription]:
-        """Return by name the mechanisms by which users can authenticate, and how often their passwords are hashed.
+        """Return the mechanisms of users, with the hash iterations of each mechanism.
 
         Args:
-            names: Which users; None is all.
+            names: The users. None is all users.
 
         Raises:
-            ApiError: RESOURCE_NOT_FOUND: one has no SCRAM credentials. CLUSTER_AUTHORIZATION_FAILED.
+            ApiError: RESOURCE_NOT_FOUND: a user has no SCRAM credentials. CLUSTER_AUTHORIZATION_FAILED.
         """
         return await self._driver.run(self._core.describe_users(names))
 
@@ -50,52 +50,52 @@ class UserCalls:
         mechanisms: Iterable[str] = MECHANISMS,
         iterations: Int32 = DEFAULT_ITERATIONS,
     ) -> None:
-        """Give a user a password, whether there is such a user or not; an earlier password is void.
+        """Create a user with a password, or replace the password of a user.
 
-        The password is salted and hashed here: no broker ever sees it.
+        The client salts and hashes the password, so that no broker ever receives it.
 
         Args:
             name: The user.
             password: The password.
-            mechanisms: How the user can authenticate with it, "SCRAM-SHA-256" or "SCRAM-SHA-512" or both; by no other
-                mechanism any more.
-            iterations: How often it is hashed, 4096 to 16384: what somebody pays who got hold of the broker's data and
-                tries passwords, and the user's clients when they connect.
+            mechanisms: The mechanisms with which the user can authenticate: "SCRAM-SHA-256", "SCRAM-SHA-512" or both.
+                Credentials for the other mechanism are deleted.
+            iterations: How often the password is hashed, 4096 to 16384. More iterations make it harder to guess
+                passwords from stolen data, and slow down each login.
 
         Raises:
-            SaslError: Mechanism, iterations or password are none that brokers take.
-            ApiError: The broker refuses: CLUSTER_AUTHORIZATION_FAILED, or what is wrong with the name.
+            SaslError: Brokers do not accept the mechanism, the iterations or the password.
+            ApiError: CLUSTER_AUTHORIZATION_FAILED, or an error about the name.
         """
         await self._driver.run(
             self._core.set_user(name, password, mechanisms, iterations, os.urandom)
         )
 
     async def delete_user(self, name: str) -> None:
-        """Delete a user's credentials. Connections that the user has stay; what the user may do stays known.
+        """Delete a user's credentials. Open connections and access control lists of the user stay.
 
         Raises:
-            ApiError: RESOURCE_NOT_FOUND: there are none. CLUSTER_AUTHORIZATION_FAILED.
+            ApiError: RESOURCE_NOT_FOUND: the user has no credentials. CLUSTER_AUTHORIZATION_FAILED.
         """
         await self._driver.run(self._core.delete_user(name))
 
-    # Rights
+    # Access control lists
 
     async def create_acls(self, bindings: Iterable[AclBinding]) -> None:
-        """Allow or deny something; what is there already stays as it is.
+        """Create access control lists. Existing ones stay.
 
         Args:
-            bindings: Who may do, or not do, what to which resource.
+            bindings: The bindings to create, each with a principal, an operation, a permission and a resource.
 
         Raises:
-            ApiError: The first refusal; others may have been created. SECURITY_DISABLED: the broker has no authorizer.
+            ApiError: The first refusal. Other bindings may be created. SECURITY_DISABLED: the broker has no authorizer.
         """
         await self._driver.run(self._core.create_acls(bindings))
 
     async def describe_acls(self, which: AclFilter | None = None) -> list[AclBinding]:
-        """Return who is allowed and denied what, sorted.
+        """Return access control lists, sorted.
 
         Args:
-            which: Which bindings; None is all.
+            which: The filter that bindings must match. None returns all bindings.
 
         Raises:
             ApiError: SECURITY_DISABLED: the broker has no authorizer. CLUSTER_AUTHORIZATION_FAILED.
@@ -103,15 +103,15 @@ class UserCalls:
         return await self._driver.run(self._core.describe_acls(which))
 
     async def delete_acls(self, filters: Iterable[AclFilter]) -> list[AclBinding]:
-        """Delete what one of the filters means.
+        """Delete the access control lists that match one of the filters.
 
         Args:
-            filters: Which bindings. `AclFilter()` means all of them.
+            filters: The filters. `AclFilter()` matches every binding.
 
         Returns:
-            What was deleted, sorted.
+            The deleted bindings, sorted.
 
         Raises:
-            ApiError: The first refusal; others may have been deleted. SECURITY_DISABLED: the broker has no authorizer.
+            ApiError: The first refusal. Other bindings may be deleted. SECURITY_DISABLED: the broker has no authorizer.
         """
         return await self._driver.run(self._core.delete_acls(filters))

@@ -41,13 +41,15 @@ ITERATION_POLL_MS: Final = 1_000
 
 @checks_arguments
 class Consumer(AsyncConsumerLifetime, Generic[V]):
-    """Reads records; an asynchronous context manager that commits (with `enable.auto.commit`), leaves and closes.
+    """Reads records; an asynchronous context manager that commits, leaves the group and closes.
 
-    Automatic commits cover what the program has finished: the records of a poll count as finished when it polls
-    again, or closes without an exception. Heartbeats go on while the program works; one that does not poll for
-    `max.poll.interval.ms` loses its partitions, is named in a warning, and joins again with its next poll.
-    One task polls; the other methods may be called from any task of the consumer's event loop. Every method may be
-    awaited but `owns`; those that are no coroutines act at once, and without `await` too.
+    Automatic commits (`enable.auto.commit`) cover finished records: the records of a poll are finished when the program
+    polls again, or closes the consumer without an exception. Heartbeats continue while the program works. A consumer
+    that does not poll for `max.poll.interval.ms` loses its partitions, logs a warning, and joins again with its next
+    poll. One task polls. The other methods may be called from any task of the consumer's event loop.
+
+    Every method except `owns` may be awaited. Methods that are no coroutines have acted when they return, also without
+    `await`.
     """
 
     def __init__(
@@ -66,25 +68,27 @@ class Consumer(AsyncConsumerLifetime, Generic[V]):
         client_id: str = "headrace",
         **properties: Unpack[ConsumerProperties],
     ) -> None:
-        """Prepare a consumer; nothing is connected before the first call.
+        """Prepare a consumer. The first call opens the first connection.
 
         Args:
             target: HOST:PORT, several separated by commas, or a `Broker` of this process.
-            group: The group, for `subscribe` and commits.
-            auto_offset_reset: Where to begin without a committed offset: earliest, latest (default), none.
-            enable_auto_commit: Whether what is finished is committed by itself (default); needs a group.
-            assignor: How the members divide partitions: equal, range (default), roundrobin, sticky, cooperative-sticky,
-                a name that was registered, a class or object of one's own, or several, best first. With one of them
-                the protocol is classic.
+            group: The consumer group, which `subscribe` and commits need. None is no group.
+            auto_offset_reset: Where reading begins without a committed offset: earliest, latest (default), or none,
+                which raises an error.
+            enable_auto_commit: Whether the consumer commits finished records by itself. None is true.
+            assignor: How the members divide the partitions: equal, range (default), roundrobin, sticky,
+                cooperative-sticky, a registered name, a class or object of your own, or a list of them, preferred
+                first. With an assignor the group protocol is classic.
             serde: How bytes become values: a name (bytes, str, json, ...), a type that is read from JSON, or a serde.
-                None is what the topic's metadata says (`headrace.serde`), else bytes.
+                None is the serde that the topic's configuration names (`headrace.serde`), or bytes.
             key_serde: How bytes become keys, in the same ways.
-            tags: Only records with any of these tags; the others are passed over, by the broker where the topic has
-                `headrace.filter.enable`. None is all records.
-            group_instance_id: Makes a static member, which may restart without a rebalance.
-            group_protocol: Who divides partitions: the members (classic), the broker (consumer, KIP-848), or the broker
-                where it offers to and nothing is set that only members can honour (auto, the default).
-            client_id: The name by which brokers know the consumer.
+            tags: Return only records with any of these tags. On topics with `headrace.filter.enable` the broker leaves
+                out the others. None returns all records.
+            group_instance_id: The name of a static member, which may restart without a rebalance. None is a dynamic
+                member.
+            group_protocol: Who assigns partitions: the members (classic), the broker (consumer, KIP-848), or the broker
+                if it offers this and no setting needs classic (auto, the default).
+            client_id: The name of the consumer in the broker's log and in quotas.
             properties: More properties, `max_poll_records=100` or `**{"max.poll.records": 100}`.
 
         Raises:
@@ -123,7 +127,7 @@ class Consumer(AsyncConsumerLifetime, Generic[V]):
         return self
 
     async def __anext__(self) -> ConsumerRecord[V]:
-        """Return the next record, waiting for it; the one before it counts as finished."""
+        """Wait for the next record and return it. The record before it is finished."""
         while True:
             record = None
             try:
@@ -148,40 +152,40 @@ class Consumer(AsyncConsumerLifetime, Generic[V]):
         exclude: str | re.Pattern[str] | Collection[str] = (),
         listener: object | None = None,
     ) -> None:
-        """Join the group; partitions are assigned from the next poll on.
+        """Join the group. The next polls assign partitions.
 
         Args:
-            topics: Names of topics, which need not exist yet.
-            pattern: A regular expression (Python's) that the whole name of a topic must match; topics that come to
-                exist later count too. With neither topics nor pattern, the group's attachments decide, which only
-                Headrace's brokers keep.
-            exclude: What a pattern, also that of the group, must not take: names, or another pattern.
-            listener: An object with any of on_revoked(partitions), on_assigned(partitions), on_lost(partitions); with
-                asyncio they may be coroutine functions.
+            topics: Names of topics. They need not exist yet.
+            pattern: A Python regular expression that must match the whole name of a topic. Topics that are created
+                later are read, too. Without topics and pattern, the consumer reads the topics to which an administrator
+                has attached the group; only Headrace's brokers store such attachments.
+            exclude: Topics that a pattern does not include, also the pattern of a group: names, or another pattern.
+            listener: An object with any of on_revoked(partitions), on_assigned(partitions), on_lost(partitions). With
+                asyncio these may be coroutine functions.
 
         Raises:
-            ConflictingSubscriptionError: The consumer reads something of another kind; `unsubscribe` first.
-            ConfigError: There is no group, or the arguments are of the wrong form.
+            ConflictingSubscriptionError: The consumer has a subscription of another kind. Call `unsubscribe` first.
+            ConfigError: The consumer has no group, or an argument is of the wrong form.
         """
         flow = self._core.subscribe(topics, pattern=pattern, exclude=exclude, listener=listener)
         await self._driver.run(flow)
         self._driver.start_background()
 
     async def unsubscribe(self) -> None:
-        """Read nothing any more: commit (with `enable.auto.commit`), and leave the group."""
+        """Commit (with `enable.auto.commit`), leave the group, and read nothing any more."""
         await self._driver.run(self._core.unsubscribe(CLOSE_TIMEOUT_MS), UNLIMITED_MS)
 
     async def assign(
         self, partitions: Mapping[TopicPartition, int | None] | Iterable[TopicPartition]
     ) -> None:
-        """Read these partitions from now on, without a group deciding.
+        """Read these partitions, without an assignment by a group.
 
         Args:
-            partitions: Partitions, or offsets by partition. Without an offset, a partition that is read already goes on
-                where it is; another begins at the group's committed offset, or else by `auto.offset.reset`.
+            partitions: Partitions, or offsets by partition. Without an offset, a partition that the consumer reads
+                already keeps its position; any other begins at the group's committed offset, or by `auto.offset.reset`.
 
         Raises:
-            ConflictingSubscriptionError: The consumer is subscribed; `unsubscribe` first.
+            ConflictingSubscriptionError: The consumer is subscribed. Call `unsubscribe` first.
             ApiError: A topic or a partition does not exist.
         """
         await self._driver.run(self._core.assign(partitions))
@@ -189,38 +193,38 @@ class Consumer(AsyncConsumerLifetime, Generic[V]):
             self._driver.start_background()
 
     async def assignment(self, timeout_s: float | None = None) -> list[TopicPartition]:
-        """Return the partitions that are read; in a group, wait until the consumer has its place in it.
+        """Return the partitions that the consumer reads. In a group, wait until partitions are assigned.
 
-        Like a poll, it gives partitions up when the group rebalances, and tells the listener; records in hand may be
-        others' afterwards. `positions` waits for nothing.
+        Like a poll, this method takes part in rebalances: it revokes partitions and calls the listener. Afterwards
+        another member may own the partitions of records that the program still processes. `positions` does not wait.
 
         Args:
-            timeout_s: Seconds to wait; None is `request.timeout.ms`.
+            timeout_s: Seconds to wait. None is `request.timeout.ms`.
 
         Raises:
-            NoSubscriptionError: Nothing is read.
-            TransportError: The consumer does not have its place in time.
+            NoSubscriptionError: The consumer has no subscription and no partitions.
+            TransportError: The group did not assign partitions in time.
         """
         timeout_ms = milliseconds(timeout_s, self.config.request_timeout_ms)
         return await self._driver.run(self._core.assignment(timeout_ms), UNLIMITED_MS)
 
     def subscription(self) -> ReadySet[str]:
-        """Return the topics that are subscribed to, or that match at the moment."""
+        """Return the topics that the consumer is subscribed to, or that match its pattern now."""
         with self._driver.enter():
             return ReadySet(self._core.subscription())
 
     @property
     def joined(self) -> bool:
-        """Whether the consumer has its place in its group, with or without partitions."""
+        """Whether the consumer is a member of its group, with or without partitions."""
         return self._core.joined
 
     @property
     def stopped(self) -> bool:
         """Whether an administrator has stopped this member of its group (`Admin.stop_member`).
 
-        It has committed what was finished (with `enable.auto.commit`), has left, and does not join again unless the
-        program calls `subscribe`. Iteration ends. The poll in which that happens returns no records, and the next one
-        raises MemberStoppedError.
+        The consumer has committed finished records (with `enable.auto.commit`) and has left the group. It does not join
+        again unless the program calls `subscribe`. Iteration ends. The poll during which the member is stopped returns
+        no records; the next poll raises MemberStoppedError.
         """
         return self._core.stopped
 
@@ -230,24 +234,25 @@ class Consumer(AsyncConsumerLifetime, Generic[V]):
     async def poll(
         self, timeout_s: float = 1.0, max_records: int | None = None
     ) -> list[ConsumerRecord[V]]:
-        """Return records, waiting for the first of them.
+        """Wait for records and return them.
 
         Args:
-            timeout_s: Seconds to wait at most; listeners, and the last commits before a rebalance, may take longer.
-            max_records: At most so many; None is `max.poll.records`.
+            timeout_s: The longest wait for the first record, in seconds. Listeners, and the last commits before a
+                rebalance, may take longer.
+            max_records: The largest number of records to return. None is `max.poll.records`.
 
         Raises:
-            NoSubscriptionError: Nothing is read.
-            MemberStoppedError: An administrator has stopped this member, and the poll before has returned.
-            NoOffsetError: There is nowhere to begin, and `auto.offset.reset` is none.
-            SerializationError: A record does not decode; the position stays at it, `seek` skips it.
-            CorruptRecordError: A batch is damaged; the position stays before it.
-            ApiError: A partition cannot be read, or the group does not take this consumer.
+            NoSubscriptionError: The consumer has no subscription and no partitions.
+            MemberStoppedError: An administrator has stopped this member; the poll before this one returned no records.
+            NoOffsetError: A partition has no committed offset, and `auto.offset.reset` is none.
+            SerializationError: A record cannot be decoded. The position stays at the record; `seek` skips it.
+            CorruptRecordError: A batch is damaged. The position stays before the batch.
+            ApiError: A partition cannot be read, or the group refuses this consumer.
         """
         if max_records is not None:
             max_records = whole_number("max_records", max_records)
         await self._driver.run(self._core.poll(milliseconds(timeout_s, 0)), UNLIMITED_MS)
-        # Nothing may come between taking records and returning them: a call that is interrupted takes none.
+        # A call that is interrupted here gives its records back, so that the next poll returns them.
         records: list[ConsumerRecord[V]] = []
         try:
             with self._driver.enter():
@@ -258,7 +263,7 @@ class Consumer(AsyncConsumerLifetime, Generic[V]):
         return records
 
     def _give_back(self, *records: ConsumerRecord | None) -> None:
-        """Return to the first of records that a signal has kept from the program."""
+        """Move the positions back to records that an exception has kept from the program."""
         firsts: dict[TopicPartition, int] = {}
         for record in records:
             if record is not None:
@@ -270,7 +275,7 @@ class Consumer(AsyncConsumerLifetime, Generic[V]):
                 self._core.positions.seek(where, offset)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> Done:
-        """Return no records of these partitions until `resume`; they stay assigned."""
+        """Return no records of these partitions until `resume`. They stay assigned."""
         with self._driver.enter():
             self._core.positions.pause(partitions)
         return DONE
@@ -282,7 +287,7 @@ class Consumer(AsyncConsumerLifetime, Generic[V]):
         return DONE
 
     def paused(self) -> ReadyList[TopicPartition]:
-        """Return the partitions that are paused."""
+        """Return the partitions that `pause` has paused."""
         with self._driver.enter():
             return ReadyList(self._core.positions.paused())
 
@@ -294,17 +299,17 @@ class Consumer(AsyncConsumerLifetime, Generic[V]):
         *,
         timeout_s: float | None = None,
     ) -> None:
-        """Commit offsets and wait until they are safe.
+        """Commit offsets and wait until the broker has stored them.
 
         Args:
-            offsets: One past the last finished record of each partition; None is all that was returned.
-            timeout_s: Seconds to try; None is `request.timeout.ms`.
+            offsets: One past the last finished record of each partition. None commits all records that polls returned.
+            timeout_s: Seconds to try. None is `request.timeout.ms`.
 
         Raises:
-            NoSubscriptionError: Nothing is read.
-            NotAssignedError: A partition is not this consumer's (any more).
-            ApiError: The group went on without this member (UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION), or is rebalancing
-                (REBALANCE_IN_PROGRESS).
+            NoSubscriptionError: The consumer has no subscription and no partitions.
+            NotAssignedError: A partition is not assigned to this consumer.
+            ApiError: The consumer is no member of the group any more (UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION), or the
+                group is rebalancing (REBALANCE_IN_PROGRESS).
         """
         timeout_ms = milliseconds(timeout_s, self.config.request_timeout_ms)
         await self._driver.run(self._core.commit(offsets), timeout_ms)
@@ -314,11 +319,11 @@ class Consumer(AsyncConsumerLifetime, Generic[V]):
         offsets: Mapping[TopicPartition, OffsetNumber | OffsetAndMetadata] | None = None,
         callback: Callback | None = None,
     ) -> Done:
-        """Commit offsets without waiting, and without another attempt if it fails.
+        """Commit offsets without waiting, and without a retry.
 
         Args:
-            offsets: One past the last finished record of each partition; None is all that was returned.
-            callback: Called with the offsets and None or the error, from within a later poll, commit or close.
+            offsets: One past the last finished record of each partition. None commits all records that polls returned.
+            callback: Called with the offsets, and None or the error, from within a later poll, commit or close.
         """
         with self._driver.enter():
             self._core.commit_async(offsets, callback)
@@ -330,17 +335,18 @@ class Consumer(AsyncConsumerLifetime, Generic[V]):
         *,
         timeout_s: float | None = None,
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Return what the group has committed in these partitions; None where it has not.
+        """Return the group's committed offset of each partition; None for a partition without one.
 
         Args:
-            partitions: Which; None is all that are read, and all of which records came since the consumer began to
-                read. For those, `committed` waits as `assignment` does. `Admin.offsets(group)` has those of the group.
-            timeout_s: Seconds to wait for that; None is `request.timeout.ms`.
+            partitions: The partitions. None is all partitions that the consumer reads, and those of which it has
+                returned records before; in this case `committed` waits as `assignment` does. `Admin.offsets(group)`
+                returns the offsets of the whole group.
+            timeout_s: Seconds to wait. None is `request.timeout.ms`.
 
         Raises:
             InvalidCommittedOffsetError: There is no such partition.
-            NoSubscriptionError: Nothing is read, and no partitions are given.
-            TransportError: The answer is not known in time.
+            NoSubscriptionError: No partitions are given, and the consumer has no subscription and no partitions.
+            TransportError: No broker answered in time.
         """
         timeout_ms = milliseconds(timeout_s, self.config.request_timeout_ms)
         if partitions is None:
@@ -348,77 +354,77 @@ class Consumer(AsyncConsumerLifetime, Generic[V]):
         return await self._driver.run(self._core.committed(partitions), timeout_ms)
 
     def group_metadata(self) -> GroupMetadata:
-        """Return the consumer's place in its group, as a transaction needs it."""
+        """Return the identity of the consumer in its group, which a transaction needs to commit offsets."""
         with self._driver.enter():
             return self._core.group_metadata()
 
     # Positions
 
     def seek(self, topic_partition: TopicPartition, offset: OffsetNumber) -> Done:
-        """Go on from another offset of a partition that is read."""
+        """Set the position of a partition that the consumer reads."""
         with self._driver.enter():
             self._core.positions.seek(topic_partition, offset)
         return DONE
 
     async def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Go to the first record of these partitions, or (None) of all that are read."""
+        """Set the position to the first record of these partitions; None is all that the consumer reads."""
         await self._driver.run(self._core.positions.seek_to(partitions, EARLIEST))
 
     async def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Go behind the last record of these partitions, or (None) of all that are read."""
+        """Set the position to the end of these partitions; None is all that the consumer reads."""
         await self._driver.run(self._core.positions.seek_to(partitions, LATEST))
 
     async def seek_to_time(
         self, partitions: Iterable[TopicPartition] | None, timestamp_ms: int
     ) -> None:
-        """Go to the first record that is not older than a time; to the end where there is none."""
+        """Set the position to the first record that is not older than a time, or to the end if there is none."""
         await self._driver.run(self._core.positions.seek_to(partitions, timestamp_ms))
 
     async def seek_to_committed(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Go on from what the group has committed in these partitions, or (None) in all that are read.
+        """Set the position to the committed offset of these partitions; None is all that the consumer reads.
 
-        After an aborted transaction the next poll then returns the same records again. Where nothing is committed,
-        `auto.offset.reset` decides, as it did at the beginning.
+        After an aborted transaction, the next poll then returns the same records again. `auto.offset.reset` decides for
+        partitions without a committed offset.
 
         Raises:
             ConfigError: The consumer has no group.
-            NoSubscriptionError: Nothing is read.
-            NotAssignedError: A partition is not this consumer's (any more).
+            NoSubscriptionError: The consumer has no subscription and no partitions.
+            NotAssignedError: A partition is not assigned to this consumer.
         """
         await self._driver.run(self._core.seek_to_committed(partitions))
 
     async def position(
         self, topic_partition: TopicPartition, timeout_s: float | None = None
     ) -> int:
-        """Return the offset of the next record that polls will return, waiting until it is known."""
+        """Return the offset of the next record that polls will return. Wait until the position is known."""
         timeout_ms = milliseconds(timeout_s, self.config.request_timeout_ms)
         return await self._driver.run(
             self._core.positions.position(topic_partition, timeout_ms), UNLIMITED_MS
         )
 
     def owns(self, topic_partition: TopicPartition) -> bool:
-        """Return whether a partition is this consumer's at this moment; any thread may ask.
+        """Return whether the consumer owns a partition now. Any thread may call this method.
 
-        In a group it is so while the coordinator has acknowledged this member within its session, less a margin. A
-        program that works for long on the records of one poll may ask before each. Where the answer is False, it
-        handles no more records of that partition and calls `seek` with the offset of the first one that is left: the
-        consumer may keep the partition after all, and would go on behind them. `seek` raises NotAssignedError where
-        the partition is gone.
+        A group member owns its partitions for nine tenths of a session after its last acknowledged heartbeat. A program
+        that works long on the records of one poll can ask before each record. If the answer is False, the program
+        should process no more records of the partition, and call `seek` with the offset of the first record that is not
+        processed: the consumer may keep the partition, and would continue after these records. `seek` raises
+        NotAssignedError if the partition is not assigned any more.
         """
         return self._core.holds(topic_partition, self._driver.now_ms())
 
     def positions(self) -> ReadyDict[TopicPartition, int | None]:
-        """Return the position in every partition that is read now; None where it is not known yet."""
+        """Return the position of every assigned partition; None for a position that is not known yet."""
         with self._driver.enter():
             return ReadyDict(self._core.positions.positions())
 
     async def lag(
         self, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, int]:
-        """Return how many offsets lie between each position and the end.
+        """Return the number of offsets between each position and the end of the partition.
 
         Args:
-            partitions: Which; None is all that are read.
+            partitions: The partitions. None is all that the consumer reads.
         """
         return await self._driver.run(
             self._core.positions.lag(partitions, self.config.request_timeout_ms)
@@ -431,13 +437,13 @@ class Consumer(AsyncConsumerLifetime, Generic[V]):
         return await self._driver.run(self._core.positions.begin_offsets(partitions))
 
     async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return one past the last offset of each partition; with read_committed, of the last that is settled."""
+        """Return one past the last offset of each partition; with read_committed, before the first open transaction."""
         return await self._driver.run(self._core.positions.end_offsets(partitions))
 
     async def offsets_for_times(
         self, timestamps_ms: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, ListedOffset]:
-        """Find the first record of each partition that is not older than a time; offset -1 where there is none."""
+        """Return the first record of each partition that is not older than a time; offset -1 if there is none."""
         return await self._driver.run(self._core.positions.offsets_for(timestamps_ms))
 
     async def partitions_for(self, topic: str) -> list[TopicPartition]:
@@ -454,8 +460,8 @@ class Consumer(AsyncConsumerLifetime, Generic[V]):
         """Commit, leave the group, and close the connections.
 
         Args:
-            commit: Whether to commit all that was returned, if `enable.auto.commit` is on.
-            timeout_s: Seconds that committing and leaving may take at most; None is ten.
+            commit: Whether to commit all records that polls returned, if `enable.auto.commit` is on.
+            timeout_s: Seconds that committing and leaving may take. None is ten.
         """
         timeout_ms = milliseconds(timeout_s, CLOSE_TIMEOUT_MS)
         await self._close("handed out" if commit else "nothing", timeout_ms)

@@ -12,21 +12,21 @@ from headrace.clients.producer.delivery import Delivery, RecordMetadata
 
 
 class DeliveryFuture(Delivery):
-    """The fate of one record, to be waited for."""
+    """The result of `send`: whether one record was delivered, and where to."""
 
     __slots__ = ()
 
     producer: Fates
 
     async def result(self, timeout_s: float | None = None) -> RecordMetadata:
-        """Wait for the record's fate, and return where it went.
+        """Wait until the record is delivered, and return its partition and offset.
 
         Args:
-            timeout_s: Seconds to wait; None is until the producer delivers it or gives it up.
+            timeout_s: Seconds to wait. None waits until the producer delivers the record or gives it up.
 
         Raises:
-            HeadraceError: Why the record was given up.
-            TransportError: Its fate is not known in time.
+            HeadraceError: The record could not be delivered.
+            TransportError: The record is neither delivered nor given up in time.
         """
         if not self.done():
             await self.producer.wait_for(self, timeout_s)
@@ -37,13 +37,16 @@ class DeliveryFuture(Delivery):
 
 
 class Fates:
-    """Waits for the fates of records; a record under way must not keep a producer alive that the program drops."""
+    """Waits for deliveries on behalf of futures.
+
+    A future refers to this object, and not to the producer, so that a future does not keep a dropped producer alive.
+    """
 
     def __init__(self, driver: AsyncDriver) -> None:
         self._driver = driver
         self.core: ProducerCore[DeliveryFuture]
 
     async def wait_for(self, delivery: Delivery, timeout_s: float | None = None) -> None:
-        """Wait until a record's fate is known."""
+        """Wait until a record is delivered or has failed."""
         limit_ms = UNLIMITED_MS if timeout_s is None else round(timeout_s * 1000)
         await self._driver.run(self.core.delivered(delivery, limit_ms), UNLIMITED_MS)

@@ -16,7 +16,7 @@ from headrace.errors import (
 
 
 class ProducerOfTransactions(Protocol):
-    """What a transaction calls of its producer."""
+    """The methods of a producer that a transaction calls."""
 
     @property
     def in_transaction(self) -> bool:
@@ -38,10 +38,10 @@ class ProducerOfTransactions(Protocol):
 
 
 class Transaction:
-    """One transaction: begins on entering, is committed on leaving, aborted where that is by an exception.
+    """One transaction: entering begins it, leaving commits it, and an exception aborts it.
 
-    Whatever the exception is, a cancellation included. One that comes while the commit is being asked for changes
-    nothing about it: `commit_transaction` or `close` brings it to its end.
+    Every exception aborts it, also a cancellation. An exception during the commit itself does not take the commit
+    back: `commit_transaction` or `close` completes it.
     """
 
     def __init__(self, producer: ProducerOfTransactions) -> None:
@@ -58,7 +58,7 @@ class Transaction:
         trace: TracebackType | None,
     ) -> None:
         if not self._producer.in_transaction:
-            return  # the program has ended it
+            return  # the program has ended the transaction itself
         if error is not None:
             await self._abort(error)
             return
@@ -76,25 +76,25 @@ class Transaction:
                 raise
 
     async def send_offsets(self, offsets: Offsets, group: GroupMember | GroupConsumer) -> None:
-        """Have offsets of a group committed with the transaction.
+        """Commit offsets of a consumer group with the transaction.
 
         Args:
-            offsets: One past the last finished record of each partition: `consumer.positions()`, say.
-            group: The consumer that has read up to there, or what its `group_metadata()` returns. With the consumer, a
-                transaction also fails if the consumer loses its place and joins again while the offsets are sent.
+            offsets: One past the last finished record of each partition, for example `consumer.positions()`.
+            group: The consumer that has read these records, or what its `group_metadata()` returns. With the consumer,
+                the transaction also fails if the consumer leaves and rejoins its group while the offsets are sent.
 
         Raises:
-            AbortableTransactionError: The group went on without the consumer, or they cannot be committed.
-            FatalTransactionError: The producer is of no more use.
+            AbortableTransactionError: The consumer is no member of its group any more, or the offsets are refused.
+            FatalTransactionError: The producer cannot be used any more.
         """
         await self._producer.send_offsets_to_transaction(offsets, group)
 
 
 def _is_worse(error: HeadraceError, cause: BaseException) -> bool:
-    """Whether the program has to be told why the abort failed, and not only why there was one.
+    """Whether the program gets the error of the abort, in place of the error that caused the abort.
 
-    A leader that refuses a record for its old epoch, as `.result()` tells it, cannot know whether the producer was shut
-    out. The coordinator does.
+    A leader that refuses a record with an old epoch does not know whether another producer has fenced this one. The
+    coordinator knows, so its error is the better one.
     """
     refused = isinstance(cause, AbortableTransactionError | ApiError)
     return isinstance(error, FatalTransactionError) and refused

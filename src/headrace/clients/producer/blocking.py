@@ -45,10 +45,10 @@ if TYPE_CHECKING:
 class Producer(BlockingProducerLifetime):
     """Sends records; a context manager that flushes and closes.
 
-    Idempotent by default: a batch that is sent again after a broken connection is written once. A record whose
-    delivery fails is told by what `send` returned; if nobody asks that, the next `flush` or `close` raises the error.
-    Batches leave when they are full or have lingered, also while the program does something else. One producer
-    may be used by many tasks of one event loop.
+    The producer is idempotent by default: a batch that is sent again after a lost connection is written once. If a
+    record cannot be delivered, the future that `send` returned raises the error; if the program does not ask the
+    future, the next `flush` or `close` raises it. Batches are sent when they are full or after `linger.ms`, also while
+    the program does something else. One producer may be used by many threads.
     """
 
     _core: ProducerCore[DeliveryFuture]
@@ -70,25 +70,26 @@ class Producer(BlockingProducerLifetime):
         client_id: str = "headrace",
         **properties: Unpack[ProducerProperties],
     ) -> None:
-        """Prepare a producer; nothing is connected before the first record.
+        """Prepare a producer. The first record opens the first connection.
 
         Args:
             target: HOST:PORT, several separated by commas, or a `Broker` of this process.
-            acks: "all" (default), 1 or 0.
+            acks: Who must store a record: "all" in-sync replicas (default), the leader (1), or nobody (0).
             compression: none (default), gzip, snappy, lz4 or zstd.
-            linger_ms: How long a batch that is not full waits for more records.
-            batch_size: Bytes of records that make a batch full.
-            idempotence: Whether brokers recognise repeated batches; needs acks=all.
-            transactional_id: The producer's name for transactions, the same after a restart; two at once are one too
-                many, and the first is shut out. With it records are sent inside of transactions only.
-            transaction_timeout_ms: How long a transaction may be open (a minute); then its coordinator aborts it, and
-                the producer is of no more use.
-            partitioner: key_hash, round_robin, sticky, random, a name that was registered, or a class of one's own.
-                None is what the topic's metadata says (`headrace.partitioner`), else key_hash.
+            linger_ms: Milliseconds that a batch which is not full waits for more records. None is 5.
+            batch_size: The size in bytes at which a batch is full. None is 64 KiB.
+            idempotence: Whether brokers discard a batch that a retry sends again; needs acks=all. None is true, unless
+                another setting excludes it.
+            transactional_id: The producer's name for transactions, the same after a restart. A second producer with the
+                same name fences the first one. With a name, records are sent inside transactions only.
+            transaction_timeout_ms: Milliseconds that a transaction may be open. Then its coordinator aborts it, and the
+                producer is fenced. None is one minute.
+            partitioner: key_hash, round_robin, sticky, random, a registered name, or a class of your own. None is the
+                partitioner that the topic's configuration names (`headrace.partitioner`), or key_hash.
             serde: How values become bytes: a name (bytes, str, json, ...), a type that is written as JSON, or a serde.
-                None is what the topic's metadata says (`headrace.serde`), else bytes.
+                None is the serde that the topic's configuration names (`headrace.serde`), or bytes.
             key_serde: How keys become bytes, in the same ways.
-            client_id: The name by which brokers know the producer.
+            client_id: The name of the producer in the broker's log and in quotas.
             properties: More properties, `delivery_timeout_ms=5000` or `**{"delivery.timeout.ms": 5000}`.
 
         Raises:
@@ -143,19 +144,17 @@ class Producer(BlockingProducerLifetime):
         if kind is None:
             self.close()
             return
-        with contextlib.suppress(
-            HeadraceError
-        ):  # the program fails already, with an error of its own
+        with contextlib.suppress(HeadraceError):  # the program's own exception is raised
             self.close(0)
 
     @property
     def delivered(self) -> int:
-        """Records acknowledged so far."""
+        """The number of records that brokers have acknowledged."""
         return self._core.sender.delivered
 
     @property
     def failed(self) -> int:
-        """Records given up so far."""
+        """The number of records that could not be delivered."""
         return self._core.sender.failed
 
     @unchecked
@@ -174,31 +173,34 @@ class Producer(BlockingProducerLifetime):
         tags: Collection[str] = (),
         on_delivery: Callable[[DeliveryFuture], object] | None = None,
     ) -> DeliveryFuture:
-        """Add a record to its partition's batch; waits only for the topic's metadata, and room in the buffer.
+        """Add a record to its partition's batch; wait only for the topic's metadata and for room in the buffer.
 
         Args:
-            topic: Where to; created by the broker if it does that.
-            value: The content; None is a record without a value, which deletes its key in a compacted topic.
-            key: Decides the partition, as in every client of Kafka's Java family.
-            headers: Name and value pairs.
-            timestamp_ms: The record's time, milliseconds since 1970; None is now.
-            partition: The partition, instead of the partitioner's.
-            ttl_ms: How long after its time the record expires, on topics with `headrace.ttl.enable`; others keep it.
-            deliver_at_ms: When it comes, milliseconds since 1970, on topics with `headrace.delay.enable`; else at once.
-            delay_ms: How long after it is sent it comes, instead of a time.
-            tags: What consumers with `tags=` choose by.
-            on_delivery: Called with what this method returns when the record's fate is known, in the order of
-                fates: from within another call, from the client's own thread, or with asyncio from the event loop.
+            topic: The topic. If it does not exist, the broker may create it.
+            value: The value. None is a record without a value, which deletes its key in a compacted topic.
+            key: The key, by which the partitioner chooses the partition. None is a record without a key.
+            headers: Pairs of name and value.
+            timestamp_ms: The record's time, in milliseconds since 1970. None is now.
+            partition: The partition. None lets the partitioner choose.
+            ttl_ms: Milliseconds from the record's time until it expires, on topics with `headrace.ttl.enable`. Other
+                topics keep the record. None is a record that does not expire.
+            deliver_at_ms: The delivery time in milliseconds since 1970, on topics with `headrace.delay.enable`. Other
+                topics deliver the record at once. None delivers it at once.
+            delay_ms: Milliseconds from now until the delivery, in place of a delivery time.
+            tags: Tags, by which consumers with `tags=` select records.
+            on_delivery: Called with the future that this method returns, when the record is delivered or has failed.
+                The call comes from within another call, from the client's thread, or with asyncio from the event loop.
 
         Returns:
-            The record's fate; `.result()` waits for it.
+            A future; its `result()` waits for the delivery.
 
         Raises:
             ClosedError: The producer is closed.
             ConfigError: A time or a tag is out of range.
-            SerializationError: Key or value cannot be turned into bytes.
-            ApiError: The topic may not be written or has no such partition, or the record exceeds `max.request.size`.
-            TransportError: No broker answered, or no room appeared in the buffer, within `max.block.ms`.
+            SerializationError: The key or the value cannot be turned into bytes.
+            ApiError: The client may not write to the topic, the topic has no such partition, or the record is larger
+                than `max.request.size`.
+            TransportError: No broker answered, or the buffer stayed full, within `max.block.ms`.
         """
         if tags or (ttl_ms, deliver_at_ms, delay_ms) != (None, None, None):
             headers = directives(headers, tags, ttl_ms, deliver_at_ms, delay_ms)
@@ -234,30 +236,30 @@ class Producer(BlockingProducerLifetime):
         tags: Collection[str] = (),
         on_delivery: Callable[[DeliveryFuture], object] | None = None,
     ) -> list[DeliveryFuture]:
-        """Add many records to their partitions' batches: as `send` for each, at a fraction of the cost.
+        """Add many records to their partitions' batches. It costs much less than a `send` for each record.
 
         Args:
-            topic: Where to.
-            values: The contents, one for each record; all become bytes before the first is added.
-            keys: As many keys; None is records without a key.
-            headers: Name and value pairs that each record gets.
-            timestamp_ms: The time of all, milliseconds since 1970; None is now.
-            partition: The partition of all, instead of the partitioner's.
-            ttl_ms: How long after their time the records expire, as for `send`.
-            deliver_at_ms: When they come to their partitions, as for `send`.
-            delay_ms: How long after they are sent.
-            tags: The tags of all.
-            on_delivery: Called for each record, as `send` does.
+            topic: The topic. If it does not exist, the broker may create it.
+            values: The values, one for each record. All of them are turned into bytes before the first record is added.
+            keys: The keys, one for each value. None is records without keys.
+            headers: Pairs of name and value; every record gets them.
+            timestamp_ms: The time of all records, in milliseconds since 1970. None is now.
+            partition: The partition of all records. None lets the partitioner choose for each record.
+            ttl_ms: Milliseconds from the records' time until they expire; see `send`.
+            deliver_at_ms: The delivery time in milliseconds since 1970; see `send`.
+            delay_ms: Milliseconds from now until the delivery; see `send`.
+            tags: The tags of all records.
+            on_delivery: Called for each record; see `send`.
 
         Returns:
-            The records' fates, in their order.
+            One future for each record, in their order.
 
         Raises:
             ClosedError: The producer is closed.
-            ConfigError: There are not as many keys as values, or a time or a tag is out of range.
-            SerializationError: A key or value cannot be turned into bytes; none was added.
-            ApiError: As for `send`; the records before the one that is refused are on their way.
-            TransportError: As for `send`; likewise.
+            ConfigError: The numbers of keys and values differ, or a time or a tag is out of range.
+            SerializationError: A key or a value cannot be turned into bytes. No record was added.
+            ApiError: See `send`. The records before the one that is refused are sent.
+            TransportError: See `send`. Some records may be sent.
         """
         if tags or (ttl_ms, deliver_at_ms, delay_ms) != (None, None, None):
             headers = directives(headers, tags, ttl_ms, deliver_at_ms, delay_ms)
@@ -279,59 +281,59 @@ class Producer(BlockingProducerLifetime):
             self._driver.run(self._core.prepare(topic, partition), self.config.max_block_ms)
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Send everything that was given so far, and wait until it is delivered.
+        """Send all records that were added so far, and wait until they are delivered.
 
         Args:
-            timeout_s: Seconds to wait; None is `delivery.timeout.ms`.
+            timeout_s: Seconds to wait. None is `delivery.timeout.ms`.
 
         Raises:
-            HeadraceError: The first failed delivery since the last flush that nobody has looked at.
-            TransportError: Records are still on their way when the time is over.
+            HeadraceError: A record failed since the last flush, and the program has not asked its future.
+            TransportError: Records are not delivered in time. They are still in flight.
         """
         self._driver.run(self._core.flush(self._limit_ms(timeout_s)), UNLIMITED_MS)
 
     # Transactions
 
     def transaction(self) -> Transaction:
-        """Return one transaction: `with producer.transaction():` commits on leaving, or aborts on an exception.
+        """Return a transaction: leaving `with producer.transaction():` commits it, an exception aborts it.
 
         Raises:
             ClosedError: The producer is closed.
-            ConfigError: It has no transactional id.
+            ConfigError: The producer has no transactional id.
         """
         self._core.transaction()
         return Transaction(self)
 
     @property
     def in_transaction(self) -> bool:
-        """Whether a transaction has begun and not ended; one that failed has to be aborted yet.
+        """Whether a transaction has begun and has not ended. A failed transaction ends when it is aborted.
 
-        That of a producer which was shut out meanwhile never ends.
+        The transaction of a fenced producer never ends.
         """
         transactions = self._core.transactions
         return transactions is not None and transactions.under_way
 
     def init_transactions(self, timeout_s: float | None = None) -> None:
-        """Take over the transactional id now instead of at the first transaction.
+        """Take over the transactional id now, and not with the first transaction.
 
-        From then on nobody who had it before can write or commit, and what they left open is ended. So whoever goes
-        on from committed offsets calls this first, and reads the offsets afterwards.
+        It fences every earlier producer with the id, and ends the transaction that such a producer left open. A program
+        that continues from committed offsets calls this method first, and reads the offsets afterwards.
 
         Args:
-            timeout_s: Seconds to try; None is `max.block.ms`.
+            timeout_s: Seconds to try. None is `max.block.ms`.
 
         Raises:
-            FatalTransactionError: The producer must not use it.
+            FatalTransactionError: The producer must not use the id.
             TransportError: No coordinator has answered in time.
         """
         self._transact(self._core.transaction().initialize(), timeout_s)
 
     def begin_transaction(self) -> None:
-        """Begin a transaction: what is sent from now on is in it. `transaction()` is the same with an end to it.
+        """Begin a transaction. It contains all records that are sent until it ends; see also `transaction()`.
 
         Raises:
-            TransactionStateError: There is one already.
-            FatalTransactionError: The producer is of no more use.
+            TransactionStateError: A transaction is open.
+            FatalTransactionError: The producer cannot be used any more.
             TransportError: No coordinator has answered in time.
         """
         self._transact(self._core.transaction().begin())
@@ -339,16 +341,16 @@ class Producer(BlockingProducerLifetime):
     def send_offsets_to_transaction(
         self, offsets: Offsets, group: GroupMember | GroupConsumer
     ) -> None:
-        """Have offsets of a group committed with the transaction.
+        """Commit offsets of a consumer group with the transaction.
 
         Args:
-            offsets: One past the last finished record of each partition: `consumer.positions()`, say.
-            group: The consumer that has read up to there, or what its `group_metadata()` returns. With the consumer, a
-                transaction also fails if the consumer loses its place and joins again while the offsets are sent.
+            offsets: One past the last finished record of each partition, for example `consumer.positions()`.
+            group: The consumer that has read these records, or what its `group_metadata()` returns. With the consumer,
+                the transaction also fails if the consumer leaves and rejoins its group while the offsets are sent.
 
         Raises:
-            AbortableTransactionError: The group went on without the consumer, or they cannot be committed.
-            FatalTransactionError: The producer is of no more use.
+            AbortableTransactionError: The consumer is no member of its group any more, or the offsets are refused.
+            FatalTransactionError: The producer cannot be used any more.
         """
         member = member_of(group)
         check = partial(check_place, group, member)
@@ -356,30 +358,30 @@ class Producer(BlockingProducerLifetime):
         self._transact(flow)
 
     def commit_transaction(self, timeout_s: float | None = None) -> None:
-        """Deliver what was sent and commit the transaction.
+        """Deliver the records of the transaction, and commit it.
 
         Args:
-            timeout_s: Seconds to try; None is `max.block.ms`.
+            timeout_s: Seconds to try. None is `max.block.ms`.
 
         Raises:
-            AbortableTransactionError: It cannot be committed: `abort_transaction()` comes next.
-            CommitInDoubtError: No coordinator has confirmed it in time; call this again.
-            FatalTransactionError: The producer is of no more use.
-            TransportError: Records are not delivered in time; call this again, or `abort_transaction()`.
+            AbortableTransactionError: The transaction cannot be committed. Call `abort_transaction()`.
+            CommitInDoubtError: No coordinator has confirmed the commit in time. Call this method again.
+            FatalTransactionError: The producer cannot be used any more.
+            TransportError: Records are not delivered in time. Call this method again, or `abort_transaction()`.
         """
         limit_ms = self._block_ms(timeout_s)
         self._transact(self._core.transaction().commit(limit_ms), timeout_s)
 
     def abort_transaction(self, timeout_s: float | None = None) -> None:
-        """Have everything in the transaction taken for never written.
+        """Abort the transaction: committed readers never see its records, and its offsets are not committed.
 
         Args:
-            timeout_s: Seconds to try; None is `max.block.ms`.
+            timeout_s: Seconds to try. None is `max.block.ms`.
 
         Raises:
-            FatalTransactionError: The producer is of no more use.
-            TransportError: No coordinator has answered in time; it aborts by itself when `transaction.timeout.ms` is
-                over.
+            FatalTransactionError: The producer cannot be used any more.
+            TransportError: No coordinator has answered in time. The coordinator aborts the transaction by itself after
+                `transaction.timeout.ms`.
         """
         limit_ms = self._block_ms(timeout_s)
         self._transact(self._core.transaction().abort(limit_ms), timeout_s)
@@ -391,30 +393,30 @@ class Producer(BlockingProducerLifetime):
     def _block_ms(self, timeout_s: float | None) -> int:
         return self.config.max_block_ms if timeout_s is None else round(timeout_s * 1000)
 
-    # What else there is
+    # Partitions, and the end
 
     def partitions_for(self, topic: str) -> list[int]:
-        """Return a topic's partitions."""
+        """Return the numbers of a topic's partitions."""
         return self._driver.run(self._core.partitions_for(topic), self.config.max_block_ms)
 
     @unchecked
     def wait_for(self, delivery: Delivery, timeout_s: float | None = None) -> None:
-        """Wait until a record's fate is known.
+        """Wait until a record is delivered or has failed.
 
         Args:
-            delivery: What `send` returned.
-            timeout_s: Seconds to wait; None is until the producer delivers it or gives it up.
+            delivery: The future that `send` returned.
+            timeout_s: Seconds to wait. None waits until the producer delivers the record or gives it up.
 
         Raises:
-            TransportError: It is not known in time.
+            TransportError: Neither happened in time.
         """
         self._fates.wait_for(delivery, timeout_s)
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Flush and close the connections; what is not delivered in time is given up.
+        """Flush, then close the connections. Records that are not delivered in time are lost.
 
         Args:
-            timeout_s: As for `flush`.
+            timeout_s: Seconds to wait for the delivery. None is `delivery.timeout.ms`.
         """
         if self._core.closed or self._driver.closed:
             return

@@ -1,4 +1,4 @@
-"""What a program holds while its record is under way."""
+"""Deliveries: the results of single records, and the outcome of the batch that contains them."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from headrace.types import TopicPartition
 
 
 def check_callback(callback: object) -> None:
-    """Raise a ConfigError for what cannot be called, before it is to be called."""
+    """Raise ConfigError if a callback is not callable."""
     if callback is not None and not callable(callback):
         raise ConfigError(f"a callback is a function, not {shown(callback)}")
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record went."""
+    """The partition, offset and timestamp of a record that was delivered."""
 
     topic: str
     partition: int
     offset: int
-    """-1 where the broker does not tell (acks=0)."""
+    """The offset; -1 with acks=0, because the broker does not return it."""
     timestamp_ms: int
-    """The record's time, or the broker's for topics that keep that."""
+    """The record's time in milliseconds since 1970; the broker's time on topics with LogAppendTime."""
 
 
 class Written(NamedTuple):
-    """Where a batch went."""
+    """The outcome of a batch that was delivered."""
 
     base_offset: int
-    """-1 where the broker does not tell (acks=0)."""
+    """The offset of the batch's first record; -1 with acks=0."""
     append_time_ms: int = -1
-    """The broker's time, for topics that keep that; else -1."""
+    """The broker's time in milliseconds since 1970, on topics with LogAppendTime; -1 on other topics."""
 
 
 class Fate:
-    """What becomes of a batch, and so of each of its records: known once, however many they are."""
+    """The outcome of a batch. All records of the batch share it."""
 
     __slots__ = ("halves", "outcome", "topic_partition", "watched")
 
@@ -46,9 +46,9 @@ class Fate:
         self.topic_partition = topic_partition
         self.outcome: Written | HeadraceError | None = None
         self.halves: list[Fate] = []
-        """Of what the batch was divided into; its records have theirs."""
+        """The fates of the two batches into which a too large batch was split; empty for other batches."""
         self.watched: list[tuple[Delivery, Callable[[Any], object]]] = []
-        """Functions to call when the outcome is known, with what they are called with."""
+        """Callbacks that wait for the outcome, each with the delivery with which it is called."""
 
     def done(self) -> bool:
         """Whether the batch was delivered or given up."""
@@ -57,14 +57,14 @@ class Fate:
         return self.outcome is not None
 
     def settle(self, outcome: Written | HeadraceError) -> Iterator[Callable[[], object]]:
-        """Set the outcome; yield the calls of the program's code that are now due, in the order of the records."""
+        """Set the outcome; yield the callbacks that are due, in the order of the records."""
         self.outcome = outcome
         watched, self.watched = self.watched, []
         for delivery, callback in sorted(watched, key=lambda entry: entry[0].index):
             yield partial(callback, delivery)
 
     def divide(self, halves: Sequence[tuple[Fate, Sequence[Delivery]]]) -> None:
-        """Let the records be those of two batches from now on."""
+        """Move the records to the two batches into which this batch was split."""
         for half, deliveries in halves:
             self.halves.append(half)
             for index, delivery in enumerate(deliveries):
@@ -74,43 +74,43 @@ class Fate:
 
 
 class Delivery:
-    """The fate of one record: pending, delivered or failed. The producer's faces add the waiting."""
+    """The delivery of one record: pending, delivered or failed. Subclasses add methods that wait."""
 
     __slots__ = ("fate", "index", "observed", "producer", "timestamp_ms")
 
     def __init__(self, producer: Any, fate: Fate, index: int, timestamp_ms: int) -> None:
-        """Prepare a delivery; one call and no more, since it is made for each record.
+        """Prepare a delivery. This method calls nothing, because it runs for each record.
 
         Args:
-            producer: Who can wait for it.
-            fate: That of its batch.
-            index: Its place in the batch.
-            timestamp_ms: Its time.
+            producer: The object that waits for deliveries.
+            fate: The fate of the record's batch.
+            index: The index of the record in its batch.
+            timestamp_ms: The record's time in milliseconds since 1970.
         """
         self.producer = producer
         self.fate = fate
         self.index = index
         self.timestamp_ms = timestamp_ms
         self.observed = False
-        """Whether the program has looked, or asked to be told: then a failure need not be raised elsewhere."""
+        """Whether the program has asked for the outcome or set a callback. If not, `flush` raises a failure."""
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """The partition that was chosen for it."""
+        """The partition of the record."""
         return self.fate.topic_partition
 
     def done(self) -> bool:
-        """Whether the record was delivered or given up."""
+        """Return whether the record was delivered or has failed."""
         return self.fate.outcome is not None
 
     def exception(self) -> HeadraceError | None:
-        """Return why the record was given up; None while it is under way, and when it was delivered."""
+        """Return the error of a record that failed; None if it is pending or was delivered."""
         self.observed = True
         outcome = self.fate.outcome
         return outcome if isinstance(outcome, HeadraceError) else None
 
     def metadata(self) -> RecordMetadata:
-        """Return where the record went, or raise why it was given up; only when done."""
+        """Return the record's partition and offset, or raise its error; only when `done`."""
         self.observed = True
         outcome = self.fate.outcome
         if isinstance(outcome, Written):
@@ -118,14 +118,14 @@ class Delivery:
             offset = base_offset + self.index if base_offset >= 0 else -1
             timestamp_ms = self.timestamp_ms if append_time_ms < 0 else append_time_ms
             return RecordMetadata(*self.fate.topic_partition, offset, timestamp_ms)
-        assert outcome is not None, "the record is still under way"
+        assert outcome is not None, "the record is pending"
         raise outcome
 
     def add_done_callback(self, callback: Callable[[Self], object]) -> None:
-        """Have a function called with this object when it is done; at once if it is.
+        """Call a function with this object when the record is delivered or has failed; now, if it is `done`.
 
         Raises:
-            ConfigError: It is no function.
+            ConfigError: The callback is not callable.
         """
         check_callback(callback)
         self.observed = True
