@@ -23,7 +23,6 @@ from headrace.clients.flows.admin import (
     ConfigSource,
     ConfigSynonym,
     NewTopic,
-    ResourceType,
 )
 from headrace.clients.flows.cluster import (
     BrokerAddress,
@@ -44,6 +43,7 @@ from headrace.clients.flows.list_offsets import (
 )
 from headrace.clients.flows.offsets import Committer, OffsetAndMetadata
 from headrace.clients.flows.produce import ProducedPartition, ProducerIdentity
+from headrace.config.resources import ConfigResourceType
 from headrace.errors import ApiError
 from headrace.types import Buffer, TopicPartition
 
@@ -71,7 +71,6 @@ __all__ = [
     "PartitionMetadata",
     "ProducedPartition",
     "ProducerIdentity",
-    "ResourceType",
     "TopicMetadata",
 ]
 
@@ -184,7 +183,7 @@ class BlockingClient:
         return self.run(admin.delete_topics(self.state, names, timeout_ms))
 
     def describe_configs(
-        self, resource_type: ResourceType, names: Sequence[str]
+        self, resource_type: ConfigResourceType, names: Sequence[str]
     ) -> dict[str, list[ConfigEntry]]:
         """Return the configuration values of topics, or of brokers by node id."""
         return self.run(admin.describe_configs(self.state, resource_type, names))

@@ -12,7 +12,7 @@ from headrace.clients.consumer.aio import Consumer
 from headrace.clients.drivers import Target, open_aio_driver
 from headrace.clients.engine import UNLIMITED_MS
 from headrace.clients.flows import metadata, offsets, rights
-from headrace.clients.flows.admin import NewTopic, ResourceType, create_topics, describe_configs
+from headrace.clients.flows.admin import NewTopic, create_topics, describe_configs
 from headrace.clients.flows.cluster import TopicSettings
 from headrace.clients.flows.list_offsets import (
     LATEST,
@@ -24,6 +24,7 @@ from headrace.clients.flows.topic_settings import topic_settings
 from headrace.clients.producer.aio import Producer
 from headrace.clients.producer.delivery import RecordMetadata
 from headrace.clock import SteadyClock
+from headrace.config.resources import ConfigResourceType
 from headrace.dead_letters.letter_headers import Headers
 from headrace.errors import ApiError, ConfigError, ErrorCode, HeadraceError, MessageTooLargeError
 from headrace.records.builder import RecordFields, build_batch
@@ -252,7 +253,7 @@ class Outlet:
 
     async def max_message_bytes(self, topic: str) -> int:
         """Return how large a topic's records may be, by its configuration, or Kafka's default where that is hidden."""
-        flow = describe_configs(self._driver.engine.state, ResourceType.TOPIC, [topic])
+        flow = describe_configs(self._driver.engine.state, ConfigResourceType.TOPIC, [topic])
         try:
             entries = (await self._driver.run(flow)).get(topic, [])
         except ApiError:

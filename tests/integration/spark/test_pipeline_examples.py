@@ -12,7 +12,8 @@ import pyarrow as pa
 import pytest
 
 import headrace.pipelines
-from headrace.clients.blocking import BlockingClient, ResourceType
+from headrace.clients.blocking import BlockingClient
+from headrace.config.resources import ConfigResourceType
 from headrace.pipelines import frames
 from headrace.pipelines.checking import check
 from headrace.pipelines.loading import load_file
@@ -217,7 +218,7 @@ def test_changes_become_a_compacted_topic_with_tombstones(
         ("1", {"id": 1, "name": "Ann", "city": "Bonn"}),
         ("2", None),
     ]
-    configs = client.describe_configs(ResourceType.TOPIC, ["customers"])["customers"]
+    configs = client.describe_configs(ConfigResourceType.TOPIC, ["customers"])["customers"]
     assert {entry.name: entry.value for entry in configs}["cleanup.policy"] == "compact"
     assert [each.state for each in changes][-1] == "finished"
     last = changes[-1].progress

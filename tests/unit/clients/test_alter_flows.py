@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.clients.flows.admin import ResourceType
 from headrace.clients.flows.alter import (
     HIGH_WATERMARK,
     ConfigChange,
@@ -16,6 +15,7 @@ from headrace.clients.flows.alter import (
     delete_records,
 )
 from headrace.clients.flows.effects import GROUP_CHANNEL
+from headrace.config.resources import ConfigResourceType
 from headrace.errors import ApiError, ErrorCode, ProtocolError
 from headrace.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -118,7 +118,10 @@ def test_configs_are_changed_one_resource_a_request():
         ConfigChange("segment.bytes", None, ConfigOperation.DELETE),
     ]
     flow = alter_configs(
-        known_state(LAYOUT), ResourceType.TOPIC, {"t": changes, "u": changes}, validate_only=True
+        known_state(LAYOUT),
+        ConfigResourceType.TOPIC,
+        {"t": changes, "u": changes},
+        validate_only=True,
     )
     outcomes = driver.run(flow)
     assert outcomes["t"] is None
@@ -137,7 +140,7 @@ def test_a_brokers_configs_are_changed_by_itself(name, node):
     answer = IncrementalAlterConfigsResponse(responses=[response])
     driver = scripted(IncrementalAlterConfigsRequest=answer)
     changes = {name: [ConfigChange("log.retention.ms", "5")]}
-    flow = alter_configs(known_state(LAYOUT), ResourceType.BROKER, changes)
+    flow = alter_configs(known_state(LAYOUT), ConfigResourceType.BROKER, changes)
     assert driver.run(flow) == {name: None}
     assert driver.calls[-1].node == node
 

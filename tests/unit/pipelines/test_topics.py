@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from headrace.clients.blocking import BlockingClient, NewTopic, ResourceType
+from headrace.clients.blocking import BlockingClient, NewTopic
+from headrace.config.resources import ConfigResourceType
 from headrace.errors import TransportError
 from headrace.pipelines import pipeline, topic
 from headrace.pipelines.checking import check
@@ -37,7 +38,7 @@ def test_topics_are_found_or_created_by_choice(headrace_bootstrap: str, tmp_path
         create_topics(plans, connection)  # somebody was faster
 
         assert len(client.metadata(["made"]).topics["made"].partitions) == 3
-        configs = client.describe_configs(ResourceType.TOPIC, ["made"])["made"]
+        configs = client.describe_configs(ConfigResourceType.TOPIC, ["made"])["made"]
         assert {each.name: each.value for each in configs}["cleanup.policy"] == "compact"
         again = check_topics([plan(tmp_path, connection, source, sink)], connection)
         assert again[0].creates == ()

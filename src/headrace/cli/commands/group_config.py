@@ -66,9 +66,9 @@ def _changes(settings: dict[str, str], deleted: tuple[str, ...]) -> list[ConfigC
 
 
 def _show(client: BlockingClient, name: str, *, as_json: bool) -> None:
-    from headrace.clients.blocking import ResourceType
+    from headrace.config.resources import ConfigResourceType
 
-    found = client.describe_configs(ResourceType.GROUP, [name])[name]
+    found = client.describe_configs(ConfigResourceType.GROUP, [name])[name]
     documents = [config_document(each) for each in found]
     if as_json:
         print_json({"group": name, "configs": documents})
@@ -79,10 +79,12 @@ def _show(client: BlockingClient, name: str, *, as_json: bool) -> None:
 def _alter(
     client: BlockingClient, name: str, changes: list[ConfigChange], *, dry_run: bool
 ) -> dict[str, ApiError | None]:
-    from headrace.clients.blocking import ResourceType
     from headrace.clients.flows.alter import alter_configs
+    from headrace.config.resources import ConfigResourceType
 
-    flow = alter_configs(client.state, ResourceType.GROUP, {name: changes}, validate_only=dry_run)
+    flow = alter_configs(
+        client.state, ConfigResourceType.GROUP, {name: changes}, validate_only=dry_run
+    )
     return client.run(flow)
 
 

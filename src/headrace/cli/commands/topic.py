@@ -200,7 +200,8 @@ def describe(
 def _describe(
     client: BlockingClient, name: str, *, all_configs: bool, groups: bool
 ) -> dict[str, Any]:
-    from headrace.clients.blocking import EARLIEST, LATEST, ResourceType
+    from headrace.clients.blocking import EARLIEST, LATEST
+    from headrace.config.resources import ConfigResourceType
     from headrace.types import TopicPartition
 
     entry = client.metadata([name]).topics[name]
@@ -209,7 +210,7 @@ def _describe(
     led = [TopicPartition(name, number) for number, p in entry.partitions.items() if p.leader >= 0]
     starts = client.list_offsets(dict.fromkeys(led, EARLIEST)) if led else {}
     ends = client.list_offsets(dict.fromkeys(led, LATEST), delayed=True) if led else {}
-    configs = client.describe_configs(ResourceType.TOPIC, [name])[name]
+    configs = client.describe_configs(ConfigResourceType.TOPIC, [name])[name]
     partitions = []
     for number, partition in entry.partitions.items():
         where = TopicPartition(name, number)

@@ -84,13 +84,15 @@ def _alter(
     *,
     dry_run: bool,
 ) -> dict[str, ApiError | None]:
-    from headrace.clients.blocking import ResourceType
     from headrace.clients.flows import alter as flows
+    from headrace.config.resources import ConfigResourceType
 
     outcomes: dict[str, ApiError | None] = dict.fromkeys(names)
     if changes:
         wanted = dict.fromkeys(names, changes)
-        flow = flows.alter_configs(client.state, ResourceType.TOPIC, wanted, validate_only=dry_run)
+        flow = flows.alter_configs(
+            client.state, ConfigResourceType.TOPIC, wanted, validate_only=dry_run
+        )
         outcomes |= client.run(flow)
     # A topic whose configs were refused is left as it is.
     counts = {name: partitions for name in names if outcomes[name] is None and partitions}

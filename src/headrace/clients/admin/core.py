@@ -21,7 +21,7 @@ from headrace.clients.flows import (
     stopping,
     transaction_admin,
 )
-from headrace.clients.flows.admin import ClusterDescription, ConfigEntry, NewTopic, ResourceType
+from headrace.clients.flows.admin import ClusterDescription, ConfigEntry, NewTopic
 from headrace.clients.flows.alter import ConfigChange, ConfigOperation
 from headrace.clients.flows.attachments import Attachments
 from headrace.clients.flows.cluster import TopicMetadata
@@ -39,6 +39,7 @@ from headrace.clients.flows.transaction_admin import (
 )
 from headrace.clients.topic_strategies import Strategies, check_configs, configs_of
 from headrace.config.options import Value, render_value
+from headrace.config.resources import ConfigResourceType
 from headrace.config.units import plain_number
 from headrace.errors import ApiError, ConfigError, ErrorCode
 from headrace.security.acls import AclBinding, AclFilter
@@ -131,7 +132,7 @@ class AdminCore:
 
     def configs(self, topic: str) -> Flow[dict[str, ConfigEntry]]:
         """Return a topic's configuration by name."""
-        found = yield from admin.describe_configs(self._state, ResourceType.TOPIC, [topic])
+        found = yield from admin.describe_configs(self._state, ConfigResourceType.TOPIC, [topic])
         return {entry.name: entry for entry in found[topic]}
 
     def alter_configs(self, topic: str, changes: Mapping[str, Value | None]) -> Flow[None]:
@@ -145,7 +146,9 @@ class AdminCore:
             for name, value in changes.items()
         ]
         check_configs({each.name: each.value for each in wanted if each.value is not None})
-        outcomes = yield from alter.alter_configs(self._state, ResourceType.TOPIC, {topic: wanted})
+        outcomes = yield from alter.alter_configs(
+            self._state, ConfigResourceType.TOPIC, {topic: wanted}
+        )
         self._state.topic_settings.pop(topic, None)
         _raise(topic, outcomes)
 

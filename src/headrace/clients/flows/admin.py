@@ -11,6 +11,7 @@ from headrace.clients.flows import metadata
 from headrace.clients.flows.cluster import BrokerAddress
 from headrace.clients.flows.effects import ANY_NODE, Call, ClientState, Flow, ask
 from headrace.config.options import Value, render_value
+from headrace.config.resources import ConfigResourceType
 from headrace.config.units import plain_number
 from headrace.errors import ApiError, ErrorCode, TransportError
 from headrace.protocol.codec import Message
@@ -36,14 +37,6 @@ from headrace.protocol.messages.describe_configs import (
 )
 
 R = TypeVar("R", bound=Message)
-
-
-class ResourceType(IntEnum):
-    """What a configuration belongs to."""
-
-    TOPIC = 2
-    BROKER = 4
-    GROUP = 32
 
 
 class ConfigSource(IntEnum):
@@ -227,7 +220,7 @@ def _outcome(name: str, error_code: int, message: str | None) -> ApiError | None
 
 
 def describe_configs(
-    state: ClientState, resource_type: ResourceType, names: Sequence[str]
+    state: ClientState, resource_type: ConfigResourceType, names: Sequence[str]
 ) -> Flow[dict[str, list[ConfigEntry]]]:
     """Return all configuration values of topics, or of brokers (named by node id).
 
@@ -246,7 +239,9 @@ def describe_configs(
             include_documentation=False,
         )
         # A broker's own settings are known only to that broker.
-        node = int(name) if resource_type == ResourceType.BROKER and name.isdigit() else ANY_NODE
+        node = (
+            int(name) if resource_type == ConfigResourceType.BROKER and name.isdigit() else ANY_NODE
+        )
         if node != ANY_NODE and node not in state.metadata.brokers:
             yield from metadata.refresh(state, ())
         response = yield from ask(Call(request=request, node=node), DescribeConfigsResponse)

@@ -8,10 +8,11 @@ from enum import IntEnum
 from typing import Final, cast
 
 from headrace.clients.flows import metadata
-from headrace.clients.flows.admin import ResourceType, ask_controller
+from headrace.clients.flows.admin import ask_controller
 from headrace.clients.flows.coordinator import ask_coordinator, raise_for
 from headrace.clients.flows.effects import ANY_NODE, Call, ClientState, Flow, ask
 from headrace.clients.flows.routing import Answer, ask_leaders, by_topic
+from headrace.config.resources import ConfigResourceType
 from headrace.errors import ApiError, ErrorCode, ProtocolError
 from headrace.protocol.codec import Message
 from headrace.protocol.messages.create_partitions import (
@@ -108,7 +109,7 @@ def _not_controller(codes: Iterable[int]) -> int:
 
 def alter_configs(
     state: ClientState,
-    resource_type: ResourceType,
+    resource_type: ConfigResourceType,
     changes: Mapping[str, Sequence[ConfigChange]],
     *,
     validate_only: bool = False,
@@ -136,7 +137,9 @@ def alter_configs(
             validate_only=validate_only,
         )
         # A broker's own settings are changed by that broker.
-        node = int(name) if resource_type == ResourceType.BROKER and name.isdigit() else ANY_NODE
+        node = (
+            int(name) if resource_type == ConfigResourceType.BROKER and name.isdigit() else ANY_NODE
+        )
         if node != ANY_NODE and node not in state.metadata.brokers:
             yield from metadata.refresh(state, ())
         call = Call(request=request, node=node)

@@ -10,10 +10,11 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from headrace.clients.flows.admin import ConfigSource, ResourceType
+from headrace.clients.flows.admin import ConfigSource
 from headrace.clients.flows.alter import ConfigChange, ConfigOperation, alter_configs
 from headrace.clients.flows.effects import Call, ClientState, Flow, ask
 from headrace.clients.flows.groups import describe_groups
+from headrace.config.resources import ConfigResourceType
 from headrace.errors import ApiError, ConfigError, ErrorCode, GroupIdNotFoundError, TransportError
 from headrace.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -55,7 +56,7 @@ def group_attachments(state: ClientState, group: str) -> Flow[Attachments]:
     request = DescribeConfigsRequest(
         resources=[
             DescribeConfigsResource(
-                resource_type=ResourceType.GROUP, resource_name=group, configuration_keys=None
+                resource_type=ConfigResourceType.GROUP, resource_name=group, configuration_keys=None
             )
         ],
         include_synonyms=False,
@@ -192,7 +193,7 @@ def _change(
 ) -> Flow[None]:
     wanted = {group: changes}
     outcomes = yield from alter_configs(
-        state, ResourceType.GROUP, wanted, validate_only=validate_only
+        state, ConfigResourceType.GROUP, wanted, validate_only=validate_only
     )
     for error in outcomes.values():
         if error is not None:

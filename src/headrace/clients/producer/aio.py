@@ -184,10 +184,8 @@ class Producer(AsyncProducerLifetime):
             headers: Pairs of name and value.
             timestamp_ms: The record's time, in milliseconds since 1970. None is now.
             partition: The partition. None lets the partitioner choose.
-            ttl_ms: Milliseconds from the record's time until it expires, on topics with `headrace.ttl.enable`. Other
-                topics keep the record. None is a record that does not expire.
-            deliver_at_ms: The delivery time in milliseconds since 1970, on topics with `headrace.delay.enable`. Other
-                topics deliver the record at once. None delivers it at once.
+            ttl_ms: Milliseconds from its time until the record expires, on topics with `headrace.ttl.enable`.
+            deliver_at_ms: The delivery time in milliseconds since 1970, on topics with `headrace.delay.enable`.
             delay_ms: Milliseconds from now until the delivery, in place of a delivery time.
             tags: Tags, by which consumers with `tags=` select records.
             on_delivery: Called with the future that this method returns, when the record is delivered or has failed.
@@ -200,8 +198,7 @@ class Producer(AsyncProducerLifetime):
             ClosedError: The producer is closed.
             ConfigError: A time or a tag is out of range.
             SerializationError: The key or the value cannot be turned into bytes.
-            ApiError: The client may not write to the topic, the topic has no such partition, or the record is larger
-                than `max.request.size`.
+            ApiError: Writing is denied, there is no such partition, or the record exceeds `max.request.size`.
             TransportError: No broker answered, or the buffer stayed full, within `max.block.ms`.
         """
         if tags or (ttl_ms, deliver_at_ms, delay_ms) != (None, None, None):

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 import headrace
-from headrace.clients.blocking import OffsetAndMetadata, ResourceType
+from headrace.clients.blocking import OffsetAndMetadata
 from headrace.clients.producer.many import Rows
+from headrace.config.resources import ConfigResourceType
 from headrace.errors import ApiError, ErrorCode, HeadraceError
 from headrace.protocol.api_keys import ApiKey
 from headrace.spark.options.reader import ClientOptions
@@ -337,7 +338,9 @@ def test_what_a_write_needs_is_made_or_asked_for_before_it_begins(
     assert {MARKER_TOPIC, CLAIM_TOPIC} <= set(broker.topics())
     (cleanup,) = [
         each.value
-        for each in opened.client.describe_configs(ResourceType.TOPIC, [CLAIM_TOPIC])[CLAIM_TOPIC]
+        for each in opened.client.describe_configs(ConfigResourceType.TOPIC, [CLAIM_TOPIC])[
+            CLAIM_TOPIC
+        ]
         if each.name == "cleanup.policy"
     ]
     assert cleanup == "compact"
