@@ -76,7 +76,7 @@ def first_sentence(docstring: str | None) -> str:
     """Return the first sentence of a docstring; "" if there is none."""
     first = inspect.cleandoc(docstring or "").partition("\n\n")[0]
     text = " ".join(first.split())
-    match = re.match(r"(.*?[.:!])(?:\s+[A-Z`]|$)", text)
+    match = re.match(r"(.*?[.!])(?:\s+[A-Z`]|$)", text)
     return prose((match[1] if match else text).rstrip(":"))
 
 
