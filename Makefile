@@ -5,7 +5,7 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest -q
 export PYTHONDONTWRITEBYTECODE :=  # tests and the processes they start are compiled once, not by each of them
 
-.PHONY: help run test check types quick format conformance crossed chaos chaos-spark crash delay simulate mutate fuzz bench bench-spark bench-kinesis docs generate clean
+.PHONY: help run test check static types part-1 part-2 part-3 format conformance crossed chaos chaos-spark crash delay simulate mutate fuzz bench bench-spark bench-kinesis docs generate clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -16,6 +16,9 @@ run:  ## start Headrace, stream a year of flights into it, run a Spark pipeline 
 
 check:  ## lint, types, import contracts, generated files, unit and property tests (under two minutes)
 	@$(PYTHON) tools/prepare.py test
+	@$(MAKE) --no-print-directory -j 5 --output-sync=target static types $(PARTS) MARKED="not slow"
+
+static:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
@@ -25,25 +28,28 @@ check:  ## lint, types, import contracts, generated files, unit and property tes
 	$(BIN)/python tools/generate_client_properties.py --check
 	$(BIN)/python tools/draw_parts.py --check
 	$(BIN)/python tools/generate_blocking_clients.py --check
-	@$(MAKE) --no-print-directory -j 2 types quick
 
 types:
 	$(BIN)/mypy
 
-quick:
-# One worker more than cores: there is always a test that waits.
-	$(PYTEST) -n 3 -m "not slow" tests/unit tests/property tests/cost tests/simulation tests/mutations tests/benchmarks
+# Each part imports only its own files; workers of xdist would import all. One part more than cores: there is always a test that waits.
+PARTS := part-1 part-2 part-3
+
+$(PARTS): part-%:
+	$(PYTEST) --part $*/3 $(if $(MARKED),-m "$(MARKED)") tests/unit tests/property tests/cost tests/simulation tests/mutations tests/benchmarks
 
 ifdef ROOM
 test:
 	@$(PYTHON) tools/prepare.py test
 	@tests=$$($(BIN)/python -m tests.suites "$(ROOM)") && set -x && $(PYTEST) -n 3 --dist loadfile $$tests
 else
-test: check  ## everything that needs no special hardware (about twenty-five minutes); ROOM=core/log: what concerns one package
-	$(PYTEST) -n 3 -m slow tests/unit tests/property
+test:  ## everything that needs no special hardware (about twenty-two minutes); ROOM=core/log: what concerns one package
+	@$(PYTHON) tools/prepare.py test
+	@$(MAKE) --no-print-directory -j 5 --output-sync=target static types $(PARTS)
 	$(PYTEST) -n 2 tests/fuzz
 # The longest files come first, and each is one worker's; else a few of them would be left when the other workers are done.
-	$(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder tests/chaos tests/integration/spark tests/crash \
+# Most of these tests wait for other processes, so there are twice as many workers as cores.
+	$(PYTEST) -n 4 --dist loadfile --no-loadscope-reorder tests/chaos tests/integration/spark tests/crash \
 		tests/integration/kinesis tests/acceptance tests/conformance tests/docs
 	HEADRACE_ACCEL=0 $(PYTEST) -n 2 -m "not slow" tests/unit/records tests/unit/clients tests/property/test_records.py
 endif

@@ -17,6 +17,8 @@ from tests.cost.requests import Values
 from tests.cost.shapes import request_schemas
 from tests.cost.world import TINY, World
 
+pytestmark = pytest.mark.slow  # not in `make check`
+
 SLACK = 2.0
 """Machines of continuous integration are slower than the one that the bound is for, and busy."""
 NAMES = sorted(request_schemas())

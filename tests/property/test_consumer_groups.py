@@ -23,6 +23,8 @@ from headrace.protocol.messages.sync_group import SyncGroupRequest
 from headrace.types import TopicPartition
 from tests.fixtures.consumer_world import ConsumerWorld, Program
 
+pytestmark = pytest.mark.slow  # not in `make check`
+
 PARTITIONS = 5
 STEPS = 120
 ROUNDS = 12

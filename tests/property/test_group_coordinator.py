@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -26,6 +27,8 @@ from tests.fixtures.group_world import (
     parked,
     subscription,
 )
+
+pytestmark = pytest.mark.slow  # not in `make check`
 
 NAMES = ("a", "b", "c", "d")
 INSTANCES = {"c": "static-c", "d": "static-d"}

@@ -18,6 +18,8 @@ from headrace.core.coordinator.state.shard import GroupShard
 from headrace.errors import ErrorCode
 from tests.fixtures.group_rounds import SERVER_SIDE, Round
 
+pytestmark = pytest.mark.slow  # not in `make check`
+
 ROUNDS = int(os.environ.get("HEADRACE_GROUP_ROUNDS", "40"))
 ASSIGNORS = [
     ["equal"],

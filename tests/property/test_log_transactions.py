@@ -27,6 +27,8 @@ from tests.fixtures.transactions import (
     transactional,
 )
 
+pytestmark = pytest.mark.slow  # not in `make check`
+
 PRODUCERS = (1, 2, 3)
 KEYS = (b"a", b"b", b"c", b"d" * 20)
 

@@ -30,6 +30,8 @@ from headrace.storage.os_files import OsFileSystem
 from tests.fixtures.broker_harness import BrokerHarness, produce_request, values
 from tests.fixtures.compaction import keyed
 
+pytestmark = pytest.mark.slow  # not in `make check`
+
 COMPACT: dict[str, Any] = {
     "cleanup_policy": "compact",
     "segment_bytes": "1000",

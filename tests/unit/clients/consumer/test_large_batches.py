@@ -35,6 +35,8 @@ from tests.property.test_slices import resealed
 from tests.unit.clients.consumer.test_reading import consumer_of
 from tests.unit.clients.fake_broker import FakeCluster
 
+pytestmark = pytest.mark.slow  # not in `make check`
+
 T0 = TopicPartition("t", 0)
 MANY = 40_000
 

@@ -19,6 +19,8 @@ from headrace.spark.archive.table_location import open_location
 from headrace.types import TopicPartition
 from tests.unit.spark.archive.worlds import SCHEMA, World
 
+pytestmark = pytest.mark.slow  # not in `make check`
+
 KINDS = ["delta", "iceberg"]
 
 

@@ -22,6 +22,8 @@ from headrace.spark.archive.table_location import open_location
 from headrace.spark.archive.writing import FileTarget, write_range
 from tests.unit.spark.archive.worlds import SCHEMA, World, rows
 
+pytestmark = pytest.mark.slow  # not in `make check`
+
 SOURCE = ArchivedPartition("flights", "id", 0)
 KINDS = ["delta", "iceberg"]
 DESCRIPTORS = Path("/proc/self/fd")

@@ -25,6 +25,8 @@ from headrace.spark.source.tasks import ReadTask
 from headrace.types import TopicPartition
 from tests.unit.spark.archive.worlds import SCHEMA, World
 
+pytestmark = pytest.mark.slow  # not in `make check`
+
 FLIGHTS = TopicPartition("flights", 0)
 
 
