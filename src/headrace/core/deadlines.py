@@ -1,4 +1,4 @@
-"""Timers as data: keys with deadlines, nothing that ticks by itself."""
+"""Timers as data: keys with deadlines. Nothing here runs by itself."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _SPARE: Final = 64
 class Deadlines(Generic[K]):
     """A set of keys, each with one deadline in milliseconds.
 
-    Setting a key again moves it; the old heap entry is dropped lazily. The heap never holds more than twice the live
-    keys (plus a constant), so heartbeats that move a deadline a thousand times cost no memory, and neither do keys
-    that were cancelled.
+    To set a key again moves its deadline. The old entry of the heap is dropped later. The heap never holds more than
+    twice the number of keys, plus a constant. So heartbeats that move a deadline a thousand times cost no memory, and
+    neither do cancelled keys.
     """
 
     __slots__ = ("_deadlines", "_heap", "_sequence")
 
     def __init__(self) -> None:
         self._deadlines: dict[K, tuple[int, int, K]] = {}
-        """Of each key the entry of the heap that counts."""
+        """The heap entry of each key that is valid."""
         self._heap: list[tuple[int, int, K]] = []
         self._sequence = 0
 
@@ -33,12 +33,12 @@ class Deadlines(Generic[K]):
         return key in self._deadlines
 
     def get(self, key: K) -> int | None:
-        """Return a key's deadline, or None."""
+        """Return the deadline of a key, None without one."""
         entry = self._deadlines.get(key)
         return entry[0] if entry is not None else None
 
     def set(self, key: K, deadline_ms: int) -> None:
-        """Give `key` a deadline, replacing the one it had."""
+        """Set the deadline of a key, and replace an earlier one."""
         self._sequence += 1
         entry = self._deadlines[key] = (deadline_ms, self._sequence, key)
         heapq.heappush(self._heap, entry)
@@ -46,7 +46,7 @@ class Deadlines(Generic[K]):
             self._compact()
 
     def cancel(self, key: K) -> None:
-        """Forget a key; no error if it has no deadline."""
+        """Remove the deadline of a key. Does nothing if it has none."""
         self._deadlines.pop(key, None)
         if len(self._heap) > 2 * len(self._deadlines) + _SPARE:
             self._compact()
@@ -57,7 +57,7 @@ class Deadlines(Generic[K]):
 
     @property
     def next_ms(self) -> int | None:
-        """The earliest deadline, or None."""
+        """The earliest deadline in milliseconds, None without one."""
         while self._heap:
             entry = self._heap[0]
             if self._deadlines.get(entry[2]) is entry:
@@ -70,7 +70,7 @@ class Deadlines(Generic[K]):
 
         Args:
             now_ms: The time.
-            most: How many keys are returned at most, None for all. The others are returned by the next call.
+            most: The largest number of keys to return, None for all. The next call returns the others.
         """
         expired: list[K] = []
         while (next_ms := self.next_ms) is not None and next_ms <= now_ms:

@@ -1,13 +1,12 @@
-"""An answer that is not ready yet.
+"""A value that is not ready yet, such as the answer to a request.
 
-Not a future: it needs no event loop and no thread. A core that cannot answer at once returns a `Deferred`; whoever
-learns the outcome resolves it, once; whoever waits has registered a callback. Time-outs belong to the core that made
-it (through `Deadlines`), so a `Deferred` itself knows no clock.
+A `Deferred` is not a future: it needs no event loop and no thread. A core that cannot answer at once returns one. The
+code that learns the outcome resolves it, once. The code that waits has registered a callback. The core that made it is
+responsible for time-outs (through `Deadlines`), so a `Deferred` itself knows no clock.
 
-When nobody wants the value any more, because the connection that asked for it has closed, the deferred is cancelled:
-it forgets its callbacks, and whoever was to resolve it is told to give up and to release what it holds for the answer.
-What a request has begun goes on: records that were appended stay, a member that joined stays. Only the answer is
-dropped.
+When nobody needs the value any more, because the connection that asked for it has closed, the deferred is cancelled. It
+drops its callbacks, and calls `give_up` to release what is held for the answer. What a request has begun continues:
+records that were appended stay, and a member that joined stays. Only the answer is dropped.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ _CANCELLED: Final = object()
 
 
 class Deferred(Generic[T]):
-    """A value that is resolved exactly once, or cancelled; callbacks run synchronously, in order of registration."""
+    """A value that is resolved exactly once, or cancelled. Callbacks run synchronously, in order of registration."""
 
     __slots__ = ("_callbacks", "_give_up", "_value")
 
     def __init__(self, give_up: Callable[[], object] | None = None) -> None:
-        """Begin to wait.
+        """Begin to wait for the value.
 
         Args:
-            give_up: See `on_cancel`; None if there is nothing to give up.
+            give_up: See `on_cancel`. None if nothing is held for the answer.
         """
         self._value: object = _PENDING
         self._callbacks: list[Callable[[T], object]] = []
@@ -39,24 +38,24 @@ class Deferred(Generic[T]):
 
     @property
     def done(self) -> bool:
-        """Whether it has been resolved."""
+        """Whether the value is resolved."""
         return self._value is not _PENDING and self._value is not _CANCELLED
 
     @property
     def cancelled(self) -> bool:
-        """Whether nobody wants the value any more."""
+        """Whether the value was cancelled."""
         return self._value is _CANCELLED
 
     @property
     def value(self) -> T:
-        """The value; an AssertionError while it is pending, or when it was cancelled."""
+        """The value. Raises AssertionError while it is pending, and after it was cancelled."""
         assert self.done, "the deferred is not resolved"
         return self._value  # type: ignore[return-value]  # the sentinels are excluded by the line above
 
     def resolve(self, value: T) -> None:
-        """Set the value and run the callbacks; ignored if it was cancelled.
+        """Set the value and run the callbacks. Does nothing if the value was cancelled.
 
-        Resolving twice is a bug in the caller and raises.
+        To resolve twice is a bug of the caller, and raises.
         """
         if self._value is _CANCELLED:
             return
@@ -68,7 +67,7 @@ class Deferred(Generic[T]):
             callback(value)
 
     def cancel(self) -> None:
-        """Give the value up: no callback will run. Does nothing if it is resolved or cancelled already."""
+        """Cancel the value: no callback will run. Does nothing if the value is resolved or cancelled already."""
         if self._value is not _PENDING:
             return
         self._value = _CANCELLED
@@ -78,11 +77,11 @@ class Deferred(Generic[T]):
             give_up()
 
     def on_cancel(self, give_up: Callable[[], object]) -> None:
-        """Say what releases what is held for the answer, instead of what was said before.
+        """Set the function that releases what is held for the answer, in place of an earlier one.
 
         Args:
-            give_up: Called when the value is cancelled, at once if it is already. It must end nothing that the request
-                has begun, and resolve no other deferred.
+            give_up: Called when the value is cancelled, at once if it is cancelled already. It must end nothing that
+                the request has begun, and resolve no other deferred.
         """
         if self._value is _CANCELLED:
             give_up()
@@ -90,23 +89,23 @@ class Deferred(Generic[T]):
             self._give_up = give_up
 
     def on_done(self, callback: Callable[[T], object]) -> None:
-        """Call `callback(value)` when resolved: at once if it is already, never if it was cancelled."""
+        """Call `callback(value)` when the value is resolved: at once if it is already, never if it was cancelled."""
         if self._value is _PENDING:
             self._callbacks.append(callback)
         elif self._value is not _CANCELLED:
             callback(self._value)  # type: ignore[arg-type]  # the sentinels are excluded
 
     def map(self, function: Callable[[T], U]) -> Deferred[U]:
-        """Return a deferred of `function(value)`; to cancel it cancels this one.
+        """Return a deferred of `function(value)`. To cancel the new deferred cancels this one.
 
-        The function must do nothing but make a value: it is not called when nobody wants that. What has to happen in
-        any case belongs into `on_done` of a deferred that nobody cancels.
+        The function must do nothing but make a value, because it is not called after a cancellation. What has to happen
+        in any case belongs into `on_done` of a deferred that is never cancelled.
         """
         mapped: Deferred[U] = Deferred(self.cancel)
         self.on_done(lambda value: mapped.resolve(function(value)))
         return mapped
 
     def follow(self, other: Deferred[T]) -> None:
-        """Resolve as `other` does; to cancel this one cancels `other`."""
+        """Resolve as `other` does. To cancel this deferred cancels `other`."""
         self.on_cancel(other.cancel)
         other.on_done(self.resolve)

@@ -1,6 +1,6 @@
-"""Whose a log directory is: the file `meta.properties`, with Kafka's names in it.
+"""The owner of a data directory: the file `meta.properties`, with Kafka's names in it.
 
-The directory's own id is what the metadata call it by: its path may change, and another directory may take its path.
+The metadata refer to a data directory by its own id: its path may change, and another directory may take its path.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _FORMAT: Final = "1"
 
 
 def read_meta(files: FileSystem) -> dict[str, str] | None:
-    """Return what a directory says about itself, None if it was never used."""
+    """Return the properties in the file, None if the directory was never used."""
     content = files.read_file(META_FILE)
     if content is None:
         return None
@@ -25,16 +25,16 @@ def read_meta(files: FileSystem) -> dict[str, str] | None:
 
 
 def claim(files: FileSystem, *, cluster_id: str, node_id: int, new_id: str) -> str:
-    """Check that a directory is this broker's, or make it so.
+    """Check that a data directory belongs to this broker, or claim an unused one.
 
     Args:
-        files: The directory.
-        cluster_id: Of the cluster to which it has to belong.
-        node_id: Of the broker to which it has to belong.
-        new_id: The directory's id if it has none yet; may be empty for one that needs none.
+        files: The data directory.
+        cluster_id: The cluster to which the directory has to belong.
+        node_id: The broker to which the directory has to belong.
+        new_id: The id of the directory if it has none yet; "" if it needs none.
 
     Returns:
-        The directory's id.
+        The id of the directory.
 
     Raises:
         StorageError: The directory belongs to another cluster or broker, or has a newer format.

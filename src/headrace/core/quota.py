@@ -1,8 +1,8 @@
-"""How fast somebody goes, measured as Kafka measures it, and for how long they have to pause to come down to a quota.
+"""Rates measured as Kafka measures them, and the pauses that bring a client down to its quota.
 
-A rate is kept in samples: each begins with the first value after the one before it is full, `window_ms` later, and
-counts until nothing in it is younger than all windows together. A client that stays at its quota is never paused;
-one that goes over it is paused for as long as it takes the measured rate to fall to the quota, if nothing is added.
+A rate is kept in samples. A sample begins with the first value after the sample before is full, which takes
+`window_ms`, and counts until all of it is older than all windows together. A client at its quota is never paused. A
+client above its quota is paused for as long as the measured rate takes to fall to the quota, if nothing is added.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Final, Generic, NamedTuple, TypeVar
 K = TypeVar("K", bound=Hashable)
 
 LONGEST_PAUSE_MS: Final = 2**31 - 1
-"""What fits into `throttle_time_ms`."""
+"""The largest value of `throttle_time_ms` in the protocol, in milliseconds."""
 
 
 class Windows(NamedTuple):
-    """Over which time a rate is measured: `quota.window.num` times `quota.window.size.seconds`."""
+    """The time over which a rate is measured: `quota.window.num` times `quota.window.size.seconds`."""
 
     number: int = 11
     size_ms: int = 1000
@@ -33,7 +33,7 @@ class _Sample:
 
 
 class SampledRate:
-    """What was recorded per second, over the last windows."""
+    """The sum of recorded values per second, over the last windows."""
 
     __slots__ = ("_latest_ms", "_samples", "_windows")
 
@@ -43,25 +43,25 @@ class SampledRate:
         self._latest_ms = 0
 
     def record(self, value: float, now_ms: int) -> None:
-        """Add a value; a negative one takes back."""
+        """Add a value. A negative value takes back."""
         now_ms = self._forward(now_ms)
         samples = self._samples
         if not samples or now_ms - samples[-1].start_ms >= self._windows.size_ms:
             samples.append(_Sample(now_ms))
-            if len(samples) > self._windows.number + 1:  # one that began before the windows did
+            if len(samples) > self._windows.number + 1:  # the sample began before the windows did
                 samples.popleft()
         samples[-1].value += value
         samples[-1].last_ms = now_ms
 
     def per_second(self, now_ms: int) -> float:
-        """Return the rate."""
+        """Return the rate per second."""
         now_ms = self._forward(now_ms)
         self._purge(now_ms)
         total = sum(sample.value for sample in self._samples)
         return total * 1000 / self._measured_ms(now_ms) if total else 0.0
 
     def pause_ms(self, quota: float, now_ms: int) -> int:
-        """Return how long the rate needs to fall to the quota; 0 if it is not above it."""
+        """Return how long the rate takes to fall to the quota, in milliseconds; 0 if it is not above it."""
         now_ms = self._forward(now_ms)
         rate = self.per_second(now_ms)
         if rate <= quota:
@@ -80,7 +80,7 @@ class SampledRate:
             self._samples.popleft()
 
     def _measured_ms(self, now_ms: int) -> int:
-        """Return over which time the samples are spread, at least all windows but one: a start counts little."""
+        """Return the time that the samples span, at least all windows but one: a start counts little."""
         number, size_ms = self._windows
         elapsed_ms = now_ms - self._samples[0].start_ms if self._samples else 0
         missing = number - 1 - elapsed_ms // size_ms
@@ -88,7 +88,7 @@ class SampledRate:
 
 
 class TrackedRates(Generic[K]):
-    """A rate for each of many; at the limit who was silent for longest is forgotten, and begins at nothing."""
+    """The rates of many clients. At the limit the rate that was unused for longest is forgotten."""
 
     __slots__ = ("_limit", "_make", "_rates")
 
@@ -101,7 +101,7 @@ class TrackedRates(Generic[K]):
         return len(self._rates)
 
     def of(self, key: K) -> SampledRate:
-        """Return the rate of one, who is the latest then."""
+        """Return the rate of one client, which becomes the latest used one."""
         rate = self._rates.pop(key, None)
         if rate is None:
             rate = self._make()
@@ -111,5 +111,5 @@ class TrackedRates(Generic[K]):
         return rate
 
     def clear(self) -> None:
-        """Forget all."""
+        """Forget all rates again."""
         self._rates.clear()

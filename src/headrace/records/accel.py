@@ -1,6 +1,6 @@
-"""The optional accelerator: the loops that run once for each record, in C, if `headrace-accel` is installed.
+"""The optional accelerator: loops that run once for each record, written in C.
 
-What it does is defined by the functions here that it stands in for; nothing needs it.
+It is used if `headrace-accel` is installed. The functions here define what it does, and everything works without it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 from headrace.types import Buffer
 
 API_VERSION: Final = 4
-"""The version of the accelerator's functions that is called here."""
+"""The version of the accelerator's functions that this package calls."""
 
 
 class Writer(Protocol):
@@ -20,19 +20,19 @@ class Writer(Protocol):
 
     @property
     def size(self) -> int:
-        """Bytes of the batch so far, its header included, before compression."""
+        """The size of the batch so far in bytes, with its header, before compression."""
 
     @property
     def count(self) -> int:
-        """Number of records."""
+        """The number of records so far."""
 
     @property
     def base_timestamp(self) -> int:
-        """Timestamp of the first record; 0 without any."""
+        """The timestamp of the first record in milliseconds; 0 without records."""
 
     @property
     def max_timestamp(self) -> int:
-        """The latest timestamp; -1 without any."""
+        """The latest timestamp in milliseconds; -1 without records."""
 
     def append(
         self,
@@ -41,17 +41,17 @@ class Writer(Protocol):
         headers: Sequence[tuple[str, bytes | None]] = (),
         timestamp_ms: int = 0,
     ) -> bool:
-        """Add a record; false, and nothing added, when it does not fit any more."""
+        """Add a record. Returns false, without a change, when it does not fit."""
 
     def extend(self, values: list[bytes | None], start: int, timestamp_ms: int, /) -> int:
-        """Add `values[start:]` without keys and headers, as many as fit; return how many that were."""
+        """Add `values[start:]` without keys and headers, as many as fit, and return how many that were."""
 
     def join(self) -> Buffer:
-        """Return the bytes of the records, to be let go of before more are added."""
+        """Return the bytes of the records. The caller drops them before it adds more records."""
 
 
 class ColumnWriter(Protocol):
-    """Collects records as the buffers of Arrow columns."""
+    """Collects records into the buffers of Arrow columns."""
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -69,34 +69,34 @@ class ColumnWriter(Protocol):
         end: int,
         /,
     ) -> tuple[int, int, int]:
-        """Add those of `count` records, the first at byte `place`, whose offsets lie from `start` to below `end`.
+        """Add records whose offsets lie from `start` to below `end`, out of `count` records from byte `place` on.
 
-        Returns the place and number of those that are left, and why: 0 none are, 1 there is no room for the next,
-        2 the next is not well-formed.
+        Returns the place and the number of the records that are left, and the reason: 0 for none left, 1 for no room
+        for the next record, 2 for a malformed record.
         """
 
     def take(self) -> dict[str, Any]:
         """Return the buffers of the rows by the names of their columns, and start over.
 
-        Columns of bytes are (nulls, validity or None, ends, bytes); headers are (entries, ends, names, contents).
+        Columns of bytes are (nulls, validity or None, ends, bytes). Headers are (entries, ends, names, contents).
         """
 
 
 class RowColumns(Protocol):
-    """Rows of Arrow columns, which leave one after the other."""
+    """Rows of Arrow columns, which are sent one after the other."""
 
     def fill(
         self, queues: dict[int, Any], count: int, hashed: int, sticky: int, /
     ) -> tuple[bytes | None, bytes | None, tuple[()], int, int | None] | None:
-        """Add rows to the open batches of queues until there is none with room for the next; return that one, or None.
+        """Add rows to the open batches of queues, and return the first row that does not fit, None after the last.
 
-        A row without a partition goes where its key's hash says, among `hashed` unless that is 0, or else to the
-        partition `sticky` unless that is -1.
+        A row without a partition goes to the partition of its key's hash, among `hashed` partitions unless that is 0.
+        Otherwise it goes to the partition `sticky` unless that is -1.
         """
 
 
 Column = tuple[int, Any, Any, Any] | None
-"""Of Arrow: where it begins in its buffers; validity or None, ends or None, and content; None for no column."""
+"""An Arrow column: its first row in the buffers; validity or None, ends or None, and content. None for no column."""
 
 
 class Kernels(Protocol):
@@ -105,7 +105,7 @@ class Kernels(Protocol):
     RecordWriter: Callable[[int, Callable[[Any], bytes]], Writer]
     ColumnWriter: Callable[[tuple[str, ...], int, int], ColumnWriter]
     RowColumns: Callable[[int, int, Column, Column, Column, Column], RowColumns]
-    """Of so many rows, at a time in milliseconds where they have none: keys, values, microseconds, partitions."""
+    """Makes rows of columns: keys, values, microseconds, partitions. Rows without a time get the given milliseconds."""
 
     def decode_records(  # noqa: PLR0917 - positional arguments are faster, and this is called for each batch
         self,
@@ -121,14 +121,14 @@ class Kernels(Protocol):
         after: tuple[Any, ...],
         /,
     ) -> tuple[list[Any], int] | None:
-        """Return `count` records of a batch, the first at byte `place`, and the place behind the last.
+        """Return `count` records of a batch from byte `place` on, and the place after the last one.
 
-        They are fewer where a record with headers ends `most_bytes` behind `place`, or later: it is the last then. None
-        says that they are not well-formed, so that Python's own loop tells why.
+        The result ends early with a record with headers that ends `most_bytes` after `place`, or later. None means that
+        the records are malformed: then the loop in Python finds out why.
         """
 
     def murmur2(self, data: bytes, /) -> int:
-        """Return the hash of a key."""
+        """Return the murmur2 hash of a key."""
 
 
 def _find() -> tuple[Kernels | None, str]:
@@ -147,4 +147,4 @@ def _find() -> tuple[Kernels | None, str]:
 
 
 kernels, state = _find()
-"""The accelerator's functions, or None; and in words what became of it."""
+"""The accelerator's functions, or None; and the state of the accelerator as text."""

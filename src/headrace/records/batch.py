@@ -28,15 +28,18 @@ MIN_BATCH_LENGTH: Final = HEADER_SIZE - LOG_OVERHEAD
 MAGIC_POSITION: Final = 16
 CRC_POSITION: Final = 17
 CRC_START: Final = 21
-"""Position of the attributes, where the range of the CRC begins."""
+"""The position of the attributes, where the range of the CRC begins."""
 MAX_TIMESTAMP_POSITION: Final = 35
 MIN_RECORD_SIZE: Final = 7
-"""Length, attributes, timestamp delta, offset delta, key length, value length, headers count: a byte each."""
-MAX_RECORDS: Final = 1 << 17
-"""Most records of a batch that a broker appends; a compressed batch of a few kilobytes could hold millions.
+"""The least size of a record in bytes: seven fields of one byte each.
 
-1 MiB holds at most 117,420 records that are numbered as they should be, of 7 to 9 bytes each. So the bound refuses no
-uncompressed batch of that size, and of compressed ones only those with more records than an uncompressed one.
+Length, attributes, timestamp delta, offset delta, key length, value length, number of headers.
+"""
+MAX_RECORDS: Final = 1 << 17
+"""The largest number of records in a batch that a broker appends. A few compressed kilobytes could hold millions.
+
+1 MiB holds at most 117,420 records with consecutive offsets, of 7 to 9 bytes each. So the bound refuses no uncompressed
+batch of that size, and only compressed batches with more records than an uncompressed one could have.
 """
 
 COMPRESSION_MASK: Final = 0x07
@@ -47,7 +50,7 @@ DELETE_HORIZON_FLAG: Final = 0x40
 
 HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 unpack_header: Final = HEADER.unpack_from
-"""Return the thirteen fields as a plain tuple, `HeaderFields`, for paths where a `BatchHeader` costs too much."""
+"""Return the thirteen fields of a header as a plain tuple, where a `BatchHeader` would cost too much."""
 
 HeaderFields = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int]
 """The header of a batch as a plain tuple, in the order of `BatchHeader`. The names below are indexes into it."""
@@ -67,14 +70,14 @@ RECORDS_COUNT: Final = 12
 
 
 class TimestampType(IntEnum):
-    """What a batch's timestamps mean; the numbers are those of the attributes' bit 3."""
+    """The meaning of a batch's timestamps. The numbers are those of bit 3 of the attributes."""
 
     CREATE_TIME = 0
     LOG_APPEND_TIME = 1
 
 
 class BatchHeader(NamedTuple):
-    """One batch's header."""
+    """The header of one batch."""
 
     base_offset: int
     batch_length: int
@@ -92,7 +95,7 @@ class BatchHeader(NamedTuple):
 
     @classmethod
     def parse(cls, buffer: Buffer, position: int = 0) -> BatchHeader:
-        """Read the header at `position`; nothing but the presence of its bytes is checked.
+        """Read the header at `position`. Only the presence of its bytes is checked.
 
         Raises:
             CorruptRecordError: The buffer ends inside the header.
@@ -104,22 +107,22 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_offset(self) -> int:
-        """Offset of the last record."""
+        """The offset of the last record."""
         return self.base_offset + self.last_offset_delta
 
     @property
     def next_offset(self) -> int:
-        """Offset after the last record."""
+        """The offset after the last record."""
         return self.base_offset + self.last_offset_delta + 1
 
     @property
     def size(self) -> int:
-        """Bytes of the whole batch."""
+        """The size of the whole batch in bytes."""
         return LOG_OVERHEAD + self.batch_length
 
     @property
     def compression(self) -> int:
-        """The codec's number, see `headrace.records.compression.Compression`."""
+        """The number of the codec, see `headrace.records.compression.Compression`."""
         return self.attributes & COMPRESSION_MASK
 
     @property
@@ -139,7 +142,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """Sequence of the last record, -1 without a producer id; wraps from 2^31 - 1 to 0."""
+        """The sequence of the last record, -1 without a producer id. Sequences wrap from 2^31 - 1 to 0."""
         if self.base_sequence < 0:
             return -1
         return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
@@ -169,10 +172,10 @@ def check_batch(buffer: Buffer, position: int = 0) -> BatchHeader:
 
 
 def iterate_headers(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield (position, header) of every whole batch; an incomplete batch at the end is left out.
+    """Yield (position, header) of every whole batch. An incomplete batch at the end is left out. CRCs are not checked.
 
     Raises:
-        CorruptRecordError: A batch length is smaller than a header. (CRCs are not checked.)
+        CorruptRecordError: A batch length is smaller than a header.
     """
     position, end = 0, len(buffer)
     while position + HEADER_SIZE <= end:

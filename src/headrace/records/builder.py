@@ -1,4 +1,4 @@
-"""Building record batches."""
+"""Encoding records as record batches."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ _FastWriter = None if kernels is None else kernels.RecordWriter
 
 
 class RecordWriter:
-    """Collects the encoded records of one batch; the accelerator has the same in C.
+    """Collects the encoded records of one batch. The accelerator has the same class in C.
 
-    `max_bytes` bounds the batch, its header included; the first record is always taken.
+    `max_bytes` bounds the size of the batch with its header. The first record is always accepted.
     """
 
     __slots__ = ("_max_bytes", "_parts", "base_timestamp", "count", "max_timestamp", "size")
@@ -46,7 +46,7 @@ class RecordWriter:
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._parts: list[bytes] = []
-        """What the records consist of, joined once at the end: no byte is copied twice."""
+        """The parts of the records, joined once at the end, so that no byte is copied twice."""
         self.size = HEADER_SIZE
         self.count = 0
         self.base_timestamp = 0
@@ -59,12 +59,12 @@ class RecordWriter:
         headers: Headers = (),
         timestamp_ms: int = 0,
     ) -> bool:
-        """Add a record; false, and nothing added, when it does not fit any more.
+        """Add a record. Returns false, without a change, when it does not fit.
 
         Raises:
-            ValueError: The timestamp, or its distance from the first, has more than 64 bits.
+            ValueError: The timestamp, or its distance from the first one, has more than 64 bits.
         """
-        # One method without calls, since it runs for each record; lengths are nearly always in the table.
+        # One function without calls, because it runs for each record. Nearly all lengths are in the table.
         count = self.count
         key_size = -1 if key is None else len(key)
         value_size = -1 if value is None else len(value)
@@ -97,7 +97,7 @@ class RecordWriter:
         return True
 
     def extend(self, values: list[bytes | None], start: int, timestamp_ms: int) -> int:
-        """Add `values[start:]` without keys and headers, as many as fit; return how many that were."""
+        """Add `values[start:]` without keys and headers, as many as fit, and return how many that were."""
         before = self.count
         for value in values[start:]:
             if not self.append(None, value, (), timestamp_ms):
@@ -112,8 +112,8 @@ class RecordWriter:
 class BatchBuilder:
     """Collects records and encodes them as one batch.
 
-    `max_bytes` bounds the uncompressed batch; the first record is always taken, so that the limit that refuses it is
-    the receiver's. The base offset of a built batch is 0, as a producer sends it.
+    `max_bytes` bounds the uncompressed batch. The first record is always accepted, so that only the receiver's limit
+    refuses it. The base offset of a built batch is 0, as producers send it.
     """
 
     __slots__ = ("_compression", "_flags", "_level", "_writer", "append", "extend")
@@ -138,16 +138,17 @@ class BatchBuilder:
             else _FastWriter(max_bytes, encode_headers)
         )
         self.append = self._writer.append
-        """Add a record; false when it does not fit (the writer's own method, for it runs for each record)."""
+        """Adds a record, and returns false when it does not fit. The writer's own method, because it runs for each
+        record."""
         self.extend = self._writer.extend
-        """Add a list of values; return how many fitted."""
+        """Adds a list of values, and returns how many fitted."""
 
     def __len__(self) -> int:
         return self._writer.count
 
     @property
     def size(self) -> int:
-        """Bytes of the batch so far, before compression."""
+        """The size of the batch so far in bytes, before compression."""
         return self._writer.size
 
     def build(
@@ -159,7 +160,7 @@ class BatchBuilder:
         base_offset: int = 0,
         partition_leader_epoch: int = NO_PARTITION_LEADER_EPOCH,
     ) -> bytes:
-        """Encode the batch; the builder keeps its records."""
+        """Encode the batch. The builder keeps its records."""
         writer = self._writer
         records: Buffer = writer.join()
         if self._compression != Compression.NONE:
@@ -198,13 +199,13 @@ def build_batch(
     """Encode records as one batch, however large it becomes.
 
     Args:
-        records: Key, value, headers and timestamp (ms) of each record.
+        records: Key, value, headers and timestamp in milliseconds of each record.
         compression: The codec.
-        producer_id: An idempotent producer's id, or -1.
-        producer_epoch: Its epoch, or -1.
+        producer_id: The id of an idempotent producer, or -1.
+        producer_epoch: The epoch of the producer, or -1.
         base_sequence: The sequence of the first record, or -1.
-        base_offset: 0 as producers send it.
-        partition_leader_epoch: -1 as producers send it.
+        base_offset: 0, as producers send it.
+        partition_leader_epoch: -1, as producers send it.
     """
     builder = BatchBuilder(compression, max_bytes=1 << 62)
     for key, value, headers, timestamp_ms in records:
@@ -219,10 +220,10 @@ def build_batch(
 
 
 def encode_headers(headers: Headers) -> bytes:
-    """Encode a record's headers, their number first.
+    """Encode the headers of a record, with their number first.
 
     Raises:
-        ValueError: They are more than readers take.
+        ValueError: There are more headers than readers accept.
     """
     if len(headers) > MAX_HEADERS:
         raise ValueError(f"a record with {len(headers)} headers; {MAX_HEADERS} are the most")

@@ -1,13 +1,13 @@
 """The codecs of record batches, with Kafka's framings and bounded output.
 
-* gzip: zlib's, which is twice as fast here as cramjam's.
-* snappy: written in the xerial framing that Java writes; read in it or as one raw block, as librdkafka writes it.
-  (`cramjam.snappy.compress` is Google's stream format, which no Kafka client reads.)
-* lz4: frames with independent blocks at level 1. Java refuses linked blocks, cramjam's default level is slow.
+* gzip: zlib, which is twice as fast here as cramjam.
+* snappy: written in the xerial framing of the Java client; read in that framing or as one raw block, as librdkafka
+  writes it. (`cramjam.snappy.compress` writes Google's stream format, which no Kafka client reads.)
+* lz4: frames with independent blocks at level 1. Java refuses linked blocks, and cramjam's default level is slow.
 * zstd: frames, level 3.
 
-Nothing that a frame claims about its output is believed: output stops at a bound that the caller or the ratio sets.
-The members of a gzip stream and the blocks of a snappy frame are bounded too, because each of them may be empty.
+What a frame claims about its output is not trusted: output stops at a bound that the caller or the ratio sets. The
+members of a gzip stream and the blocks of a snappy frame are bounded too, because each of them may be empty.
 """
 
 from __future__ import annotations
@@ -26,30 +26,31 @@ from headrace.types import Buffer
 MAX_DECOMPRESSED_SIZE: Final = 64 << 20
 MAX_RATIO: Final = 1000
 RATIO_FLOOR: Final = 4 << 20
-"""Output below this many bytes is never refused for its ratio: a batch of equal records compresses without limit."""
+"""The size in bytes below which output is never refused for its ratio: equal records compress without limit."""
 
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK: Final = 32 << 10
 FAST: Final = 1
-"""The level of all codecs at which a megabyte takes some ten milliseconds to be compressed."""
+"""The level of each codec at which a megabyte is compressed in some ten milliseconds."""
 MAX_GZIP_MEMBERS: Final = 16
-"""Most members of a gzip stream: clients write one, and each costs a few microseconds however little it holds."""
+"""The largest number of members in a gzip stream. Clients write one; each costs some microseconds even if it is empty.
+"""
 _GZIP_CHUNK: Final = 1 << 20
-"""Bytes that are given to zlib at once: it copies those behind the end of a member."""
+"""The number of bytes that are passed to zlib at a time: it copies the bytes after the end of a member."""
 MAX_SNAPPY_BLOCKS: Final = 1 << 14
-"""Most blocks in a xerial frame: clients write a block for every 32 KiB, and 64 MiB are 2,048 of these."""
+"""The largest number of blocks in a xerial frame. Clients write a block for every 32 KiB: 64 MiB are 2,048 blocks."""
 _SNAPPY_MAX_RATIO: Final = 64
-"""A snappy element of two or three bytes yields at most 64: larger claims are lies."""
+"""The largest ratio of snappy: an element of two or three bytes yields at most 64 bytes. Larger claims are false."""
 _INT32: Final = struct.Struct(">i")
 
 
 class OutputTooLargeError(CorruptRecordError):
-    """Compressed data becomes more bytes than it may."""
+    """Compressed data has more output than is allowed."""
 
 
 class Compression(IntEnum):
-    """A batch's codec; the numbers are those of the attributes' bits 0 to 2."""
+    """The codec of a batch. The numbers are those of bits 0 to 2 of the attributes."""
 
     NONE = 0
     GZIP = 1
@@ -59,22 +60,22 @@ class Compression(IntEnum):
 
 
 def output_bound(compressed_size: int, limit: int = MAX_DECOMPRESSED_SIZE) -> int:
-    """Return how many bytes `compressed_size` bytes may become: the ratio's bound, and at most `limit`."""
+    """Return the largest output of `compressed_size` bytes: the bound by ratio, and at most `limit`."""
     return min(limit, max(RATIO_FLOOR, MAX_RATIO * compressed_size))
 
 
 def compress(codec: Compression, data: Buffer, level: int | None = None) -> bytes:
-    """Compress a batch's records; `level` is the codec's own scale (ignored for snappy)."""
+    """Compress the records of a batch. `level` is on the codec's own scale, and ignored for snappy."""
     return _COMPRESSORS[codec](data, level)
 
 
 def compress_in_pieces(
     codec: Compression, data: Buffer, level: int | None = None
 ) -> Generator[int, None, bytes]:
-    """Compress a batch's records, and yield after each piece how many bytes of `data` it had.
+    """Compress the records of a batch in pieces. Yields the size of each piece in bytes of `data`.
 
-    A piece takes up to some 20 milliseconds, but for high levels of zstd, which have one piece: a frame that comes in
-    pieces takes as much memory as the largest one.
+    A piece takes up to some 20 milliseconds. High levels of zstd have a single piece: a frame in pieces would take as
+    much memory as the largest frame.
     """
     if codec is Compression.NONE or (codec is Compression.ZSTD and _is_one_piece(data, level)):
         compressed = compress(codec, data, level)
@@ -92,12 +93,12 @@ def compress_in_pieces(
 
 
 def decompress(codec: Compression, data: Buffer, limit: int = MAX_DECOMPRESSED_SIZE) -> bytes:
-    """Decompress a batch's records.
+    """Decompress the records of a batch.
 
     Args:
-        codec: The batch's codec.
+        codec: The codec of the batch.
         data: The bytes after the batch header.
-        limit: Most bytes of output, besides the bound by ratio.
+        limit: The largest output in bytes. The bound by ratio applies too.
 
     Raises:
         OutputTooLargeError: The output exceeds the bound.
@@ -111,9 +112,9 @@ def decompress(codec: Compression, data: Buffer, limit: int = MAX_DECOMPRESSED_S
 def decompress_in_pieces(
     codec: Compression, data: Buffer, limit: int = MAX_DECOMPRESSED_SIZE
 ) -> Generator[int, None, bytes]:
-    """Decompress a batch's records as `decompress` does, and yield after each piece how many bytes it had.
+    """Decompress the records of a batch in pieces, as `decompress` does. Yields the size of each piece.
 
-    A piece has some megabytes, but for lz4, snappy and zstd, which are fast and have one piece.
+    A piece has some megabytes. The fast codecs lz4, snappy and zstd have a single piece.
     """
     if codec is Compression.GZIP:
         return (yield from _inflate(data, output_bound(len(data), limit), 4 * _LARGE_PIECE))
@@ -153,10 +154,12 @@ def _compress_lz4(data: Buffer, level: int | None) -> bytes:
         level=FAST if level is None else level, content_checksum=False, block_linked=False
     )
     if len(data) <= _LZ4_BLOCK:
-        frame.compress(bytes(data))  # it takes no other buffer
+        frame.compress(bytes(data))  # zlib takes no other buffer
     else:
         view = memoryview(data)
-        for start in range(0, len(view), _LZ4_BLOCK):  # cramjam holds the interpreter meanwhile
+        for start in range(
+            0, len(view), _LZ4_BLOCK
+        ):  # cramjam holds the interpreter lock meanwhile
             frame.compress(bytes(view[start : start + _LZ4_BLOCK]))
     return bytes(frame.finish())
 
@@ -166,7 +169,7 @@ def _compress_zstd(data: Buffer, level: int | None) -> bytes:
 
 
 class _Stream(Protocol):
-    """Compresses data that comes in pieces; what the pieces and the end return follows each other."""
+    """Compresses data in pieces. The output is what the pieces return, followed by what the end returns."""
 
     def compress(self, piece: Buffer) -> bytes: ...
 
@@ -205,7 +208,7 @@ class _FrameStream:
         self._frame = frame
 
     def compress(self, piece: Buffer) -> bytes:
-        self._frame.compress(bytes(piece))  # it takes no other buffer
+        self._frame.compress(bytes(piece))  # cramjam takes no other buffer
         return b""
 
     def finish(self) -> bytes:
@@ -234,7 +237,7 @@ def _decompress_gzip(data: Buffer, bound: int) -> bytes:
 
 
 def _inflate(data: Buffer, bound: int, most: int) -> Generator[int, None, bytes]:
-    """Decompress gzip data, and yield after every `most` bytes of output how many bytes there were."""
+    """Decompress gzip data. Yields the number of bytes after every `most` bytes of output."""
     view = memoryview(data)
     parts: list[bytes] = []
     position, size, remaining = 0, len(view), bound
@@ -300,8 +303,8 @@ class _FrameModule(Protocol):
 
 def _frame_decompressor(module: _FrameModule, name: str) -> Callable[[Buffer, int], bytes]:
     def decompress_frame(data: Buffer, bound: int) -> bytes:
-        # cramjam cannot stream with a limit, but it refuses to write past a buffer that it is given. So the buffer
-        # grows in steps, each at least four times the last, and the work stays within a third more than one pass.
+        # cramjam cannot stream with a limit, but it never writes past a given buffer. So the buffer grows in steps,
+        # each at least four times the last. The work stays within a third more than one pass.
         size = min(bound, max(16 << 10, 8 * len(data)))
         while True:
             output = bytearray(size)
@@ -337,7 +340,7 @@ _STREAMS: Final[dict[Compression, Callable[[int | None], tuple[_Stream, int]]]] 
     Compression.LZ4: lambda level: (_lz4_frame(level), _PIECE),
     Compression.ZSTD: lambda level: (_zstd_frame(level), _LARGE_PIECE),
 }
-"""What compresses in pieces, and how large a piece is."""
+"""The classes that compress in pieces, and the size of a piece in bytes."""
 _DECOMPRESSORS: Final[dict[Compression, Callable[[Buffer, int], bytes]]] = {
     Compression.GZIP: _decompress_gzip,
     Compression.SNAPPY: _decompress_snappy,

@@ -1,4 +1,4 @@
-"""Decoding some records of a batch: the loop in Python, and the accelerator's in its place where it is installed."""
+"""Decoding a slice of a batch's records: the loop in Python, and the accelerator's loop where it is installed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ R = TypeVar("R", bound=tuple[Any, ...])
 Make = Callable[[tuple[Any, ...]], Any]
 
 MAX_HEADERS: Final = 1 << 16
-"""Most headers of one record: a header of two bytes takes eighty bytes of memory once it is decoded."""
+"""The largest number of headers of one record. A header of two bytes takes eighty bytes of memory when it is decoded.
+"""
 
 _SMALLEST, _LARGEST, _ONE_BYTE = -(2**63), 2**63 - 1, 64
 _decode_fast = None if kernels is None else kernels.decode_records
@@ -38,9 +39,9 @@ def decode_slice(  # noqa: PLR0917 - as the accelerator has them
     before: tuple[Any, ...],
     after: tuple[Any, ...],
 ) -> tuple[list[R], int]:
-    """Return so many records from byte `place` on, and the place behind the last.
+    """Return `count` records from byte `place` on, and the place after the last one.
 
-    They are fewer where a record with headers ends `most_bytes` behind `place`, or later: it is the last then.
+    The result ends early with a record with headers that ends `most_bytes` after `place`, or later.
     """
     if _decode_fast is not None:
         fixed = header.max_timestamp if header.attributes & LOG_APPEND_TIME_FLAG else None
@@ -48,7 +49,7 @@ def decode_slice(  # noqa: PLR0917 - as the accelerator has them
         found = _decode_fast(data, place, count, most_bytes, *first, fixed, kind, before, after)
         if found is not None:
             return found
-    if not isinstance(data, bytes):  # which are the fastest to read in Python
+    if not isinstance(data, bytes):  # the fastest type to read in Python
         data = bytes(data)
     new = partial(tuple.__new__, kind)  # half the cost of calling the class
     make: Any = tuple if before or after else new
@@ -56,7 +57,9 @@ def decode_slice(  # noqa: PLR0917 - as the accelerator has them
         records, place = _decode_records(data, place, count, place + most_bytes, header, make)
     except IndexError:
         raise CorruptRecordError("a batch ends inside a record") from None
-    if abs(header.base_timestamp) > _LARGEST - _ONE_BYTE:  # a delta of one byte may be too much
+    if (
+        abs(header.base_timestamp) > _LARGEST - _ONE_BYTE
+    ):  # even a delta of one byte may be too large
         records = [make((each[0], wrap(each[1]), *each[2:])) for each in records]
     if before or after:
         records = [new(before + record + after) for record in records]
@@ -69,11 +72,11 @@ def too_many_headers(count: int) -> CorruptRecordError:
 
 
 def as_fastest(data: Buffer) -> Buffer:
-    """Return the bytes as the type that is the fastest to decode here."""
+    """Return the bytes as the type that is decoded fastest here."""
     return data if _decode_fast is not None else bytes(data)
 
 
-# Varints of one byte, and lengths and offsets of two, are decoded in place: calls would cost twice as much.
+# Varints of one byte, and lengths and offsets of two bytes, are decoded without calls, which would cost twice as much.
 def _decode_records(  # noqa: C901, PLR0912, PLR0915, PLR0917 - one loop without calls
     data: bytes, position: int, count: int, stop_at: int, header: BatchHeader, new: Make
 ) -> tuple[list[Any], int]:
@@ -95,7 +98,7 @@ def _decode_records(  # noqa: C901, PLR0912, PLR0915, PLR0917 - one loop without
         end = position + length
         if length < MIN_RECORD_SIZE - 1 or end > size:
             raise CorruptRecordError(f"record of {length} bytes at byte {position} does not fit")
-        low = data[position + 1]  # behind the attributes, which mean nothing
+        low = data[position + 1]  # after the attributes, which have no meaning
         if low < 0x80:
             delta, position = (low >> 1) ^ -(low & 1), position + 2
         else:
@@ -112,7 +115,7 @@ def _decode_records(  # noqa: C901, PLR0912, PLR0915, PLR0917 - one loop without
         else:
             delta, position = decode_varint(data, position)
         key: bytes | None = None
-        if data[position] == 1:  # the code of -1: there is none
+        if data[position] == 1:  # the varint of -1: no key or value
             position += 1
         else:
             key, position = _bytes(data, position, end)

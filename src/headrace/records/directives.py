@@ -1,6 +1,6 @@
-"""Headers of a record that direct the broker, on topics with the option; see docs/guides/beyond-kafka.md.
+"""Record headers that direct the broker, on topics with the setting; see docs/guides/beyond-kafka.md.
 
-On all other topics, and to all other brokers, they are bytes like any other header.
+On other topics, and for other brokers, they are headers without a special meaning.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from headrace.errors import ConfigError, InvalidRecordError
 from headrace.records.builder import Headers
 
 TTL_MS: Final = "headrace.ttl-ms"
-"""How long after its timestamp a record expires: ASCII decimal, at least 0."""
+"""The time after its timestamp at which a record expires, in milliseconds: ASCII decimal, at least 0."""
 DELIVER_AT_MS: Final = "headrace.deliver-at-ms"
-"""When a record is to be delivered, in milliseconds since 1970: ASCII decimal."""
+"""The delivery time of a record in milliseconds since 1970: ASCII decimal."""
 DELAY_MS: Final = "headrace.delay-ms"
-"""How long after its arrival at the broker a record is to be delivered: ASCII decimal, at least 0."""
+"""The time from a record's arrival at the broker to its delivery, in milliseconds: ASCII decimal, at least 0."""
 TAG: Final = "headrace.tag"
-"""A tag of a record: UTF-8, not empty; a record may have several."""
+"""A tag of a record: UTF-8, not empty. A record may have several."""
 
 MAX_TIME_MS: Final = 253_402_300_799_999
-"""The last millisecond of the year 9999: no time or span above it is taken."""
+"""The last millisecond of the year 9999. Times and durations above it are refused."""
 MAX_TAG_BYTES: Final = 255
-"""Most bytes of a tag."""
+"""The largest size of a tag in bytes."""
 _MAX_DIGITS: Final = len(str(MAX_TIME_MS))
 
 
@@ -34,10 +34,11 @@ def directives(
     deliver_at_ms: int | None = None,
     delay_ms: int | None = None,
 ) -> Headers:
-    """Return a record's headers with those that say what is to be done with it; see the names above.
+    """Return a record's headers, with headers added for its time to live, its delivery and its tags.
 
     Raises:
-        ConfigError: A time is negative or beyond the year 9999, or a tag empty or too long; or there are two due times.
+        ConfigError: A time is negative or beyond the year 9999, a tag is empty or too long, or there are two delivery
+            times.
     """
     if deliver_at_ms is not None and delay_ms is not None:
         raise ConfigError("a record has deliver_at_ms or delay_ms, not both")
@@ -62,7 +63,7 @@ def _encode_ms(name: str, milliseconds: object) -> tuple[str, bytes]:
 
 
 def encode_tag(tag: object) -> tuple[str, bytes]:
-    """Return the header that gives a record a tag.
+    """Return the header that gives a tag to a record.
 
     Raises:
         ConfigError: The tag is empty or too long.
@@ -74,10 +75,10 @@ def encode_tag(tag: object) -> tuple[str, bytes]:
 
 
 def decode_ms(content: bytes | None, name: str) -> int:
-    """Return what the header `name` says, a time or a span in milliseconds.
+    """Return the time or duration in the header `name`, in milliseconds.
 
     Raises:
-        InvalidRecordError: It is no decimal number, or beyond the year 9999.
+        InvalidRecordError: The header is no decimal number, or beyond the year 9999.
     """
     if content is not None and len(content) <= _MAX_DIGITS and content.isdigit():
         milliseconds = int(content)

@@ -1,8 +1,8 @@
 """When the records of a batch expire: `headrace.ttl-ms` milliseconds after their timestamps, see `directives`.
 
-Where a header comes more than once the last one counts. A record without a timestamp never expires, nor does one whose
-header says nothing that makes sense, nor one of a batch with too many: these can only come from a time at which nobody
-looked.
+If a record has several such headers, the last one counts. Three kinds of records never expire: records without a
+timestamp, records with a malformed header, and records of a batch with too many records. Such records can only have
+been appended while the topic's setting was off.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MOST_REPORTED: Final = 100
 
 
 class Expiry(NamedTuple):
-    """When the first and when the last record of something expires."""
+    """When the first and when the last record of a batch, a block or a segment expires, in milliseconds since 1970."""
 
     earliest: int
     latest: int
@@ -41,9 +41,9 @@ class Expiry(NamedTuple):
 
 NOTHING_EXPIRES: Final = Expiry(NEVER, NEVER)
 NO_RECORDS: Final = Expiry(NEVER, -1)
-"""Of a batch that has no records of a producer: it is in nobody's way."""
+"""The expiry of a batch without a producer's records. It delays the deletion of nothing."""
 UNKNOWN: Final = Expiry(0, NEVER)
-"""Of a batch that nobody has looked at: each of its records may have expired, or never will."""
+"""The expiry of a batch that was not decoded: each of its records may have expired, or may never expire."""
 
 
 def check_expiry(batch: Buffer, data: bytes | None = None) -> Expiry:
@@ -51,12 +51,11 @@ def check_expiry(batch: Buffer, data: bytes | None = None) -> Expiry:
 
     Args:
         batch: The batch.
-        data: The bytes of its records, decompressed; None if they have yet to be.
+        data: The decompressed bytes of its records; None if they are not decompressed yet.
 
     Raises:
-        InvalidRecordError: A time to live is not well-formed, or there is no timestamp that it could count from; or the
-            records do not decode.
-        ApiError: MESSAGE_TOO_LARGE; there are more records, or more bytes of them, than are looked into.
+        InvalidRecordError: A time to live is malformed, its record has no timestamp, or the records cannot be decoded.
+        ApiError: MESSAGE_TOO_LARGE; there are more records, or more bytes of records, than the broker decodes.
     """
     header = BatchHeader.parse(batch)
     if header.is_control:
@@ -65,7 +64,7 @@ def check_expiry(batch: Buffer, data: bytes | None = None) -> Expiry:
         data = produced_records(header, batch)
     if _NAME not in data:
         return NOTHING_EXPIRES
-    require_few(header, MAX_DIRECTED, "where records expire")
+    require_few(header, MAX_DIRECTED, "with times to live")
     try:
         times = _expiries(header, data)
     except CorruptRecordError as error:
@@ -78,16 +77,16 @@ def check_expiry(batch: Buffer, data: bytes | None = None) -> Expiry:
 
 
 def expiry_at_append(batch: Buffer, *, validate: bool) -> Expiry:
-    """Return when the records of a batch expire that is appended. What the broker built itself is not refused.
+    """Return when the records of an appended batch expire. Batches that the broker built are not refused.
 
     Raises:
-        InvalidRecordError: As `check_expiry`, if the batch is to be validated.
+        InvalidRecordError: See `check_expiry`; only if `validate` is true.
     """
     return check_expiry(batch) if validate else expiry_of_batch(BatchHeader.parse(batch), batch)
 
 
 def _expiries(header: BatchHeader, data: bytes) -> list[int]:
-    """Return when each record expires, -1 for one whose header makes no sense."""
+    """Return when each record expires, -1 for a record with a malformed header."""
     times: list[int] = []
     known: dict[bytes, int | None] = {}
     headers_left = MAX_HEADERS
@@ -112,7 +111,7 @@ def _expiries(header: BatchHeader, data: bytes) -> list[int]:
 
 
 def _last_ttl_ms(headers: Sequence[tuple[bytes, bytes | None]]) -> int | None:
-    """Return the time to live that headers say, -1 for one that makes no sense, None for none."""
+    """Return the time to live in headers, -1 if it is malformed, None without one."""
     ttls = [content for name, content in headers if name == _NAME]
     if not ttls:
         return None
@@ -135,15 +134,17 @@ def _what_is_wrong(header: BatchHeader, data: bytes, number: int) -> str:
 
 
 def expiries(header: BatchHeader, data: bytes, most: int = MAX_RECORDS) -> Sequence[int] | None:
-    """Return when each record of a stored batch expires; None when none ever does, or there are more than `most`.
+    """Return when each record of a stored batch expires.
+
+    None if no record ever expires, or there are more than `most` records.
 
     Args:
         header: The batch's header.
-        data: The bytes of its records, decompressed.
-        most: Of how many records a batch is looked into.
+        data: The decompressed bytes of its records.
+        most: The largest number of records for which a batch is decoded.
 
     Raises:
-        CorruptRecordError: They do not decode.
+        CorruptRecordError: The records cannot be decoded.
     """
     if header.is_control or header.records_count > most or _NAME not in data:
         return None
@@ -151,12 +152,13 @@ def expiries(header: BatchHeader, data: bytes, most: int = MAX_RECORDS) -> Seque
 
 
 def expiry_of_batch(header: BatchHeader, batch: Buffer, *, briefly: bool = True) -> Expiry:
-    """Return when the records of a stored batch expire; never, if they do not decode.
+    """Return when the records of a stored batch expire: never, if they cannot be decoded.
 
     Args:
         header: The batch's header.
         batch: The batch.
-        briefly: Whether a batch that is larger than producers may write by now is not looked into, but expires never.
+        briefly: Whether a batch larger than producers may write now is not decoded, and counts as one that never
+            expires.
     """
     if header.is_control or not header.records_count:
         return NO_RECORDS

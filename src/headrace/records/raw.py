@@ -1,4 +1,4 @@
-"""The records of a batch as slices of its bytes: for what looks at keys and keeps or drops records as they are."""
+"""The records of a batch as slices of its bytes, for code that only looks at keys, and keeps or drops whole records."""
 
 from __future__ import annotations
 
@@ -12,37 +12,38 @@ from headrace.records.varint import MAX_VARLONG_SIZE, decode_varint, encode_vari
 from headrace.types import Buffer
 
 RecordPlace = tuple[int, int, int, int, int]
-"""First byte, byte after the last, timestamp delta, offset delta, and the byte at which the headers begin."""
+"""First byte, byte after the last, timestamp delta, offset delta, byte at which the headers begin."""
 RawRecord = tuple[int, int, int, int, bytes | None, bool]
-"""First byte, byte after the last, timestamp delta, offset delta, key, and whether there is a value."""
+"""First byte, byte after the last, timestamp delta, offset delta, key, whether there is a value."""
 
 _CODECS: Final = {int(codec): codec for codec in Compression}
 
 
 class Meter:
-    """Counts what was decompressed."""
+    """Counts the bytes that were decompressed."""
 
     __slots__ = ("decompressed",)
 
     def __init__(self) -> None:
         self.decompressed = 0
-        """Bytes that records became in this process, or could have become where that failed."""
+        """The number of bytes that records were decompressed to in this process, or could have been where that failed.
+        """
 
 
 METER: Final = Meter()
-"""What `records_of` has decompressed: the difference over a call is what the call has looked into."""
+"""The meter of `records_of`. The difference over a call is the work of the call."""
 
 
 def records_of(header: BatchHeader, batch: Buffer, limit: int = MAX_DECOMPRESSED_SIZE) -> bytes:
-    """Return the bytes of a batch's records, decompressed.
+    """Return the decompressed bytes of a batch's records.
 
     Args:
         header: The batch's header.
         batch: The batch.
-        limit: Most bytes that compressed records may become.
+        limit: The largest size in bytes to which records are decompressed.
 
     Raises:
-        CorruptRecordError: They do not decompress, or to more than that.
+        CorruptRecordError: The records cannot be decompressed, or only to more than `limit` bytes.
     """
     codec = _CODECS.get(header.compression)
     if codec is None:
@@ -59,10 +60,10 @@ def records_of(header: BatchHeader, batch: Buffer, limit: int = MAX_DECOMPRESSED
 
 
 def iterate_raw(data: bytes, count: int) -> Iterator[RawRecord]:
-    """Yield the records in the decompressed bytes of a batch, one at a time, as there may be millions.
+    """Yield the records in the decompressed bytes of a batch one at a time, as there may be millions.
 
     Raises:
-        CorruptRecordError: The bytes do not hold just as many records.
+        CorruptRecordError: The bytes do not hold exactly this number of records.
     """
     position, size = 0, len(data)
     try:
@@ -84,7 +85,7 @@ def iterate_raw(data: bytes, count: int) -> Iterator[RawRecord]:
             if length >= 0:
                 key = data[position : position + length]
                 position += length
-            # A value length of -1 is one byte, 1: no value, which deletes the key.
+            # A value length of -1 is one byte, 1. It means no value, which deletes the key.
             has_value = data[position] != 1
             if position >= end:
                 raise CorruptRecordError(f"the key of the record at byte {start} does not fit")
@@ -99,10 +100,10 @@ def iterate_raw(data: bytes, count: int) -> Iterator[RawRecord]:
 def record_places(  # noqa: PLR0912 - one loop with few calls
     data: bytes, count: int
 ) -> Iterator[RecordPlace]:
-    """Yield where the records and their headers lie, and their deltas; keys, values and headers are passed over.
+    """Yield the places of records and their headers, and their deltas. Keys, values and headers are skipped.
 
     Raises:
-        CorruptRecordError: The bytes do not hold just as many records.
+        CorruptRecordError: The bytes do not hold exactly this number of records.
     """
     position, size = 0, len(data)
     try:
@@ -112,7 +113,7 @@ def record_places(  # noqa: PLR0912 - one loop with few calls
             end = position + length
             if length < MIN_RECORD_SIZE - 1 or end > size:
                 raise CorruptRecordError(f"record of {length} bytes at byte {start} does not fit")
-            byte = data[position + 1]  # behind the attributes, which mean nothing
+            byte = data[position + 1]  # after the attributes, which have no meaning
             if byte < 0x80:
                 timestamp_delta, position = (byte >> 1) ^ -(byte & 1), position + 2
             else:
@@ -137,10 +138,10 @@ def record_places(  # noqa: PLR0912 - one loop with few calls
 
 
 def headers_in(data: bytes, most: int) -> list[tuple[bytes, bytes | None]]:
-    """Return the headers of a record from the bytes that hold them, to the end of the record.
+    """Return the headers of a record, from the bytes where they begin to the end of the record.
 
     Raises:
-        CorruptRecordError: The bytes do not hold headers, or more than `most`.
+        CorruptRecordError: The bytes are not headers, or there are more than `most`.
     """
     try:
         count, position = _varint(data, 0)
@@ -171,11 +172,11 @@ def headers_in(data: bytes, most: int) -> list[tuple[bytes, bytes | None]]:
 def keyless(  # noqa: C901, PLR0912, PLR0915 - one loop without calls
     data: bytes, count: int, most: int
 ) -> list[int]:
-    """Return the numbers of the first few records without a key, `most` of them at most.
+    """Return the numbers of the first records without a key, at most `most` of them.
 
     Raises:
         InvalidRecordError: The records are not numbered from 0 on.
-        CorruptRecordError: The bytes do not hold just as many records.
+        CorruptRecordError: The bytes do not hold exactly this number of records.
     """
     position, size = 0, len(data)
     found: list[int] = []
@@ -226,10 +227,12 @@ def keyless(  # noqa: C901, PLR0912, PLR0915 - one loop without calls
 
 
 def record_starts(data: bytes, count: int) -> list[int]:
-    """Return where each record begins in the decompressed bytes of a batch, at a seventh of the cost of `iterate_raw`.
+    """Return where each record begins in the decompressed bytes of a batch.
+
+    This takes a seventh of the time of `iterate_raw`.
 
     Raises:
-        CorruptRecordError: The bytes do not hold just as many records.
+        CorruptRecordError: The bytes do not hold exactly this number of records.
     """
     starts: list[int] = []
     position = 0
@@ -254,15 +257,15 @@ def record_starts(data: bytes, count: int) -> list[int]:
 
 
 def timestamp_delta_at(data: bytes, start: int) -> int:
-    """Return how far the timestamp of the record that begins there is from that of its batch."""
+    """Return the timestamp delta of the record that begins at a position."""
     _, position = _varint(data, start)
     return decode_varint(data, position + 1, MAX_VARLONG_SIZE)[0]
 
 
 def shift_timestamp(record: bytes, shift: int) -> bytes:
-    """Return a record whose timestamp delta is larger by `shift`: it lies in a batch with another base timestamp.
+    """Return a record with `shift` added to its timestamp delta, for a batch with another base timestamp.
 
-    Delta and base timestamp may lie up to 2^64 apart; both wrap, and so does their sum.
+    Delta and base timestamp may be up to 2^64 apart. Both wrap, and so does their sum.
     """
     _, position = _varint(record, 0)
     delta, rest = decode_varint(record, position + 1, MAX_VARLONG_SIZE)

@@ -1,7 +1,7 @@
-"""Reading the records of batches, in Python, one by one.
+"""Decoding the records of batches one by one: for timestamp lookup, the coordinators' own topics, and clients.
 
-About 1.2 million records a second, and eight times as many with the accelerator: for timestamp lookup, the
-coordinators' own topics, and clients. The produce and fetch paths of the broker never come here.
+Python decodes about 1.2 million records a second, the accelerator eight times as many. The produce and fetch paths of
+the broker do not decode records.
 
 A batch of some kilobytes may hold millions of records, and each decoded record takes some hundred bytes of memory. So
 code that reads batches of other programs reads them in slices (`BatchSlices`, `read_records`).
@@ -28,15 +28,16 @@ from headrace.types import Buffer
 R = TypeVar("R", bound=tuple[Any, ...])
 
 SLICE_RECORDS: Final = 4096
-"""Most records of a batch that are decoded at a time."""
+"""The largest number of records of a batch that are decoded at a time."""
 SLICE_BYTES: Final = 1 << 20
-"""About so many bytes of encoded records are decoded at a time. A slice ends at a record with headers beyond them."""
+"""About how many bytes of encoded records are decoded at a time. A slice ends after a record with headers beyond this.
+"""
 
 _CODECS: Final = {int(codec): codec for codec in Compression}
 
 
 class Record(NamedTuple):
-    """One record as it lies in a partition; `timestamp` is in milliseconds."""
+    """One record of a partition. `timestamp` is in milliseconds since 1970."""
 
     offset: int
     timestamp: int
@@ -52,16 +53,17 @@ def read_records(
     include_control: bool = False,
     max_decompressed_size: int = MAX_DECOMPRESSED_SIZE,
 ) -> Iterator[Record]:
-    """Yield the records of one or more batches, one after the other; at most `SLICE_RECORDS` are decoded at a time.
+    """Yield the records of batches one after the other. At most `SLICE_RECORDS` are decoded at a time.
 
     Args:
         buffer: Batches, as a fetch response or a segment has them.
-        tolerate_truncated: Ignore an incomplete batch at the end, as a fetch response may have; else it is an error.
-        include_control: Yield the records of control batches too.
-        max_decompressed_size: Most bytes that one batch's records may have.
+        tolerate_truncated: Whether an incomplete batch at the end is ignored, as in a fetch response. Otherwise it is
+            an error.
+        include_control: Whether to yield the records of control batches too.
+        max_decompressed_size: The largest size in bytes of one batch's records.
 
     Raises:
-        CorruptRecordError: A batch is damaged; the records before it have been yielded.
+        CorruptRecordError: A batch is damaged. The records before it have been yielded.
     """
     position, end = 0, len(buffer)
     while position < end:
@@ -93,7 +95,7 @@ def read_batch(
 class BatchSlices(Generic[R]):
     """The records of one batch, decoded slice by slice.
 
-    What is wrong with a slice is raised again each time that the slice is asked for.
+    An error in a slice is raised again each time that the slice is asked for.
     """
 
     __slots__ = (
@@ -124,14 +126,14 @@ class BatchSlices(Generic[R]):
         Args:
             kind: The named tuple that each record becomes.
             header: The batch's header.
-            source: The bytes behind the header.
-            before: The fields of all records that come before those of `Record`.
-            after: The fields of all records that come after them.
-            limit: Most bytes that the records may have.
-            data: The records, decompressed; None decompresses them.
+            source: The bytes after the header.
+            before: The fields of each record that come before those of `Record`.
+            after: The fields of each record that come after those of `Record`.
+            limit: The largest size of the records in bytes.
+            data: The decompressed records; None decompresses them.
 
         Raises:
-            CorruptRecordError: The records do not decompress, or cannot be as many as the header says.
+            CorruptRecordError: The records cannot be decompressed, or the header has an impossible number of records.
         """
         self._kind, self._header, self._before, self._after = kind, header, before, after
         self._source, self._limit = source, limit
@@ -139,7 +141,7 @@ class BatchSlices(Generic[R]):
         self._data: Buffer | None = data
         self._place = 0
         self.left = header.records_count
-        """How many records have not been decoded yet."""
+        """The number of records that have not been decoded yet."""
         if not 0 <= self.left * MIN_RECORD_SIZE <= len(data):
             raise CorruptRecordError(f"{self.left} records claimed in {len(data)} bytes")
         if not self.left and len(data):
@@ -147,18 +149,18 @@ class BatchSlices(Generic[R]):
 
     @property
     def held(self) -> int:
-        """Bytes of memory that the decompressed records take; 0 where the batch is not compressed."""
+        """The memory of the decompressed records in bytes; 0 if the batch is not compressed."""
         return 0 if self._data is None or not self._header.compression else len(self._data)
 
     def release(self) -> None:
-        """Free the decompressed records; the next slice decompresses them again."""
+        """Free the decompressed records. The next slice decompresses them again."""
         self._data = None
 
     def next_slice(self) -> list[R]:
-        """Return the next records; an empty list after the last.
+        """Return the next records, an empty list after the last.
 
         Raises:
-            CorruptRecordError: One of them does not decode, or the batch does not end behind the last.
+            CorruptRecordError: A record cannot be decoded, or the batch does not end after the last record.
         """
         if not self.left:
             return []
@@ -167,10 +169,10 @@ class BatchSlices(Generic[R]):
         return self._decode(min(self.left, SLICE_RECORDS, max(1, fit)), SLICE_BYTES)
 
     def whole(self) -> list[R]:
-        """Return all records that are left: only for batches whose size is known to be harmless.
+        """Return all records that are left, for batches that are known to be small.
 
         Raises:
-            CorruptRecordError: They do not decode, or are not as many as the header says.
+            CorruptRecordError: The records cannot be decoded, or their number is not the one in the header.
         """
         records: list[R] = []
         while self.left:
@@ -185,7 +187,7 @@ class BatchSlices(Generic[R]):
     def _decode(self, count: int, most_bytes: int) -> list[R]:
         data = self._bytes()
         if not isinstance(data, bytes):
-            self._data = data = as_fastest(data)  # once, and not for each slice
+            self._data = data = as_fastest(data)  # once, not for each slice
         records, place = decode_slice(
             self._kind,
             self._header,
@@ -211,17 +213,16 @@ def first_slice(  # noqa: PLR0917 - names would be felt: it is called for each b
     before: tuple[Any, ...] = (),
     after: tuple[Any, ...] = (),
 ) -> tuple[list[R], BatchSlices[R] | None]:
-    """Return the first records of a batch whose CRC has been checked, and what has the others, if there are others.
+    """Return the first records of a batch whose CRC has been checked, and the slices with the others, if there are any.
 
     Raises:
-        CorruptRecordError: The records do not decompress, one does not decode, or they are not as many as the header
-            says.
+        CorruptRecordError: The records cannot be decompressed or decoded, or their number is not the one in the header.
     """
     source = memoryview(buffer)[position + HEADER_SIZE : position + header.size]
     data = _decompressed(header, source, MAX_DECOMPRESSED_SIZE)
     count = header.records_count
     if 0 <= count <= SLICE_RECORDS and count * MIN_RECORD_SIZE <= len(data) < SLICE_BYTES:
-        # Nearly always one slice is all, and an object for each batch would be felt.
+        # Nearly always one slice is all, so no object is made for the batch.
         records, place = decode_slice(kind, header, data, 0, count, SLICE_BYTES, before, after)
         if place != len(data):
             raise _left_over(len(data) - place)
@@ -240,7 +241,7 @@ def decode_batch(
     """Decode all records of a batch whose CRC has been checked, at once.
 
     Raises:
-        CorruptRecordError: The records do not decode, or are not as many as the header says.
+        CorruptRecordError: The records cannot be decoded, or their number is not the one in the header.
     """
     return slices_of(header, buffer, position, max_decompressed_size).whole()
 
@@ -254,17 +255,17 @@ def slices_of(
     """Return the slices of a batch whose CRC has been checked.
 
     Raises:
-        CorruptRecordError: The records do not decompress, or cannot be as many as the header says.
+        CorruptRecordError: The records cannot be decompressed, or the header has an impossible number of records.
     """
     source = memoryview(buffer)[position + HEADER_SIZE : position + header.size]
     return BatchSlices(Record, header, source, limit=max_decompressed_size)
 
 
 def first_record(header: BatchHeader, buffer: Buffer, position: int) -> Record | None:
-    """Return the first record of a batch, such as the marker that a control batch is; None where it has none.
+    """Return the first record of a batch, for example the marker in a control batch; None without records.
 
     Raises:
-        CorruptRecordError: The first records do not decode.
+        CorruptRecordError: The first records cannot be decoded.
     """
     records, _ = first_slice(Record, header, buffer, position)
     return records[0] if records else None
@@ -274,7 +275,7 @@ def decode_data(header: BatchHeader, data: Buffer) -> list[Record]:
     """Decode the records of a batch from their decompressed bytes.
 
     Raises:
-        CorruptRecordError: They do not decode, or are not as many as the header says.
+        CorruptRecordError: The records cannot be decoded, or their number is not the one in the header.
     """
     return BatchSlices(Record, header, b"", data=data).whole()
 

@@ -1,7 +1,7 @@
-"""A produced batch with another codec: its records stay as they are, byte for byte, and only the compression changes.
+"""Compressing a produced batch with another codec. Its records stay the same, byte for byte.
 
-The header keeps the batch's producer id, epoch, sequence, base timestamp and flags, so a retry is recognised, and
-timestamps mean what they meant. The largest timestamp is that of the records, whatever the producer has said.
+The header keeps the producer id, epoch, sequence, base timestamp and flags of the batch. So a retry is recognised, and
+timestamps keep their meaning. The largest timestamp is computed from the records, whatever the producer has sent.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ from headrace.records.rewriting import sealed
 from headrace.types import Buffer
 
 RECOMPRESSED_MAX: Final = 16 << 20
-"""Most bytes to which the records of a batch decompress that is compressed again, unless larger batches are allowed."""
+"""The largest size in bytes of the decompressed records of a recompressed batch, unless larger batches are allowed."""
 
 _KEPT_FLAGS: Final = LOG_APPEND_TIME_FLAG | TRANSACTIONAL_FLAG
 _FAST_LZ4: Final = 9
-"""The level of Kafka's that stands for the fast compressor, and is the default."""
+"""Kafka's level for the fast compressor, which is the default."""
 _LEAST_LZ4, _MOST_LZ4 = 3, 12
-"""The levels at which lz4 has another compressor than the fast one."""
+"""The least and the largest level at which lz4 uses a compressor other than the fast one."""
 
 _GZIP_COST: Final = 8
 _ZSTD_COST: Final = 1.5
 _ZSTD_GROWTH: Final = 1.3
-"""By how much a level of zstd is slower than the one below."""
+"""The factor by which each level of zstd is slower than the level below."""
 _SLOW_LZ4_COST: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """How batches are to be compressed.
+    """The codec and the level for batches.
 
     Attributes:
         codec: The codec.
-        level: The level, on the scale of `headrace.records.compression`; None for the usual one.
+        level: The level on the scale of `headrace.records.compression`; None for the codec's default.
     """
 
     codec: Compression
@@ -58,7 +58,10 @@ class Target:
 
     @classmethod
     def of(cls, name: str, *, gzip_level: int, lz4_level: int, zstd_level: int) -> Target | None:
-        """Return what a topic's `compression.type` and levels, as Kafka counts them, ask for; None for 'producer'."""
+        """Return the target for a topic's `compression.type` and levels; None for 'producer'.
+
+        The levels are on Kafka's scale.
+        """
         if name == "producer":
             return None
         if name == "gzip":
@@ -73,7 +76,7 @@ class Target:
         return cls(Compression.NONE if name == "uncompressed" else Compression.SNAPPY)
 
     def cost(self, size: int) -> int:
-        """Return about what it costs to compress so many bytes, in bytes that are decompressed."""
+        """Return the cost of compressing `size` bytes, in bytes that are decompressed in the same time."""
         if self.codec is Compression.GZIP:
             return _GZIP_COST * size
         if self.codec is Compression.ZSTD:
@@ -92,22 +95,22 @@ class Times(NamedTuple):
 
 
 def most_decompressed(max_message_bytes: int) -> int:
-    """Return to how many bytes the records of a batch may decompress that is compressed again."""
+    """Return the largest size in bytes to which the records of a recompressed batch may decompress."""
     return min(MAX_DECOMPRESSED_SIZE, max(RECOMPRESSED_MAX, max_message_bytes))
 
 
 def check_records(header: BatchHeader, data: Buffer) -> Generator[int, None, Times]:
-    """Check each record of a batch; yield after each slice how many there were.
+    """Check each record of a batch. Yields the number of records in each slice.
 
     Args:
         header: The batch's header.
-        data: The bytes of its records, decompressed.
+        data: The decompressed bytes of its records.
 
     Returns:
         The timestamps of the records.
 
     Raises:
-        InvalidRecordError: The records do not decode, or are not numbered from 0 on without gaps.
+        InvalidRecordError: The records cannot be decoded, or are not numbered from 0 on without gaps.
     """
     first = expected = header.base_offset
     oldest, newest = 2**63 - 1, -(2**63)
@@ -136,17 +139,17 @@ def _misnumbered(number: int, offset_delta: int) -> InvalidRecordError:
 def with_codec(
     header: BatchHeader, data: Buffer, body: Buffer, codec: Compression, max_timestamp: int
 ) -> bytearray:
-    """Return a batch whose records are compressed otherwise.
+    """Return a batch with its records in another codec.
 
     Args:
-        header: The header that it had.
-        data: The bytes of its records, decompressed.
+        header: The header of the original batch.
+        data: The decompressed bytes of its records.
         body: The same bytes, compressed.
-        codec: The codec of these.
+        codec: The codec of `body`.
         max_timestamp: The largest timestamp of the records.
 
     Raises:
-        ApiError: MESSAGE_TOO_LARGE; consumers could not tell the records from a decompression bomb.
+        ApiError: MESSAGE_TOO_LARGE; consumers could not tell the batch from a decompression bomb.
     """
     if codec is not Compression.NONE and len(data) > output_bound(len(body)):
         raise ApiError(

@@ -1,4 +1,4 @@
-"""Which records of a batch a broker refuses, and why; and how much of a batch it looks into."""
+"""The limits of batches whose records a broker decodes, and the errors of records that it refuses."""
 
 from __future__ import annotations
 
@@ -12,17 +12,21 @@ from headrace.records.raw import records_of
 from headrace.types import Buffer
 
 LOOK_BYTES: Final = 4 << 20
-"""Most bytes that compressed records become which a broker looks into: up to 12 milliseconds of decompressing."""
+"""The largest size in bytes of decompressed records in a batch that a broker decodes: 12 milliseconds of decompression.
+"""
 MAX_KEYED: Final = 40 << 10
-"""Most records of a batch for a compacted topic."""
+"""The largest number of records in a batch for a compacted topic."""
 MAX_DIRECTED: Final = 10 << 10
-"""Most records of a batch of which some expire, or wait: each costs some microseconds. librdkafka sends 10,000."""
+"""The largest number of records in a batch with times to live or scheduled records: each takes some microseconds.
+
+librdkafka sends batches of up to 10,000 records.
+"""
 MAX_HEADERS: Final = 1 << 14
-"""Most headers, in all records of a batch that name a directive."""
+"""The largest number of headers, in all records of a batch that names a directive."""
 
 
 class InvalidRecordsError(InvalidRecordError):
-    """Records of a batch broke a rule; `numbers` says which, the first few of them, and `reason` what is wrong."""
+    """Records of a batch break a rule. `numbers` has the first few of them, `reason` says what is wrong."""
 
     def __init__(self, message: str, numbers: Sequence[int], reason: str) -> None:
         self.numbers = numbers
@@ -31,29 +35,29 @@ class InvalidRecordsError(InvalidRecordError):
 
 
 def require_few(header: BatchHeader, most: int, where: str) -> None:
-    """Refuse a batch with more records than are looked into.
+    """Refuse a batch with more records than the broker decodes.
 
     Args:
         header: The batch's header.
-        most: The most records.
-        where: For which batches that is the most, for the message.
+        most: The largest number of records.
+        where: The kind of batch with this limit, for the message.
 
     Raises:
-        ApiError: MESSAGE_TOO_LARGE, upon which producers divide a batch.
+        ApiError: MESSAGE_TOO_LARGE, upon which producers split a batch.
     """
     if header.records_count > most:
         raise ApiError(
             ErrorCode.MESSAGE_TOO_LARGE,
-            f"the batch has {header.records_count} records; {most} are the most {where}; send smaller batches",
+            f"the batch has {header.records_count} records; a batch {where} has at most {most}. Send smaller batches.",
         )
 
 
 def produced_records(header: BatchHeader, batch: Buffer) -> bytes:
-    """Return the decompressed records of a produced batch, to look into them.
+    """Return the decompressed records of a produced batch.
 
     Raises:
-        ApiError: MESSAGE_TOO_LARGE, upon which producers divide a batch; they decompress to too much.
-        InvalidRecordError: They do not decompress.
+        ApiError: MESSAGE_TOO_LARGE, upon which producers split a batch: the records decompress to too many bytes.
+        InvalidRecordError: The records cannot be decompressed.
     """
     try:
         return records_of(header, batch, LOOK_BYTES)

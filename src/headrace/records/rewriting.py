@@ -1,8 +1,9 @@
-"""What is left of a batch when some of its records go: a batch with the same offsets, and gaps in between.
+"""Removing records from a batch. The result has the same offsets, with gaps.
 
-Base offset and last offset delta stay, so every reader comes past the gaps; so do producer id, epoch and base sequence,
-leader epoch, codec and flags. Records count, largest timestamp and CRC are those of what is left. A batch that has lost
-all its records can stay as a mere header; such a header has no codec and no timestamp: no search by time ends there.
+The base offset and the last offset delta stay, so every reader advances past the gaps. Producer id, epoch, base
+sequence, leader epoch, codec and flags stay too. Records count, largest timestamp and CRC are those of the remaining
+records. A batch without remaining records can be kept as a header only. Such a header has no codec and no timestamp: no
+search by time ends there.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ from headrace.types import NO_TIMESTAMP, Buffer
 _UINT32: Final = struct.Struct(">I")
 _MAX_DELTA: Final = 2**31 - 1
 PLACEHOLDER_KEY: Final = struct.pack(">hh", 0, 0x4844)
-"""Version and type of the control record; Kafka's own types are small numbers, and clients pass over others."""
+"""Version and type of the control record. Kafka's own types are small numbers, and clients skip unknown types."""
 
 
 @dataclass(slots=True)
 class Selection:
-    """What stays of a batch: runs of bytes that follow each other in the batch, and what the header has to say."""
+    """The remaining records of a batch: runs of bytes in the batch, and values for the new header."""
 
     runs: list[tuple[int, int]]
     kept: int = 0
@@ -56,17 +57,17 @@ def with_records(
     max_timestamp: int | None = None,
     level: int | None = None,
 ) -> bytearray:
-    """Return a batch with only those of its records that stay, at least one.
+    """Return a batch with only the remaining records, of which there has to be one.
 
     Args:
-        header: Its header.
-        data: The bytes of its records, decompressed.
-        stays: Of each record, whether it does.
-        max_timestamp: What the new header says; None finds it out, which costs as much as all else.
-        level: The level of compression, on the scale of the codec; None for its usual one.
+        header: The header of the original batch.
+        data: The decompressed bytes of its records.
+        stays: Whether each record remains.
+        max_timestamp: The largest timestamp for the new header. None computes it, which costs as much as all the rest.
+        level: The level of compression on the scale of the codec; None for the codec's default.
 
     Raises:
-        CorruptRecordError: The records do not decode.
+        CorruptRecordError: The records cannot be decoded.
     """
     starts = record_starts(data, header.records_count)
     ends = [*starts[1:], len(data)]
@@ -88,15 +89,15 @@ def rebuilt(  # noqa: PLR0917 - what a batch is made of
     attributes: int,
     level: int | None = None,
 ) -> bytearray:
-    """Return a batch with other records, given decompressed.
+    """Return a batch with other records.
 
     Args:
-        header: What the batch had.
-        records: The bytes of the new records.
-        selection: What there is to know of them.
-        base_timestamp: From where their timestamps count.
-        attributes: The batch's attributes from now on.
-        level: The level of compression, on the scale of the codec; None for its usual one.
+        header: The header of the original batch.
+        records: The bytes of the new records, not compressed.
+        selection: The values for the new header.
+        base_timestamp: The base timestamp of the new batch.
+        attributes: The attributes of the new batch.
+        level: The level of compression on the scale of the codec; None for the codec's default.
     """
     codec = Compression(attributes & COMPRESSION_MASK)
     body = records if codec is Compression.NONE else compress(codec, records, level)
@@ -116,7 +117,7 @@ def rebuilt(  # noqa: PLR0917 - what a batch is made of
 
 
 def without_records(header: BatchHeader) -> bytearray:
-    """Return a batch as a mere header."""
+    """Return a batch as a header only."""
     return sealed(
         header._replace(
             batch_length=HEADER_SIZE - LOG_OVERHEAD,
@@ -129,10 +130,10 @@ def without_records(header: BatchHeader) -> bytearray:
 
 
 def placeholder(first_offset: int, end_offset: int, *, leader_epoch: int, now_ms: int) -> bytearray:
-    """Return a batch that stands for offsets without records, for readers to come past them.
+    """Return a batch that covers offsets without records, so that readers advance past them.
 
-    It is a control record that means nothing, which clients pass over as over the markers of transactions. (Not a mere
-    header: librdkafka takes ten of those, ever, for batches that are too large for it.)
+    It is a control record without a meaning, which clients skip like the markers of transactions. (Not a header only:
+    librdkafka takes ten of those, over its lifetime, for batches that are too large.)
     """
     first_offset = max(first_offset, end_offset - 1 - _MAX_DELTA)
     last_offset_delta = end_offset - 1 - first_offset
@@ -150,14 +151,14 @@ def placeholder(first_offset: int, end_offset: int, *, leader_epoch: int, now_ms
 
 
 def placeholder_record(offset_delta: int) -> bytes:
-    """Return the record of a placeholder, at the last offset: sarama goes on behind the record, not the batch."""
+    """Return the record of a placeholder at the last offset: sarama continues after the record, not after the batch."""
     key = encode_varint(len(PLACEHOLDER_KEY)) + PLACEHOLDER_KEY
     body = b"\x00\x00" + encode_varint(offset_delta) + key + b"\x00\x00"
     return encode_varint(len(body)) + body
 
 
 def sealed(header: BatchHeader, body: Buffer) -> bytearray:
-    """Return a batch of this header and these bytes behind it, with the CRC of both."""
+    """Return a batch with this header and these bytes after it, and the CRC of both."""
     batch = bytearray(HEADER.pack(*header))
     batch += body
     _UINT32.pack_into(batch, CRC_POSITION, crc32c(memoryview(batch)[CRC_START:]))

@@ -1,6 +1,6 @@
-"""Filters by tag: a record passes that has any of a filter's tags, in headers `headrace.tag` (see `directives`).
+"""Filters by tag: a record passes if it has any of the filter's tags in headers `headrace.tag` (see `directives`).
 
-In a fetch request a filter is a byte 1, then each tag with its length in one byte before it.
+In a fetch request a filter is a byte 1, then each tag after one byte with its length.
 """
 
 from __future__ import annotations
@@ -17,35 +17,36 @@ from headrace.records.raw import record_starts
 from headrace.records.varint import decode_varint, encode_varint
 
 MAX_TAGS: Final = 64
-"""Most tags of a filter."""
+"""The largest number of tags in a filter."""
 MAX_FOUND: Final = 1 << 14
-"""Most headers with tags in a batch that is searched: each costs half a microsecond."""
+"""The largest number of tag headers in a batch that is searched: each costs half a microsecond."""
 _FEW: Final = 4
-"""For so many tags each is searched for by itself, which passes over headers with other tags faster."""
+"""The largest number of tags that are searched for one by one. This skips headers with other tags faster."""
 _PREFIX: Final = encode_varint(len(TAG)) + TAG.encode()
-"""How a header of a record begins that is a tag: behind it come the length of the tag, and the tag."""
+"""The first bytes of a record header that is a tag. The length of the tag and the tag follow."""
 _VERSION: Final = 1
 _MOST_BYTES: Final = 1 + MAX_TAGS * (1 + MAX_TAG_BYTES)
 
 
 class TagFilter:
-    """Which tags a reader wants; their bytes are what counts."""
+    """The tags that a reader wants. Tags are compared as bytes."""
 
     __slots__ = ("_is_few", "_needles", "tags")
 
     def __init__(self, tags: Iterable[bytes]) -> None:
         self.tags = frozenset(tags)
         self._is_few = len(self.tags) <= _FEW
-        # Behind the number of headers, in one byte, a header lies in a record just like this.
+        # A header lies in a record in exactly this form, after a byte with the number of headers.
         whole = [encode_headers([(TAG, tag)])[1:] for tag in sorted(self.tags)]
         self._needles = whole if self._is_few else [_PREFIX]
 
     @classmethod
     def of(cls, tags: Iterable[str]) -> Self:
-        """Want records with any of these tags.
+        """Make a filter for records with any of these tags.
 
         Raises:
-            ConfigError: A tag is empty or too long, or there are none or too many; or it is one text, not several.
+            ConfigError: A tag is empty or too long, there are none or too many, or the argument is one string, not
+                several.
         """
         if isinstance(tags, str):
             raise ConfigError(f"tags are several texts, not {tags!r}: write {{{tags!r}}}")
@@ -56,10 +57,10 @@ class TagFilter:
 
     @classmethod
     def decode(cls, content: bytes) -> Self:
-        """Read what a request has.
+        """Return the filter in the bytes of a request.
 
         Raises:
-            InvalidRequestError: It is no filter.
+            InvalidRequestError: The bytes are not a filter.
         """
         tags: list[bytes] = []
         position = 1
@@ -73,26 +74,27 @@ class TagFilter:
         return cls(tags)
 
     def encode(self) -> bytes:
-        """Return what a request has."""
+        """Return the bytes of the filter for a request."""
         return bytes([_VERSION]) + b"".join(bytes([len(tag)]) + tag for tag in sorted(self.tags))
 
     def accepts(self, headers: Headers) -> bool:
-        """Whether a record with these headers passes."""
+        """Return whether a record with these headers passes."""
         return any(name == TAG and content in self.tags for name, content in headers)
 
     def select(self, header: BatchHeader, data: bytes) -> Sequence[bool] | None:
         """Return which records of a batch may pass; None when none does.
 
-        It looks for the bytes of headers, so that batches of a rare tag cost no more than a search. A record passes too
-        that has just these bytes elsewhere: readers ask `accepts`. So do all where headers of the name come too often.
-        For many tags it is one search, for what their headers have in common.
+        The search looks for the bytes of headers, so that batches with rare tags cost no more than a search. A record
+        with just these bytes elsewhere passes too: readers call `accepts` for each record. All records pass if there
+        are too many headers with the name. For many tags there is one search, for the common first bytes of their
+        headers.
 
         Args:
             header: The batch's header.
-            data: The bytes of its records, decompressed.
+            data: The decompressed bytes of its records.
 
         Raises:
-            CorruptRecordError: They do not decode.
+            CorruptRecordError: The records cannot be decoded.
         """
         if data.count(_PREFIX) > MAX_FOUND:
             return [True] * header.records_count
@@ -112,13 +114,13 @@ class TagFilter:
         return passes or None
 
     def _is_wanted(self, data: bytes, position: int) -> bool:
-        """Whether one of the tags lies at a position, with its length before it."""
+        """Return whether one of the tags lies at a position, after its length."""
         try:
             length, begin = decode_varint(data, position)
         except CorruptRecordError:
-            return False  # the bytes before lie in a value
+            return False  # the bytes before are part of a value
         return data[begin : begin + length] in self.tags
 
     def headers_to_look_at(self, data: bytes) -> int:
-        """Return how many headers of a batch are looked at one by one: those with tags, if several tags are wanted."""
+        """Return how many headers of a batch are looked at one by one: those with tags, if many tags are wanted."""
         return 0 if self._is_few else min(data.count(_PREFIX), MAX_FOUND)

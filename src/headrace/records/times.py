@@ -1,7 +1,7 @@
-"""The timestamps of a batch's records, without making objects of the records: for lookups by time.
+"""The timestamps of a batch's records, without decoding whole records: for lookups by time.
 
 Both searches are generators that yield after every few thousand records, because a batch may hold millions. They keep
-nothing but the bytes that they search.
+only the bytes that they search.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from headrace.records.varint import MAX_VARLONG_SIZE, decode_varint, wrap
 from headrace.types import NO_TIMESTAMP
 
 RECORDS_AT_ONCE: Final = 1 << 13
-"""How many records are walked between two yields: some milliseconds."""
+"""The number of records that are walked between two yields: some milliseconds."""
 _SMALLEST, _LARGEST = -(2**63), 2**63 - 1
 
 
 def first_since(
     header: BatchHeader, data: bytes, timestamp: int, offsets: range
 ) -> Generator[int, None, tuple[int, int] | None]:
-    """Find the first record with this timestamp or a later one whose offset is among `offsets`.
+    """Find the first record with this timestamp or a later one whose offset is in `offsets`.
 
     Yields:
-        How many records will be walked until the next time.
+        The number of records that will be walked until the next yield.
 
     Args:
         header: The batch's header.
-        data: The bytes of its records, decompressed.
-        timestamp: In milliseconds since 1970.
-        offsets: The offsets that count.
+        data: The decompressed bytes of its records.
+        timestamp: The timestamp in milliseconds since 1970.
+        offsets: The offsets to search.
 
     Returns:
-        The record's offset and timestamp; None when there is none.
+        The offset and the timestamp of the record; None without one.
 
     Raises:
-        CorruptRecordError: The records before it do not decode, or are not as many as the header says.
+        CorruptRecordError: The records before it cannot be decoded, or their number is not the one in the header.
     """
     fixed = None
     if header.timestamp_type == TimestampType.LOG_APPEND_TIME:
@@ -57,21 +57,21 @@ def first_since(
 
 
 def newest_since(header: BatchHeader, data: bytes, start_offset: int) -> Generator[int, None, int]:
-    """Find the largest timestamp of the records from an offset on, of a batch with the timestamps of its producer.
+    """Find the largest timestamp of the records from an offset on, in a batch with the producer's timestamps.
 
     Yields:
-        How many records will be walked until the next time.
+        The number of records that will be walked until the next yield.
 
     Args:
         header: The batch's header.
-        data: The bytes of its records, decompressed.
+        data: The decompressed bytes of its records.
         start_offset: The first offset that counts.
 
     Returns:
-        The timestamp in milliseconds since 1970; -1 when there is none.
+        The timestamp in milliseconds since 1970; -1 without one.
 
     Raises:
-        CorruptRecordError: The records do not decode, or are not as many as the header says.
+        CorruptRecordError: The records cannot be decoded, or their number is not the one in the header.
     """
     newest, base_offset = NO_TIMESTAMP, header.base_offset
     for number, (time, place) in enumerate(_times(header, data)):
@@ -83,10 +83,10 @@ def newest_since(header: BatchHeader, data: bytes, start_offset: int) -> Generat
 
 
 def _times(header: BatchHeader, data: bytes) -> Iterator[tuple[int, int]]:
-    """Yield the timestamp of each record, and where its offset delta lies.
+    """Yield the timestamp of each record, and the byte position of its offset delta.
 
     Raises:
-        CorruptRecordError: The records do not decode, or are not as many as the header says.
+        CorruptRecordError: The records cannot be decoded, or their number is not the one in the header.
     """
     position, size, base = 0, len(data), header.base_timestamp
     count = header.records_count
@@ -104,7 +104,7 @@ def _times(header: BatchHeader, data: bytes) -> Iterator[tuple[int, int]]:
             end = position + length
             if length < MIN_RECORD_SIZE - 1 or low & 1 or end > size:
                 raise CorruptRecordError(f"record of {length} bytes before byte {position}")
-            byte = data[position + 1]  # behind the attributes, which mean nothing
+            byte = data[position + 1]  # after the attributes, which have no meaning
             if byte < 0x80:
                 delta, place = (byte >> 1) ^ -(byte & 1), position + 2
             else:

@@ -1,4 +1,4 @@
-"""Zigzag varints, as records use them: at most 5 bytes for 32 bits, 10 bytes for 64 bits."""
+"""Zigzag varints, as records use them: at most 5 bytes for 32 bits, and 10 bytes for 64 bits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def encode_varint(value: int) -> bytes:
 
 
 def wrap(value: int) -> int:
-    """Return the signed integer of 64 bits that a sum becomes in Java: the smallest follows the largest."""
+    """Return the signed integer of 64 bits that a sum becomes in Java: the smallest number follows the largest."""
     return (value + (1 << 63) & _MASK) - (1 << 63)
 
 
@@ -36,7 +36,8 @@ def decode_varint(
     """Return (value, position after it).
 
     Raises:
-        CorruptRecordError: The buffer ends inside the number, or it is longer than `max_size` bytes or its type.
+        CorruptRecordError: The buffer ends inside the number, or the number is longer than `max_size` bytes or its
+            type.
     """
     unsigned = shift = 0
     for index in range(position, position + max_size):
@@ -56,4 +57,4 @@ def decode_varint(
 _SINGLE: Final = [bytes((byte,)) for byte in range(0x80)]
 
 SMALL_VARINTS: Final = [encode_varint(value) for value in range(2048)]
-"""The codes of 0, 1, 2, ...: what loops over records look up instead of encoding it again."""
+"""The encoded numbers 0, 1, 2, ... Loops over records look them up instead of encoding them again."""

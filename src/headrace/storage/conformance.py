@@ -1,10 +1,10 @@
-"""What the partition log expects of a storage, as checks that a class of one's own can be run through.
+"""Checks that a storage behaves as the partition log expects, for classes of your own.
 
-from headrace.storage.conformance import CHECKS
+    from headrace.storage.conformance import CHECKS
 
-@pytest.mark.parametrize("check", CHECKS)
-def test_my_storage(check):
-    check(MyStorage)
+    @pytest.mark.parametrize("check", CHECKS)
+    def test_my_storage(check):
+        check(MyStorage)
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SIZES: Final = (1, 7, 100, 997, 4096, 4097, 70_000)
 
 
 def check_begins_empty(make: Make) -> None:
-    """A new storage has nothing in it, and two have nothing in common."""
+    """Check that a new storage is empty, and that two storages share nothing."""
     storage, other = make(), make()
     assert isinstance(storage, SegmentStorage), "it lacks a member of headrace.ports.SegmentStorage"
     assert storage.size == 0, "a new storage is empty"
@@ -30,7 +30,7 @@ def check_begins_empty(make: Make) -> None:
 
 
 def check_reads_any_range(make: Make) -> None:
-    """Batches of any size come back, in any piece, also across batches and beyond the end."""
+    """Check that batches of any size can be read in any range, also across batches and beyond the end."""
     storage, content = make(), b""
     for number, size in enumerate(_SIZES):
         batch = _batch(number, size)
@@ -45,7 +45,7 @@ def check_reads_any_range(make: Make) -> None:
 
 
 def check_copies_what_it_is_given(make: Make) -> None:
-    """The memory of an append is the caller's, who uses it again."""
+    """Check that an append copies its buffers, which the caller uses again."""
     storage, memory = make(), bytearray(b"before")
     storage.append([memory])
     memory[:] = b"after!"
@@ -55,7 +55,7 @@ def check_copies_what_it_is_given(make: Make) -> None:
 
 
 def check_what_was_read_stays(make: Make) -> None:
-    """A range that was handed out never changes: a connection may send it much later."""
+    """Check that a range that was returned never changes: a connection may send it much later."""
     storage = make()
     storage.append([b"abcdefgh" * 2000])
     early = storage.read(4, 9000)
@@ -72,7 +72,7 @@ def check_what_was_read_stays(make: Make) -> None:
 
 
 def check_truncates(make: Make) -> None:
-    """A segment is cut at any byte, never grows by it, and is appended to again."""
+    """Check that a segment can be cut at any byte, never grows by a cut, and can be appended to afterwards."""
     for size in (0, 1, 4095, 4096, 4097, 69_999, 70_000):
         storage, content = make(), _batch(3, 70_000)
         storage.append([content[:5000]])
@@ -85,7 +85,7 @@ def check_truncates(make: Make) -> None:
 
 
 def check_rolls(make: Make) -> None:
-    """The next segment is empty, of the same kind, and the one before it can still be read."""
+    """Check that the next segment is empty and of the same kind, and that the previous one can still be read."""
     first = make()
     first.append([b"first"])
     second = first.roll()

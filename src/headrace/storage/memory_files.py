@@ -1,7 +1,7 @@
-"""Files in memory: for `headrace dev`, embedded brokers and tests. Nothing survives the process.
+"""Files in memory, for `headrace dev`, embedded brokers and tests. Nothing survives the process.
 
 A file is a list of extents: blocks of memory that double in size from 4 KiB to 1 MiB. Appended bytes never move and
-never change, so `buffers` hands out views of them; a truncation gives the file fresh memory for what follows.
+never change, so `buffers` returns views of them. After a truncation the file gets new memory for what follows.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class MemoryFile:
 
     @property
     def size(self) -> int:
-        """Bytes in the file."""
+        """The size of the file in bytes."""
         return self._size
 
     def append(self, buffers: Sequence[Buffer]) -> None:
@@ -80,7 +80,7 @@ class MemoryFile:
         return b"".join(self.buffers(position, size))
 
     def truncate(self, size: int) -> None:
-        """Cut the file to `size` bytes; views handed out before keep what they show."""
+        """Cut the file to `size` bytes. Views that were returned before keep their content."""
         if size >= self._size:
             return
         index = bisect_right(self._starts, size) - 1
@@ -91,7 +91,7 @@ class MemoryFile:
         self.append([bytes(kept)])
 
     def sync(self) -> None:
-        """Do nothing: memory is as stable as it gets."""
+        """Do nothing: memory needs no sync."""
 
     def fileno(self) -> None:
         """Return None: there is no descriptor."""
@@ -107,14 +107,17 @@ class MemoryFileSystem:
 
     def __init__(self) -> None:
         self._directories: dict[str, dict[str, File | None]] = {"": {}}
-        """What is in each directory, by path and then by name; None stands for a directory in a directory."""
+        """The names in each directory, by path and name. None stands for a directory inside a directory."""
 
     def describe(self) -> LogDirectory:
-        """Return a name for it; how much memory there is, is not its business."""
+        """Return a name for this file system, without the size of the memory."""
         return LogDirectory("memory", in_memory=True)
 
     def open(self, path: str, *, create: bool = False) -> File:
-        """Open a file; FileNotFoundError unless it exists or `create` is true and its directory exists."""
+        """Open a file.
+
+        FileNotFoundError if it does not exist, unless `create` is true and its directory exists.
+        """
         directory, _, name = path.rpartition("/")
         entries = self._directories.get(directory, {})
         file = entries.get(name)
@@ -137,7 +140,7 @@ class MemoryFileSystem:
         return self._directories.get(directory, {}).get(name)
 
     def write_file(self, path: str, content: bytes) -> None:
-        """Replace a file's content."""
+        """Replace the content of a file."""
         file = MemoryFile()
         file.append([content])
         self._put(path, file)
@@ -160,7 +163,7 @@ class MemoryFileSystem:
             self._directories[path] = {}
 
     def remove(self, path: str) -> None:
-        """Remove a file; no error if it is gone."""
+        """Remove a file. Does nothing if there is none."""
         if self._file(path) is not None:
             directory, _, name = path.rpartition("/")
             del self._directories[directory][name]
@@ -177,7 +180,7 @@ class MemoryFileSystem:
         self._directories.get(parent, {}).pop(name, None)
 
     def rename(self, old: str, new: str) -> None:
-        """Rename a file or a directory; what had the new name is replaced."""
+        """Rename a file or a directory. One that has the new name is replaced."""
         file = self._file(old)
         if file is not None:
             self.remove(old)
@@ -196,4 +199,4 @@ class MemoryFileSystem:
         self._drop(old)
 
     def sync_directory(self, path: str) -> None:
-        """Do nothing: memory is as stable as it gets."""
+        """Do nothing: memory needs no sync."""

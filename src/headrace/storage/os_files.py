@@ -1,11 +1,12 @@
 """Files on disk, below one root directory.
 
-Appends go through `writev` on a descriptor in append mode; an append that fails half way is cut off again, so that a
-full disk leaves whole batches. After a failed sync a file stays failed: the kernel may have dropped the dirty pages
-and would report success the second time (the "fsyncgate" of PostgreSQL), so nothing more may be promised about it.
-A sync that fails for want of space is reported as EIO: ENOSPC always means that something was not written, and that
-everything else is as it was. Likewise an operation that could not open a file (EMFILE, ENFILE, ENOMEM, EACCES)
-has changed nothing: what it has to open it opens first.
+Appends use `writev` on a descriptor in append mode. An append that fails half way is cut off again, so a full disk
+leaves whole batches. After a failed sync a file stays failed: the kernel may have dropped the dirty pages, and would
+report success the second time (the "fsyncgate" of PostgreSQL). So nothing more can be promised about the file.
+
+A sync that fails for lack of space is reported as EIO. So ENOSPC always means that something was not written, and that
+everything else is unchanged. An operation that could not open a file (EMFILE, ENFILE, ENOMEM, EACCES) has changed
+nothing either: it opens all its files first.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from headrace.storage.permissions import PRIVATE, make_private_directory, modes_
 from headrace.types import Buffer
 
 _MAX_BUFFERS: Final = 512
-"""Buffers per `writev`; POSIX lets systems stop at 1024."""
+"""The largest number of buffers per `writev`: POSIX lets systems stop at 1024."""
 _MAX_READ: Final = 1 << 30
 _sync_data: Final = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
 
@@ -34,14 +35,14 @@ _sync_data: Final = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
 class OsFile:
     """An append-only file on disk; see `headrace.ports.File`.
 
-    The descriptor belongs to the object and closes when the last reference to it is gone: a segment's, a
-    `FileRange`'s that a connection still sends, a sync's in another thread.
+    The object owns the descriptor, which closes when the last reference to the object is gone. References are held by a
+    segment, by a `FileRange` that a connection still sends, and by a sync in another thread.
     """
 
     __slots__ = ("_closed", "_descriptor", "_failure", "_size")
 
     def __init__(self, path: str | Path, flags: int, mode: int) -> None:
-        self._descriptor = -1  # for __del__, should os.open raise
+        self._descriptor = -1  # for __del__, if os.open raises
         self._descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | flags, mode)
         self._size = os.fstat(self._descriptor).st_size
         self._failure: OSError | None = None
@@ -53,11 +54,11 @@ class OsFile:
 
     @property
     def size(self) -> int:
-        """Bytes in the file."""
+        """The size of the file in bytes."""
         return self._size
 
     def append(self, buffers: Sequence[Buffer]) -> None:
-        """Append all buffers, or raise OSError and leave the file as it was before."""
+        """Append all buffers, or raise OSError and leave the file unchanged."""
         self._check_usable()
         wanted = sum(map(len, buffers))
         try:
@@ -70,7 +71,8 @@ class OsFile:
         self._size += wanted
 
     def _append_rest(self, buffers: Sequence[Buffer], written: int, wanted: int) -> None:
-        # A short write happens before the disk is full, on a signal, or past 2 GiB. The rest goes as one piece.
+        # A short write happens shortly before the disk is full, on a signal, or past 2 GiB. The rest is written as one
+        # piece.
         rest = memoryview(b"".join(buffers))
         while written < wanted:
             count = os.write(self._descriptor, rest[written:])
@@ -91,7 +93,7 @@ class OsFile:
         return [data] if data else []
 
     def read(self, position: int, size: int) -> bytes:
-        """Return a copy of the bytes from `position` on, fewer at the end of the file."""
+        """Return a copy of the bytes from `position` on. The copy is shorter at the end of the file."""
         size = min(size, self._size - position)
         if size <= 0:
             return b""
@@ -111,7 +113,7 @@ class OsFile:
         """Return once everything appended before the call is on stable storage.
 
         Raises:
-            OSError: It is not, now or at an earlier call; the file takes no more appends.
+            OSError: The sync failed, now or in an earlier call. The file takes no more appends.
         """
         if self._failure is not None:
             raise self._failure
@@ -126,7 +128,7 @@ class OsFile:
         return self._descriptor
 
     def close(self) -> None:
-        """Refuse appends from now on; the descriptor closes with the last reference."""
+        """Refuse appends from now on. The descriptor closes with the last reference."""
         self._closed = True
 
     def _check_usable(self) -> None:
@@ -137,12 +139,12 @@ class OsFile:
 
 
 class OsFileSystem:
-    """One log directory on disk; see `headrace.ports.FileSystem`."""
+    """One data directory on disk; see `headrace.ports.FileSystem`."""
 
     __slots__ = ("__weakref__", "_lock", "_modes", "_root", "_root_text")
 
     def __init__(self, root: str | Path) -> None:
-        """Use the directory `root`, which is created durably if it does not exist."""
+        """Use the directory `root`. It is created durably if it does not exist."""
         self._root = Path(root).absolute()
         self._root_text = str(self._root)
         self._lock = -1
@@ -151,14 +153,14 @@ class OsFileSystem:
 
     @property
     def root(self) -> Path:
-        """The log directory."""
+        """The path of the data directory."""
         return self._root
 
     def lock(self) -> None:
-        """Claim the directory for this process, until `unlock` or its end.
+        """Lock the directory for this process, until `unlock` or the end of the process.
 
         Raises:
-            StorageError: Another process has it.
+            StorageError: Another process has the lock.
         """
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
         descriptor = os.open(self._root / ".lock", flags, self._modes.file)
@@ -173,17 +175,17 @@ class OsFileSystem:
         disown_in_children(self)
 
     def disown(self) -> None:
-        """Close the copy of the lock, in a forked child: else the claim would outlive the parent."""
+        """Close the copy of the lock in a forked child. Otherwise the lock would outlive the parent."""
         self.unlock()
 
     def unlock(self) -> None:
-        """Release the claim; no error if there is none."""
+        """Release the lock. Does nothing if there is none."""
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
 
     def describe(self) -> LogDirectory:
-        """Return the directory's path and the space of its file system, as an ordinary user may use it."""
+        """Return the path of the directory and the space of its file system, as far as an ordinary user may use it."""
         try:
             found = os.statvfs(self._root)
         except OSError:
@@ -192,7 +194,7 @@ class OsFileSystem:
         return LogDirectory(str(self._root), found.f_blocks * unit, found.f_bavail * unit)
 
     def open(self, path: str, *, create: bool = False) -> OsFile:
-        """Open a file; FileNotFoundError unless it exists or `create` is true."""
+        """Open a file. FileNotFoundError unless it exists or `create` is true."""
         return OsFile(self._locate(path), os.O_CREAT if create else 0, self._modes.file)
 
     def read_file(self, path: str) -> bytes | None:
@@ -205,7 +207,7 @@ class OsFileSystem:
             return file.readall()
 
     def write_file(self, path: str, content: bytes) -> None:
-        """Replace a file's content atomically and durably."""
+        """Replace the content of a file atomically and durably."""
         target = self._resolve(path)
         temporary = target.with_name(f"{target.name}.tmp")
         with _Directory(target.parent) as directory:
@@ -217,7 +219,7 @@ class OsFileSystem:
                     rest = rest[os.write(descriptor, rest) :]
                 os.fsync(descriptor)
             except OSError:
-                temporary.unlink(missing_ok=True)  # it may hold the last bytes of a full disk
+                temporary.unlink(missing_ok=True)  # the file may hold the last bytes of a full disk
                 raise
             finally:
                 os.close(descriptor)
@@ -236,13 +238,13 @@ class OsFileSystem:
         make_private_directory(self._resolve(path), self._modes.directory)
 
     def remove(self, path: str) -> None:
-        """Remove a file; no error if it is gone."""
+        """Remove a file. Does nothing if there is none."""
         self._resolve(path).unlink(missing_ok=True)
 
     def remove_tree(self, path: str) -> None:
-        """Remove a directory with everything in it; no error if it is gone.
+        """Remove a directory with everything in it. Does nothing if there is none.
 
-        Of a link to a directory elsewhere the link goes, and what is in that directory.
+        A symbolic link to a directory is removed, and the directory that it leads to stays.
         """
         directory = self._resolve(path)
         if directory == self._root:
@@ -268,15 +270,16 @@ class OsFileSystem:
                 directory.sync()
 
     def sync_directory(self, path: str) -> None:
-        """Make creations, renames and removals in a directory durable."""
+        """Make the creations, renames and removals in a directory durable."""
         _sync_directory(self._locate(path))
 
     def _resolve(self, path: str) -> Path:
         return Path(self._locate(path))
 
     def _locate(self, path: str) -> str:
-        # Purely textual: no part may lead upwards or elsewhere. Links inside the root are the operator's business.
-        # Text, not `Path`: with 2,000 partitions a start opens ten thousand files, and the objects took half of it.
+        # Only the text of the path is checked: no part may lead upwards or elsewhere. Links inside the root are up to
+        # the operator. Text, not `Path`: with 2,000 partitions a start opens ten thousand files, and `Path` objects
+        # took half of the time.
         if path.startswith("/") or "\0" in path or (".." in path and ".." in path.split("/")):
             raise StorageError(f"path {path!r} leads out of the log directory")
         return f"{self._root_text}/{path}"
@@ -296,7 +299,7 @@ def _sync_directory(path: str | Path) -> None:
 
 
 class _Directory:
-    """A directory that is open to be synced: before it changes, so that nothing changes if it cannot be opened."""
+    """A directory that was opened for its sync before it changes, so that nothing changes if it cannot be opened."""
 
     __slots__ = ("_descriptor",)
 
@@ -317,5 +320,5 @@ class _Directory:
 
 
 def _lost(error: OSError) -> OSError:
-    """Return the error for data that may be lost, whatever the reason was."""
+    """Return the error for data that may be lost, whatever the cause."""
     return OSError(errno.EIO, f"not on stable storage: {error}")

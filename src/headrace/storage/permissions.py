@@ -1,8 +1,8 @@
-"""Who may read what lies in a data directory: its owner, and its group if the directory says so.
+"""The permissions of files in a data directory: for its owner, and for its group if the directory allows that.
 
-ACLs bound what clients read; the files hold the same records for every account of the machine that can open them. So
-files and directories are made for their owner alone. An operator who wants a group to read them, for backups, opens the
-data directory to that group (chmod 750): then what is made inside is for the group to read, too.
+ACLs limit what clients read, but the files hold the same records for every account of the machine that can open them.
+So files and directories are created for their owner only. An operator who wants a group to read them, for example for
+backups, opens the data directory to that group (chmod 750). Then the group can read what is created inside, too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TOO_WIDE: Final = stat.S_IWGRP | _OTHERS
 
 
 class Modes(NamedTuple):
-    """The permissions of what is made in a data directory."""
+    """The permissions of new files and directories in a data directory."""
 
     file: int
     directory: int
@@ -32,7 +32,7 @@ GROUP_READABLE: Final = Modes(0o640, 0o750)
 
 
 def modes_in(directory: str | Path) -> Modes:
-    """Return the permissions for what is made in a data directory, by those of the directory itself."""
+    """Return the permissions for a data directory's content, from the permissions of the directory itself."""
     mode = Path(directory).stat().st_mode
     if not mode & _OTHERS and mode & _GROUP == _GROUP_READS:
         return GROUP_READABLE
@@ -40,7 +40,7 @@ def modes_in(directory: str | Path) -> Modes:
 
 
 def make_private_directory(path: Path, mode: int = PRIVATE.directory) -> None:
-    """Make a directory and its parents, all with these permissions; no error for those that exist."""
+    """Create a directory and its parents with these permissions. Directories that exist stay as they are."""
     with contextlib.suppress(FileExistsError):
         try:
             path.mkdir(mode)
@@ -54,10 +54,10 @@ def make_private_directory(path: Path, mode: int = PRIVATE.directory) -> None:
 def exposure(directory: str | Path) -> str | None:
     """Return the command that closes a data directory that others can read or change; None if it is closed.
 
-    A directory above that others cannot pass closes it as well. The permissions inside do not matter then.
+    A directory above that others cannot enter closes the data directory as well, whatever the permissions inside.
 
-    This process may use a directory of another user, such as the volume of a container, by the rights of the group.
-    The command then changes nothing for the group.
+    This process may use a directory of another user, such as the volume of a container, by the permissions of the
+    group. Then the command changes nothing for the group.
     """
     path = Path(directory).resolve()
     found = path.stat()

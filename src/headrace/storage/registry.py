@@ -1,4 +1,4 @@
-"""The register of storages: what a topic's `headrace.storage` may name."""
+"""The register of storages that a topic can name in `headrace.storage`."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ STORAGES: Final[Register[SegmentStorage | FileSystem]] = Register(
 
 
 def register_storage(name: str, factory: StorageFactory) -> None:
-    """Make a storage known under a name, which then may stand in a topic's `headrace.storage`.
+    """Register a storage under a name, which topics can use in `headrace.storage`.
 
     Args:
         name: The name.
-        factory: Returns an empty `headrace.ports.SegmentStorage`; a class without arguments does. Records in it live as
-            long as the process. For records that outlive it, return a whole log directory, a
+        factory: Returns an empty `headrace.ports.SegmentStorage`; a class without arguments does. Its records live as
+            long as the process. For records that outlive it, return a whole data directory, a
             `headrace.ports.FileSystem`, such as `OsFileSystem` on another disk.
 
     Raises:
@@ -48,11 +48,11 @@ def register_storage(name: str, factory: StorageFactory) -> None:
 
 
 def storages(*, in_memory: bool, given: Mapping[str, StorageFactory] | None = None) -> OpenStorage:
-    """Return what opens storages for a broker.
+    """Return the function with which a broker opens storages.
 
     Args:
-        in_memory: Whether the broker has no directory.
-        given: Storages that this broker alone knows, by name; looked at when one is opened.
+        in_memory: Whether the broker has no data directory.
+        given: Storages of this broker only, by name. They are looked up when a storage is opened.
     """
 
     def open_storage(name: str) -> FileSystem | None:

@@ -1,8 +1,8 @@
-"""Segments in memory as one growing array, and segments in a class of the user's, as files for the partition log.
+"""Segments in memory as one growing array, and segments in a user's class, as files for the partition log.
 
-The log works with files of names. A storage knows no names: it keeps the bytes of one segment, and `roll` begins the
-next. What lies between is `StorageFileSystem`: it has the names, keeps the small files beside the segments in memory
-itself, and gives every segment a storage.
+The log works with named files. A storage knows no names: it keeps the bytes of one segment, and `roll` begins the next.
+`StorageFileSystem` connects the two: it has the names, keeps the small files beside the segments in memory itself, and
+gives every segment a storage.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ _SEGMENT: Final = ".log"
 class ArraySegment:
     """A segment as one array that doubles when it is full; see `headrace.ports.SegmentStorage`.
 
-    Any range is one piece, without a search. Growing copies, and ranges that were handed out keep the array before.
+    Any range is a single piece of the array. To grow, the array is copied; ranges that were returned keep the old
+    array.
     """
 
     __slots__ = ("_array", "_size")
@@ -33,7 +34,7 @@ class ArraySegment:
 
     @property
     def size(self) -> int:
-        """Bytes in the segment."""
+        """The size of the segment in bytes."""
         return self._size
 
     def append(self, buffers: Sequence[Buffer]) -> None:
@@ -58,20 +59,20 @@ class ArraySegment:
         return self._array[position : min(position + size, self._size)].toreadonly()
 
     def truncate(self, size: int) -> None:
-        """Cut the segment; what follows goes into another array, for the sake of ranges that were handed out."""
+        """Cut the segment. Later appends use another array, so that ranges that were returned do not change."""
         if size < self._size:
             self._size = size
             self._move(len(self._array))
 
     def roll(self) -> ArraySegment:
-        """Return the next segment."""
+        """Return the storage of the next segment."""
         return ArraySegment()
 
 
 class StoredFile:
     """A segment's storage as a file; see `headrace.ports.File`.
 
-    Whatever a storage raises that is no OSError becomes one: to the broker it is a disk that has failed.
+    Any exception of a storage that is no OSError becomes one: for the broker it is a failed disk.
     """
 
     __slots__ = ("_storage",)
@@ -81,11 +82,11 @@ class StoredFile:
 
     @property
     def size(self) -> int:
-        """Bytes in the segment."""
+        """The size of the segment in bytes."""
         return self._storage.size
 
     def append(self, buffers: Sequence[Buffer]) -> None:
-        """Append one batch."""
+        """Append one batch to the storage."""
         try:
             self._storage.append(buffers)
         except OSError:
@@ -108,7 +109,7 @@ class StoredFile:
         return b"".join(self.buffers(position, size))
 
     def truncate(self, size: int) -> None:
-        """Cut the segment."""
+        """Cut the segment to a size in bytes."""
         try:
             self._storage.truncate(size)
         except OSError:
@@ -123,10 +124,10 @@ class StoredFile:
         """Return None: there is no descriptor."""
 
     def close(self) -> None:
-        """Do nothing: a storage ends with the last reference."""
+        """Do nothing: a storage is freed with the last reference."""
 
     def next_storage(self) -> SegmentStorage:
-        """Return the storage of the segment that follows."""
+        """Return the storage of the next segment."""
         try:
             following = self._storage.roll()
         except OSError:
@@ -145,34 +146,34 @@ class StoredFile:
 
 
 def missing_of(made: object) -> str:
-    """Return what keeps an object from being a storage, for an error message."""
+    """Return what an object lacks to be a storage, for an error message."""
     names = ("size", "append", "read", "truncate", "roll")
     missing = ", ".join(name for name in names if not hasattr(made, name))
     return f": it has no {missing} (see headrace.ports.SegmentStorage)"
 
 
 class StorageFileSystem(MemoryFileSystem):
-    """A directory tree in memory whose segments lie in storages of one kind."""
+    """A directory tree in memory whose segments are in storages of one kind."""
 
     __slots__ = ("_active", "_factory", "_name")
 
     def __init__(self, name: str, factory: Callable[[], SegmentStorage]) -> None:
-        """Keep segments in what `factory` makes, under a name for operators."""
+        """Keep segments in storages that `factory` makes. `name` is what operators see."""
         super().__init__()
         self._name = name
         self._factory = factory
         self._active: dict[str, StoredFile] = {}
-        """By directory, the segment that was begun last."""
+        """The newest segment of each directory."""
 
     def describe(self) -> LogDirectory:
-        """Return a name for it."""
+        """Return a name for this file system."""
         return LogDirectory(f"memory:{self._name}", in_memory=True)
 
     def _new_file(self, path: str) -> File:
         directory, _, name = path.rpartition("/")
         if _SEGMENT not in name:
             return super()._new_file(path)
-        if not name.endswith(_SEGMENT):  # what compaction writes stands beside the active segment
+        if not name.endswith(_SEGMENT):  # the output of compaction is beside the active segment
             return StoredFile(self._factory())
         active = self._active.get(directory)
         file = StoredFile(self._factory() if active is None else active.next_storage())

@@ -1,4 +1,4 @@
-"""SQLite files that any number of processes of one machine use at one time."""
+"""SQLite files that any number of processes on one machine use at the same time."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ WRITE_AHEAD_AGAIN_S: Final = 0.01
 
 
 class Format(NamedTuple):
-    """What makes a file one of ours."""
+    """The properties by which a file is recognised as one of this program."""
 
     what: str
-    """For people: "store of leases"."""
+    """The kind of file for error messages, such as "store of leases"."""
     application_id: int
-    """Written into the file's header, so that some other database is not taken for ours."""
+    """The application id in the file's header. It tells the file from other SQLite databases."""
     version: int
     schema: str
-    """Statements that create the tables."""
+    """The statements that create the tables."""
 
 
 def open_database(path: Path, form: Format, busy_timeout_s: float) -> sqlite3.Connection:
-    """Open a file; create it, and the directories above it, where they are missing.
+    """Open a file. The file, and the directories above it, are created if they are missing.
 
     Every commit is synced: what was written survives a power cut.
 
     Args:
         path: The file, on a disk of this machine, where locks work.
-        form: What the file has to be.
-        busy_timeout_s: How long each statement waits for another process's lock.
+        form: The properties that the file has to have.
+        busy_timeout_s: How long each statement waits for another process's lock, in seconds.
 
     Raises:
         ConfigError: The file is something else, was written by a later version, or cannot be opened.
-        sqlite3.OperationalError: Another process keeps it locked.
+        sqlite3.OperationalError: Another process keeps the file locked.
     """
     try:
         make_private_directory(path.parent)
@@ -65,7 +65,7 @@ def open_database(path: Path, form: Format, busy_timeout_s: float) -> sqlite3.Co
 
 
 def locked_text(path: Path, error: sqlite3.Error, busy_timeout_s: float) -> str:
-    """Return what to say of a failure, and what to do where others keep the file locked."""
+    """Return the message for a failure, with what to do if other processes keep the file locked."""
     if not is_locked(error):
         return f"{path}: {error}"
     return (
@@ -75,20 +75,20 @@ def locked_text(path: Path, error: sqlite3.Error, busy_timeout_s: float) -> str:
 
 
 def is_locked(error: sqlite3.Error) -> bool:
-    """Whether another process has the lock that a statement needs."""
+    """Return whether another process has the lock that a statement needs."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     return code in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 
 
 @contextlib.contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """Have the file's write lock from the beginning; commit, or roll back what an exception left undone."""
+    """Hold the file's write lock for a block. Commits at its end, and rolls back after an exception."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
         connection.execute("COMMIT")
     except BaseException:
-        # After some errors SQLite has rolled back already.
+        # After some errors SQLite has already rolled back.
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
@@ -115,7 +115,7 @@ def _prepare(connection: sqlite3.Connection, path: Path, form: Format) -> None:
 
 
 def _write_ahead(connection: sqlite3.Connection, deadline_s: float) -> None:
-    """Change to a write-ahead log; SQLite does not wait by itself while others open the same new file."""
+    """Change to a write-ahead log. SQLite does not wait by itself while other processes open the same new file."""
     while True:
         try:
             connection.execute("PRAGMA journal_mode = WAL")

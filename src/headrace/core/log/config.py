@@ -31,8 +31,7 @@ class LogConfig:
         delete_retention_ms: How long a tombstone stays after the first round of compaction that found it.
         expires: Whether records have a time to live (`headrace.ttl.enable`). Never together with `compacts`.
         codec: The codec of data batches that the broker builds, for example of scheduled records. Produced batches keep
-            their codec,
-            also when cleaning removes records from them.
+            their codec, also when cleaning removes records from them.
         filters: Whether consumers may ask for records with certain tags (`headrace.filter.enable`).
     """
 

@@ -158,8 +158,7 @@ class LogManager:
         """Open the logs of all partitions in the metadata, and recover them after a crash.
 
         A partition whose data is damaged is not served: it is in `failed`, and the others are served. Directories that
-        are not
-        in the metadata are left alone and logged.
+        are not in the metadata are left alone and logged.
         """
         self._deletions.finish()
         known: set[str] = set()
@@ -348,8 +347,7 @@ class LogManager:
         """Note the outcome of a batch.
 
         After an error of the disk all logs have failed. After a passing error, for example too few descriptors, nothing
-        is
-        lost: the next batch has the same work again, once the caller has marked the logs dirty.
+        is lost: the next batch has the same work again, once the caller has marked the logs dirty.
 
         Returns:
             The logs whose `synced_offset` the batch raised; none after an error.

@@ -172,8 +172,7 @@ class PartitionLog(AppendableLog):
         """Return the task that makes everything appended so far durable, None if everything is durable.
 
         Only one task exists at a time: `finish_sync`, `put_back` or `fail` comes before the next `start_sync`. Appends
-        may go
-        on meanwhile.
+        may go on meanwhile.
         """
         self._dirty = False
         return self._log_files.start_sync()
@@ -218,8 +217,7 @@ class PartitionLog(AppendableLog):
         """Delete the segments that retention allows, and return their base offsets.
 
         The log start offset moves at once. The files stay until `purge`; before that the caller makes the new log start
-        offset
-        durable. If even the active segment has expired, a new one is begun first.
+        offset durable. If even the active segment has expired, a new one is begun first.
         """
         if self._failure is not None:
             return []
@@ -242,8 +240,7 @@ class PartitionLog(AppendableLog):
         """Remove the files of deleted segments. Ranges that readers hold stay readable.
 
         After a crash before or during the removal, segments below the log start offset are left. The next opening
-        removes them
-        if it knows that offset.
+        removes them if it knows that offset.
         """
         self._log_files.purge()
 

@@ -1,13 +1,13 @@
-"""A produced batch with delayed records, divided in two: what is appended now, and what waits in the schedule.
+"""Dividing a produced batch with scheduled records into two: what is appended now, and what waits in the schedule.
 
-Which record waits is for its headers to say, never for the time: a retry is divided just like the first attempt. Both
-parts have the producer's id, epoch and base sequence, and each log recognises a retry of its own part; so it does not
-matter which of the two a power cut has left. Whether a batch was divided can be told from what the partition has of it,
-as long as cleaning has not taken what would tell (`was_divided`).
+Only the headers of a record decide whether it waits, never the time. So a retry is divided like the first attempt. Both
+parts have the producer's id, epoch and base sequence, and each log recognises a retry of its own part. So it does not
+matter which of the two parts a power cut has left. The stored part of a batch shows whether the batch was divided, as
+long as cleaning has not removed the evidence (`was_divided`).
 
-What is appended now keeps its offsets as the producer counted them, with gaps where delayed records were. If all
-records are delayed it is a control record that means nothing: clients pass over it, as over markers of transactions.
-(Not a batch without records: librdkafka takes ten of those in a row for batches that are too large for it.)
+The part that is appended now keeps its offsets as the producer counted them, with gaps for the scheduled records. If
+all records are scheduled, this part is a control record without a meaning, which clients skip like the markers of
+transactions. (Not a batch without records: librdkafka takes ten of those in a row for batches that are too large.)
 """
 
 from __future__ import annotations
@@ -40,12 +40,13 @@ from headrace.records.rewriting import placeholder_record, with_records
 from headrace.types import Buffer
 
 _COMMON: Final = b"headrace.del"
-"""What the names of both headers begin with: a batch without it is not looked at any closer."""
+"""The common beginning of both header names. A batch without these bytes has no scheduled record."""
 _DELAYING: Final = {name.encode(): name for name in (DELIVER_AT_MS, DELAY_MS)}
 _TTL: Final = TTL_MS.encode()
 _MOST_REPORTED: Final = 100
 MAX_DELAYED_BYTES: Final = 2 << 20
-"""Most bytes of the records of a batch of which some wait: they are written to the schedule as they are."""
+"""The largest size in bytes of the records of a batch with scheduled records: they are written to the schedule
+unchanged."""
 
 
 class Divided(NamedTuple):
@@ -54,11 +55,11 @@ class Divided(NamedTuple):
     now: Buffer
     later: bytes
     earliest_ms: int
-    """When the first record of `later` is due."""
+    """The delivery time of the first record in `later`, in milliseconds since 1970."""
 
 
 def may_be_delayed(records: Buffer) -> bool:
-    """Whether a batch has to be looked at: it names a header that delays, or is compressed."""
+    """Return whether a batch has to be decoded: it names a header of scheduled records, or is compressed."""
     if len(records) < HEADER_SIZE:
         return False
     return bool(records[CRC_START + 1] & COMPRESSION_MASK) or _COMMON in bytes(records)
@@ -67,28 +68,29 @@ def may_be_delayed(records: Buffer) -> bool:
 def divide(
     records: Buffer, *, now_ms: int, max_delay_ms: int | None, data: bytes | None = None
 ) -> Divided | None:
-    """Divide a sound batch; None if none of its records is delayed.
+    """Divide a sound batch. Returns None if none of its records is scheduled.
 
     Args:
         records: The batch.
-        now_ms: The schedule's time: delays count from it, and what was due before is due then.
-        max_delay_ms: The longest delay that is accepted; None accepts all, as of a batch that has been accepted before.
-        data: The bytes of its records, decompressed; None if they have yet to be.
+        now_ms: The schedule's time. Delays count from it, and earlier delivery times become this time.
+        max_delay_ms: The longest delay that is accepted. None accepts all, for a batch that was accepted before.
+        data: The decompressed bytes of the records; None if they are not decompressed yet.
 
     Raises:
-        ApiError: INVALID_RECORD; a header is not well-formed, or the delay too long, or the batch is transactional.
-            MESSAGE_TOO_LARGE; there are more records, or more bytes of them, than are looked into.
+        ApiError: INVALID_RECORD; a header is malformed, the delay is too long, or the batch is transactional.
+            MESSAGE_TOO_LARGE; there are more records, or more bytes of records, than the broker decodes.
     """
     header = BatchHeader.parse(records)
     if data is None:
         data = produced_records(header, records)
     if _COMMON not in data:
         return None
-    require_few(header, MAX_DIRECTED, "where records wait")
+    require_few(header, MAX_DIRECTED, "with scheduled records")
     if len(data) > MAX_DELAYED_BYTES:
         raise ApiError(
             ErrorCode.MESSAGE_TOO_LARGE,
-            f"the batch has {len(data)} bytes of records; {MAX_DELAYED_BYTES} are the most where records wait",
+            f"the batch has {len(data)} bytes of records; a batch with scheduled records has at most "
+            f"{MAX_DELAYED_BYTES}. Send smaller batches.",
         )
     try:
         places = list(record_places(data, header.records_count))
@@ -98,7 +100,8 @@ def divide(
         if header.attributes & TRANSACTIONAL_FLAG:
             raise ApiError(
                 ErrorCode.INVALID_RECORD,
-                "a delayed record in a transaction: delayed delivery is not transactional",
+                "a transactional batch has a scheduled record: delayed delivery is not transactional. Send the record "
+                "outside of the transaction.",
             )
         waiting = [
             Waiting(max(due, now_ms), data[start:end])
@@ -113,21 +116,21 @@ def divide(
 
 
 class Delayed(NamedTuple):
-    """A delayed record of a produced batch: its offset in the batch, and whether it may expire."""
+    """A scheduled record of a produced batch: its offset in the batch, and whether it has a time to live."""
 
     offset_delta: int
     has_ttl: bool
 
 
 def delayed_of(header: BatchHeader, records: Buffer) -> list[Delayed]:
-    """Return the delayed records of a sound batch.
+    """Return the scheduled records of a sound batch.
 
     Raises:
-        ApiError: MESSAGE_TOO_LARGE; there are more records, or more bytes of them, than are looked into.
-        InvalidRecordError: They do not decompress.
-        CorruptRecordError: They do not decode.
+        ApiError: MESSAGE_TOO_LARGE; there are more records, or more bytes of records, than the broker decodes.
+        InvalidRecordError: The records cannot be decompressed.
+        CorruptRecordError: The records cannot be decoded.
     """
-    require_few(header, MAX_DIRECTED, "where records wait")
+    require_few(header, MAX_DIRECTED, "with scheduled records")
     data = produced_records(header, records)
     delayed: list[Delayed] = []
     headers_of = _Headers(data)
@@ -139,15 +142,15 @@ def delayed_of(header: BatchHeader, records: Buffer) -> list[Delayed]:
 
 
 def was_divided(delayed: list[Delayed], stored: Buffer, *, compacts: bool) -> bool | None:
-    """Return whether a stored batch is what division has left; None if cleaning may have left the same.
+    """Return whether a stored batch is the rest of a divided batch, None if cleaning may have left the same.
 
     Args:
-        delayed: The delayed records of the batch as it is produced once more.
-        stored: What the partition has of it; not a control batch.
-        compacts: Whether a record may have gone for a newer one of its key, besides for its time to live.
+        delayed: The scheduled records of the batch, as it is produced once more.
+        stored: The batch in the partition; not a control batch.
+        compacts: Whether compaction may have removed records of the batch.
 
     Raises:
-        CorruptRecordError: What is stored does not decode, or decompresses to more than is looked into.
+        CorruptRecordError: The stored batch cannot be decoded, or decompresses to more than the broker decodes.
     """
     header = BatchHeader.parse(stored)
     data = records_of(header, stored, LOOK_BYTES)
@@ -159,7 +162,7 @@ def was_divided(delayed: list[Delayed], stored: Buffer, *, compacts: bool) -> bo
 
 
 class _Headers:
-    """Reads the headers of records that name a directive; those of all others count as none."""
+    """Reads the headers of records that name a directive. For other records it returns no headers."""
 
     __slots__ = ("_data", "_left")
 
@@ -179,7 +182,7 @@ class _Headers:
 def _dues(
     data: bytes, places: Sequence[RecordPlace], now_ms: int, max_delay_ms: int | None
 ) -> list[int | None] | None:
-    """Return of each record when it is due, None if it is not delayed; None if none is."""
+    """Return the delivery time of each record, None for one that is not scheduled. None if no record is."""
     dues: list[int | None] = []
     wrong: list[int] = []
     reason = ""
@@ -188,7 +191,7 @@ def _dues(
     for number, place in enumerate(places):
         section = data[place[4] : place[1]]
         try:
-            if section not in known:  # all records of a batch often say the same
+            if section not in known:  # the records of a batch often have the same headers
                 known[section] = _due(headers_of(place), now_ms, max_delay_ms)
             dues.append(known[section])
         except InvalidRecordError as error:

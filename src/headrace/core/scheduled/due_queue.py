@@ -1,9 +1,9 @@
-"""The order of release: entries by due time and arrival, of which only the nearest are in memory.
+"""The order of release: entries by delivery time and arrival. Only the nearest entries are in memory.
 
-A heap holds up to `limit` entries, each 28 bytes that sort as they are. When it is full its later half is written to a
-file as one sorted run, once, and read again in pages when its turn comes. So a queue of `n` entries has in memory the
-heap, and one entry and at most one page of each of its `2 n / limit` runs. The files are no more than a memory: after
-a restart the queue is filled again from the schedule. Their names end as recovery removes them.
+A heap holds up to `limit` entries of 28 bytes, which sort as bytes. When the heap is full, its later half is written
+once to a file as a sorted run. The run is read again in pages when its turn comes. So a queue of `n` entries has in
+memory the heap, and one entry and at most one page of each of its `2 n / limit` runs. The files only save memory: after
+a restart the queue is filled again from the schedule. Their names end with `.tmp`, so recovery removes them.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from headrace.core.scheduled.schedule_batch import ENTRY
 from headrace.ports import File, FileSystem
 
 LIMIT: Final = 65_536
-"""Most entries in memory: about 70 bytes each."""
+"""The largest number of entries in memory: about 70 bytes each."""
 PAGE_ENTRIES: Final = 64
 FILE_BYTES: Final = 32 << 20
-"""After how many bytes the next run begins a new file; a file goes when the last of its runs is used up."""
+"""The size in bytes at which a new file is begun. A file is removed when the last of its runs is used up."""
 _SIZE: Final = ENTRY.size
 
 
 class _RunFile:
-    """A file with one run behind the other."""
+    """A file with one run after the other."""
 
     __slots__ = ("file", "path", "runs")
 
@@ -60,12 +60,12 @@ class _Run:
 
 
 class DueQueue:
-    """Entries in the order in which they are due."""
+    """Entries in the order of their delivery times."""
 
     __slots__ = ("_count", "_directory", "_files", "_heads", "_near", "_number", "_open", "limit")
 
     def __init__(self, files: FileSystem, directory: str, limit: int = LIMIT) -> None:
-        """Keep at most `limit` entries in memory, the rest in files in a directory."""
+        """Keep at most `limit` entries in memory, and the others in files of a directory."""
         self.limit = limit
         self._files = files
         self._directory = directory
@@ -80,11 +80,11 @@ class DueQueue:
 
     @property
     def in_memory(self) -> int:
-        """How many entries are in memory, but for pages of runs."""
+        """The number of entries in memory, without pages of runs."""
         return len(self._near) + len(self._heads)
 
     def add(self, entries: Sequence[bytes]) -> None:
-        """Add entries."""
+        """Add entries, which need not be sorted."""
         near, push = self._near, heapq.heappush
         for entry in entries:
             push(near, entry)
@@ -93,20 +93,20 @@ class DueQueue:
             try:
                 self._spill()
             except OSError:
-                # No space: then more are in memory, which is better than to lose one.
+                # Without space on the disk more entries stay in memory, so that none is lost.
                 self.limit *= 2
 
     def peek(self) -> bytes | None:
-        """Return the entry that is due first."""
+        """Return the entry with the earliest delivery time, None without entries."""
         if self._heads and (not self._near or self._heads[0][0] < self._near[0]):
             return self._heads[0][0]
         return self._near[0] if self._near else None
 
     def pop(self) -> bytes:
-        """Remove and return the entry that is due first.
+        """Remove and return the entry with the earliest delivery time.
 
         Raises:
-            OSError: What follows it cannot be read.
+            OSError: The entry after it cannot be read.
         """
         if not self._heads or (self._near and self._near[0] < self._heads[0][0]):
             self._count -= 1
@@ -132,7 +132,7 @@ class DueQueue:
         self._near, self._heads, self._open, self._count = [], [], None, 0
 
     def _spill(self) -> None:
-        """Write the later half of what is in memory to a file."""
+        """Write the later half of the entries in memory to a file."""
         home = self._home()
         ordered = sorted(self._near)
         kept = len(ordered) // 2
@@ -145,7 +145,7 @@ class DueQueue:
         home.runs += 1
         self._number += 1
         heapq.heappush(self._heads, (first, self._number, run))
-        self._near = ordered[:kept]  # which is a heap
+        self._near = ordered[:kept]  # a sorted list is a heap
 
     def _home(self) -> _RunFile:
         home = self._open

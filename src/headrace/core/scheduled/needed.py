@@ -38,11 +38,11 @@ class NeededChunks:
         self._counts: Chunks = Counter()
 
     def add(self, chunks: Chunks) -> None:
-        """Count more records."""
+        """Count records in these chunks."""
         self._counts.update(chunks)
 
     def remove(self, chunks: Chunks) -> None:
-        """Count these records no longer."""
+        """Stop counting records in these chunks."""
         counts = self._counts
         for chunk, count in chunks.items():
             counts[chunk] -= count

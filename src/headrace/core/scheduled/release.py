@@ -1,8 +1,8 @@
 """Batches of released records, as they are appended to the partition.
 
-A record keeps key, value and headers; its timestamp is when it was due. The batch's producer id is the schedule offset
-of its last record, without a sequence: nobody but the broker can write such a batch, and what has been released can be
-told by the partition's own log.
+A record keeps its key, value and headers. Its timestamp is its delivery time. The producer id of the batch is the
+schedule offset of its last record, and the batch has no sequence. No client can write such a batch, so the partition's
+own log shows what has been released.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ def build_release(
     max_bytes: int,
     codec: Compression = Compression.NONE,
 ) -> bytes:
-    """Return the batch that releases records, in this order.
+    """Return the batch that releases records in this order.
 
     Args:
         released: The records.
-        last_offset: The schedule offset of the last one.
-        max_bytes: A larger batch, of a record that its producer had compressed, is compressed.
-        codec: The codec of the batch, at its fastest level.
+        last_offset: The schedule offset of the last record.
+        max_bytes: The size above which a batch is compressed; a record that its producer had compressed may need that.
+        codec: The codec of the batch, used at its fastest level.
     """
     base_timestamp = released[0].due_ms
     body = b"".join(
@@ -47,7 +47,7 @@ def build_release(
         ]
     )
     if codec is Compression.NONE and HEADER_SIZE + len(body) > max_bytes:
-        codec = Compression.GZIP  # which every client knows
+        codec = Compression.GZIP  # all clients can decompress it
     if codec is not Compression.NONE:
         body = compress(codec, body, FAST)
     header = BatchHeader(
@@ -69,15 +69,15 @@ def build_release(
 
 
 def released_offset(header: BatchHeader) -> int | None:
-    """Return the schedule offset of the last record that a batch has released, None if it is no release."""
+    """Return the schedule offset of the last record in a release, None if the batch is no release."""
     if header.base_sequence >= 0 or header.attributes & (CONTROL_FLAG | TRANSACTIONAL_FLAG):
         return None
     return header.producer_id if header.producer_id >= 0 else None
 
 
 def _moved(record: bytes, time_delta: int, offset_delta: int) -> bytes:
-    """Return a record as it lies in another batch."""
-    # Its CRC has been checked: a number ends with the first byte below 0x80.
+    """Return a record as it is encoded in another batch."""
+    # The CRC of the record has been checked. A varint ends with the first byte below 0x80.
     start = 0
     while record[start] >= 0x80:
         start += 1

@@ -1,22 +1,24 @@
-"""The schedule of one partition: a log of records that wait, beside the partition's own log, the target.
+"""The schedule of one partition: a log of scheduled records beside the partition's own log, which is the target.
 
-What has to be durable before what, so that a record is released once whatever happens:
+Each record is released exactly once because of the order in which things become durable:
 
-    1. a delayed record is acknowledged when both logs are synced: its part of the schedule, and in the target the rest
-       of its batch, which is also what a retry is recognised by
-    2. it is released when it is due and its part of the schedule is synced: appended to the target, in a batch that
-       names the last schedule offset in it
-    3. when the target is synced a mark is appended to the schedule: released up to this cursor, as of that offset
+    1. A scheduled record is acknowledged when both logs are synced: its part of the batch in the schedule, and in the
+       target the rest of the batch, by which a retry is recognised.
+    2. The record is released when its delivery time has come and its part of the schedule is synced. A batch that
+       contains the last schedule offset is appended to the target.
+    3. When the target is synced, a mark is appended to the schedule. It contains the release point, and the target
+       offset below which the mark covers all releases.
 
-Releases are strictly in the order of due time and schedule offset, so one cursor says what is released. After a crash
-it is the cursor of the last mark, or of the last release that the target has above the offset of the mark; until a mark
-is synced the target deletes nothing of the releases that it covers (`PartitionLog.keep_from`).
+Releases are strictly in the order of delivery time and schedule offset. So one release point, the last released record,
+says what has been released. After a crash the release point is that of the last mark, or that of the last release in
+the target above the offset of the mark. Until a mark is synced the target deletes nothing of the releases that the
+mark covers (`PartitionLog.keep_from`).
 
-A new record never sorts before the cursor, for it is due now at the earliest, and now does not go back. Only between
-two lives of the broker the clock may have been set back. Then the old cursor counts for the records scheduled by then,
-and a new one begins, once the mark that says so is synced.
+A new record never sorts before the release point: its delivery time is now at the earliest, and the time never goes
+back. Only between two runs of the broker the clock may have been set back. Then the old release point applies to the
+records scheduled before the restart, and a new release point begins once the mark that says so is synced.
 
-Everything below the first record that waits, and below the last mark, can be deleted.
+Everything below the first waiting record, and below the last mark, can be deleted.
 """
 
 from __future__ import annotations
@@ -35,8 +37,8 @@ from headrace.core.scheduled.release import build_release
 from headrace.core.scheduled.schedule_batch import (
     ENTRY,
     NOTHING,
-    Cursor,
     Mark,
+    ReleasePoint,
     Waiting,
     encode_mark,
     entries_of,
@@ -52,31 +54,36 @@ from headrace.records.batch import (
 from headrace.types import Buffer
 
 RELEASE_BYTES: Final = 512 << 10
-"""About how much one batch releases."""
+"""The approximate size in bytes of the records in one release."""
 RELEASE_RECORDS: Final = 2048
 RELEASE_PAUSE_MS: Final = 5
-"""Between two releases: where many records come, a batch each millisecond would cost more than they do."""
+"""The pause between two releases in milliseconds. With many records, one batch each millisecond would be too expensive.
+"""
 _BATCHES_AT_ONCE: Final = 2
 _LOAD_BYTES: Final = 256 << 10
-"""How much of the schedule is read at once while it is loaded."""
+"""The number of bytes that are read at a time while the schedule is loaded."""
 _MOST: Final = 0xFFFFFFFF
 
 Append = Callable[[Buffer, int], AppendInfo]
-"""Appends a batch at a time."""
+"""Appends a batch, with the time of the append in milliseconds."""
 
 
 class _Release(NamedTuple):
-    """A batch in the target that no synced mark covers yet."""
+    """A release in the target that no synced mark covers yet."""
 
     offset: int
     end_offset: int
-    cursor: Cursor
+    released: ReleasePoint
     chunks: Chunks
-    """Where in the schedule its records lie, which are needed until then: a start looks for the last of them."""
+    """The parts of the schedule with its records. They are needed until then: a start looks up the last of the records.
+    """
 
 
 class Schedule:
-    """Keeps and releases the delayed records of a partition. `load` comes first; `work` whenever something is due."""
+    """Keeps and releases the scheduled records of a partition.
+
+    `load` is called first, and `work` whenever something is due.
+    """
 
     def __init__(
         self,
@@ -93,12 +100,12 @@ class Schedule:
 
         Args:
             target: The partition's log.
-            log: The schedule's.
-            queue: Empty, for the order of release.
+            log: The log of the schedule.
+            queue: An empty queue for the order of release.
             append_target: Appends to the target.
             append: Appends to the schedule.
-            journal: Told of records that cannot be read.
-            in_memory: Whether there is nothing to sync.
+            journal: Logs records that cannot be read.
+            in_memory: Whether the logs are in memory, so that nothing is ever synced.
         """
         self.target = target
         self.log = log
@@ -108,59 +115,59 @@ class Schedule:
         self._journal = journal
         self._in_memory = in_memory
         self._mark = Mark(target.log_start_offset)
-        """The last mark. Without one, any batch of the target may be a release."""
+        """The last mark. Before the first mark any batch of the target may be a release."""
         self._marked_at = log.log_end_offset
         """The offset of the last mark in the schedule."""
         self._reached = NOTHING
-        """The cursor, whether it is marked or not."""
+        """The release point, whether a mark has it or not."""
         self._unmarked: deque[_Release] = deque()
         self._marked: deque[_Release] = deque()
         self._unsynced: deque[tuple[int, int]] = deque()
-        """Marks that are not synced: their offset, and the target offset that they speak of."""
+        """The marks that are not synced: the offset of the mark, and the target offset in it."""
         self._released_ms = -RELEASE_PAUSE_MS
 
         self._synced_mark = log.log_start_offset
         self._needed = NeededChunks()
         """The parts of the schedule with records that wait, or belong to a release that no synced mark covers."""
         self._loading: tuple[int, int] | None = None
-        """From where to where the schedule has yet to be read."""
+        """The offsets from and up to which the schedule has yet to be read; None when it is loaded."""
         self._ready_offset = 0
-        """Nothing is released before the schedule is synced up to here."""
+        """The offset up to which the schedule has to be synced before anything is released."""
 
     @property
     def loaded(self) -> bool:
-        """Whether all that waits is known."""
+        """Whether all waiting records are known."""
         return self._loading is None
 
     @property
     def pending(self) -> int:
-        """How many records wait, of those that are known."""
+        """The number of waiting records that are known."""
         return len(self._queue)
 
     @property
     def earliest_ms(self) -> int | None:
-        """When the first of them is due, None without one."""
+        """The delivery time of the first waiting record in milliseconds, None without one."""
         entry = self._queue.peek()
         return None if entry is None else int(ENTRY.unpack(entry)[0])
 
     @property
     def in_memory(self) -> int:
-        """How many entries of waiting records are in memory."""
+        """The number of entries of waiting records in memory."""
         return self._queue.in_memory
 
     def bound(self, limit: int) -> None:
-        """Have at most so many entries in memory, from the next one on."""
+        """Keep at most `limit` entries in memory from the next added one on."""
         self._queue.limit = min(self._queue.limit, limit)
 
     @property
     def unsettled(self) -> bool:
-        """Whether something is released or marked that may be synced by now: then `work` has something to do."""
+        """Whether a release or a mark may be synced by now, so that `work` has something to do."""
         return bool(self._unmarked or self._unsynced)
 
     # Loading
 
     def load(self, now_ms: int) -> None:
-        """Find out what has been released. The waiting records are read step by step, by `work`.
+        """Find out what has been released. The waiting records are read later, step by step, by `work`.
 
         Raises:
             StorageError: The schedule cannot be read.
@@ -169,8 +176,8 @@ class Schedule:
         log = self.log
         self._keep()
         if log.log_end_offset == log.log_start_offset:
-            # 1. The mark is synced. 2. A power cut takes what the target has not synced. 3. Releases take the offsets
-            # of what is gone. A mark that speaks of these offsets would hide the releases from the next start.
+            # (1) The mark is synced. (2) A power cut removes what the target has not synced. (3) Releases take the
+            # offsets of what is gone. If the mark named these offsets, it would hide the releases from the next start.
             self._write_mark(Mark(self._target_synced), now_ms)
             return
         found = find_last_mark(self.log)
@@ -180,7 +187,7 @@ class Schedule:
                 self._synced_mark = self._marked_at
         self._find_releases()
         self._loading = (log.log_start_offset, log.log_end_offset)
-        self._reached = self._mark.cursor
+        self._reached = self._mark.released
         if now_ms < self._reached.due_ms:
             earlier = (*self._mark.earlier, (log.log_end_offset, self._reached))
             self._reached = NOTHING
@@ -188,15 +195,15 @@ class Schedule:
             self._ready_offset = log.log_end_offset
 
     def _find_releases(self) -> None:
-        """Take note of what the target has released after the last mark."""
+        """Find the releases in the target after the last mark."""
         offset = max(self._mark.target_offset, self.target.log_start_offset)
         found = find_releases(self.target, offset)
         if found is not None:
             first, last = found
-            cursor = Cursor(self._due_of(last), last)
-            self._mark = self._mark._replace(cursor=cursor)
+            point = ReleasePoint(self._due_of(last), last)
+            self._mark = self._mark._replace(released=point)
             chunks = chunk_of(last)
-            self._unmarked.append(_Release(first, self.target.log_end_offset, cursor, chunks))
+            self._unmarked.append(_Release(first, self.target.log_end_offset, point, chunks))
             self._needed.add(chunks)
             self._keep()
 
@@ -209,7 +216,7 @@ class Schedule:
         return due_ms
 
     def _load_some(self) -> int:
-        """Read some of what waits; return about how many records that was."""
+        """Read some of the waiting records, and return about how many."""
         assert self._loading is not None
         offset, end = self._loading
         found = (
@@ -234,9 +241,9 @@ class Schedule:
     def _add(self, batch: Buffer, base_offset: int, position: int) -> None:
         mark = self._mark
         entries = entries_of(batch, base_offset, position)
-        if mark.cursor != NOTHING:
-            # The last record that was released is this, whatever its size.
-            last = ENTRY.pack(*mark.cursor, _MOST, _MOST, _MOST)
+        if mark.released != NOTHING:
+            # The last released record sorts below this entry, whatever its size.
+            last = ENTRY.pack(*mark.released, _MOST, _MOST, _MOST)
             entries = [entry for entry in entries if entry > last]
         if mark.earlier:
             entries = [entry for entry in entries if not mark.covers(*ENTRY.unpack(entry)[:2])]
@@ -246,11 +253,11 @@ class Schedule:
     # Scheduling
 
     def clock(self, now_ms: int) -> int:
-        """Return the schedule's time: it never lies before what has been released."""
+        """Return the schedule's time: the clock, but never before the release point."""
         return max(now_ms, self._reached.due_ms)
 
     def knows(self, header: BatchHeader, delayed: int) -> bool:
-        """Whether its part of a producer's batch with so many delayed records has been scheduled."""
+        """Return whether the schedule has its part of a producer's batch with `delayed` scheduled records."""
         return delayed > 0 and self._repeated(header, delayed) is not None
 
     def _repeated(self, header: BatchHeader, count: int) -> BatchEntry | None:
@@ -259,10 +266,10 @@ class Schedule:
         return self.log.producers.repeated(header.producer_id, header.producer_epoch, first, last)
 
     def add(self, later: bytes, now_ms: int) -> int:
-        """Append a waiting batch, unless it repeats one, and return the offset that has to be durable.
+        """Append a batch of scheduled records, unless it is a retry, and return the offset that has to be durable.
 
         Raises:
-            ApiError: It could not be written.
+            ApiError: The batch could not be written.
         """
         header = BatchHeader.parse(later)
         repeated = self._repeated(header, header.records_count)
@@ -279,7 +286,10 @@ class Schedule:
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When `work` has something to do next; it may have earlier when a high watermark moves."""
+        """The time at which `work` has something to do next, in milliseconds; None for none.
+
+        A high watermark that moves may give `work` something to do earlier.
+        """
         if self._loading is not None:
             return 0
         if self.log.high_watermark < self._ready_offset:
@@ -293,14 +303,14 @@ class Schedule:
         return max(int(due_ms), self._released_ms + RELEASE_PAUSE_MS)
 
     def work(self, now_ms: int) -> int:
-        """Release what is due, and mark what has been released durably; a bounded step of it.
+        """Release what is due, and mark what has been released durably, in a bounded step.
 
         Returns:
-            How many records that was about, a few thousand at most.
+            About how many records were processed, a few thousand at most.
 
         Raises:
             StorageError: The schedule cannot be read.
-            ApiError: Something could not be written; what is due is tried again the next time.
+            ApiError: A batch could not be written. The release is retried the next time.
             OSError: The disk cannot be read.
         """
         self.settle(now_ms)
@@ -319,7 +329,7 @@ class Schedule:
         return released
 
     def settle(self, now_ms: int) -> None:
-        """Take note of what is synced by now, and mark it.
+        """Process what has been synced meanwhile, and mark it.
 
         Raises:
             ApiError: The mark could not be written.
@@ -339,7 +349,7 @@ class Schedule:
         if newest is None:
             return
         try:
-            mark = Mark(newest.end_offset, newest.cursor, self._earlier(newest.cursor))
+            mark = Mark(newest.end_offset, newest.released, self._earlier(newest.released))
             self._write_mark(mark, now_ms)
         except BaseException:
             unmarked.extendleft(reversed(self._marked))
@@ -347,12 +357,14 @@ class Schedule:
             raise
 
     def _keep(self) -> None:
-        """Have the target keep the releases that no synced mark covers."""
+        """Make the target keep the releases that no synced mark covers."""
         first = self._marked or self._unmarked
         self.target.keep_from = first[0].offset if first else MAX_OFFSET
 
     def refresh(self, now_ms: int) -> None:
-        """Once in a while: mark how far the target is known, so that a start has little to read; let go what is done.
+        """Do periodic work: mark how far the target was searched, and delete what is not needed.
+
+        The mark makes the next start short.
 
         Raises:
             ApiError: The mark could not be written.
@@ -374,8 +386,8 @@ class Schedule:
         target = self.target
         return target.high_watermark if self._in_memory else target.synced_offset
 
-    def _earlier(self, cursor: Cursor) -> tuple[tuple[int, Cursor], ...]:
-        return tuple(each for each in self._mark.earlier if each[1] > cursor)
+    def _earlier(self, point: ReleasePoint) -> tuple[tuple[int, ReleasePoint], ...]:
+        return tuple(each for each in self._mark.earlier if each[1] > point)
 
     def _write_mark(self, mark: Mark, now_ms: int) -> None:
         info = self._append(encode_mark(mark, now_ms), now_ms)
@@ -383,7 +395,7 @@ class Schedule:
         self._unsynced.append((info.base_offset, mark.target_offset))
 
     def _release(self, now_ms: int) -> int:
-        """Release one batch; return how many records were due for it."""
+        """Release one batch, and return how many records were due for it."""
         entries = self._take_due(now_ms)
         if not entries:
             return 0
@@ -403,7 +415,7 @@ class Schedule:
         codec = self.target.config.codec
         batch = build_release(waiting, offset, self._largest_release, codec)
         info = self._append_target(batch, now_ms)
-        self._reached = Cursor(due_ms, offset)
+        self._reached = ReleasePoint(due_ms, offset)
         end_offset = info.last_offset + 1
         self._unmarked.append(
             _Release(info.base_offset, end_offset, self._reached, chunks_of(entries))
@@ -412,7 +424,7 @@ class Schedule:
 
     @property
     def _largest_release(self) -> int:
-        """How large a batch of several records may be; one record is released whatever its size."""
+        """The largest size in bytes of a release with several records. One record may be larger."""
         config = self.target.config
         return min(config.max_message_bytes, config.segment_bytes)
 
@@ -425,7 +437,7 @@ class Schedule:
         size = 0
         while len(entries) < RELEASE_RECORDS and (entry := self._queue.peek()) is not None:
             due_ms, offset, _, record_size, _ = ENTRY.unpack(entry)
-            size += record_size + 16  # of its new head, at most
+            size += record_size + 16  # the largest size of its new head
             if due_ms > now_ms or offset >= high_watermark or (entries and size > limit):
                 break
             entries.append(self._queue.pop())

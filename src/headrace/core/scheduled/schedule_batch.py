@@ -1,14 +1,14 @@
-"""What lies in a schedule: batches of waiting records, and marks that say what has been released.
+"""The content of a schedule: batches of waiting records, and marks that say what has been released.
 
-Both have the header of a record batch, so a schedule is a partition log like any other, with its recovery, its syncs
-and its memory of producers. What follows the header is not records:
+Both have the header of a record batch. So a schedule is a partition log like any other, with its recovery, its syncs
+and its state of producers. But no records follow the header:
 
-    waiting    for each record due time int64, size int32, CRC-32C uint32; then the records, as they lay in their batch
-    mark       (control flag) target offset int64, cursor; number of earlier cursors int16, each with an end offset
-               int64 before it. A cursor is due time int64 and schedule offset int64
+    waiting    for each record delivery time int64, size int32, CRC-32C uint32; then the records, as in their batch
+    mark       (control flag) target offset int64, release point; number of earlier release points int16, each with an
+               end offset int64 before it. A release point is delivery time int64 and schedule offset int64
 
-Offsets count records; the number in a batch gives each record its offset. A waiting batch has id, epoch and base
-sequence of the producer's batch; its largest timestamp is the time at which it was scheduled.
+Offsets count records: each record of a batch has an offset of its own. A waiting batch has the id, epoch and base
+sequence of the producer's batch. Its largest timestamp is the time at which it was scheduled.
 """
 
 from __future__ import annotations
@@ -22,69 +22,64 @@ from crc32c import crc32c
 from headrace.errors import CorruptRecordError
 from headrace.records.batch import (
     CONTROL_FLAG,
-    CRC_POSITION,
-    CRC_START,
-    HEADER,
     HEADER_SIZE,
     LOG_OVERHEAD,
     MAGIC,
     BatchHeader,
 )
+from headrace.records.rewriting import sealed as with_crc
 from headrace.types import NO_PARTITION_LEADER_EPOCH, NO_PRODUCER_ID, Buffer
 
 ENTRY: Final = struct.Struct(">qqIII")
-"""Due time, schedule offset, position in the segment, size, CRC: packed, they sort as bytes in the order of release."""
+"""Delivery time, schedule offset, byte position in the segment, size, CRC. As bytes they sort in the order of release.
+"""
 _ROW: Final = struct.Struct(">qII")
-_UINT32: Final = struct.Struct(">I")
-_CURSOR: Final = struct.Struct(">qq")
 _MARK: Final = struct.Struct(">qqqH")
 _EARLIER: Final = struct.Struct(">qqq")
 
 
 class Waiting(NamedTuple):
-    """A record that waits."""
+    """A record that waits for its delivery time."""
 
     due_ms: int
     record: bytes
 
 
-class Cursor(NamedTuple):
-    """The last record that was released: in the order of due times, and of schedule offsets where these are equal."""
+class ReleasePoint(NamedTuple):
+    """The last released record, in the order of delivery times, and of schedule offsets for equal times."""
 
     due_ms: int
     offset: int
 
 
-NOTHING: Final = Cursor(-1, -1)
+NOTHING: Final = ReleasePoint(-1, -1)
 
 
 def sealed(header: BatchHeader, body: Buffer) -> bytes:
     """Return a batch with a header whose length and CRC fit the body."""
     header = header._replace(batch_length=HEADER_SIZE - LOG_OVERHEAD + len(body))
-    batch = bytearray(HEADER.pack(*header))
-    batch += body
-    _UINT32.pack_into(batch, CRC_POSITION, crc32c(memoryview(batch)[CRC_START:]))
-    return bytes(batch)
+    return bytes(with_crc(header, body))
 
 
 class Mark(NamedTuple):
-    """What has been released.
+    """The state of the releases.
 
     Attributes:
-        target_offset: Offset of the target log below which all releases are covered by this mark.
-        cursor: Where the release is.
-        earlier: For those scheduled below an offset: where it was before the clock had been set back.
+        target_offset: The offset of the target below which the mark covers all releases.
+        released: The release point.
+        earlier: (end offset, release point) pairs. The release point applies to the records scheduled below the end
+            offset: it was reached before the clock was set back.
     """
 
     target_offset: int
-    cursor: Cursor = NOTHING
-    earlier: tuple[tuple[int, Cursor], ...] = ()
+    released: ReleasePoint = NOTHING
+    earlier: tuple[tuple[int, ReleasePoint], ...] = ()
 
     def covers(self, due_ms: int, offset: int) -> bool:
-        """Whether a record has been released."""
+        """Return whether a record has been released."""
         key = (due_ms, offset)
-        return key <= self.cursor or any(
-            offset < end and key <= cursor for end, cursor in self.earlier
+        return key <= self.released or any(
+            offset < end and key <= point for end, point in self.earlier
         )
 
 
@@ -106,10 +101,10 @@ def encode_waiting(header: BatchHeader, waiting: Sequence[Waiting], now_ms: int)
 
 
 def entries_of(batch: Buffer, base_offset: int, position: int) -> list[bytes]:
-    """Return the entries (`ENTRY`) of a waiting batch that lies at a position of its segment.
+    """Return the entries (`ENTRY`) of a waiting batch at a byte position of its segment.
 
     Raises:
-        CorruptRecordError: It is none.
+        CorruptRecordError: The batch is not a waiting batch.
     """
     header = BatchHeader.parse(batch)
     rows_end = HEADER_SIZE + header.records_count * _ROW.size
@@ -127,8 +122,8 @@ def entries_of(batch: Buffer, base_offset: int, position: int) -> list[bytes]:
 
 def encode_mark(mark: Mark, now_ms: int) -> bytes:
     """Return a mark as a batch."""
-    body = _MARK.pack(mark.target_offset, *mark.cursor, len(mark.earlier)) + b"".join(
-        _EARLIER.pack(end, *cursor) for end, cursor in mark.earlier
+    body = _MARK.pack(mark.target_offset, *mark.released, len(mark.earlier)) + b"".join(
+        _EARLIER.pack(end, *point) for end, point in mark.earlier
     )
     header = BatchHeader(
         base_offset=0,
@@ -149,21 +144,21 @@ def encode_mark(mark: Mark, now_ms: int) -> bytes:
 
 
 def decode_mark(batch: Buffer) -> Mark:
-    """Read a mark.
+    """Return the mark in a batch.
 
     Raises:
-        CorruptRecordError: It is none.
+        CorruptRecordError: The batch is not a mark.
     """
     body = bytes(memoryview(batch)[HEADER_SIZE:])
     try:
         target_offset, due_ms, offset, count = _MARK.unpack_from(body)
         earlier = tuple(
-            (end, Cursor(*cursor))
-            for end, *cursor in (
+            (end, ReleasePoint(*point))
+            for end, *point in (
                 _EARLIER.unpack_from(body, _MARK.size + number * _EARLIER.size)
                 for number in range(count)
             )
         )
     except struct.error as error:
         raise CorruptRecordError(f"a mark of a schedule: {error}") from error
-    return Mark(target_offset, Cursor(due_ms, offset), earlier)
+    return Mark(target_offset, ReleasePoint(due_ms, offset), earlier)

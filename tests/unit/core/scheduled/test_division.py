@@ -11,7 +11,7 @@ from headrace.core.scheduled.release import build_release, released_offset
 from headrace.core.scheduled.schedule_batch import (
     ENTRY,
     NOTHING,
-    Cursor,
+    ReleasePoint,
     Mark,
     Waiting,
     decode_mark,
@@ -119,8 +119,8 @@ def test_no_batch_of_a_client_looks_like_a_release(identity: dict[str, Any]) -> 
 def test_marks_are_read_as_they_were_written() -> None:
     for mark in (
         Mark(0),
-        Mark(7, Cursor(NOW_MS, 12)),
-        Mark(9, NOTHING, ((3, Cursor(5, 6)), (9, Cursor(NOW_MS, 1 << 40)))),
+        Mark(7, ReleasePoint(NOW_MS, 12)),
+        Mark(9, NOTHING, ((3, ReleasePoint(5, 6)), (9, ReleasePoint(NOW_MS, 1 << 40)))),
     ):
         batch = encode_mark(mark, NOW_MS)
         assert check_batch(batch).is_control
@@ -129,8 +129,8 @@ def test_marks_are_read_as_they_were_written() -> None:
         decode_mark(encode_mark(Mark(0), NOW_MS)[: HEADER_SIZE + 20])
 
 
-def test_an_earlier_release_offset_counts_for_records_scheduled_before_it_only() -> None:
-    mark = Mark(0, Cursor(50, 9), ((5, Cursor(100, 4)),))
+def test_an_earlier_release_point_covers_only_records_scheduled_before_it() -> None:
+    mark = Mark(0, ReleasePoint(50, 9), ((5, ReleasePoint(100, 4)),))
     assert mark.covers(50, 9)
     assert not mark.covers(50, 10)
     assert mark.covers(100, 4)

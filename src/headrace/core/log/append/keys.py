@@ -24,8 +24,7 @@ def require_keys(records: Buffer) -> None:
 
     Raises:
         InvalidRecordError: A record has no key (`InvalidRecordsError`), the records are not numbered from 0 on, or they
-            cannot be
-            decoded.
+            cannot be decoded.
         ApiError: MESSAGE_TOO_LARGE; the batch has more records, or more bytes of records, than the broker decodes.
     """
     header = BatchHeader.parse(records)

@@ -119,8 +119,7 @@ def require_timely(fields: HeaderFields, config: LogConfig, now_ms: int) -> None
     """Refuse a batch whose timestamps are too far from the broker's clock.
 
     Only the header is checked: it has the largest timestamp, and the timestamp of the first record. A later record that
-    is
-    older than the first one is not found, because records are not decoded here. The timestamp -1 means none; it is
+    is older than the first one is not found, because records are not decoded here. The timestamp -1 means none; it is
     allowed.
 
     Raises:
@@ -205,7 +204,7 @@ def _refuse_content(fields: HeaderFields, size: int, timestamp_type: TimestampTy
         raise ApiError.for_code(ErrorCode.INVALID_RECORD, message)
     if count > MAX_RECORDS:
         # Not INVALID_RECORD: upon MESSAGE_TOO_LARGE producers split a batch and send the parts.
-        message = f"the batch has {count} records, {MAX_RECORDS} are the most; send smaller batches"
+        message = f"the batch has {count} records, at most {MAX_RECORDS} are allowed. Send smaller batches."
         raise ApiError.for_code(ErrorCode.MESSAGE_TOO_LARGE, message)
     if producer_id >= 0 and (sequence < 0 or epoch < 0):
         message = f"producer id {producer_id} with epoch {epoch} and sequence {sequence}"

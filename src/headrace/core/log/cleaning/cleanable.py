@@ -14,10 +14,8 @@ def plan_compaction(log: PartitionLog, clean_offset: int, now_ms: int) -> Plan |
 
     These are never compacted: the active segment; batches that are not synced, not visible, or of an open transaction;
     batches from `keep_from` on; a segment with a record younger than `min.compaction.lag.ms`, and all segments after
-    it. A
-    round is worth it when the share of the dirty part is above `min.cleanable.dirty.ratio`, or when a record in it is
-    older
-    than `max.compaction.lag.ms`.
+    it. A round is worth it when the share of the dirty part is above `min.cleanable.dirty.ratio`, or when a record in
+    it is older than `max.compaction.lag.ms`.
 
     Args:
         log: The log.

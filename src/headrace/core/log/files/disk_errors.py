@@ -1,8 +1,7 @@
 """Two kinds of errors of the file system: the disk cannot be trusted any more, or it only refused an operation.
 
 A `FileSystem` leaves no trace of an operation that failed, and reports every failed sync as EIO. So an error about
-space,
-memory, descriptors or permissions means that the operation was not done and everything else is unchanged.
+space, memory, descriptors or permissions means that the operation was not done and everything else is unchanged.
 """
 
 from __future__ import annotations

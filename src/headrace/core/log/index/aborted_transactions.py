@@ -90,8 +90,7 @@ class AbortedTransactions:
             offset: The beginning of the range.
             end_offset: The end of the range.
             most: If there are more than this number, return only those with the least first offsets, one more than this
-                number.
-                None for all.
+                number. None for all.
             producers: Only transactions of these producers; None for those of all.
         """
         first = self.number_at(offset)

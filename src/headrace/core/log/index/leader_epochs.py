@@ -57,8 +57,7 @@ class LeaderEpochCache:
         """Return the largest epoch at or below `epoch`, and the offset after its last record.
 
         The result is (-1, -1) when `epoch` is newer than all known epochs, or none is known. When `epoch` is older than
-        the
-        first known epoch, the result is `epoch` itself and the start of the first known epoch.
+        the first known epoch, the result is `epoch` itself and the start of the first known epoch.
         """
         if not self._epochs or epoch == UNDEFINED_EPOCH or epoch > self.latest:
             return UNDEFINED_EPOCH, UNDEFINED_OFFSET

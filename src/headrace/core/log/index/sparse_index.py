@@ -28,8 +28,7 @@ class SparseIndex:
     """The entries of one segment in three parallel arrays.
 
     Only timestamps of records count, not those of control batches. A control batch has the time at which the broker
-    wrote
-    it, which may be far from the records around it if these have the times of events.
+    wrote it, which may be far from the records around it if these have the times of events.
     """
 
     __slots__ = ("interval", "newest_marker", "offsets", "positions", "timestamps")

@@ -251,8 +251,7 @@ class ProducerState:
         """Forget an eighth of the producers, none with an open transaction. Returns how many.
 
         The longest idle producers are forgotten, and first those that have appended one batch only: invented producer
-        ids look
-        like that. So they do not push out the state of a producer that goes on writing.
+        ids look like that. So they do not push out the state of a producer that goes on writing.
         """
         # An eighth at a time, so that many new producer ids cost little per append.
         wanted, is_open = max(1, len(self._entries) // 8), self.transactions.open

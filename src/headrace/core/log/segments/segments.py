@@ -71,8 +71,7 @@ class Segments:
         """Return whole batches from the one that holds `offset`, or follows it, on; see `ReadableLog.read`.
 
         Batches that compaction has emptied are skipped, unless nothing follows them. A client may give up after ten
-        answers in
-        a row without a record: librdkafka takes them for batches that are too large to be sent.
+        answers in a row without a record: librdkafka takes them for batches that are too large to be sent.
         """
         empty: FileRange | None = None
         for segment in self.since(offset):
