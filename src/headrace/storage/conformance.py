@@ -5,6 +5,8 @@
     @pytest.mark.parametrize("check", CHECKS)
     def test_my_storage(check):
         check(MyStorage)
+
+`CHECKS` has all checks of this module.
 """
 
 from __future__ import annotations

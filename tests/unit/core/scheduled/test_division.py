@@ -11,8 +11,8 @@ from headrace.core.scheduled.release import build_release, released_offset
 from headrace.core.scheduled.schedule_batch import (
     ENTRY,
     NOTHING,
-    ReleasePoint,
     Mark,
+    ReleasePoint,
     Waiting,
     decode_mark,
     encode_mark,
