@@ -48,17 +48,18 @@ class BrokerConfig(SecurityConfig):
 
     advertised_listeners: str = option(
         "",
-        "The addresses that clients are told to use, as NAME://host:port, one for a listener. Clients of a listener "
-        "that has none are told the address that they connected to, which is right on one node unless a proxy or a "
-        "port mapping lies between.",
+        "The addresses that the broker tells to clients: NAME://host:port, one for each listener, separated "
+        "by commas. Clients of a listener without an entry get the address to which they connected. This is "
+        "right on one node, unless a proxy or a port mapping lies between.",
     )
     auto_create_topics_enable: bool = option(
         default=True,
-        documentation="Whether asking for the metadata of a topic that does not exist may create it.",
+        documentation="Whether a client that asks for the metadata of a topic creates the topic if it does not "
+        "exist.",
     )
     broker_id: int = option(
         1,
-        "The number of this broker. `node.id` is accepted as well.",
+        "The number of this broker. `node.id` is another name of this option.",
         type=_INT,
         minimum=0,
     )
@@ -68,24 +69,26 @@ class BrokerConfig(SecurityConfig):
     compression_zstd_level: int = _default_of("compression.zstd.level")
     connections_max_idle_ms: int = option(
         600_000,
-        "How long a connection may be idle before the broker closes it.",
+        "The time without requests after which the broker closes a connection.",
         minimum=1,
     )
     default_replication_factor: int = option(
         1,
-        "Replicas of a partition when a topic's creator does not say. One node holds one.",
+        "The number of replicas of each partition of a topic that is created without a number. A broker "
+        "holds one replica.",
         type=_INT,
         minimum=1,
         maximum=1,
     )
     delete_topic_enable: bool = option(
-        default=True, documentation="Whether topics can be deleted by clients."
+        default=True, documentation="Whether clients can delete topics."
     )
     durability: str = option(
         "fsync",
-        "Default of headrace.durability for topics: what an acknowledgement means. 'fsync': the batch is on stable "
-        "storage. 'interval:<ms>': it will be within that time, which is what a power cut may take. 'os': it is in the "
-        "page cache. Metadata, committed offsets and groups are always synced. Headrace's own option.",
+        "The default of headrace.durability for topics: what an acknowledgement means. With 'fsync' the "
+        "batch is on stable storage. With 'interval:<ms>' the batch will be on stable storage within that "
+        "time; a power cut can lose it before. With 'os' the batch is in the page cache; a power cut can "
+        "lose it. Metadata, committed offsets and groups are always synced.",
         check=sync_interval_ms,
     )
     headrace_delay_enable: bool = _default_of("headrace.delay.enable")
@@ -98,96 +101,120 @@ class BrokerConfig(SecurityConfig):
     headrace_ttl_enable: bool = _default_of("headrace.ttl.enable")
     fetch_max_bytes: int = option(
         57_671_680,
-        "Largest fetch response, whatever the client asks for.",
+        "The largest fetch response, whatever the client asks for.",
         type=_INT,
         minimum=1024,
     )
     group_consumer_assignment_interval_ms: int = option(
         0,
-        "How long a consumer group (KIP-848) keeps a target assignment at least: what changes meanwhile is looked at "
-        "once. More than 0 spares work in groups of thousands of members that come and go together, and makes a "
-        "member wait for partitions.",
+        "The least time between two target assignments of a consumer group (KIP-848). Changes within this "
+        "time lead to one assignment. A value above 0 saves CPU in groups of thousands of members that join "
+        "and leave together, but members wait longer for partitions.",
         type=_INT,
         minimum=0,
     )
     group_consumer_assignors: str = option(
         "uniform,range",
-        "The assignors that members of consumer groups (KIP-848) may ask for, the default first: `uniform`, `range`, "
-        "and names under which installed packages offer others as entry points of the group "
-        "`headrace.group_assignors`.",
+        "The assignors that members of consumer groups (KIP-848) can choose; the first one is the default. "
+        "The names are `uniform`, `range`, and the names of entry points in the group "
+        "`headrace.group_assignors` of installed packages.",
         type=OptionType.LIST,
     )
     group_consumer_heartbeat_interval_ms: int = option(
         5000,
-        "How often a member of a consumer group (KIP-848) is told to send a heartbeat; a group can have an interval "
-        "of its own.",
+        "The time between two heartbeats of a member of a consumer group (KIP-848). A group can have its "
+        "own value.",
         type=_INT,
         minimum=1,
     )
     group_consumer_max_assignment_interval_ms: int = option(
         15_000,
-        "Longest assignment interval that a group can have of its own.",
+        "The longest assignment interval that a group can have as its own value.",
         type=_INT,
         minimum=0,
     )
     group_consumer_max_heartbeat_interval_ms: int = option(
-        15_000, "Longest heartbeat interval that a group can have of its own.", type=_INT, minimum=1
+        15_000,
+        "The longest heartbeat interval that a group can have as its own value.",
+        type=_INT,
+        minimum=1,
     )
     group_consumer_max_session_timeout_ms: int = option(
-        60_000, "Longest session timeout that a group can have of its own.", type=_INT, minimum=1
+        60_000,
+        "The longest session timeout that a group can have as its own value.",
+        type=_INT,
+        minimum=1,
     )
     group_consumer_max_size: int = option(
-        1000, "How many members a consumer group (KIP-848) may have.", type=_INT, minimum=1
+        1000,
+        "The number of members that a consumer group (KIP-848) can have.",
+        type=_INT,
+        minimum=1,
     )
     group_consumer_migration_policy: str = option(
         "bidirectional",
-        "Whether a group that has members changes between the classic protocol and KIP-848's: when a consumer joins "
-        "a classic group (`upgrade`), when the last consumer leaves and classic members remain (`downgrade`), in both "
-        "cases (`bidirectional`), or never (`disabled`). One without members always can: whoever joins next decides.",
+        "When a group with members changes between the classic protocol and the protocol of KIP-848. "
+        "`upgrade`: when a consumer joins a classic group. `downgrade`: when the last consumer leaves and "
+        "classic members remain. `bidirectional`: in both cases. `disabled`: never. A group without members "
+        "takes the protocol of the next member that joins.",
         choices=("bidirectional", "upgrade", "downgrade", "disabled"),
     )
     group_consumer_min_assignment_interval_ms: int = option(
-        0, "Shortest assignment interval that a group can have of its own.", type=_INT, minimum=0
+        0,
+        "The shortest assignment interval that a group can have as its own value.",
+        type=_INT,
+        minimum=0,
     )
     group_consumer_min_heartbeat_interval_ms: int = option(
-        5000, "Shortest heartbeat interval that a group can have of its own.", type=_INT, minimum=1
+        5000,
+        "The shortest heartbeat interval that a group can have as its own value.",
+        type=_INT,
+        minimum=1,
     )
     group_consumer_min_session_timeout_ms: int = option(
-        45_000, "Shortest session timeout that a group can have of its own.", type=_INT, minimum=1
+        45_000,
+        "The shortest session timeout that a group can have as its own value.",
+        type=_INT,
+        minimum=1,
     )
     group_consumer_session_timeout_ms: int = option(
         45_000,
-        "How long a member of a consumer group (KIP-848) may be silent before it is removed; a group can have a "
-        "timeout of its own.",
+        "The time without a heartbeat after which a member of a consumer group (KIP-848) is removed. A "
+        "group can have its own value.",
         type=_INT,
         minimum=1,
     )
     group_initial_rebalance_delay_ms: int = option(
         3000,
-        "How long the first rebalance of an empty group waits for more members.",
+        "The time for which the first rebalance of an empty group waits for more members.",
         type=_INT,
         minimum=0,
     )
     group_max_session_timeout_ms: int = option(
-        1_800_000, "Longest session timeout a member may ask for.", type=_INT, minimum=1
+        1_800_000, "The longest session timeout that a member can ask for.", type=_INT, minimum=1
     )
-    group_max_size: int = option(1000, "How many members a group may have.", type=_INT, minimum=1)
+    group_max_size: int = option(
+        1000,
+        "The number of members that a group of the classic protocol can have.",
+        type=_INT,
+        minimum=1,
+    )
     group_min_session_timeout_ms: int = option(
-        6000, "Shortest session timeout a member may ask for.", type=_INT, minimum=1
+        6000, "The shortest session timeout that a member can ask for.", type=_INT, minimum=1
     )
     headrace_log_dir_min_free_bytes: int = option(
         16_777_216,
-        "With less free space than this in a log directory produces to it are refused, with a retriable error, until "
-        "there is more: the rest is for offsets, metadata and checkpoints. 0 refuses them only when the disk is full. "
-        "Headrace's own option.",
+        "The free space in a log directory below which the broker refuses to append records there, with an "
+        "error that clients retry. The remaining space is for committed offsets, metadata and checkpoints. "
+        "With 0 the broker refuses records only when the disk is full.",
         minimum=0,
         dynamic=True,
     )
     headrace_transaction_version: int = option(
         2,
-        "The finalized level of the feature transaction.version. With 2 clients give every transaction an epoch of its "
-        "own (KIP-890), with less they speak the classic protocol; the broker serves both at any level. UpdateFeatures "
-        "(kafka-features.sh) changes it, too.",
+        "The finalized level of the feature transaction.version. With 2 clients give each transaction its "
+        "own epoch (KIP-890). With 0 or 1 they use the classic protocol. The broker serves both at any "
+        "level. `kafka-features.sh` changes the level too.",
         type=_INT,
         minimum=0,
         maximum=2,
@@ -195,13 +222,14 @@ class BrokerConfig(SecurityConfig):
     )
     listeners: str = option(
         "PLAINTEXT://127.0.0.1:9092",
-        "Where to accept connections: NAME://host:port, several with commas between; without a host on all addresses. "
-        "The flag --listen says the same, and wins. A broker inside a program listens where the program says.",
+        "The addresses on which the broker accepts connections: NAME://host:port, separated by commas. An "
+        "address without a host means all addresses of the machine. The option `--listen` of the command "
+        "has precedence. A broker inside a program listens where the program says.",
         type=OptionType.LIST,
     )
     log_cleaner_backoff_ms: int = option(
         15_000,
-        "How often compacted logs are looked at while none needs compaction.",
+        "The time between two checks of the compacted logs when no log needs compaction.",
         minimum=1,
         dynamic=True,
     )
@@ -212,8 +240,8 @@ class BrokerConfig(SecurityConfig):
     log_cleanup_policy: str = _default_of("cleanup.policy")
     log_dirs: str = option(
         "",
-        "The directories that hold the data, each best on a disk of its own. The first one also holds the metadata and "
-        "the broker's own topics. The flag --data says the same, and wins.",
+        "The data directories, each best on its own disk. The first directory also holds the metadata and "
+        "the internal topics. The option `--data` of the command has precedence.",
         type=OptionType.LIST,
     )
     log_flush_interval_messages: int = _default_of("flush.messages")
@@ -227,7 +255,7 @@ class BrokerConfig(SecurityConfig):
     log_retention_bytes: int = _default_of("retention.bytes")
     log_retention_check_interval_ms: int = option(
         300_000,
-        "How often segments are looked for that are old enough to be deleted, or to be closed.",
+        "The time between two checks for segments that are old enough to be closed or deleted.",
         minimum=1,
     )
     log_retention_ms: int = _default_of("retention.ms")
@@ -237,129 +265,136 @@ class BrokerConfig(SecurityConfig):
     log_segment_delete_delay_ms: int = _default_of("file.delete.delay.ms")
     max_connections: int = option(
         10_000,
-        "How many connections the broker accepts at one time. Fewer, if it may not open that many files. Those that "
-        "are open stay when it is lowered.",
+        "The number of connections that the broker accepts at a time. The number is lower if the process "
+        "may not open enough files. Open connections stay when the number is lowered.",
         type=_INT,
         minimum=1,
         dynamic=True,
     )
     max_connections_per_ip: int = option(
         200,
-        "How many connections one address may hold; for this machine's own there is no such limit. Those that are open "
-        "stay when it is lowered.",
+        "The number of connections of one address at a time. There is no such bound for loopback addresses. "
+        "Open connections stay when the number is lowered.",
         type=_INT,
         minimum=0,
         dynamic=True,
     )
     max_incremental_fetch_session_cache_slots: int = option(
         1000,
-        "How many fetch sessions are remembered; with 0 every fetch is a full one.",
+        "The number of fetch sessions that the broker keeps. With 0 every fetch is a full one.",
         type=_INT,
         minimum=0,
     )
     max_partitions: int = option(
         20_000,
-        "How many partitions the broker holds, internal topics included. Headrace's own option.",
+        "The number of partitions that the broker can hold, including those of internal topics.",
         type=_INT,
         minimum=1,
     )
     max_partitions_per_topic: int = option(
         10_000,
-        "How many partitions one topic may have. Headrace's own option.",
+        "The number of partitions that a topic can have.",
         type=_INT,
         minimum=1,
     )
     max_topics_per_request: int = option(
         1000,
-        "How many topics one request may create or describe. Headrace's own option.",
+        "The number of topics that one request can create or describe.",
         type=_INT,
         minimum=1,
     )
     max_transactional_ids: int = option(
         100_000,
-        "How many transactional ids the broker remembers in each partition of the topic of transactions; producers "
-        "with further ones are refused. Headrace's own option.",
+        "The number of transactional ids that the broker keeps in each partition of `__transaction_state`. "
+        "Producers with further ids are refused.",
         type=_INT,
         minimum=1,
     )
     message_max_bytes: int = _default_of("max.message.bytes")
     min_insync_replicas: int = _default_of("min.insync.replicas")
     num_partitions: int = option(
-        1, "Partitions of a topic when its creator does not say.", type=_INT, minimum=1
+        1,
+        "The number of partitions of a topic that is created without a number.",
+        type=_INT,
+        minimum=1,
     )
     offset_metadata_max_bytes: int = option(
-        4096, "Longest text that may go with a committed offset.", type=_INT, minimum=0
+        4096, "The longest text that a client can commit with an offset.", type=_INT, minimum=0
     )
     offsets_retention_minutes: int = option(
         10_080,
-        "How long the offsets of a group without members are kept.",
+        "The time for which the broker keeps the committed offsets of a group without members.",
         type=_INT,
         minimum=1,
     )
     offsets_topic_num_partitions: int = option(
         50,
-        "Partitions of the topic of committed offsets; fixed once the topic exists.",
+        "The number of partitions of `__consumer_offsets`. It is fixed when the topic is created.",
         type=_INT,
         minimum=1,
     )
     offsets_topic_segment_bytes: int = option(
         4_194_304,
-        "segment.bytes of the topic of committed offsets, when it is created. The last segment of a partition is not "
-        "compacted, and all of it is read when the broker starts.",
+        "The setting segment.bytes of `__consumer_offsets`, used when the topic is created. The last "
+        "segment of a partition is not compacted, and the broker reads all of it when it starts.",
         type=_INT,
         minimum=1,
     )
     producer_id_expiration_ms: int = option(
         86_400_000,
-        "How long a partition remembers the sequence of a producer that is silent.",
+        "The time for which a partition keeps the sequence number of a producer that sends nothing.",
         type=_INT,
         minimum=1,
         dynamic=True,
     )
     quota_window_num: int = option(
-        11, "How many windows the rates of client quotas are measured over.", type=_INT, minimum=1
+        11,
+        "The number of windows over which the rates of client quotas are measured.",
+        type=_INT,
+        minimum=1,
     )
     quota_window_size_seconds: int = option(
-        1, "How long each window of client quotas is.", type=_INT, minimum=1
+        1, "The length of each window of client quotas.", type=_INT, minimum=1
     )
     socket_request_max_bytes: int = option(
-        104_857_600, "Largest request that is read.", type=_INT, minimum=1
+        104_857_600, "The largest Produce request that the broker reads.", type=_INT, minimum=1
     )
     transaction_max_timeout_ms: int = option(
         900_000,
-        "Longest transaction.timeout.ms that a producer may ask for. A transaction that takes longer than its producer "
-        "has said is aborted.",
+        "The longest transaction.timeout.ms that a producer can ask for. The broker aborts a transaction "
+        "that takes longer than the timeout of its producer.",
         type=_INT,
         minimum=1,
     )
     transaction_remove_expired_transaction_cleanup_interval_ms: int = option(
         3_600_000,
-        "How often transactional ids are looked for that have not been used for long.",
+        "The time between two checks for transactional ids that have expired.",
         type=_INT,
         minimum=1,
     )
     transaction_state_log_min_isr: int = option(
         1,
-        "min.insync.replicas of the topic of transactions, when it is created. There is one replica.",
+        "The setting min.insync.replicas of `__transaction_state`, used when the topic is created. There is "
+        "one replica.",
         type=_INT,
         minimum=1,
     )
     transaction_state_log_num_partitions: int = option(
         50,
-        "Partitions of the topic of transactions; fixed once the topic exists.",
+        "The number of partitions of `__transaction_state`. It is fixed when the topic is created.",
         type=_INT,
         minimum=1,
     )
     transaction_state_log_segment_bytes: int = option(
         4_194_304,
-        "segment.bytes of the topic of transactions, when it is created. The last segment of a partition is not "
-        "compacted, and all of it is read when the broker starts.",
+        "The setting segment.bytes of `__transaction_state`, used when the topic is created. The last "
+        "segment of a partition is not compacted, and the broker reads all of it when it starts.",
         type=_INT,
         minimum=1,
     )
     transactional_id_expiration_ms: int = option(
         604_800_000,
-        "How long a transactional id is remembered after its last use.",
+        "The time after its last use for which the broker keeps a transactional id.",
         type=_INT,
         minimum=1,
     )

@@ -38,40 +38,40 @@ class GroupAttachments:
 
     consumer_assignment_interval_ms: int = option(
         0,
-        "How long the group keeps a target assignment at least; see the broker's option. For groups of KIP-848.",
+        "The least time between two target assignments of the group. For groups of KIP-848.",
         type=OptionType.INT,
         minimum=0,
         broker_name="group.consumer.assignment.interval.ms",
     )
     consumer_heartbeat_interval_ms: int = option(
         5000,
-        "How often a member is told to send a heartbeat. For groups of KIP-848.",
+        "The time between two heartbeats of a member. For groups of KIP-848.",
         type=OptionType.INT,
         minimum=1,
         broker_name="group.consumer.heartbeat.interval.ms",
     )
     consumer_session_timeout_ms: int = option(
         45_000,
-        "How long a member may be silent before it is removed. For groups of KIP-848; members of the classic protocol "
-        "choose for themselves.",
+        "The time without a heartbeat after which a member is removed. For groups of KIP-848; members of "
+        "the classic protocol choose their own.",
         type=OptionType.INT,
         minimum=1,
         broker_name="group.consumer.session.timeout.ms",
     )
     headrace_assignor: str = option(
         "",
-        "The name of the assignor that divides the partitions: range (if it is empty), roundrobin, sticky, "
-        "cooperative-sticky, equal, or one that every member has registered. Headrace's own option.",
+        "The name of the assignor that divides the partitions: range (also if empty), roundrobin, sticky, "
+        "cooperative-sticky, equal, or a name that every member has registered.",
         check=_check_assignor,
     )
     headrace_pattern: str = option(
         "",
-        "A regular expression: the group reads all topics whose whole name matches it. Headrace's own option.",
+        "A regular expression. The group reads all topics whose whole name it matches.",
         check=_check_pattern,
     )
     headrace_topics: str = option(
         "",
-        "The topics that the group reads, separated by commas. Headrace's own option.",
+        "The topics that the group reads, separated by commas.",
         type=OptionType.LIST,
     )
 

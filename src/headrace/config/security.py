@@ -51,149 +51,158 @@ class SecurityConfig:
 
     allow_everyone_if_no_acl_found: bool = option(
         default=False,
-        documentation="With an authorizer: whether what no ACL names is allowed to everybody.",
+        documentation="Whether everybody may use a resource that no ACL names. Only with an authorizer.",
     )
     authorizer_class_name: str = option(
         "",
-        "What decides who may do what: empty for nothing, or Kafka's name of its own authorizer, "
-        "org.apache.kafka.metadata.authorizer.StandardAuthorizer. With it everything is refused that no ACL allows. "
-        "'headrace' means the same.",
+        "The authorizer, which checks ACLs. Empty: no authorizer, and everything is allowed. "
+        "`org.apache.kafka.metadata.authorizer.StandardAuthorizer` or `headrace`: everything is denied that "
+        "no ACL allows.",
         choices=AUTHORIZERS,
     )
     connection_failed_authentication_delay_ms: int = option(
         100,
-        "How long after a failed authentication the client is answered and its connection closed.",
+        "The time after a failed authentication until the broker answers and closes the connection.",
         type=_INT,
         minimum=0,
         maximum=10_000,
     )
     connections_max_reauth_ms: int = option(
         0,
-        "How long an authentication by SASL counts; a client that does not repeat it in time is disconnected. "
-        "0: for as long as the connection lasts, or the token says.",
+        "The time for which an authentication by SASL is valid. A client that does not authenticate again "
+        "in time is disconnected. With 0 the authentication is valid for as long as the connection or the "
+        "token lasts.",
         minimum=0,
     )
     headrace_sasl_plain_allow_plaintext: bool = option(
         default=False,
-        documentation="Whether clients on other machines may send their password by PLAIN over connections that are "
-        "not encrypted. Headrace's own option.",
+        documentation="Whether clients on other machines can send their password with PLAIN over connections that "
+        "are not encrypted.",
     )
     headrace_ssl_crl_location: str = option(
         "",
-        "Files with lists of revoked certificates (X.509 CRLs, PEM or DER), with commas between: with ssl.client.auth "
-        "a client is refused whose certificate is in one, or whose authority has none that counts now. They are read "
-        "again when they change. Headrace's own option.",
+        "Files with certificate revocation lists (CRLs, PEM or DER), separated by commas. With "
+        "ssl.client.auth a client is refused if a list names its certificate, or if no list of its "
+        "certificate authority is valid now. The broker reads the files again when they change.",
         type=_LIST,
     )
     listener_security_protocol_map: str = option(
         "",
-        "The security protocol of each listener, as NAME:PROTOCOL with commas between: PLAINTEXT, SSL, SASL_PLAINTEXT "
-        "or SASL_SSL. A listener with one of these names has that protocol.",
+        "The security protocol of each listener: NAME:PROTOCOL, separated by commas. A protocol is "
+        "PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL. A listener with the name of a protocol has that "
+        "protocol.",
     )
     plain_sasl_jaas_config: str = option(
         "",
-        "Users of PLAIN with their passwords, as Kafka has them: an entry of JAAS with the options "
-        'user_<name>="<password>", for one listener: listener.name.<name>.plain.sasl.jaas.config. Other names are '
-        "looked up among the users of the cluster. The entry is read as data, and no class is loaded.",
+        "Users of PLAIN with their passwords, as in Kafka: a JAAS entry with the options "
+        'user_<name>="<password>", for one listener: listener.name.<name>.plain.sasl.jaas.config. The '
+        "broker looks up other names among the users of the cluster. The entry is read as data; no class is "
+        "loaded.",
         sensitive=True,
         check=plain_users,
     )
     sasl_enabled_mechanisms: str = option(
         "SCRAM-SHA-256,SCRAM-SHA-512",
-        "The mechanisms by which clients may authenticate on a listener with SASL.",
+        "The mechanisms with which clients can authenticate on a listener with SASL.",
         type=_LIST,
         choices=("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"),
         unsupported={"GSSAPI": "there is no Kerberos"},
     )
     sasl_oauthbearer_clock_skew_seconds: int = option(
         30,
-        "By how much the clocks of the broker and of the issuer of tokens may differ.",
+        "The largest difference that is accepted between the clocks of the broker and of the token issuer.",
         type=_INT,
         minimum=0,
         maximum=600,
     )
     sasl_oauthbearer_expected_audience: str = option(
-        "", "The audiences, one of which a token has to be for; empty for no such rule.", type=_LIST
+        "",
+        "The accepted audiences of a token, of which a token must have one. Empty: any audience.",
+        type=_LIST,
     )
     sasl_oauthbearer_expected_issuer: str = option(
-        "", "The issuer that a token has to come from; empty for no such rule."
+        "", "The issuer from which a token must come. Empty: any issuer."
     )
     sasl_oauthbearer_jwks_endpoint_refresh_ms: int = option(
-        3_600_000, "How often the keys of the issuer are read anew.", minimum=1_000
+        3_600_000, "The time between two reads of the keys of the token issuer.", minimum=1_000
     )
     sasl_oauthbearer_jwks_endpoint_url: str = option(
         "",
-        "Where the keys are that tokens are signed with: an https: or a file: URL of a JSON Web Key Set.",
+        "The address of the keys with which tokens are signed: an https: or file: URL of a JSON Web Key "
+        "Set.",
     )
     sasl_oauthbearer_sub_claim_name: str = option(
-        "sub", "The claim of a token that names the user."
+        "sub", "The claim of a token that has the name of the user."
     )
     sasl_server_max_receive_size: int = option(
         524_288,
-        "Largest request that is read from a client before it has authenticated.",
+        "The size in bytes of the largest request that the broker reads before a client has authenticated.",
         type=_INT,
         minimum=1_024,
     )
     ssl_certificate_location: str = option(
         "",
-        "A PEM file with the certificate of the broker and its chain; the key is in ssl.key.location. Or use "
-        "ssl.keystore.location for one file with both. Headrace's own option.",
+        "A PEM file with the certificate of the broker and its chain. The key is in ssl.key.location. "
+        "ssl.keystore.location is one file with both.",
     )
     ssl_cipher_suites: str = option(
         "",
-        "The cipher suites to allow, by the names of IANA or of OpenSSL; empty for OpenSSL's choice. A list without a "
-        "suite of TLS 1.3 turns TLS 1.3 off; those of TLS 1.3 are on or off together.",
+        "The allowed cipher suites, with their names of IANA or OpenSSL. Empty: the choice of OpenSSL. A "
+        "list without a suite of TLS 1.3 switches TLS 1.3 off. The suites of TLS 1.3 are on or off "
+        "together.",
         type=_LIST,
     )
     ssl_client_auth: str = option(
         "none",
-        "Whether clients show a certificate: 'none', 'requested' (those who do have it checked) or 'required'.",
+        "Whether clients must show a certificate: 'none' asks for none, 'requested' checks the certificate "
+        "of clients that show one, 'required' refuses clients without one.",
         choices=("none", "requested", "required"),
     )
     ssl_enabled_protocols: str = option(
         "TLSv1.2,TLSv1.3",
-        "The versions of TLS that are spoken.",
+        "The accepted versions of TLS.",
         type=_LIST,
         choices=("TLSv1.2", "TLSv1.3"),
         unsupported=_OLD_TLS,
     )
     ssl_key_location: str = option(
-        "", "A PEM file with the key to ssl.certificate.location. Headrace's own option."
+        "", "A PEM file with the private key of ssl.certificate.location."
     )
     ssl_key_password: str = option("", "The password of the private key.", sensitive=True)
     ssl_keystore_certificate_chain: str = option(
         "",
-        "The certificate of the broker and its chain, as PEM, in place of a file.",
+        "The certificate of the broker and its chain, as PEM text in place of a file.",
         type=_PASSWORD,
     )
     ssl_keystore_key: str = option(
-        "", "The key to ssl.keystore.certificate.chain, as PEM.", sensitive=True
+        "", "The private key of ssl.keystore.certificate.chain, as PEM text.", sensitive=True
     )
     ssl_keystore_location: str = option(
-        "", "A PEM file with the private key of the broker, its certificate, and the chain."
+        "", "A PEM file with the private key of the broker, its certificate and the chain."
     )
     ssl_keystore_type: str = option(
         "PEM", "The format of the key store.", choices=STORE_TYPES, unsupported=KEYSTORE_HINT
     )
     ssl_principal_mapping_rules: str = option(
         "DEFAULT",
-        "How the name of a client is made from the subject of its certificate: rules, the first that matches counts, "
-        "RULE:pattern/replacement/[LU] or DEFAULT (the whole name).",
+        "Rules that turn the subject of a client's certificate into a user name. The first rule that "
+        "matches is used: RULE:pattern/replacement/[LU], or DEFAULT for the whole subject.",
     )
     ssl_truststore_certificates: str = option(
         "",
-        "The authorities that sign the certificates of clients, as PEM, in place of a file.",
+        "The certificate authorities that sign the certificates of clients, as PEM text in place of a file.",
         type=_PASSWORD,
     )
     ssl_truststore_location: str = option(
-        "", "A PEM file with the authorities that sign the certificates of clients."
+        "", "A PEM file with the certificate authorities that sign the certificates of clients."
     )
     ssl_truststore_type: str = option(
         "PEM", "The format of the trust store.", choices=STORE_TYPES, unsupported=TRUSTSTORE_HINT
     )
     super_users: str = option(
         "",
-        "Who may do everything, whatever the ACLs say, with semicolons between: User:alice;User:bob.",
+        "The users that may do everything, whatever the ACLs say, separated by semicolons: "
+        "User:alice;User:bob.",
         check=parse_super_users,
     )
     listener_overrides: tuple[tuple[str, str], ...] = field(default=(), repr=False)

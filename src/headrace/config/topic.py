@@ -43,16 +43,16 @@ class TopicConfig:
 
     cleanup_policy: str = option(
         "delete",
-        "What happens to old segments: 'delete' by retention, 'compact' to keep the last record of a key, or both. "
-        "With 'compact' every record needs a key.",
+        "What happens to old segments: 'delete' removes them by retention, 'compact' keeps the last record "
+        "of each key, 'compact,delete' does both. With 'compact' every record needs a key.",
         type=OptionType.LIST,
         choices=("delete", "compact"),
         broker_name="log.cleanup.policy",
     )
     compression_gzip_level: int = option(
         -1,
-        "The level at which the broker compresses batches of a topic with compression.type=gzip: 1 to 9, or -1 for the "
-        "default of gzip, 6.",
+        "The level with which the broker compresses batches of a topic with compression.type=gzip. -1 is "
+        "the default of gzip, 6; 0 is not allowed.",
         type=OptionType.INT,
         minimum=-1,
         maximum=9,
@@ -61,8 +61,8 @@ class TopicConfig:
     )
     compression_lz4_level: int = option(
         9,
-        "The level at which the broker compresses batches of a topic with compression.type=lz4: 1 to 17. As in Kafka, "
-        "9 is the fast compressor; other levels compress better, and take four to ten times as long.",
+        "The level with which the broker compresses batches of a topic with compression.type=lz4. As in "
+        "Kafka, 9 is the fast compressor. Other levels compress better, and take four to ten times as long.",
         type=OptionType.INT,
         minimum=1,
         maximum=17,
@@ -70,14 +70,15 @@ class TopicConfig:
     )
     compression_type: str = option(
         "producer",
-        "How batches are compressed on disk: 'producer' keeps what the producer chose, 'uncompressed' and the names of "
-        "codecs have the broker compress each batch that comes with another codec. A change counts for later batches.",
+        "How batches are compressed on disk. 'producer' keeps what the producer sent. With 'uncompressed' "
+        "or the name of a codec, the broker compresses each batch that has another codec. A change applies "
+        "to later batches.",
         choices=("uncompressed", "gzip", "snappy", "lz4", "zstd", "producer"),
         broker_name="compression.type",
     )
     compression_zstd_level: int = option(
         3,
-        "The level at which the broker compresses batches of a topic with compression.type=zstd: -131072 to 22. Levels "
+        "The level with which the broker compresses batches of a topic with compression.type=zstd. Levels "
         "above 19 take a second for a few megabytes, and hundreds of megabytes of memory.",
         type=OptionType.INT,
         minimum=-131_072,
@@ -86,199 +87,203 @@ class TopicConfig:
     )
     delete_retention_ms: int = option(
         86_400_000,
-        "How long a compacted topic keeps a record that deletes a key, once compaction has found it.",
+        "The time for which a compacted topic keeps a record without a value, which deletes its key, after "
+        "compaction has found it.",
         minimum=0,
         broker_name="log.cleaner.delete.retention.ms",
     )
     file_delete_delay_ms: int = option(
         60_000,
-        "How long Kafka waits before it removes a deleted file.",
+        "The time that Kafka waits before it removes a deleted file.",
         minimum=0,
         broker_name="log.segment.delete.delay.ms",
         stored_only="files are removed at once, readers keep them open",
     )
     flush_messages: int = option(
         LONG_MAX,
-        "With 1 every batch is synced before it is acknowledged, as with headrace.durability=fsync. Larger numbers are "
-        "accepted and have no effect.",
+        "With 1 each batch is synced before it is acknowledged, as with headrace.durability=fsync. Larger "
+        "numbers have no effect.",
         minimum=1,
         broker_name="log.flush.interval.messages",
     )
     flush_ms: int = option(
         LONG_MAX,
-        "After how many milliseconds at most a partition is synced, if headrace.durability does not do so earlier.",
+        "The longest time until a partition is synced, if headrace.durability does not sync it earlier.",
         minimum=0,
         broker_name="log.flush.interval.ms",
     )
     headrace_delay_enable: bool = option(
         default=False,
-        documentation="Whether records can be delayed: a header headrace.deliver-at-ms or headrace.delay-ms says when "
-        "a record is appended to its partition. Not on compacted topics. Headrace's own option.",
+        documentation="Whether producers can delay records: the header headrace.deliver-at-ms or "
+        "headrace.delay-ms says when the record is appended to its partition. Not for compacted "
+        "topics.",
         broker_name="headrace.delay.enable",
     )
     headrace_delay_max_ms: int = option(
         31_622_400_000,
-        "The longest delay of a record that is accepted, 366 days unless set. Headrace's own option.",
+        "The longest delay of a record that the broker accepts.",
         minimum=0,
         maximum=LONGEST_DELAY_MS,
         broker_name="headrace.delay.max.ms",
     )
     headrace_durability: str = option(
         "fsync",
-        "What an acknowledgement means: 'fsync', the batch is on stable storage (many batches share one sync); "
-        "'interval:<ms>', it is in the page cache and will be synced within that time, which is what a power cut may "
-        "take; or 'os', it is in the page cache, survives the process and not a power cut. The broker's own topics are "
-        "always synced. Headrace's own option.",
+        "What an acknowledgement means. 'fsync': the batch is on stable storage; many batches share one "
+        "sync. 'interval:<ms>': the batch is in the page cache and will be synced within that time; a power "
+        "cut can lose it before. 'os': the batch is in the page cache; it survives the end of the process, "
+        "but a power cut can lose it. Internal topics are always synced.",
         broker_name="durability",
         check=sync_interval_ms,
     )
     headrace_filter_enable: bool = option(
         default=False,
-        documentation="Whether the broker filters records by their tags (headers headrace.tag) for Headrace's "
-        "consumers that ask for it; with false they do so themselves. Headrace's own option.",
+        documentation="Whether the broker filters records by their tags (headers headrace.tag) for consumers of "
+        "Headrace that ask for it. With false these consumers filter the records themselves.",
         broker_name="headrace.filter.enable",
     )
     headrace_key_serde: str = option(
         "",
-        "The name of the serde by which Headrace's clients read and write keys, unless they are told otherwise; bytes "
-        "if it is empty. Other clients do not know it. Headrace's own option.",
+        "The name of the serde with which Headrace's clients read and write keys, unless the client names "
+        "another one. Empty: bytes. Other clients ignore this setting.",
         broker_name="headrace.key.serde",
         check=_check_strategy,
     )
     headrace_key_serde_parameters: str = option(
         "",
-        "What the serde of headrace.key.serde is made with, as headrace.serde.parameters. Headrace's own option.",
+        "The parameters of headrace.key.serde, in the form of headrace.serde.parameters.",
         check=parse_parameters,
         text_limit=PARAMETERS_LIMIT,
     )
     headrace_partitioner: str = option(
         "",
-        "The name of the partitioner of Headrace's producers, unless they are told otherwise: key_hash (if it is "
-        "empty), round_robin, sticky, random, or one that the program has registered or an installed package offers. "
-        "Headrace's own option.",
+        "The name of the partitioner of Headrace's producers, unless the producer names another one: "
+        "key_hash (also if empty), round_robin, sticky, random, or a name that the program or an installed "
+        "package has registered.",
         broker_name="headrace.partitioner",
         check=_check_strategy,
     )
     headrace_partitioner_parameters: str = option(
         "",
-        "What the partitioner of headrace.partitioner is made with: a JSON object, whose members are the keyword "
-        'arguments of its class, such as {"modulus": 3}. Headrace\'s own option.',
+        "The parameters of headrace.partitioner: a JSON object with the keyword arguments of its class, "
+        'such as {"modulus": 3}.',
         check=parse_parameters,
         text_limit=PARAMETERS_LIMIT,
     )
     headrace_serde: str = option(
         "",
-        "The name of the serde by which Headrace's clients read and write values, as headrace.key.serde for keys. "
-        "Headrace's own option.",
+        "The name of the serde with which Headrace's clients read and write values, unless the client names "
+        "another one. Empty: bytes. Other clients ignore this setting.",
         broker_name="headrace.serde",
         check=_check_strategy,
     )
     headrace_serde_parameters: str = option(
         "",
-        "What the serde of headrace.serde is made with: a JSON object, whose members are the keyword arguments of its "
-        'class, such as {"schema": ...} for avro. Headrace\'s own option.',
+        "The parameters of headrace.serde: a JSON object with the keyword arguments of its class, such as "
+        '{"schema": ...} for avro.',
         check=parse_parameters,
         text_limit=PARAMETERS_LIMIT,
     )
     headrace_storage: str = option(
         "",
-        "Where a topic's records are kept, by name, chosen when it is created: 'files' (segments in the broker's "
-        "directories; what is meant if it is empty, unless the broker is in memory), 'linked' or 'array' (in memory, "
-        "and gone when the broker ends), or one that the process has registered. Headrace's own option.",
+        "Where the records of the topic are kept. It is chosen when the topic is created and cannot change. "
+        "'files': segments in the data directories, the default of a broker with data directories. 'linked' "
+        "or 'array': in memory, until the broker stops. Or a name that the program has registered.",
         broker_name="headrace.storage",
     )
     headrace_ttl_enable: bool = option(
         default=False,
-        documentation="Whether records expire: a header headrace.ttl-ms says how long after its timestamp a record "
-        "is neither delivered nor kept. Not on compacted topics. Headrace's own option.",
+        documentation="Whether records expire: the header headrace.ttl-ms says how long after its timestamp a "
+        "record is delivered and kept. Not for compacted topics.",
         broker_name="headrace.ttl.enable",
     )
     index_interval_bytes: int = option(
         4096,
-        "How many bytes of a segment lie between two entries of its offset index.",
+        "The number of bytes of a segment between two entries of its offset index.",
         type=OptionType.INT,
         minimum=1,
         broker_name="log.index.interval.bytes",
     )
     max_compaction_lag_ms: int = option(
         LONG_MAX,
-        "Longest time a record stays uncompacted; it also bounds the age of a segment that is still written to.",
+        "The longest time until a record is compacted. It also bounds the age of the active segment.",
         minimum=1,
         broker_name="log.cleaner.max.compaction.lag.ms",
     )
     max_message_bytes: int = option(
         1_048_588,
-        "Largest record batch that is accepted, as it is on the wire.",
+        "The largest record batch that the broker accepts, compressed as the producer sent it.",
         type=OptionType.INT,
         minimum=0,
         broker_name="message.max.bytes",
     )
     message_timestamp_after_max_ms: int = option(
         3_600_000,
-        "How far a record's timestamp may lie in the future; only with CreateTime.",
+        "How far the timestamp of a record can be in the future. Only with "
+        "message.timestamp.type=CreateTime.",
         minimum=0,
         broker_name="log.message.timestamp.after.max.ms",
     )
     message_timestamp_before_max_ms: int = option(
         LONG_MAX,
-        "How far a record's timestamp may lie in the past; only with CreateTime.",
+        "How far the timestamp of a record can be in the past. Only with message.timestamp.type=CreateTime.",
         minimum=0,
         broker_name="log.message.timestamp.before.max.ms",
     )
     message_timestamp_type: str = option(
         "CreateTime",
-        "Whose clock stamps records: the producer's (CreateTime) or the broker's (LogAppendTime).",
+        "Whose clock sets the timestamp of records: the producer's (CreateTime) or the broker's "
+        "(LogAppendTime).",
         choices=("CreateTime", "LogAppendTime"),
         broker_name="log.message.timestamp.type",
     )
     min_cleanable_dirty_ratio: float = option(
         0.5,
-        "Which share of a compacted log must be uncompacted before the cleaner works on it.",
+        "The share of a compacted log that must be uncompacted before the cleaner compacts it.",
         minimum=0,
         maximum=1,
         broker_name="log.cleaner.min.cleanable.ratio",
     )
     min_compaction_lag_ms: int = option(
         0,
-        "Shortest time a record stays uncompacted.",
+        "The shortest time until a record is compacted.",
         minimum=0,
         broker_name="log.cleaner.min.compaction.lag.ms",
     )
     min_insync_replicas: int = option(
         1,
-        "How many replicas must have a batch before acks=all is answered with success; of the one that there is, one.",
+        "The number of replicas that must have a batch before acks=all succeeds. There is one replica.",
         type=OptionType.INT,
         minimum=1,
         broker_name="min.insync.replicas",
     )
     preallocate: bool = option(
         default=False,
-        documentation="Whether a new segment file is allocated at its full size.",
+        documentation="Whether a new segment file is allocated with its full size.",
         broker_name="log.preallocate",
         stored_only="segments grow as they are written",
     )
     retention_bytes: int = option(
         -1,
-        "Up to how many bytes a partition keeps; -1 means no limit.",
+        "The size up to which a partition keeps records. Older segments are deleted. -1: no limit.",
         minimum=-1,
         broker_name="log.retention.bytes",
     )
     retention_ms: int = option(
         1_209_600_000,
-        "How long records are kept; -1 means for ever. The default is two weeks.",
+        "The time for which records are kept. -1: forever.",
         minimum=-1,
         broker_name="log.retention.ms",
     )
     segment_bytes: int = option(
         1_073_741_824,
-        "Size at which a new segment file is started.",
+        "The size at which a new segment file is started.",
         type=OptionType.INT,
         minimum=14,
         broker_name="log.segment.bytes",
     )
     segment_index_bytes: int = option(
         10_485_760,
-        "Largest size of an index file.",
+        "The largest size of an index file.",
         type=OptionType.INT,
         minimum=4,
         broker_name="log.index.size.max.bytes",
@@ -286,20 +291,20 @@ class TopicConfig:
     )
     segment_jitter_ms: int = option(
         0,
-        "Random time taken off segment.ms.",
+        "A random time that is subtracted from segment.ms.",
         minimum=0,
         broker_name="log.roll.jitter.ms",
         stored_only="segments roll at segment.ms",
     )
     segment_ms: int = option(
         604_800_000,
-        "Age at which a new segment file is started.",
+        "The age at which a new segment file is started.",
         minimum=1,
         broker_name="log.roll.ms",
     )
     unclean_leader_election_enable: bool = option(
         default=False,
-        documentation="Whether a replica that lags may become leader.",
+        documentation="Whether a replica that lags can become leader.",
         broker_name="unclean.leader.election.enable",
         stored_only="a partition has one replica",
     )
