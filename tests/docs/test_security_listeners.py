@@ -1,4 +1,4 @@
-"""The part of docs/guides/security.md about listeners: its settings are accepted, its certificate works."""
+"""The settings of docs/guides/listeners.md are accepted, and its certificate works."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ from headrace.server.tls_context import ServerTls
 from tests.fixtures.certificates import make_certificates
 from tests.unit.server.fakes import RecordingJournal
 
-PAGE = (Path(__file__).parents[2] / "docs" / "guides" / "security.md").read_text()
-PART = PAGE.partition("## Listeners and TLS\n")[2].partition("\n## ")[0]
+PAGE = (Path(__file__).parents[2] / "docs" / "guides" / "listeners.md").read_text()
 
 
 def block(kind: str) -> str:
-    (found,) = re.findall(rf"```{kind}\n(.*?)```", PART, flags=re.DOTALL)
+    (found,) = re.findall(rf"```{kind}\n(.*?)```", PAGE, flags=re.DOTALL)
     return str(found)
 
 
@@ -32,7 +31,7 @@ def test_the_settings_make_the_listeners_that_they_show(tmp_path: Path) -> None:
     certificates = make_certificates(tmp_path)
     text = block("properties").replace("/etc/headrace/server.pem", str(certificates.server.pem))
     text = text.replace("/etc/headrace/clients.pem", str(certificates.authority))
-    config = parse_broker_config(parse_properties(text, "security.md"))
+    config = parse_broker_config(parse_properties(text, "listeners.md"))
     inner, outer = chosen_listeners([], config, insecure=False)
     assert (inner.name, outer.name) == ("INTERNAL", "EXTERNAL")
     tls = ServerTls(outer.name, config.for_listener(outer.name), RecordingJournal())

@@ -1,4 +1,4 @@
-"""docs/guides/security.md: the commands of its sections on users and permissions run and print what the page shows."""
+"""The commands of docs/guides/authentication.md and permissions.md run and print what the pages show."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from tests.docs.console import Step, run_shell, section, steps, users_environment
 from tests.fixtures.processes import running_server
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "security.md").read_text()
+GUIDES = Path(__file__).resolve().parents[2] / "docs" / "guides"
 # Every client in plaintext is an administrator here: how commands log in is what security-walk.md is about.
 SETTINGS = (
     "--config=authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
@@ -17,9 +17,11 @@ SETTINGS = (
 )
 
 
-@pytest.mark.parametrize("title", ["Users", "Rights"])
-def test_what_a_section_shows_is_what_happens(title: str, tmp_path: Path) -> None:
-    shown = list(steps(section(PAGE, title)))
+@pytest.mark.parametrize(
+    ("page", "title"), [("authentication", "Users"), ("permissions", "Example")]
+)
+def test_the_commands_print_what_the_page_shows(page: str, title: str, tmp_path: Path) -> None:
+    shown = list(steps(section((GUIDES / f"{page}.md").read_text(), title)))
     assert len(shown) >= 5
     with running_server(tmp_path, *SETTINGS, memory=True) as server:
         environment = {**users_environment(), "HEADRACE_BOOTSTRAP": server.bootstrap}

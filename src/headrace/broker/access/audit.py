@@ -2,7 +2,7 @@
 
 Events go through the journal under names that begin with `audit_`, each with the principal and the host, so that a
 shell can route them on their own (`server/log.py` gives them a logger of their own, and bounds those that clients can
-cause at will, for each client). `docs/guides/security.md` lists the names; they do not change.
+cause at will, for each client). `docs/guides/audit-log.md` lists the names; they do not change.
 """
 
 from __future__ import annotations
