@@ -7,9 +7,9 @@ import re
 import sys
 import textwrap
 from pathlib import Path
-from types import ModuleType
 
 from headrace.broker.access.authorization_rules import RULES
+from headrace.broker.handler import ApiModule
 from headrace.broker.handlers import REGISTRY
 from headrace.protocol.api_keys import ApiKey
 
@@ -41,12 +41,12 @@ With an authorizer (`authorizer.class.name`) each API asks whether the client ha
 """
 
 
-def api_name(module: ModuleType) -> str:
+def api_name(module: ApiModule) -> str:
     """Return Kafka's name of a module's API."""
     return "".join(part.capitalize() for part in ApiKey(module.API_KEY).name.split("_"))
 
 
-def sections_of(module: ModuleType) -> dict[str, str]:
+def sections_of(module: ApiModule) -> dict[str, str]:
     """Return the labelled paragraphs of a module's docstring, each on one line."""
     found: dict[str, list[str]] = {}
     current: list[str] = []

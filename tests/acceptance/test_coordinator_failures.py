@@ -84,7 +84,7 @@ class Scenario:
 
     def size(self) -> int:
         """How many members the coordinator counts."""
-        shard = self.world.broker.broker.groups._shard_of("g")
+        shard = self.world.broker.broker.services.groups._shard_of("g")
         assert shard is not None
         return len((shard.groups.get("g") or shard.consumers["g"]).members)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from headrace.broker.broker import APIS
+from headrace.broker.dispatch import APIS
 from headrace.protocol.codec import Message
 from tests.cost.broker import framed
 from tests.cost.fields import FIELDS, NUMBERS, WORDS, Kind

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.broker.broker import APIS
+from headrace.broker.dispatch import APIS
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.frame import decode_request
 from tests.cost.bounds import BOUNDS, WHAT_BOUNDS

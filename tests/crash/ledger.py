@@ -209,7 +209,7 @@ def broker_on(directory: Path) -> Iterator[BrokerHarness]:
 def state_of(harness: BrokerHarness) -> State:
     """Read everything through requests, and check what needs no ledger to be checked."""
     topics, logs = {}, {}
-    for topic in list(harness.broker.topics):
+    for topic in list(harness.broker.services.topics):
         if topic.is_internal:
             continue
         topics[topic.name] = topic.topic_id.hex()

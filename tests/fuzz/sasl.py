@@ -6,7 +6,7 @@ import contextlib
 from functools import cache
 from random import Random
 
-from headrace.broker.access.session import Session
+from headrace.broker.session import Session
 from headrace.config.listeners import SecurityProtocol
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.sasl_authenticate import SaslAuthenticateRequest

@@ -151,7 +151,7 @@ def _served() -> list[tuple[str, int]]:
 
 def _was_changed(harness: BrokerHarness) -> bool:
     """Whether the requests of the case may have changed the topic: random ones seldom name it."""
-    topic = harness.broker.topics.get("a")
+    topic = harness.broker.services.topics.get("a")
     return topic is None or harness.fetch("a", 0).log_start_offset > 0
 
 
@@ -429,10 +429,10 @@ def fuzz_group_records(chance: Random) -> None:
             list(decode_records(data))
     harness = BrokerHarness(offsets_topic_num_partitions=OFFSETS_PARTITIONS)
     harness.call(FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]))
-    topic = harness.broker.topics.get("__consumer_offsets")
+    topic = harness.broker.services.topics.get("__consumer_offsets")
     assert topic is not None
     for data in itertools.chain([group_records(chance)], pieces):
-        harness.broker.replicas.append(topic.partition(0), data, harness.now_ms)
+        harness.broker.services.replicas.append(topic.partition(0), data, harness.now_ms)
     harness.sync()
     harness.crash()
     _ask_about_groups(harness)

@@ -144,7 +144,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
     Mutation(
         "fetch isolation",
         "readers of committed records stop at the last stable offset",
-        "broker/partition.py",
+        "broker/partitions/partition.py",
         "            return self.last_stable_offset\n",
         "            return self.log.high_watermark\n",
         ("tests/unit/broker/test_transactions_in_partitions.py",),
@@ -152,7 +152,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
     Mutation(
         "fetch isolation",
         "nobody reads above the high watermark",
-        "broker/partition.py",
+        "broker/partitions/partition.py",
         "        return self.log.high_watermark\n\n    def read(",
         "        return self.log.log_end_offset\n\n    def read(",
         ("tests/unit/broker/test_fetch.py",),
@@ -228,7 +228,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         "quotas",
         "a consumer's fetch is bounded",
         "broker/quotas/throttling.py",
-        "        return _LimitedFetch(self, client, fetch)\n",
+        "        return _LimitedFetch(self, client, fetch, self._time)\n",
         "        return fetch\n",
         ("tests/unit/broker/test_quotas.py",),
     ),
@@ -244,8 +244,8 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         "ACL",
         "a fetch asks for the right to read",
         "broker/handlers/fetch.py",
-        "        if broker.authorizer.active and not allows(\n"
-        "            broker, self._context, Operation.READ, ResourceType.TOPIC, topic.topic\n"
+        "        if services.authorizer.active and not services.permissions.allows(\n"
+        "            self._context, Operation.READ, ResourceType.TOPIC, topic.topic\n"
         "        ):\n",
         "        if not topic:\n",
         ("tests/unit/broker/access",),

@@ -15,7 +15,7 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from headrace.broker.configs.alter_configs import Operation
+from headrace.broker.requests.config_changes import ConfigOperation
 from headrace.coordination.memory import MemoryMetadataStore
 from headrace.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -149,7 +149,7 @@ class AdminWorld(RuleBasedStateMachine):
         config = AlterableConfig(
             name="retention.bytes" if name == "t" else "log.retention.bytes",
             value=value,
-            config_operation=Operation.DELETE if value is None else Operation.SET,
+            config_operation=ConfigOperation.DELETE if value is None else ConfigOperation.SET,
         )
         kind = TOPIC if name == "t" else BROKER
         resource = AlterConfigsResource(resource_type=kind, resource_name=name, configs=[config])
@@ -212,7 +212,7 @@ class AdminWorld(RuleBasedStateMachine):
             self.check()
 
     def check(self) -> None:
-        topic = self.harness.broker.topics.require("t")
+        topic = self.harness.broker.services.topics.require("t")
         assert len(topic.partitions) in self.partitions
         for index, partition in enumerate(topic.partitions):
             assert partition is not None
@@ -220,7 +220,7 @@ class AdminWorld(RuleBasedStateMachine):
             assert partition.log_start_offset <= partition.high_watermark
             assert partition.high_watermark >= self.ends.get(index, 0)
             self.starts[index] = partition.log_start_offset
-        layers = self.harness.broker.settings.layers
+        layers = self.harness.broker.services.settings.layers
         found = {
             "t": topic.settings.get("retention.bytes"),
             "1": layers.broker.get("log.retention.bytes"),

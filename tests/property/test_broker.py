@@ -125,7 +125,7 @@ class BrokerWorld(RuleBasedStateMachine):
 
     def _settle_doubts(self) -> None:
         for name in self.doubtful:
-            topic = self.harness.broker.topics.get(name)
+            topic = self.harness.broker.services.topics.get(name)
             if topic is None:
                 self.ids.pop(name, None)
             else:
@@ -249,7 +249,7 @@ class BrokerWorld(RuleBasedStateMachine):
 
     def _check(self) -> None:
         broker = self.harness.broker
-        assert {t.name: t.topic_id for t in broker.topics if not t.is_internal} == self.ids
+        assert {t.name: t.topic_id for t in broker.services.topics if not t.is_internal} == self.ids
         for name, topic_id in self.ids.items():
             for partition in range(PARTITIONS):
                 log = self.logs.setdefault((topic_id, partition), Log())

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from headrace.broker.access.session import Session
-from headrace.broker.delayed_fetch import FETCH_BYTES, PARTITION_BYTES, WaitingFetches
+from headrace.broker.session import Session
+from headrace.broker.waiting.delayed_fetch import FETCH_BYTES, PARTITION_BYTES, WaitingFetches
 from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest
 from headrace.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from headrace.protocol.messages.offset_commit import (
@@ -51,7 +51,8 @@ class History:
         self.harness = BrokerHarness()
         self.harness.create_topic("t", partitions=PARTITIONS)
         self.harness.call(FindCoordinatorRequest(coordinator_keys=["g"], key_type=0))
-        self.waiting = self.harness.broker.waiting_fetches = WaitingFetches(MOST, MOST // 2)
+        self.waiting = WaitingFetches(MOST, MOST // 2)
+        self.harness.replace_services(waiting_fetches=self.waiting)
         self.connections: list[Connection] = []
         self.produced: dict[bytes, Pending] = {}
 
@@ -73,7 +74,7 @@ class History:
 
     def poll(self) -> None:
         chance, connection = self.chance, self.one()
-        topic = self.harness.broker.topics.require("t")
+        topic = self.harness.broker.services.topics.require("t")
         wanted = [
             ("t", index, topic.partition(index).high_watermark)
             for index in sorted(chance.sample(range(PARTITIONS), chance.randint(1, PARTITIONS)))
@@ -124,7 +125,7 @@ class History:
 
     def check(self) -> None:
         broker = self.harness.broker
-        topic = broker.topics.require("t")
+        topic = broker.services.topics.require("t")
         watchers = {each for index in range(PARTITIONS) for each in topic.partition(index).watchers}
         assert len(watchers) == len(self.waiting)
         assert self.waiting.held_bytes == sum(
@@ -139,7 +140,7 @@ class History:
         for connection in self.connections:
             connection.close()
         broker, harness = self.harness.broker, self.harness
-        assert len(broker.purgatory) == 0
+        assert len(broker.services.purgatory) == 0
         assert len(self.waiting) == self.waiting.held_bytes == 0
         while harness.sync():
             pass

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from headrace.broker.configs import log_configs
-from headrace.broker.delay import deliveries
+from headrace.broker.scheduled import deliveries
 from headrace.coordination.memory import MemoryMetadataStore
 from headrace.core.scheduled import schedule
 from headrace.core.scheduled.due_queue import DueQueue
@@ -88,7 +88,7 @@ class World:
         )
         broker = self.harness.broker
         assert not self.harness.journal.events("error"), self.harness.journal.lines
-        if broker.topics.get(TOPIC) is None:
+        if broker.services.topics.get(TOPIC) is None:
             self.harness.create_topic(
                 TOPIC,
                 headrace_delay_enable="true",
@@ -222,8 +222,8 @@ class World:
         self.read()
         if not self.deletes:
             return
-        partition = self.broker.topics.require(TOPIC).partition(0)
-        self.broker.replicas.delete_records({partition: self.position}, self.now_ms)
+        partition = self.broker.services.topics.require(TOPIC).partition(0)
+        self.broker.services.deletion.delete_records({partition: self.position}, self.now_ms)
 
     def restart(self) -> None:
         while self.broker.sync_due:
@@ -241,8 +241,8 @@ class World:
         self.now_ms += LONGEST_MS + 1
         self.harness.now_ms = self.now_ms
         partition, deliveries = (
-            self.broker.topics.require(TOPIC).partition(0),
-            self.broker.deliveries,
+            self.broker.services.topics.require(TOPIC).partition(0),
+            self.broker.services.deliveries,
         )
         for _ in range(1000):
             self.now_ms += 1
@@ -253,7 +253,7 @@ class World:
             if not busy and not deliveries.pending(partition) and not self.broker.sync_due:
                 break
         self.read()
-        assert self.broker.deliveries.pending(partition) == 0
+        assert self.broker.services.deliveries.pending(partition) == 0
 
     def check(self) -> None:
         for sent in self.sent:

@@ -64,7 +64,7 @@ class World:
     def replace_topic(self) -> None:
         hook, self.files.hook = self.files.hook, None
         harness, self.replaced = self.harness, True
-        harness.broker.delete_topic(harness.broker.topics.require("t"), harness.now_ms)
+        harness.broker.delete_topic(harness.broker.services.topics.require("t"), harness.now_ms)
         harness.create_topic("t", **self.settings)
         pending = []
         for value in NEW:
@@ -154,7 +154,7 @@ def test_a_sync_never_fails_for_a_topic_that_was_deleted_meanwhile(
     while True:
         world = World(tmp_path / str(number), SMALL | {"headrace_durability": durability})
         harness, broker = world.harness, world.harness.broker
-        write_outs = WriteOuts(broker.replicas.dirs)
+        write_outs = WriteOuts(broker.services.replicas.dirs)
         for value in (b"old 0", b"old 1"):
             builder = BatchBuilder()
             assert builder.append(None, value * 100, (), harness.now_ms)

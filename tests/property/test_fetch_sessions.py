@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from headrace.broker.fetch_sessions import EVICTION_MS, Fetch, FetchSessions
+from headrace.broker.waiting.fetch_sessions import EVICTION_MS, Fetch, FetchSessions
 from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.messages.fetch import (
     FetchableTopicResponse,

@@ -41,7 +41,7 @@ def stored(topic: str) -> tuple[int, bytes]:
 
 def topic_of(target: Compression) -> str:
     name = target.name.lower() if target else "uncompressed"
-    if harness.broker.topics.get(name) is None:
+    if harness.broker.services.topics.get(name) is None:
         harness.create_topic(name, compression_type=name)
     return name
 

@@ -84,7 +84,7 @@ class World:
 
     def create(self, name: str, **settings: Any) -> None:
         harness = self.harness
-        if harness.broker.topics.get(name) is None:
+        if harness.broker.services.topics.get(name) is None:
             harness.create_topic(name, **settings)
             self.kept[name] = []
 
@@ -128,13 +128,13 @@ class World:
 
     def delete(self, name: str) -> None:
         """Delete a topic; after an error the next start finishes that."""
-        if self.harness.broker.topics.get(name) is not None:
+        if self.harness.broker.services.topics.get(name) is not None:
             self.harness.call(DeleteTopicsRequest(topics=[DeleteTopicState(name=name)]))
-        if self.harness.broker.topics.get(name) is None:
+        if self.harness.broker.services.topics.get(name) is None:
             self.kept[name] = []
 
     def delete_records(self, name: str) -> None:
-        log = self.harness.broker.topics.require(name).partition(0).log
+        log = self.harness.broker.services.topics.require(name).partition(0).log
         offset = log.high_watermark // 2
         rows = [DeleteRecordsPartition(partition_index=0, offset=offset)]
         topics = [DeleteRecordsTopic(name=name, partitions=rows)]
@@ -187,14 +187,16 @@ class World:
 
     def values(self, topic: str) -> list[bytes]:
         found: list[bytes] = []
-        offset = self.harness.broker.topics.require(topic).partition(0).log.log_start_offset
+        offset = (
+            self.harness.broker.services.topics.require(topic).partition(0).log.log_start_offset
+        )
         while True:
             part = self.harness.fetch(topic, offset)
             assert part.error_code == 0, part.error_code
             data = bytes(part.records or b"")
             records = [record for record in read_records(data) if record.offset >= offset]
             if not records:
-                partition = self.harness.broker.topics.require(topic).partition(0)
+                partition = self.harness.broker.services.topics.require(topic).partition(0)
                 if offset >= partition.high_watermark or not data:
                     return found
                 offset += 1

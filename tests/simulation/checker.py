@@ -217,7 +217,7 @@ class Checker:
         assert self.broker is not None
         if transactional_id is None:
             return None
-        partition = self.broker.transactions.coordinator.partition_for(transactional_id)
+        partition = self.broker.services.transactions.coordinator.partition_for(transactional_id)
         if partition is None:
             return None
         return _log(self.broker, TopicPartition(TRANSACTIONS_TOPIC, partition))
@@ -426,4 +426,4 @@ class Checker:
 
 
 def _log(broker: Broker, name: TopicPartition) -> PartitionLog:
-    return broker.topics.require(name.topic).partition(name.partition).log
+    return broker.services.topics.require(name.topic).partition(name.partition).log

@@ -8,8 +8,8 @@ from collections import Counter, deque
 from functools import partial
 from typing import Any
 
-from headrace.broker.access.session import LOCAL
 from headrace.broker.context import RequestContext
+from headrace.broker.session import LOCAL
 from headrace.core.deferred import Deferred
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.codec import Message

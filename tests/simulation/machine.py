@@ -120,8 +120,8 @@ class Machine:
         )
         self.broker = broker
         if self.codec_ms:
-            broker.recompressions.run_aside = self._run_aside
-            broker.recompressions.small_bytes = broker.recompressions.at_once = -1
+            broker.services.recompressions.run_aside = self._run_aside
+            broker.services.recompressions.small_bytes = broker.services.recompressions.at_once = -1
         self._tick_at_ms = 0
         if self._stumbles:
             operations = self.chance.randint(1, 30)

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-from headrace.broker.access.session import Session
 from headrace.broker.context import CloseConnection, RequestContext
+from headrace.broker.session import Session
 from headrace.clients.config import ClientConfig
 from headrace.clients.engine import Engine, Task
 from headrace.clients.flows.effects import ClientState, Flow

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from headrace.broker.access.session import LOCAL, Session
+from headrace.broker.session import LOCAL, Session
 from headrace.protocol.frame import RequestHeader
 
 
@@ -31,21 +31,18 @@ class CloseConnection(Exception):  # noqa: N818 - an instruction to the server, 
         self.reason = reason
 
 
-class VersionRange(NamedTuple):
-    """The versions of an API, both ends included."""
-
-    min: int
-    max: int
-
-    def __contains__(self, version: object) -> bool:
-        return isinstance(version, int) and self.min <= version <= self.max
-
-    def __str__(self) -> str:
-        return f"{self.min}-{self.max}"
-
-
 class Endpoint(NamedTuple):
     """An address that clients can connect to."""
 
     host: str
     port: int
+
+
+class LatestTime:
+    """The time of the latest call of the broker, for work that goes on after the request that began it."""
+
+    __slots__ = ("now_ms",)
+
+    def __init__(self) -> None:
+        self.now_ms = 0
+        """Milliseconds since 1970; 0 before the first call."""

@@ -2,8 +2,8 @@
 
 A batch that has the topic's codec already is stored as it comes, whatever its level. Any other is decompressed, each of
 its records is checked, and it is compressed with the topic's codec. That takes up to seconds. Records are checked in
-steps (`headrace.broker.steps`). A shell with threads lends them for decompression and compression, which let go of the
-interpreter; without threads they take steps too. Small batches are done at once.
+steps (`headrace.broker.waiting.steps`). A shell with threads lends them for decompression and compression, which let
+go of the interpreter; without threads they take steps too. Small batches are done at once.
 
 The order of batches is that of their requests: a connection's next request waits until this one is done. A few batches
 are worked on at a time, which bounds the memory that they take; the others wait in the order in which they came.
@@ -16,9 +16,9 @@ from collections.abc import Callable, Generator
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from headrace.broker.access.session import Session
-from headrace.broker.delayed import Purgatory
-from headrace.broker.steps import STEP_COST, Steps, Work
+from headrace.broker.session import Session
+from headrace.broker.waiting.purgatory import Purgatory
+from headrace.broker.waiting.steps import STEP_COST, Steps, Work
 from headrace.core.deferred import Deferred
 from headrace.core.log import LogConfig, require_timely, validate_batch
 from headrace.errors import ApiError, CorruptRecordError, ErrorCode, InvalidRecordError

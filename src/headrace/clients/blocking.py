@@ -58,6 +58,7 @@ __all__ = [
     "ClusterDescription",
     "ClusterMetadata",
     "ConfigEntry",
+    "ConfigResourceType",
     "ConfigSource",
     "ConfigSynonym",
     "FetchPosition",

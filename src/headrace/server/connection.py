@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from time import perf_counter_ns
 from typing import Final, Protocol, cast
 
-from headrace.broker.access.session import Session
+from headrace.broker.session import Session
 from headrace.config.listeners import ANY_PLAINTEXT, Listener
 from headrace.ports import Journal
 from headrace.server.budget import MemoryBudget

@@ -13,11 +13,11 @@ from time import perf_counter_ns
 from typing import Any, Final, Protocol
 
 from headrace.broker.access.authentication import BEFORE_AUTHENTICATION, UNAUTHENTICATED
-from headrace.broker.access.session import Session
 from headrace.broker.context import CloseConnection, RequestContext
 from headrace.broker.quotas.client_quotas import ClientQuotas
 from headrace.broker.quotas.throttling import Throttled, pause_in
-from headrace.broker.steps import ENCODING_COST, Work
+from headrace.broker.session import Session
+from headrace.broker.waiting.steps import ENCODING_COST, Work
 from headrace.clock import SteadyClock
 from headrace.config.broker import BrokerConfig
 from headrace.core.deferred import Deferred
@@ -56,8 +56,9 @@ _TOKEN: Final = RequestHeader(ApiKey.SASL_AUTHENTICATE, 0, 0, None)
 class ServedBroker(Protocol):
     """What the server needs of `headrace.broker.Broker`."""
 
-    quotas: ClientQuotas
-    """Their `active` says whether requests are to be measured and `throttle` to be called."""
+    @property
+    def quotas(self) -> ClientQuotas:
+        """The quotas of clients. While `quotas.active` is true, the hub measures requests and calls `throttle`."""
 
     @property
     def config(self) -> BrokerConfig:

@@ -165,11 +165,12 @@ class _Process:
             journal=journal,
             run_tasks=run_in_parallel,
             segment_files=segment_files(descriptors),
+            check_topic_config=_check_topic_config,
+            loggers=LogLevels(),
         )
-        broker.check_topic_config = _check_topic_config
-        broker.settings.loggers = LogLevels()
         broker.open(self._clock.now_ms())
-        broker.authorizer.warn()
+        services = broker.services
+        services.authorizer.warn()
         limits = server_limits(self._options.config, descriptors)
         hub = BrokerHub(
             loop,
@@ -179,10 +180,10 @@ class _Process:
             journal=journal,
             on_failure=self._sync_failed,
         )
-        broker.authenticator.run_aside = hub.aside.run
-        broker.recompressions.run_aside = partial(self._recompress_aside, hub, broker)
+        services.authenticator.run_aside = hub.aside.run
+        services.recompressions.run_aside = partial(self._recompress_aside, hub, broker)
         write_outs = self._write_out(loop, hub, broker)
-        keys = KeyReader(loop, broker.authenticator, journal)
+        keys = KeyReader(loop, services.authenticator, journal)
         for listener in self._listeners:
             await listener.serve(hub, loop)
         hub.start()
@@ -232,7 +233,7 @@ class _Process:
         """Have logs of durability `os` written out in a thread of its own, when they are due."""
         write_outs = Syncer(
             loop,
-            WriteOuts(broker.replicas.dirs),
+            WriteOuts(broker.services.replicas.dirs),
             self._clock.now_ms,
             after=hub.end,
             on_failure=self._sync_failed,

@@ -121,8 +121,8 @@ class Broker:
             entropy=OsEntropy(),
             journal=journal,
             segment_files=segment_files(descriptor_limit(raise_it=False)),
+            check_topic_config=check_topic_config,
         )
-        core.check_topic_config = check_topic_config
         self._core = core
         self._partitioners = TopicPartitioners(self._stores.metadata)
         self._world = self._world_type(
@@ -486,9 +486,9 @@ class Broker:
 
     def _keep_partitioners(self) -> None:
         try:
-            self._partitioners.save(self._core.topics)
+            self._partitioners.save(self._core.services.topics)
         except Exception as error:  # noqa: BLE001 - of the disk or of the program's own class; the broker closes well
-            self._core.journal.error("partitioners_not_kept", error=repr(error))
+            self._core.services.journal.error("partitioners_not_kept", error=repr(error))
 
     @property
     def _admin(self) -> AdminCore:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Callable
 
-from headrace.broker.access.session import Session
+from headrace.broker.session import Session
 from headrace.clients.engine import Outcome
 from headrace.clients.flows.effects import Call
 

@@ -27,10 +27,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.broker.access.session import Session
 from headrace.broker.context import RequestContext
 from headrace.broker.quotas.throttling import Throttled
-from headrace.broker.steps import Work
+from headrace.broker.session import Session
+from headrace.broker.waiting.steps import Work
 from headrace.clock import SteadyClock
 from headrace.config import listeners
 from headrace.config.broker import BrokerConfig
@@ -191,8 +191,8 @@ class LoopbackListener:
             ),
             on_failure=self._sync_failed,
         )
-        self._world.broker.authenticator.run_aside = self._run_aside
-        keys = KeyReader(loop, self._world.broker.authenticator, self._journal)
+        self._world.broker.services.authenticator.run_aside = self._run_aside
+        keys = KeyReader(loop, self._world.broker.services.authenticator, self._journal)
         self._running = True
         self._hub.start()
         self._started.set()
@@ -261,7 +261,7 @@ class _SharedBroker:
     """The broker as the hub sees it: each call under the lock, answers in the loop's thread."""
 
     def __init__(self, world: World, listener: LoopbackListener) -> None:
-        self.quotas = world.broker.quotas
+        self.quotas = world.broker.services.quotas
         self._world = world
         self._listener = listener
         self._broker = world.broker

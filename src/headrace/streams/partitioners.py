@@ -12,8 +12,8 @@ from typing import Final
 
 import msgspec
 
-from headrace.broker.topic import Topic
-from headrace.broker.topics import Topics
+from headrace.broker.partitions.topic import Topic
+from headrace.broker.partitions.topics import Topics
 from headrace.clients.partitioners import Partitioner
 from headrace.errors import StorageError
 from headrace.ports import Delete, MetadataStore, Put

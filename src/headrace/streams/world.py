@@ -14,9 +14,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.broker.access.session import Session
 from headrace.broker.broker import Broker
 from headrace.broker.context import CloseConnection, RequestContext
+from headrace.broker.session import Session
 from headrace.clients.arguments import checked
 from headrace.clients.drivers.entry import report
 from headrace.clients.drivers.interrupts import GuardedCondition, uninterrupted
@@ -196,7 +196,7 @@ class World:
 
     def share_partitioner(self, topic: str, named: Named, new: Partitioner) -> Partitioner:
         """Return the partitioner that all producers of this process use for a topic, if it has a state; else `new`."""
-        found = self.broker.topics.get(topic)
+        found = self.broker.services.topics.get(topic)
         if self._partitioners is None or found is None:  # it may be created again by the record
             return new
         return self._partitioners.share(found, named, new)
@@ -298,7 +298,7 @@ class World:
         with self._listening:
             self._raise_if_closed()
             if self.listener is None:
-                listener = LoopbackListener(self, self.broker.journal)
+                listener = LoopbackListener(self, self.broker.services.journal)
                 with self.condition:
                     self.listener = listener
                     listener.used()
@@ -405,7 +405,9 @@ class World:
         due_ms = broker.next_deadline_ms
         if due_ms is not None and due_ms <= now_ms:
             broker.tick(now_ms)
-        if self.listener is not None and not all(each.in_memory for each in broker.replicas.dirs):
+        if self.listener is not None and not all(
+            each.in_memory for each in broker.services.replicas.dirs
+        ):
             return  # the listener's loop syncs and compacts
         while (batch := broker.start_sync()) is not None:
             failure = None

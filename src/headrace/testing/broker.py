@@ -262,7 +262,7 @@ class Broker(EmbeddedBroker):
             ApiError: UNKNOWN_TOPIC_OR_PARTITION.
         """
         with self._world.condition:
-            partitions = self._core.topics.require(topic).partitions
+            partitions = self._core.services.topics.require(topic).partitions
             ranges = [
                 (index, each.log_start_offset, each.high_watermark - each.log_start_offset)
                 for index, each in enumerate(partitions)
@@ -321,10 +321,12 @@ class Broker(EmbeddedBroker):
         """Return the names of all topics and groups, for `reset`."""
         with self._world.condition:
             self._world.pump()
-            listed = self._core.groups.list_groups((), (), self.now_ms())
+            listed = self._core.services.groups.list_groups((), (), self.now_ms())
             groups = [] if not isinstance(listed, tuple) else listed[1]
             return Snapshot(
-                frozenset(topic.name for topic in self._core.topics if not topic.is_internal),
+                frozenset(
+                    topic.name for topic in self._core.services.topics if not topic.is_internal
+                ),
                 frozenset(group.group_id for group in groups),
             )
 
@@ -348,10 +350,12 @@ class Broker(EmbeddedBroker):
                 described = views.describe(core, group, self.now_ms())
                 if described is not None and described.members:
                     self.faults.remove_members(group, described.members)
-            core.groups.delete_groups(sorted(things.groups), self.now_ms())
-            for topic in [each for each in core.topics if each.name in things.topics]:
+            core.services.groups.delete_groups(sorted(things.groups), self.now_ms())
+            for topic in [each for each in core.services.topics if each.name in things.topics]:
                 core.delete_topic(topic, self.now_ms())
-                core.topics.deleted_names.forget(topic.name)  # the next test finds a new broker
+                core.services.topics.deleted_names.forget(
+                    topic.name
+                )  # the next test finds a new broker
                 self._intercepted.makers.pop(topic.name, None)
             self._world.pump()
             self._world.condition.notify_all()
@@ -376,7 +380,7 @@ class Broker(EmbeddedBroker):
             if self._world.listener is not None:
                 connected |= self._world.listener.peers()
             topics |= {name for name, who in self._intercepted.makers.items() if who in connected}
-            there = {topic.name for topic in self._core.topics if not topic.is_internal}
+            there = {topic.name for topic in self._core.services.topics if not topic.is_internal}
             return Snapshot(frozenset(topics & there), frozenset(groups))
 
     @property

@@ -11,8 +11,9 @@ import difflib
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from headrace.broker.broker import APIS, Api
+from headrace.broker.apis import Api
 from headrace.broker.context import CloseConnection, RequestContext
+from headrace.broker.dispatch import APIS
 from headrace.clients.flows.consumer_group import LEAVE_EPOCH
 from headrace.errors import ConfigError, ErrorCode, UnknownTopicOrPartitionError
 from headrace.protocol.api_keys import ApiKey
@@ -187,7 +188,7 @@ class Faults(ordering.Orders[Exchange, Reply]):
             ApiError: UNKNOWN_TOPIC_OR_PARTITION.
         """
         with self._condition:
-            found = self._core.topics.require(topic)
+            found = self._core.services.topics.require(topic)
             if partition is not None and not 0 <= partition < len(found.partitions):
                 raise UnknownTopicOrPartitionError(f"{topic} has no partition {partition}")
             for index, moved in enumerate(found.partitions):
@@ -258,7 +259,7 @@ class Faults(ordering.Orders[Exchange, Reply]):
             self._speak(apis_of(release, APIS))
 
     def _speak(self, apis: tuple[Api, ...]) -> None:
-        self._core.apis = apis
+        self._core.services.apis.rows = apis
         self._versions = {} if apis is APIS else {api.key: api.served.max for api in apis}
         self._world.apis_changed()
         self._arm()

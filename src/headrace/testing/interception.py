@@ -93,13 +93,13 @@ class InterceptedBroker(CoreBroker):
             self._tell()
 
     def _handle_noting_topics(self, context: RequestContext, request: Message) -> Reply:
-        before = len(self.topics)
+        before = len(self.services.topics)
         try:
             return self._handle(context, request)
         finally:
-            if len(self.topics) != before:
+            if len(self.services.topics) != before:
                 asker = self.asker or context.client_address
-                for topic in self.topics:
+                for topic in self.services.topics:
                     self.makers.setdefault(topic.name, asker)
 
     def _handle(self, context: RequestContext, request: Message) -> Reply:

@@ -52,7 +52,7 @@ def refuse(exchange: Exchange, code: ErrorCode) -> Reply:
 def _refused_fetch(exchange: Exchange, code: ErrorCode) -> Reply:
     """Refuse every partition; in a fetch session those that the session remembers."""
     try:
-        fetch = exchange.core.fetch_sessions.begin(
+        fetch = exchange.core.services.fetch_sessions.begin(
             exchange.request, exchange.context.now_ms, exchange.context.session.principal
         )
     except ApiError:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from headrace.broker.broker import Api
-from headrace.broker.context import VersionRange
+from headrace.broker.apis import Api
 from headrace.errors import ConfigError
 from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.versions import VersionRange
 
 RELEASES: Final = ("2.8", "3.3", "3.9")
 

@@ -57,14 +57,14 @@ class Group(NamedTuple):
 
 def describe(core: CoreBroker, group: str, now_ms: int) -> Group | None:
     """Return a group and its members; None while a change of it is not durable yet."""
-    described = core.groups.describe_groups([group], now_ms)
+    described = core.services.groups.describe_groups([group], now_ms)
     if not isinstance(described, list):
         return None
     members = [
         Member(each.member_id, each.group_instance_id, _assigned(described[0], each))
         for each in described[0].members
     ]
-    consumers = core.groups.describe_consumer_groups([group], now_ms)
+    consumers = core.services.groups.describe_consumer_groups([group], now_ms)
     if not isinstance(consumers, list):
         return None
     if consumers[0].error_code:
@@ -87,7 +87,7 @@ def committed_offsets(
 ) -> dict[TopicPartition, int] | None:
     """Return what a group has committed; None while a commit is not durable yet."""
     wanted = OffsetFetchRequestGroup(group_id=group, topics=None)
-    fetched = core.groups.fetch_offsets([wanted], now_ms)
+    fetched = core.services.groups.fetch_offsets([wanted], now_ms)
     if not isinstance(fetched, list):
         return None
     return {
@@ -113,7 +113,7 @@ def view_group(core: CoreBroker, group: str, topic: str | None, now_ms: int) -> 
         return None
     places = set(committed).union(*(member.assigned for member in described.members))
     if topic is not None:
-        found = core.topics.get(topic)
+        found = core.services.topics.get(topic)
         count = 0 if found is None else len(found.partitions)
         places = {TopicPartition(topic, index) for index in range(count)}
     return GroupView(
@@ -126,7 +126,7 @@ def view_group(core: CoreBroker, group: str, topic: str | None, now_ms: int) -> 
 
 def record_count(core: CoreBroker, topic: str) -> int:
     """Return how many records a topic has that can be read, all partitions together."""
-    found = core.topics.get(topic)
+    found = core.services.topics.get(topic)
     partitions = [] if found is None else found.partitions
     return sum(each.high_watermark - each.log_start_offset for each in partitions if each)
 
@@ -141,7 +141,7 @@ def _assigned(described: DescribedGroup, member: DescribedGroupMember) -> frozen
 
 
 def _lag(core: CoreBroker, where: TopicPartition, committed: int | None) -> int:
-    topic = core.topics.get(where.topic)
+    topic = core.services.topics.get(where.topic)
     if topic is None or not where.partition < len(topic.partitions):
         return 0
     partition = topic.partitions[where.partition]

@@ -138,7 +138,7 @@ def test_what_goes_in_comes_out(broker: Broker, aws: FakeAws, case: Case) -> Non
 
 def _codecs(broker: Broker, topic: str) -> set[str]:
     """Return the codecs of what lies in a topic."""
-    found = broker._core.topics.require(topic)
+    found = broker._core.services.topics.require(topic)
     names = set()
     for partition in found.partitions:
         assert partition is not None

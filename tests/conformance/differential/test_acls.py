@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from headrace.broker.access.session import Session
+from headrace.broker.session import Session
 from headrace.errors import ErrorCode
 from headrace.protocol.codec import ZERO_UUID, Message, Structure
 from headrace.protocol.messages.create_acls import AclCreation, CreateAclsRequest

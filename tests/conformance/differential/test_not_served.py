@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.broker.broker import APIS as OURS
+from headrace.broker.dispatch import APIS as OURS
 from headrace.protocol.api_keys import ApiKey
 from tests.conformance.differential.not_served import APIS, OPTIONAL, VERSIONS
 from tests.conformance.differential.pair import Pair

@@ -158,7 +158,7 @@ def test_a_fixture_with_parameters_leaves_nothing_to_its_next_one(pytester) -> N
             assert headrace_broker.topics() == ["parametrized"]
 
         def test_second(headrace_broker, topic):
-            assert len(headrace_broker._core.topics.require("parametrized").partitions) == topic
+            assert len(headrace_broker._core.services.topics.require("parametrized").partitions) == topic
         """
     )
     assert outcomes(pytester) == {"passed": 4}
@@ -238,7 +238,7 @@ def test_a_fault_of_a_wider_fixture_lasts_as_long_as_the_fixture(pytester) -> No
     pytester.makepyfile(
         test_one="""
         import pytest
-        from headrace.broker.broker import APIS
+        from headrace.broker.dispatch import APIS
         from headrace.testing import ApiKey, error
 
         @pytest.fixture(scope="module")
@@ -255,7 +255,7 @@ def test_a_fault_of_a_wider_fixture_lasts_as_long_as_the_fixture(pytester) -> No
             assert headrace_broker._core.apis is not APIS
         """,
         test_two="""
-        from headrace.broker.broker import APIS
+        from headrace.broker.dispatch import APIS
 
         def test_after(headrace_admin, headrace_broker):
             assert headrace_admin.groups() == []

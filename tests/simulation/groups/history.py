@@ -389,7 +389,7 @@ class History:
 
     def grow(self, name: str) -> None:
         """Add a partition to a topic."""
-        topic = self.harness.broker.topics.get(name)
+        topic = self.harness.broker.services.topics.get(name)
         assert topic is not None
         count = len(topic.partitions) + 1
         grown = CreatePartitionsTopic(name=name, count=count, assignments=None)

@@ -161,7 +161,7 @@ class Liveness:
             names.add(NEW_TOPIC)
         return {
             (topic.name, index)
-            for topic in map(self.history.harness.broker.topics.get, names)
+            for topic in map(self.history.harness.broker.services.topics.get, names)
             if topic is not None
             for index in range(len(topic.partitions))
         }

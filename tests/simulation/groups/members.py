@@ -116,7 +116,7 @@ class ClassicMember:
                 wanted.setdefault(topic, []).append(member.member_id)
         given: dict[str, list[Partition]] = {member.member_id: [] for member in members}
         for name, several in wanted.items():
-            known = self._harness.broker.topics.get(name)
+            known = self._harness.broker.services.topics.get(name)
             for index in range(len(known.partitions) if known is not None else 0):
                 given[several[index % len(several)]].append((name, index))
         return given
@@ -167,7 +167,7 @@ class ModernMember:
         """The partitions that it reads."""
         found: set[Partition] = set()
         for topic_id, indexes in self._owned:
-            topic = self._harness.broker.topics.by_id(topic_id)
+            topic = self._harness.broker.services.topics.by_id(topic_id)
             name = topic_id.hex() if topic is None else topic.name
             found.update((name, index) for index in indexes)
         return found

@@ -281,8 +281,8 @@ def test_how_often_retention_looks_is_as_configured():
 
 def test_new_partitions_have_the_new_settings(harness):
     change(harness, ("max.message.bytes", "500"))
-    topic = harness.broker.topics.require("t")
-    harness.broker.topics.grow(topic, 3, now_ms=harness.now_ms)
+    topic = harness.broker.services.topics.require("t")
+    harness.broker.services.topics.grow_in_steps(topic, 3, now_ms=harness.now_ms)
     part = harness.produce("t", b"a" * 1000, partition=2)
     assert part.error_code == ErrorCode.MESSAGE_TOO_LARGE
 
@@ -406,9 +406,13 @@ def test_kafkas_settings_that_are_not_supported_say_why(harness):
 
 
 def test_silent_producers_are_forgotten_after_the_new_time(harness):
-    assert harness.broker.topics.require("t").partition(0).log.config.producer_id_expiration_ms
+    assert (
+        harness.broker.services.topics.require("t")
+        .partition(0)
+        .log.config.producer_id_expiration_ms
+    )
     change(harness, ("producer.id.expiration.ms", "1234"), kind=BROKER, name="")
-    log = harness.broker.topics.require("t").partition(0).log
+    log = harness.broker.services.topics.require("t").partition(0).log
     assert log.config.producer_id_expiration_ms == 1234
 
 
@@ -437,7 +441,7 @@ class RefusingStore:
 @pytest.mark.parametrize(("kind", "name"), [(TOPIC, "t"), (BROKER, "1"), (BROKER, "")])
 def test_what_could_not_be_stored_is_not_in_force(harness, kind, name):
     store = RefusingStore(harness.metadata)
-    harness.broker._writer._store = store
+    harness.broker.services.metadata._store = store
     config = "max.message.bytes" if kind == TOPIC else "message.max.bytes"
     assert change(harness, (config, "5"), kind=kind, name=name) == ErrorCode.KAFKA_STORAGE_ERROR
     assert harness.produce("t", b"a" * 1000).error_code == 0

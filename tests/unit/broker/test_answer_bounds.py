@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from headrace.broker import answer_bounds
-from headrace.broker.answer_bounds import within_bounds
 from headrace.broker.handlers import (
     consumer_group_describe,
     describe_producers,
     describe_transactions,
     offset_fetch,
 )
+from headrace.broker.requests import response_bounds as answer_bounds
+from headrace.broker.requests.response_bounds import within_bounds
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from headrace.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
@@ -39,7 +39,7 @@ AGAIN = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 def with_topic(partitions: int, **options: Any) -> BrokerHarness:
     harness = BrokerHarness(offsets_topic_num_partitions=2, **options)
-    harness.broker.ensure_offsets_topic(harness.now_ms)
+    harness.broker.services.offsets_topic.ensure(harness.now_ms)
     harness.create_topic("t", partitions=partitions)
     return harness
 

@@ -7,12 +7,12 @@ from itertools import pairwise
 
 import pytest
 
-from headrace.broker.access.session import Session
 from headrace.broker.context import CloseConnection
-from headrace.broker.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH
 from headrace.broker.handlers.fetch import LONGEST_WAIT_MS
 from headrace.broker.handlers.metadata import CREATIONS_PER_REQUEST
-from headrace.broker.steps import CREATION_COST, STEP_COST
+from headrace.broker.session import Session
+from headrace.broker.waiting.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH
+from headrace.broker.waiting.steps import CREATION_COST, STEP_COST
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.delete_topics import DeleteTopicsRequest
 from headrace.protocol.messages.describe_configs import (
@@ -43,7 +43,7 @@ def test_a_wait_of_weeks_is_cut_short():
     pending = harness.send(fetch_request(("t", 0, 0), max_wait_ms=2**31 - 1))
     harness.advance(LONGEST_WAIT_MS)
     assert pending.response.responses[0].partitions[0].error_code == ErrorCode.NONE
-    assert len(harness.broker.purgatory) == 0
+    assert len(harness.broker.services.purgatory) == 0
 
 
 def test_a_partition_does_not_remember_who_has_been_answered():
@@ -51,7 +51,7 @@ def test_a_partition_does_not_remember_who_has_been_answered():
     harness.create_topic("t")
     for _ in range(50):
         harness.send(fetch_request(("t", 0, 0), max_wait_ms=100))
-    partition = harness.broker.topics.require("t").partition(0)
+    partition = harness.broker.services.topics.require("t").partition(0)
     assert len(partition.watchers) == 50
     harness.advance(100)
     assert len(partition.watchers) == 0
@@ -93,7 +93,7 @@ def test_metadata_of_many_topics_is_made_in_steps():
     assert [(topic.name, len(topic.partitions)) for topic in topics] == [
         (f"t{number:02}", 500) for number in range(30)
     ]
-    assert not harness.broker.steps
+    assert not harness.broker.services.steps
 
 
 def test_creations_by_one_request_are_made_in_steps():
@@ -102,10 +102,10 @@ def test_creations_by_one_request_are_made_in_steps():
     pending = harness.send(
         MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in names])
     )
-    created = [len(harness.broker.topics)]
+    created = [len(harness.broker.services.topics)]
     while not pending.done:
         harness.step()
-        created.append(len(harness.broker.topics))
+        created.append(len(harness.broker.services.topics))
     most = STEP_COST // CREATION_COST
     assert max(after - before for before, after in pairwise(created)) == most
 

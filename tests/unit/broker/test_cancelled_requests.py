@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from headrace.broker.access.session import Session
 from headrace.broker.context import RequestContext
-from headrace.broker.delayed import EXPIRED_PER_ROUND, READS_PER_ROUND
-from headrace.broker.delayed_fetch import (
+from headrace.broker.session import Session
+from headrace.broker.waiting.delayed_fetch import (
     FETCH_BYTES,
     PARTITION_BYTES,
     DelayedFetch,
     WaitingFetches,
 )
-from headrace.broker.notices import LOOKS_PER_ROUND
+from headrace.broker.waiting.notices import LOOKS_PER_ROUND
+from headrace.broker.waiting.purgatory import EXPIRED_PER_ROUND, READS_PER_ROUND
 from headrace.core.deferred import Deferred
 from headrace.errors import ErrorCode
 from headrace.protocol.frame import RequestHeader
@@ -58,11 +58,11 @@ def poll(harness: BrokerHarness, *wanted: tuple[str, int, int], **options: Any) 
 
 def waits_for_nothing(harness: BrokerHarness) -> bool:
     broker = harness.broker
-    topic = broker.topics.get("t")
+    topic = broker.services.topics.get("t")
     assert topic is not None
     watched = [partition for partition in topic.partitions if partition and partition.watchers]
-    held = len(broker.waiting_fetches), broker.waiting_fetches.held_bytes
-    return not watched and len(broker.purgatory) == 0 and held == (0, 0)
+    held = len(broker.services.waiting_fetches), broker.services.waiting_fetches.held_bytes
+    return not watched and len(broker.services.purgatory) == 0 and held == (0, 0)
 
 
 def alive(kind: type) -> int:
@@ -74,7 +74,7 @@ def test_a_fetch_that_is_cancelled_waits_for_nothing_and_is_freed(harness):
     kinds = (FetchRequest, FetchResponse)
     before = [alive(kind) for kind in kinds]  # what other tests have left behind
     polls = [poll(harness, ("t", 0, 0), ("t", 1, 0), session=Session()) for _ in range(200)]
-    assert len(harness.broker.waiting_fetches) == 200
+    assert len(harness.broker.services.waiting_fetches) == 200
     assert alive(FetchRequest) == before[0] + 200
     for each in polls:
         each.cancel()
@@ -106,7 +106,7 @@ def test_a_fetch_may_be_cancelled_when_it_is_complete_and_not_yet_read(harness):
 def test_the_records_of_a_produce_that_is_cancelled_stay(harness):
     pending = harness.send(produce_request("t", 0, batch(b"kept")))
     pending.cancel()
-    assert len(harness.broker.purgatory) == 0
+    assert len(harness.broker.services.purgatory) == 0
     harness.sync()
     assert not pending.done
     assert values(harness.fetch("t", 0).records) == [b"kept"]
@@ -117,11 +117,11 @@ def test_the_records_of_a_produce_that_is_cancelled_stay(harness):
 def test_what_an_administrator_did_is_in_the_audit_log_though_the_connection_closed(harness):
     harness.call(FindCoordinatorRequest(coordinator_keys=["g"], key_type=0))
     request = DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=1000)
-    handle = harness.broker.groups.forget_offsets
+    handle = harness.broker.services.groups.forget_offsets
     durable: Deferred[Any] = Deferred()
-    harness.broker.groups.forget_offsets = lambda *_: iter([(0, [durable])])
+    harness.broker.services.groups.forget_offsets = lambda *_: iter([(0, [durable])])
     pending = harness.send(request)
-    harness.broker.groups.forget_offsets = handle
+    harness.broker.services.groups.forget_offsets = handle
     pending.cancel()
     durable.resolve(None)
     assert not pending.done
@@ -219,25 +219,26 @@ def test_an_answer_of_the_coordinator_that_waits_for_a_sync_is_freed(harness):
 
 
 def test_of_a_connection_that_waits_for_too_much_the_first_fetches_are_answered(harness):
-    harness.broker.waiting_fetches = WaitingFetches(100 * ONE_BYTES, 3 * ONE_BYTES)
+    harness.replace_services(waiting_fetches=WaitingFetches(100 * ONE_BYTES, 3 * ONE_BYTES))
     session, other = Session(), Session()
     patient = poll(harness, session=other)
     polls = [poll(harness, session=session) for _ in range(5)]
     assert [each.done for each in polls] == [True, True, False, False, False]
     assert not patient.done
     assert polls[0].response.responses[0].partitions[0].error_code == ErrorCode.NONE
-    assert harness.broker.waiting_fetches.held_bytes == 4 * ONE_BYTES
+    assert harness.broker.services.waiting_fetches.held_bytes == 4 * ONE_BYTES
 
 
 def test_a_fetch_that_is_too_large_to_wait_is_answered_at_once(harness):
-    harness.broker.waiting_fetches = WaitingFetches(100 * ONE_BYTES, ONE_BYTES)
+    harness.replace_services(waiting_fetches=WaitingFetches(100 * ONE_BYTES, ONE_BYTES))
     pending = poll(harness, ("t", 0, 0), ("t", 1, 0), session=Session())
     assert pending.done
     assert waits_for_nothing(harness)
 
 
 def test_when_all_wait_for_too_much_those_are_answered_who_hold_most(harness):
-    harness.broker.waiting_fetches = waiting = WaitingFetches(16 * ONE_BYTES, 16 * ONE_BYTES)
+    waiting = WaitingFetches(16 * ONE_BYTES, 16 * ONE_BYTES)
+    harness.replace_services(waiting_fetches=waiting)
     modest = [poll(harness, session=Session()) for _ in range(4)]
     greedy = Session()
     polls = [poll(harness, session=greedy) for _ in range(13)]
@@ -250,7 +251,7 @@ def test_when_all_wait_for_too_much_those_are_answered_who_hold_most(harness):
 
 
 def test_the_program_that_holds_the_broker_may_wait_for_as_much_as_it_likes(harness):
-    harness.broker.waiting_fetches = WaitingFetches(ONE_BYTES, ONE_BYTES)
+    harness.replace_services(waiting_fetches=WaitingFetches(ONE_BYTES, ONE_BYTES))
     polls = [poll(harness) for _ in range(20)]
     assert not any(each.done for each in polls)
 

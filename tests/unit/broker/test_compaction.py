@@ -88,13 +88,13 @@ def test_a_compacted_topic_keeps_the_last_value_of_each_key(harness: BrokerHarne
     harness.create_topic("t", **COMPACT)
     for number in range(300):
         put(harness, "t", (b"key %d" % (number % 7), b"%d" % number))
-    before = harness.broker.topics.require("t").partition(0).log.size_bytes
+    before = harness.broker.services.topics.require("t").partition(0).log.size_bytes
     wait(harness)
     records = all_records(harness, "t")
     assert len(records) < 30
     newest = {record.key: record.value for record in records}
     assert newest == {b"key %d" % (number % 7): b"%d" % number for number in range(293, 300)}
-    assert harness.broker.topics.require("t").partition(0).log.size_bytes < before / 5
+    assert harness.broker.services.topics.require("t").partition(0).log.size_bytes < before / 5
     assert "log_compacted" in harness.journal.events("info")
     harness.restart()
     assert all_records(harness, "t") == records
@@ -149,11 +149,11 @@ def test_the_policy_can_change(harness: BrokerHarness) -> None:
     harness.create_topic("t", segment_bytes="1000", min_cleanable_dirty_ratio="0.01")
     for number in range(50):
         put(harness, "t", (b"k", b"%d" % number))
-    topic = harness.broker.topics.require("t")
-    harness.broker.topics.configure(topic, {**topic.settings, "cleanup.policy": "compact"})
+    topic = harness.broker.services.topics.require("t")
+    harness.broker.services.topics.configure(topic, {**topic.settings, "cleanup.policy": "compact"})
     wait(harness)
     assert len(all_records(harness, "t")) < 20
-    harness.broker.topics.configure(topic, {**topic.settings, "cleanup.policy": "delete"})
+    harness.broker.services.topics.configure(topic, {**topic.settings, "cleanup.policy": "delete"})
     for number in range(50):
         put(harness, "t", (b"k", b"%d" % number))
     wait(harness)
@@ -171,7 +171,7 @@ def test_both_policies_apply_together() -> None:
     assert {record.key for record in all_records(harness, "t")} == {b"old", b"k"}
     wait(harness, 20 * MINUTE_MS)
     put(harness, "t", (b"new", b"v"))
-    log = harness.broker.topics.require("t").partition(0).log
+    log = harness.broker.services.topics.require("t").partition(0).log
     assert log.log_start_offset >= 51
 
 
@@ -195,7 +195,7 @@ def test_a_topic_may_be_deleted_and_made_again_while_it_is_compacted(tmp_path: P
         assert task is not None
         for _ in range(generation):
             task.run()
-        harness.broker.delete_topic(harness.broker.topics.require("t"), harness.now_ms)
+        harness.broker.delete_topic(harness.broker.services.topics.require("t"), harness.now_ms)
         harness.create_topic("t", **COMPACT)
         put(harness, "t", (b"k", b"new"))
         error: Exception | None = None
@@ -208,7 +208,7 @@ def test_a_topic_may_be_deleted_and_made_again_while_it_is_compacted(tmp_path: P
         assert [record.value for record in all_records(harness, "t")] == [b"new"]
         harness.restart()
         assert [record.value for record in all_records(harness, "t")] == [b"new"]
-        harness.broker.delete_topic(harness.broker.topics.require("t"), harness.now_ms)
+        harness.broker.delete_topic(harness.broker.services.topics.require("t"), harness.now_ms)
 
 
 @pytest.mark.parametrize(("code", "fatal"), [(errno.ENOSPC, False), (errno.EIO, True)])
@@ -242,7 +242,7 @@ def commit(harness: BrokerHarness, group: str, offset: int, partitions: int = 4)
     request = OffsetCommitRequest(
         group_id=group, topics=[OffsetCommitRequestTopic(name="t", partitions=rows)]
     )
-    harness.broker.ensure_offsets_topic(harness.now_ms)
+    harness.broker.services.offsets_topic.ensure(harness.now_ms)
     response = harness.call(request)
     assert {part.error_code for part in response.topics[0].partitions} == {0}
 
@@ -272,7 +272,7 @@ def test_committed_offsets_stay_small_however_often_groups_commit(
         commit(harness, f"g{number % 5}", number)
         if number % 100 == 99:
             wait(harness, 20_000)
-            log = harness.broker.topics.require("__consumer_offsets").partition(0).log
+            log = harness.broker.services.topics.require("__consumer_offsets").partition(0).log
             sizes.append(log.size_bytes)
             assert log.segment_count < 10
     assert max(sizes) < 100_000  # of 0.5 MB that were written
@@ -292,14 +292,14 @@ def test_a_deleted_group_stays_deleted(tmp_path: Path) -> None:
     )
     harness.create_topic("t", 4)
     commit(harness, "gone", 5)
-    harness.broker.delete_topic(harness.broker.topics.require("t"), harness.now_ms)
+    harness.broker.delete_topic(harness.broker.services.topics.require("t"), harness.now_ms)
     harness.create_topic("t", 4)
     assert committed(harness, "gone") == [-1] * 4
     for number in range(300):
         commit(harness, "stays", number)
         if number % 50 == 0:
             wait(harness)
-    log = harness.broker.topics.require("__consumer_offsets").partition(0).log
+    log = harness.broker.services.topics.require("__consumer_offsets").partition(0).log
     data = log.read(0, max_bytes=1 << 20, up_to=log.log_end_offset, minimum_one=True)
     assert data is not None
     assert not [r for r in read_records(data.read()) if r.key is not None and b"gone" in r.key]

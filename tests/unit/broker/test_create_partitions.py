@@ -57,11 +57,11 @@ def test_new_partitions_take_records_and_the_old_ones_keep_theirs(harness, versi
 
 @pytest.mark.parametrize("again", ["restart", "crash"])
 def test_they_are_durable_before_the_answer(harness, again):
-    topic_id = harness.broker.topics.require("t").topic_id
+    topic_id = harness.broker.services.topics.require("t").topic_id
     grow(harness, wanted("t", 4))
     getattr(harness, again)()
     assert partitions(harness) == [0, 1, 2, 3]
-    assert harness.broker.topics.require("t").topic_id == topic_id
+    assert harness.broker.services.topics.require("t").topic_id == topic_id
     grow(harness, wanted("t", 6))
     getattr(harness, again)()
     assert partitions(harness) == [0, 1, 2, 3, 4, 5]
@@ -134,9 +134,9 @@ def test_the_topic_of_offsets_cannot_be_grown():
 
 
 def test_what_was_deleted_meanwhile_is_gone(harness):
-    topic = harness.broker.topics.require("t")
+    topic = harness.broker.services.topics.require("t")
     grow(harness, wanted("t", 4))
-    harness.broker.topics.delete(topic)
+    harness.broker.services.topics.delete(topic)
     harness.create_topic("t", partitions=1)
     assert partitions(harness) == [0]
     harness.restart()

@@ -138,7 +138,7 @@ def test_whatever_byte_of_a_header_flips_nothing_but_that_partition_suffers(harn
 
 
 def commit(harness: BrokerHarness, group: str) -> int:
-    harness.broker.ensure_offsets_topic(harness.now_ms)
+    harness.broker.services.offsets_topic.ensure(harness.now_ms)
     row = OffsetCommitRequestPartition(partition_index=0, committed_offset=3)
     topics = [OffsetCommitRequestTopic(name="well", partitions=[row])]
     response = harness.call(OffsetCommitRequest(group_id=group, topics=topics))

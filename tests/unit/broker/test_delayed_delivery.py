@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from headrace.broker.delay import deliveries
-from headrace.broker.partition import Partition
+from headrace.broker.partitions.partition import Partition
+from headrace.broker.scheduled import deliveries
 from headrace.core.log.log_manager import LogManager, PartitionSpec
 from headrace.core.scheduled import schedule
 from headrace.core.scheduled.division import divide
@@ -98,11 +98,11 @@ class World(BrokerHarness):
 
     @property
     def partition(self) -> Partition:
-        return self.broker.topics.require("later").partition(0)
+        return self.broker.services.topics.require("later").partition(0)
 
     @property
     def pending(self) -> int:
-        return self.broker.deliveries.pending(self.partition)
+        return self.broker.services.deliveries.pending(self.partition)
 
 
 def test_a_delayed_record_comes_when_it_is_due_and_not_before() -> None:
@@ -431,7 +431,7 @@ def test_many_schedules_share_what_may_be_in_memory(monkeypatch: pytest.MonkeyPa
         for index in range(20):
             entries = [delayed(b"%d" % number, 1000 - number) for number in range(30)]
             world.call(produce_request("wide", index, records(*entries)))
-    assert world.broker.deliveries.in_memory <= 100 + 20 * 2 * 60 // 4
+    assert world.broker.services.deliveries.in_memory <= 100 + 20 * 2 * 60 // 4
     world.pass_time(2000)
     for index in range(20):
         found = [each.value for each in read_records(world.fetch("wide", 60, index).records)]
@@ -451,8 +451,8 @@ def test_what_is_not_needed_any_more_is_deleted_from_the_schedule() -> None:
     for _ in range(3):
         world.put(*(delayed(b"x" * 1000, 10) for _ in range(100)))
         world.pass_time(200_000)
-    companion = world.broker.replicas.companion(
-        world.broker.topics.require("later").partition(0), world.now_ms, create=False
+    companion = world.broker.services.loader.companion(
+        world.broker.services.topics.require("later").partition(0), world.now_ms, create=False
     )
     assert companion is not None
     assert companion.log.log_start_offset > 300
@@ -468,7 +468,9 @@ def put_into(world: World, topic: str, *entries: tuple[bytes, Headers], **option
 
 
 def waiting_in(world: World, topic: str) -> int:
-    return world.broker.deliveries.pending(world.broker.topics.require(topic).partition(0))
+    return world.broker.services.deliveries.pending(
+        world.broker.services.topics.require(topic).partition(0)
+    )
 
 
 def test_much_that_is_due_at_once_is_released_in_batches_that_small_segments_hold() -> None:
@@ -526,7 +528,7 @@ def test_a_broker_whose_last_topic_that_delays_has_gone_has_nothing_left_to_do()
     for _ in range(4):
         world.now_ms += 60_000
         world.broker.tick(world.now_ms)
-    assert world.broker.deliveries.next_deadline_ms is None
+    assert world.broker.services.deliveries.next_deadline_ms is None
     world.create_topic("later", headrace_delay_enable="true")
     world.put(delayed(b"b", 10))
     world.pass_time(100_000)
@@ -768,31 +770,33 @@ def test_while_a_schedule_is_damaged_nothing_is_deleted_and_no_retry_is_taken_fo
         world.crash()
         again = world.put(delayed(b"a", 10), **IDENTITY)
         assert again.error_code == ErrorCode.KAFKA_STORAGE_ERROR
-    assert world.broker.topics.require("later").partition(0).log.keep_from == 0
+    assert world.broker.services.topics.require("later").partition(0).log.keep_from == 0
     assert told(world) == (-1, -1)
     lines = [fields for _, event, fields in world.journal.lines if event == "schedule_not_served"]
     assert any("nothing of the partition is deleted" in str(line["reason"]) for line in lines)
     world.crash()
     assert world.put(delayed(b"a", 10), **IDENTITY).error_code == ErrorCode.NONE
     world.pass_time(100_000)
-    assert world.broker.topics.require("later").partition(0).log.keep_from > 0
+    assert world.broker.services.topics.require("later").partition(0).log.keep_from > 0
     assert world.values() == [b"a"]
 
 
 def test_what_is_due_in_many_partitions_is_released_some_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("headrace.broker.delay.deliveries.RECORDS_AT_ONCE", 4)
+    monkeypatch.setattr("headrace.broker.scheduled.deliveries.RECORDS_AT_ONCE", 4)
     monkeypatch.setattr("headrace.core.scheduled.schedule.RELEASE_RECORDS", 2)
     world = World()
     world.create_topic("many", partitions=8, headrace_delay_enable="true")
-    partitions = [world.broker.topics.require("many").partition(index) for index in range(8)]
+    partitions = [
+        world.broker.services.topics.require("many").partition(index) for index in range(8)
+    ]
     for index in range(8):
         entries = [delayed(b"x", 1000)] * (60 if index < 2 else 3)
         world.call(produce_request("many", index, records(*entries)))
 
     def pending() -> list[int]:
-        return [world.broker.deliveries.pending(partition) for partition in partitions]
+        return [world.broker.services.deliveries.pending(partition) for partition in partitions]
 
     world.now_ms += 1000
     waiting = pending()

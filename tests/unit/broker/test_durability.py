@@ -24,7 +24,7 @@ TOPIC, BROKER = 2, 4
 
 
 def log_of(harness: BrokerHarness, topic: str = "t"):
-    return harness.broker.topics.require(topic).partition(0).log
+    return harness.broker.services.topics.require(topic).partition(0).log
 
 
 def waits(harness: BrokerHarness, topic: str = "t") -> bool:
@@ -213,7 +213,7 @@ def test_deleting_a_topic_forgets_its_background_sync():
     harness.create_topic("t")
     harness.create_topic("u")
     harness.produce("t", b"a")
-    topic = harness.broker.topics.require("t")
+    topic = harness.broker.services.topics.require("t")
     harness.broker.delete_topic(topic, harness.now_ms)
     harness.produce("u", b"b")
     harness.advance(100)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.broker.access.session import Session
 from headrace.broker.context import Endpoint, RequestContext
 from headrace.broker.endpoints import Endpoints
+from headrace.broker.session import Session
 from headrace.protocol.frame import RequestHeader
 
 ADVERTISED = "INTERNAL://10.0.0.5:9092,EXTERNAL://kafka.example.org:443"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.broker.topic import Topic
+from headrace.broker.partitions.topic import Topic
 from headrace.errors import CorruptRecordError, ErrorCode
 from headrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from headrace.protocol.messages.fetch import FetchRequest
@@ -155,7 +155,7 @@ def test_it_waits_until_there_is_data_and_is_woken_when_it_is_durable(harness):
     harness.sync()
     first, second = parts(pending.response)
     assert (values(first.records), values(second.records)) == ([], [b"a"])
-    assert len(harness.broker.purgatory) == 0
+    assert len(harness.broker.services.purgatory) == 0
 
 
 def test_a_partition_that_is_not_watched_does_not_wake_it(harness):
@@ -191,7 +191,7 @@ def test_what_happens_to_a_partition_between_two_steps_is_not_waited_for(harness
     request = fetch_request(("t", 0, 0), *(("many", index, 0) for index in range(1_200)))
     request.max_wait_ms = 60_000
     pending = harness.send(request)
-    assert harness.broker.steps, "more partitions than are read in a step"
+    assert harness.broker.services.steps, "more partitions than are read in a step"
     if happens == "produce":
         harness.send(produce_request("t", 0, batch(b"a")))
         assert harness.sync()
@@ -200,7 +200,7 @@ def test_what_happens_to_a_partition_between_two_steps_is_not_waited_for(harness
     while harness.step():
         pass
     assert pending.done
-    assert len(harness.broker.purgatory) == 0
+    assert len(harness.broker.services.purgatory) == 0
 
 
 def test_a_fetch_in_steps_waits_when_nothing_has_happened(harness):
@@ -347,7 +347,7 @@ class DamagedLog:
 def test_a_partition_that_cannot_be_read_is_an_error_of_its_own(harness, error):
     harness.produce("t", b"a", partition=0)
     harness.produce("t", b"b", partition=1)
-    topic: Topic = harness.broker.topics.require("t")
+    topic: Topic = harness.broker.services.topics.require("t")
     partition = topic.partition(0)
     partition.log = DamagedLog(partition.log, error)  # type: ignore[assignment]  # stands in for a damaged disk
     first, second = parts(harness.call(fetch_request(("t", 0, 0), ("t", 1, 0))))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.broker import fetch_sessions
-from headrace.broker.access.session import Session
-from headrace.broker.fetch_sessions import EVICTION_MS, FetchSessions, next_epoch
+from headrace.broker.session import Session
+from headrace.broker.waiting import fetch_sessions
+from headrace.broker.waiting.fetch_sessions import EVICTION_MS, FetchSessions, next_epoch
 from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -152,7 +152,7 @@ def test_a_session_without_partitions_ends(harness, reader):
     reader.fetch((*T0, 0))
     pending = reader.send(forget=[T0])
     assert (pending.response.error_code, pending.response.session_id) == (0, 0)
-    assert len(harness.broker.fetch_sessions) == 0
+    assert len(harness.broker.services.fetch_sessions) == 0
 
 
 def test_a_session_repeats_errors_and_reports_their_end(harness, reader):
@@ -294,7 +294,7 @@ def test_a_full_fetch_with_an_id_ends_the_session(harness, reader, epoch):
     assert response.session_id != old
     reader.epoch = 1
     assert reader.send().response.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-    assert len(harness.broker.fetch_sessions) == (1 if epoch == 0 else 0)
+    assert len(harness.broker.services.fetch_sessions) == (1 if epoch == 0 else 0)
 
 
 def test_sessions_do_not_survive_a_restart(harness, reader):
@@ -310,7 +310,7 @@ def test_a_request_with_no_partitions_gets_no_session(harness, reader):
 def test_a_follower_gets_no_session(harness):
     request = fetch_request((*T0, 0), replica_id=2, session_epoch=0, max_wait_ms=0)
     assert harness.call(request).session_id == 0
-    assert len(harness.broker.fetch_sessions) == 0
+    assert len(harness.broker.services.fetch_sessions) == 0
 
 
 def test_readers_do_not_disturb_each_other(harness):
@@ -486,4 +486,4 @@ def test_names_that_no_topic_can_have_are_not_kept(harness, reader):
     reader.fetch((*T0, 0))
     refused = reader.send(("x" * 250, 0, 0)).response
     assert refused.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-    assert len(harness.broker.fetch_sessions) == 0
+    assert len(harness.broker.services.fetch_sessions) == 0

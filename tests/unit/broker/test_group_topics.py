@@ -9,16 +9,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from headrace.broker import expressions, steps
+from headrace.broker import expressions
 from headrace.broker.coordinators import group_topics
 from headrace.broker.coordinators.group_topics import GroupTopics, load_assignors
+from headrace.broker.waiting import steps
 from headrace.errors import ApiError, ConfigError, ErrorCode
 from tests.fixtures.broker_harness import BrokerHarness
 
 
 def view_of(harness: BrokerHarness) -> GroupTopics:
-    broker = harness.broker
-    return GroupTopics(broker.topics, broker.authorizer, harness.journal, broker.steps)
+    services = harness.broker.services
+    return GroupTopics(services.topics, services.authorizer, harness.journal, services.steps)
 
 
 def known(view: GroupTopics, regex: str) -> list[str]:

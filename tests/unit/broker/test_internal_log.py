@@ -16,7 +16,9 @@ from tests.fixtures.broker_harness import BrokerHarness, batch, values
 def log(tmp_path) -> InternalLog:
     harness = BrokerHarness(files=OsFileSystem(tmp_path), offsets_topic_num_partitions=1)
     harness.call(FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]))
-    return InternalLog(OFFSETS_TOPIC, harness.broker.topics, harness.broker.replicas)
+    return InternalLog(
+        OFFSETS_TOPIC, harness.broker.services.topics, harness.broker.services.replicas
+    )
 
 
 def test_it_is_read_to_the_log_end_and_not_only_to_the_high_watermark(log, tmp_path):

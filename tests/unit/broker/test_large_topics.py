@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from headrace.broker.access.session import Session
-from headrace.broker.steps import FIRST_BATCH_COST, PARTITION_OPENING_COST, STEP_COST
+from headrace.broker.requests.broker_settings import change_settings
+from headrace.broker.session import Session
+from headrace.broker.waiting.steps import FIRST_BATCH_COST, PARTITION_OPENING_COST, STEP_COST
 from headrace.errors import ErrorCode
 from headrace.protocol.codec import Message
 from headrace.protocol.messages.create_partitions import (
@@ -71,7 +72,7 @@ def partitions(harness: BrokerHarness, name: str = "t") -> int | None:
 
 
 def opened(harness: BrokerHarness) -> int:
-    return harness.broker.replicas.partitions_count
+    return harness.broker.services.replicas.partitions_count
 
 
 def test_a_topic_appears_whole_and_its_logs_are_opened_in_steps():
@@ -81,7 +82,7 @@ def test_a_topic_appears_whole_and_its_logs_are_opened_in_steps():
     while not pending.done:
         assert opened(harness) - before <= OPENED_AT_ONCE
         before = opened(harness)
-        topic = harness.broker.topics.get("t")
+        topic = harness.broker.services.topics.get("t")
         seen.append(None if topic is None else len(topic.partitions))
         assert harness.step()
     assert seen[:3] == [None] * 3
@@ -150,7 +151,7 @@ def test_a_topic_grows_by_all_partitions_at_once():
     first = send(harness, growth(MANY))
     less, more = send(harness, growth(MANY - 1)), send(harness, growth(MANY + 5))
     before = opened(harness)
-    topic = harness.broker.topics.require("t")
+    topic = harness.broker.services.topics.require("t")
     for _ in range(3):
         assert len(topic.partitions) == 1
         harness.send(produce_request("t", 0, batch(b"x"), acks=0))
@@ -229,18 +230,18 @@ def test_a_disk_that_fails_between_two_steps_of_a_deletion_is_reported():
         assert harness.step()
     (result,) = pending.response.responses
     assert result.error_code == ErrorCode.KAFKA_STORAGE_ERROR
-    assert harness.broker.topics.get("t") is None
+    assert harness.broker.services.topics.get("t") is None
     assert harness.broker.failed
 
 
 def test_a_disk_that_fails_between_two_steps_of_a_creation_leaves_its_partitions_offline():
     harness = BrokerHarness(further=[MemoryFileSystem()])
     pending = send(harness, creation())
-    first, second = harness.broker.replicas.dirs
-    harness.broker.replicas.fail(second, OSError(errno.EIO, "Input/output error"))
+    first, second = harness.broker.services.replicas.dirs
+    harness.broker.services.replicas.fail(second, OSError(errno.EIO, "Input/output error"))
     (result,) = finish(harness, pending)
     assert result.error_code == 0
-    topic = harness.broker.topics.require("t")
+    topic = harness.broker.services.topics.require("t")
     served = [each for each in topic.partitions if each is not None]
     assert (len(topic.partitions), len(served)) == (MANY, MANY // 2)
     assert all(each.log_dir is first for each in served)
@@ -250,9 +251,9 @@ def test_settings_that_change_between_two_steps_count_for_all_partitions():
     harness = BrokerHarness()
     harness.create_topic("grows")
     pending = send(harness, creation())
-    harness.broker.configure({"log.segment.bytes": "12345"}, all_brokers=True)
+    change_settings(harness.broker.services, {"log.segment.bytes": "12345"}, all_brokers=True)
     finish(harness, pending)
-    topic = harness.broker.topics.require("t")
+    topic = harness.broker.services.topics.require("t")
     sizes = {each.log.config.segment_bytes for each in topic.partitions if each is not None}
     assert sizes == {topic.config.segment_bytes} == {12345}
 

@@ -186,7 +186,7 @@ def by_time(topic: str, partitions: int, timestamp: int) -> ListOffsetsRequest:
 
 
 def test_a_request_that_is_much_work_is_answered_in_steps(harness, monkeypatch):
-    monkeypatch.setattr("headrace.broker.steps.STEP_COST", 100_000)
+    monkeypatch.setattr("headrace.broker.waiting.steps.STEP_COST", 100_000)
     harness.create_topic("many", partitions=40)
     for index in range(40):
         records = batch(b"a", b"b", timestamp_ms=START_MS + index)
@@ -202,11 +202,11 @@ def test_a_request_that_is_much_work_is_answered_in_steps(harness, monkeypatch):
     (topic,) = pending.response.topics
     offsets = [answer.offset for answer in topic.partitions]
     assert offsets == [-1] * 7 + [0] * 33
-    assert len(harness.broker.steps) == 0
+    assert len(harness.broker.services.steps) == 0
 
 
 def test_a_topic_that_is_deleted_between_two_steps_is_not_searched(harness, monkeypatch):
-    monkeypatch.setattr("headrace.broker.steps.STEP_COST", 100_000)
+    monkeypatch.setattr("headrace.broker.waiting.steps.STEP_COST", 100_000)
     harness.create_topic("many", partitions=40)
     for index in range(40):
         harness.call(produce_request("many", index, batch(b"a", timestamp_ms=START_MS)))

@@ -39,7 +39,7 @@ class TwoLoggers(Loggers):
 @pytest.fixture
 def harness() -> BrokerHarness:
     harness = BrokerHarness(broker_id=3)
-    harness.broker.settings.loggers = TwoLoggers()
+    harness.broker.services.settings.loggers = TwoLoggers()
     return harness
 
 

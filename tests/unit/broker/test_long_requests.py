@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from headrace.broker.access.session import Session
 from headrace.broker.handlers.delete_acls import ACLS_AN_ANSWER
-from headrace.broker.offset_pieces import OFFSETS_A_PIECE, in_pieces, joined
-from headrace.broker.steps import finished
+from headrace.broker.requests.pieces import OFFSETS_A_PIECE, in_pieces, joined
+from headrace.broker.requests.topic_deletion import delete_topic_in_steps
+from headrace.broker.session import Session
+from headrace.broker.waiting.steps import finished
 from headrace.errors import ErrorCode
 from headrace.protocol.codec import Message
 from headrace.protocol.messages.add_partitions_to_txn import (
@@ -66,7 +67,7 @@ MANY = 3_500
 @pytest.fixture(scope="module")
 def broad() -> BrokerHarness:
     harness = BrokerHarness(max_partitions=20_000, offsets_topic_num_partitions=1)
-    harness.broker.ensure_offsets_topic(harness.now_ms)
+    harness.broker.services.offsets_topic.ensure(harness.now_ms)
     harness.create_topic("t", partitions=MANY)
     return harness
 
@@ -106,7 +107,7 @@ def test_offsets_of_many_partitions_are_committed_and_deleted_in_pieces(broad: B
     assert [(p.partition_index, p.error_code) for p in topic.partitions] == [
         (index, 0) for index in range(MANY)
     ]
-    assert broad.broker.groups.offsets_count("g") == MANY
+    assert broad.broker.services.groups.offsets_count("g") == MANY
     indexes = [OffsetDeleteRequestPartition(partition_index=index) for index in range(1, MANY + 1)]
     request = OffsetDeleteRequest(
         group_id="g", topics=[OffsetDeleteRequestTopic(name="t", partitions=indexes)]
@@ -116,7 +117,7 @@ def test_offsets_of_many_partitions_are_committed_and_deleted_in_pieces(broad: B
     assert response.error_code == 0
     codes = {p.partition_index: p.error_code for p in topic.partitions}
     assert codes == dict.fromkeys(range(1, MANY), 0) | {MANY: unknown}
-    assert broad.broker.groups.offsets_count("g") == 1
+    assert broad.broker.services.groups.offsets_count("g") == 1
     (result,) = broad.call(DeleteGroupsRequest(groups_names=["g", "g"])).results
     assert result.error_code == 0
 
@@ -214,27 +215,27 @@ def test_topics_are_created_and_deleted_in_steps():
     session = Session()
     pending = harness.send(CreateTopicsRequest(topics=topics), session=session)
     while not pending.done:
-        seen.append(len(harness.broker.topics))
+        seen.append(len(harness.broker.services.topics))
         assert harness.step()
     assert max(after - before for before, after in zip([0, *seen], seen, strict=False)) < 20
     assert [topic.error_code for topic in pending.response.topics] == [0] * 60
     states = [DeleteTopicState(name=name) for name in names]
     deleted = answered(harness, DeleteTopicsRequest(topics=states))
     assert [topic.error_code for topic in deleted.responses] == [0] * 60
-    assert len(harness.broker.topics) == 0
+    assert len(harness.broker.services.topics) == 0
 
 
 def test_offsets_of_a_deleted_topic_are_forgotten_in_steps_and_those_of_the_next_one_stay():
     harness = BrokerHarness(max_partitions=20_000, offsets_topic_num_partitions=1)
-    harness.broker.ensure_offsets_topic(harness.now_ms)
+    harness.broker.services.offsets_topic.ensure(harness.now_ms)
     harness.create_topic("t", partitions=MANY)
     for group in "abc":
         request = commit(MANY)
         request.group_id = group
         answered(harness, request, 9)
-    groups = harness.broker.groups
-    topic = harness.broker.topics.require("t")
-    deletion = harness.broker.delete_topic_in_steps(topic, harness.now_ms)
+    groups = harness.broker.services.groups
+    topic = harness.broker.services.topics.require("t")
+    deletion = delete_topic_in_steps(harness.broker.services, topic, harness.now_ms)
     next(deletion)
     counts = [groups.offsets_count(group) for group in "abc"]
     assert counts == [0, MANY, MANY]
@@ -270,7 +271,7 @@ def test_acls_are_added_and_taken_away_in_steps():
     ]
     results = answered(harness, CreateAclsRequest(creations=wanted)).results
     assert [result.error_code for result in results] == [0] * MANY
-    assert len(harness.broker.authorizer) == MANY
+    assert len(harness.broker.services.authorizer) == MANY
     every = DeleteAclsFilter(
         resource_type_filter=ResourceType.TOPIC,
         resource_name_filter=None,
@@ -299,7 +300,7 @@ def test_acls_are_added_and_taken_away_in_steps():
     assert named == [MANY] * full + [0] * (40 - full)
     codes = [result.error_code for result in found]
     assert codes == [0] * full + [ErrorCode.POLICY_VIOLATION] * (40 - full)
-    assert len(harness.broker.authorizer) == 0
+    assert len(harness.broker.services.authorizer) == 0
 
 
 def test_all_users_are_described_in_steps() -> None:

@@ -27,7 +27,7 @@ def broker(durability: str) -> BrokerHarness:
 def sync_records(harness: BrokerHarness) -> None:
     """Have what is in the partitions on the disk, as the operating system may at any time."""
     for index in (0, 1):
-        log = harness.broker.topics.require("t").partition(index).log
+        log = harness.broker.services.topics.require("t").partition(index).log
         task = log.start_sync()
         if task is not None:
             task.run()
@@ -56,7 +56,7 @@ def test_readers_of_committed_records_do_not_wait_for_a_marker_that_is_lost(
         settle(harness)
         power_cut(harness, seed)
         settle(harness)
-        log = harness.broker.topics.require("t").partition(0).log
+        log = harness.broker.services.topics.require("t").partition(0).log
         assert not log.producers.transactions.open
         assert log.last_stable_offset == log.log_end_offset
         found = committed_values(harness, 0)
@@ -87,7 +87,11 @@ def test_a_transaction_that_is_open_stays_open_over_a_start(durability: str) -> 
     harness.crash()
     settle(harness)
     for index in (0, 1):
-        assert harness.broker.topics.require("t").partition(index).log.producers.transactions.open
+        assert (
+            harness.broker.services.topics.require("t")
+            .partition(index)
+            .log.producers.transactions.open
+        )
     assert producer.end() == 0
     settle(harness)
     assert (committed_values(harness, 0), committed_values(harness, 1)) == ([b"a"], [b"b"])

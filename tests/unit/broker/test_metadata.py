@@ -68,7 +68,7 @@ def test_a_deleted_topic_is_unknown_once_before_it_is_created_again():
     for _ in range(2):
         (topic,) = ask(harness, "gone").topics
         assert topic.error_code == ErrorCode.NONE
-        harness.broker.delete_topic(harness.broker.topics.require("gone"), harness.now_ms)
+        harness.broker.delete_topic(harness.broker.services.topics.require("gone"), harness.now_ms)
         (refused,) = ask(harness, "gone", create=False).topics
         assert refused.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         (first,) = ask(harness, "gone").topics
@@ -82,7 +82,7 @@ def test_a_deleted_topic_is_unknown_once_before_it_is_created_again():
 def test_a_deleted_topic_that_an_administrator_creates_again_is_there_at_once():
     harness = BrokerHarness()
     harness.create_topic("gone")
-    harness.broker.delete_topic(harness.broker.topics.require("gone"), harness.now_ms)
+    harness.broker.delete_topic(harness.broker.services.topics.require("gone"), harness.now_ms)
     harness.create_topic("gone")
     (topic,) = ask(harness, "gone").topics
     assert topic.error_code == ErrorCode.NONE
@@ -152,7 +152,7 @@ def test_a_metadata_store_that_fails_means_an_error_and_no_topic():
     store.full = True
     (topic,) = ask(harness, "new").topics
     assert topic.error_code == ErrorCode.KAFKA_STORAGE_ERROR
-    assert harness.broker.topics.get("new") is None
+    assert harness.broker.services.topics.get("new") is None
     store.full = False
     assert ask(harness, "new").topics[0].error_code == ErrorCode.NONE
 
@@ -218,7 +218,7 @@ def test_the_topic_of_offsets_is_internal_and_compacted():
     harness = BrokerHarness(offsets_topic_num_partitions=5)
     (topic,) = ask(harness, "__consumer_offsets").topics
     assert (topic.is_internal, len(topic.partitions)) == (True, 5)
-    made = harness.broker.topics.require("__consumer_offsets")
+    made = harness.broker.services.topics.require("__consumer_offsets")
     assert made.config.cleanup_policy == "compact"
     (refused,) = ask(harness, "__transaction_state").topics
     assert refused.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

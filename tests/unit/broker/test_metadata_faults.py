@@ -108,17 +108,17 @@ def known(harness: Harness) -> Any:
     return (
         {
             topic.name: (topic.topic_id, len(topic.partitions), topic.settings, topic.config)
-            for topic in harness.broker.topics
+            for topic in harness.broker.services.topics
         },
         harness.broker.config,
-        dict(harness.broker.settings.layers.broker),
-        dict(harness.broker.quotas.get(Entity(None, "c"))),
+        dict(harness.broker.services.settings.layers.broker),
+        dict(harness.broker.services.quotas.get(Entity(None, "c"))),
         sorted(harness.files.list("")) if "t" not in names(harness) else None,
     )
 
 
 def names(harness: Harness) -> list[str]:
-    return [topic.name for topic in harness.broker.topics]
+    return [topic.name for topic in harness.broker.services.topics]
 
 
 def assert_stored(harness: Harness) -> None:
@@ -251,7 +251,7 @@ def test_producer_ids_are_given_once_whatever_the_store_says(harness: Harness, f
         harness.restart()
     assert len(set(given)) == 3
     harness.metadata.down = True
-    harness.broker.producer_ids._end = harness.broker.producer_ids._next
+    harness.broker.services.producer_ids._end = harness.broker.services.producer_ids._next
     assert next_id()[0] == NOT_STORED
 
 

@@ -84,9 +84,9 @@ def test_a_power_cut_before_the_answer_does_not_bring_them_back_either(
 
 
 def test_a_partition_that_is_not_loaded_forgets_when_it_is(harness: BrokerHarness) -> None:
-    index = harness.broker.groups.partition_for("g")
+    index = harness.broker.services.groups.partition_for("g")
     assert index is not None
-    harness.broker.groups.unload(index)
+    harness.broker.services.groups.unload(index)
     harness.call(DELETE, 6)
     harness.restart()
     assert committed(harness) == KEPT

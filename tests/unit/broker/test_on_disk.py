@@ -75,7 +75,7 @@ def test_everything_is_there_after_a_restart(disk: Disk, close):
     disk.end()
 
     harness = disk.open(log_segment_bytes=1000)
-    assert harness.broker.topics.require("t").topic_id == topic_id
+    assert harness.broker.services.topics.require("t").topic_id == topic_id
     found: list[bytes | None] = []
     while len(found) < 10:
         part = harness.fetch("t", len(found))
@@ -101,7 +101,7 @@ def test_with_durability_os_commits_of_groups_are_synced_all_the_same(disk: Disk
     assert harness.sync()
     assert pending.response.topics[0].partitions[0].error_code == ErrorCode.NONE
     # The records of the topic did not have to wait for anybody's sync, nor were they part of it.
-    assert harness.broker.topics.require("t").partition(0).log.synced_offset == 0
+    assert harness.broker.services.topics.require("t").partition(0).log.synced_offset == 0
 
 
 def test_deleting_a_topic_leaves_no_directory_and_wakes_who_waits(disk: Disk):
@@ -126,7 +126,7 @@ def test_a_disk_that_refuses_is_the_end(disk: Disk):
     harness = disk.open()
     harness.create_topic("t")
     harness.produce("t", b"a")
-    log = harness.broker.topics.require("t").partition(0).log
+    log = harness.broker.services.topics.require("t").partition(0).log
     waiting = harness.send(produce_request("t", 0, batch(b"b")))
     harness.sync(OSError(28, "No space left on device"))
     assert log.failure is not None

@@ -165,7 +165,7 @@ def test_each_partition_is_answered_for_itself(harness: BrokerHarness):
 
 
 def test_a_client_does_not_write_internal_topics(harness: BrokerHarness):
-    harness.broker.ensure_offsets_topic(harness.now_ms)
+    harness.broker.services.offsets_topic.ensure(harness.now_ms)
     part = harness.produce("__consumer_offsets", b"a")
     assert part.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
@@ -322,7 +322,7 @@ def test_with_durability_os_logs_are_synced_in_the_background():
     harness = BrokerHarness(durability="os")
     harness.create_topic("t")
     harness.produce("t", b"a")
-    partition = harness.broker.topics.require("t").partition(0)
+    partition = harness.broker.services.topics.require("t").partition(0)
     assert partition.log.synced_offset == 0
     harness.advance(30_000)
     assert harness.sync()
@@ -370,12 +370,12 @@ def test_a_failed_sync_fails_who_waits_and_who_comes_later(harness: BrokerHarnes
 def test_a_failed_append_fails_the_data_directory(harness: BrokerHarness):
     harness.produce("t", b"a")
     waiting = harness.send(produce_request("t", 1, batch(b"a")))
-    log = harness.broker.topics.require("t").partition(0).log
+    log = harness.broker.services.topics.require("t").partition(0).log
 
     def broken(*_args, **_options):
         raise OSError(errno.EIO, "Input/output error")
 
-    partition = harness.broker.topics.require("t").partition(0)
+    partition = harness.broker.services.topics.require("t").partition(0)
     partition.log = _Failing(log, broken)  # type: ignore[assignment]  # stands in for a log on a broken disk
     response = harness.call(produce_request("t", 0, batch(b"b")))
     assert error_of(response) == ErrorCode.KAFKA_STORAGE_ERROR

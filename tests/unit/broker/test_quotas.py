@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from headrace.broker.access.session import Session
 from headrace.broker.broker import Broker
 from headrace.broker.quotas import client_quotas
 from headrace.broker.quotas.client_quotas import DEFAULT, Entity
+from headrace.broker.session import Session
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
@@ -47,7 +47,7 @@ class Shell:
     def handle(self, context: Any, request: Any) -> Any:
         reply = self.broker.handle(context, request)
         self.pause_ms = 0
-        if self.broker.quotas.active:
+        if self.broker.services.quotas.active:
             reply, self.pause_ms = self.broker.throttle(
                 context, request, reply, request_bytes=self.request_bytes, used_us=self.used_us
             )
@@ -132,7 +132,7 @@ class TestWhatIsStored:
         assert world.describe() == [(spark, {REQUEST: 12.5})]
         world.alter(spark, {REQUEST: None}, version=version)
         assert world.describe() == []
-        assert not world.broker.quotas.active
+        assert not world.broker.services.quotas.active
 
     def test_quotas_survive_a_restart(self, world: World) -> None:
         entities: list[Parts] = [
@@ -150,17 +150,17 @@ class TestWhatIsStored:
         assert [dict(entity) for entity in entities] == [entity for entity, _ in found]
         world.set(entities[0], **{PRODUCER: None})
         world.crash()
-        assert world.broker.quotas.active
+        assert world.broker.services.quotas.active
         # The store lists by key.
         assert sorted(map(str, world.describe())) == sorted(map(str, found[1:]))
 
     def test_addresses_have_rates_of_connections(self, world: World) -> None:
-        quotas = world.broker.quotas
+        quotas = world.broker.services.quotas
         assert quotas.connection_rate("192.0.2.1") is None
         for address, rate in (("192.0.2.1", 5), ("2001:DB8::0001", 6), (None, 7)):
             world.set({"ip": address}, connection_creation_rate=rate)
         for _ in range(2):
-            quotas = world.broker.quotas
+            quotas = world.broker.services.quotas
             assert quotas.connection_rate("192.0.2.1") == 5
             assert quotas.connection_rate("::ffff:192.0.2.1") == 5
             assert quotas.connection_rate("2001:db8::1") == 6
@@ -175,7 +175,7 @@ class TestWhatIsStored:
             assert world.describe(("user", ANY, None)) == []
             world.crash()
         assert world.alter({"ip": None}, {CONNECTIONS: None}) == (0, None)
-        assert world.broker.quotas.connection_rate("127.0.0.1") is None
+        assert world.broker.services.quotas.connection_rate("127.0.0.1") is None
 
     def test_a_change_parses_no_other_address_again(
         self, world: World, monkeypatch: pytest.MonkeyPatch
@@ -335,7 +335,7 @@ class TestPrecedence:
     )
 
     def test_the_nearest_counts(self, world: World) -> None:
-        quotas = world.broker.quotas
+        quotas = world.broker.services.quotas
         for number, entity in enumerate(reversed(self.ORDER), 1):
             quotas.change(entity, {PRODUCER: number})
             found = quotas.find(PRODUCER, "ANONYMOUS", "c")
@@ -349,7 +349,7 @@ class TestPrecedence:
         assert quotas.find(PRODUCER, "ANONYMOUS", "c") is None
 
     def test_each_quota_is_looked_for_by_itself(self, world: World) -> None:
-        quotas = world.broker.quotas
+        quotas = world.broker.services.quotas
         quotas.change(self.ORDER[0], {PRODUCER: 1})
         quotas.change(self.ORDER[-1], {PRODUCER: 2, CONSUMER: 3})
         assert quotas.find(PRODUCER, "ANONYMOUS", "c").limit == 1
@@ -357,7 +357,7 @@ class TestPrecedence:
         assert quotas.find(REQUEST, "ANONYMOUS", "c") is None
 
     def test_others_are_not_meant(self, world: World) -> None:
-        quotas = world.broker.quotas
+        quotas = world.broker.services.quotas
         quotas.change(Entity("somebody"), {PRODUCER: 1})
         quotas.change(Entity(None, "other"), {PRODUCER: 1})
         assert quotas.find(PRODUCER, "ANONYMOUS", "c") is None
@@ -459,7 +459,7 @@ class TestFetch:
         refused = fetch(0, 0, ("flights", 0, 0))
         assert refused.throttle_time_ms > 0
         assert refused.session_id == 0
-        assert not len(limited.broker.fetch_sessions)
+        assert not len(limited.broker.services.fetch_sessions)
         limited.advance(11_000)
         session_id = fetch(0, 0, ("flights", 0, 0)).session_id
         assert session_id
@@ -569,7 +569,7 @@ class TestRequestTime:
 
     def test_long_names_are_not_kept(self, world: World) -> None:
         world.alter({"client-id": None}, {REQUEST: 5})
-        kept = world.broker.throttling._rates
+        kept = world.broker.services.throttling._rates
         for number in range(3):
             world.call(MetadataRequest(topics=[]), client_id=f"{number}" + "x" * 30_000)
         before = len(kept)

@@ -11,10 +11,10 @@ import pytest
 from crc32c import crc32c
 
 from headrace.broker import recompression
-from headrace.broker.access.session import Session
 from headrace.broker.context import CloseConnection
 from headrace.broker.recompression import BATCHES_MOST, SMALL_BYTES
-from headrace.broker.steps import STEP_COST
+from headrace.broker.session import Session
+from headrace.broker.waiting.steps import STEP_COST
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from headrace.protocol.messages.incremental_alter_configs import (
@@ -119,7 +119,9 @@ class Threads:
     def __init__(self, harness: BrokerHarness) -> None:
         self._harness = harness
         self.work: list[tuple[Callable[[], Any], Callable[[Any], object]]] = []
-        harness.broker.recompressions.run_aside = lambda work, done: self.work.append((work, done))
+        harness.broker.services.recompressions.run_aside = lambda work, done: self.work.append(
+            (work, done)
+        )
 
     def finish(self, index: int = 0) -> None:
         """Do some work, and report it to the broker."""
@@ -554,7 +556,7 @@ def test_the_time_out_of_a_request_begins_when_its_batch_is_appended(harness: Br
 def test_the_connection_pays_for_threads(harness: BrokerHarness):
     harness.create_topic("t", compression_type="gzip")
     threads = Threads(harness)
-    harness.broker.quotas.active = True
+    harness.broker.services.quotas.active = True
     session = Session()
     send(harness, slow(), session=session)
     paid = session.unpaid_us

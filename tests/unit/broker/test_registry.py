@@ -6,8 +6,8 @@ from types import ModuleType
 
 import pytest
 
-from headrace.broker.broker import APIS
-from headrace.broker.context import CloseConnection, VersionRange
+from headrace.broker.context import CloseConnection
+from headrace.broker.dispatch import APIS
 from headrace.broker.handlers import REGISTRY
 from headrace.errors import ErrorCode
 from headrace.protocol.api_keys import ApiKey
@@ -21,6 +21,7 @@ from headrace.protocol.frame import (
 from headrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from headrace.protocol.messages.fetch import FetchRequest
 from headrace.protocol.messages.list_offsets import ListOffsetsRequest
+from headrace.protocol.versions import VersionRange
 from tests.fixtures.broker_harness import BrokerHarness
 
 # The minimums that Kafka 4 settled on, and the first milestone's maximums.

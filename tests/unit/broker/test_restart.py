@@ -215,14 +215,14 @@ def test_the_number_of_offsets_partitions_is_fixed_at_creation(again):
     commit(harness, 5)
     harness.sync()
     again(harness, offsets_topic_num_partitions=7)
-    assert len(harness.broker.topics.require("__consumer_offsets").partitions) == 3
+    assert len(harness.broker.services.topics.require("__consumer_offsets").partitions) == 3
     assert committed(harness) == 5
 
 
 def test_before_the_first_group_there_is_no_offsets_topic():
     harness = BrokerHarness()
     assert harness.call(ListGroupsRequest()).error_code == ErrorCode.NONE
-    assert harness.broker.topics.get("__consumer_offsets") is None
+    assert harness.broker.services.topics.get("__consumer_offsets") is None
 
 
 def test_deleting_a_topic_deletes_its_committed_offsets(again):

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from headrace.broker.access.session import Session
 from headrace.broker.context import CloseConnection
-from headrace.broker.delayed import Purgatory
-from headrace.broker.steps import STEP_COST, Steps, Work, value_of
+from headrace.broker.session import Session
+from headrace.broker.waiting.purgatory import Purgatory
+from headrace.broker.waiting.steps import STEP_COST, Steps, Work, value_of
 from headrace.core.deferred import Deferred
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from headrace.broker.partitions.partition_deletion import PartitionDeletion
 from headrace.errors import ErrorCode
 from headrace.protocol.codec import ZERO_UUID
 from headrace.protocol.messages.create_topics import (
@@ -49,12 +50,12 @@ def names(harness) -> list[str]:
 def test_defaults_are_accepted_in_every_version(harness, version):
     (result,) = create(harness, wanted(), version=version)
     assert (result.error_code, result.error_message) == (0, None)
-    assert len(harness.broker.topics.require("t").partitions) == 4
+    assert len(harness.broker.services.topics.require("t").partitions) == 4
     if version >= 5:
         assert (result.num_partitions, result.replication_factor) == (4, 1)
         assert {c.name: c.value for c in result.configs}["cleanup.policy"] == "delete"
     if version >= 7:
-        assert result.topic_id == harness.broker.topics.require("t").topic_id != ZERO_UUID
+        assert result.topic_id == harness.broker.services.topics.require("t").topic_id != ZERO_UUID
 
 
 def test_configs_are_kept_and_returned_with_their_source(harness):
@@ -68,7 +69,7 @@ def test_configs_are_kept_and_returned_with_their_source(harness):
     assert told["cleanup.policy"] == ("compact", 1)
     assert told["segment.bytes"] == ("1073741824", 5)
     harness.restart()
-    assert harness.broker.topics.require("t").config.retention_ms == -1
+    assert harness.broker.services.topics.require("t").config.retention_ms == -1
 
 
 @pytest.mark.parametrize(
@@ -221,7 +222,7 @@ def test_a_topic_that_is_to_be_deleted_twice_stays(harness, version):
     )
     (result,) = harness.call(request, version).responses
     assert (result.name, result.error_code) == ("kept", ErrorCode.INVALID_REQUEST)
-    assert harness.broker.topics.get("kept") is not None
+    assert harness.broker.services.topics.get("kept") is not None
 
 
 def test_deletion_by_id(harness):
@@ -249,7 +250,7 @@ def test_a_topic_is_named_in_one_way(harness, state):
 
 
 def test_what_cannot_be_deleted(harness):
-    harness.broker.ensure_offsets_topic(harness.now_ms)
+    harness.broker.services.offsets_topic.ensure(harness.now_ms)
     missing, internal = delete(
         harness, DeleteTopicState(name="none"), DeleteTopicState(name="__consumer_offsets")
     )
@@ -276,7 +277,7 @@ def test_a_recreated_topic_has_a_new_id_and_no_data(harness):
     assert second != first
     part = harness.fetch("t", 0)
     assert (part.high_watermark, bytes(part.records)) == (0, b"")
-    assert harness.broker.topics.require("t").config.retention_ms == 1_209_600_000
+    assert harness.broker.services.topics.require("t").config.retention_ms == 1_209_600_000
     harness.produce("t", b"new")
     harness.crash()
     assert values(harness.fetch("t", 0).records) == [b"new"]
@@ -301,15 +302,13 @@ def test_deletion_while_its_sync_is_running_harms_nobody(harness):
     assert not harness.broker.failed
 
 
-def test_a_deletion_that_a_crash_cut_short_is_finished_at_the_next_start(harness):
+def test_a_deletion_that_a_crash_cut_short_is_finished_at_the_next_start(harness, monkeypatch):
     topic_id = harness.create_topic("t", partitions=2).topic_id
     harness.produce("t", b"old")
     # 1. The commit that deletes the topic is durable. 2. The process dies before the directories are gone.
-    delete_log = harness.broker.replicas.delete
-    harness.broker.replicas.delete = _die
+    monkeypatch.setattr(PartitionDeletion, "delete", _die)
     with pytest.raises(SystemError):
         delete(harness, DeleteTopicState(name="t"))
-    del delete_log
     assert harness.metadata.get(f"deleted/{topic_id.hex()}") is not None
     assert "t-0" in harness.files.list("")
 

@@ -42,9 +42,9 @@ def harness() -> BrokerHarness:
 
 def begin(harness: BrokerHarness, value: bytes, producer_id: int = 1, sequence: int = 0) -> None:
     """Append a transactional batch, as a producer does whose transaction the coordinator knows."""
-    partition = harness.broker.topics.require("t").partition(0)
+    partition = harness.broker.services.topics.require("t").partition(0)
     records = transactional((None, value), producer_id=producer_id, sequence=sequence)
-    harness.broker.replicas.append(partition, records, harness.now_ms)
+    harness.broker.services.replicas.append(partition, records, harness.now_ms)
     harness.sync()
 
 
@@ -96,9 +96,9 @@ def test_readers_of_committed_records_get_an_error_when_nobody_knows_what_was_ab
 ):
     begin(harness, b"aborted")
     end(harness, transaction_result=False)
-    harness.broker.topics.require("t").partition(0).log.roll(harness.now_ms)
+    harness.broker.services.topics.require("t").partition(0).log.roll(harness.now_ms)
     harness.restart()  # nothing is in memory any more
-    log = harness.broker.topics.require("t").partition(0).log
+    log = harness.broker.services.topics.require("t").partition(0).log
     log._log_files.files.remove(log.segments.all[0].sidecar_path(TRANSACTION_INDEX))
     refused = harness.fetch("t", 0, isolation_level=1)
     assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR

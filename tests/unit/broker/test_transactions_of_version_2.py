@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from headrace.broker.access.session import Session
 from headrace.broker.context import CloseConnection
-from headrace.broker.coordinators import transactional_batches
+from headrace.broker.requests import transactional_batches
+from headrace.broker.session import Session
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
@@ -49,7 +49,7 @@ def code(pending: Any) -> int:
 
 
 def end_offset(harness: BrokerHarness) -> int:
-    return harness.broker.topics.require("t").partition(0).log.log_end_offset
+    return harness.broker.services.topics.require("t").partition(0).log.log_end_offset
 
 
 @pytest.mark.parametrize("committed", [True, False])
@@ -135,7 +135,7 @@ def test_a_transaction_that_ends_while_a_batch_waits_does_not_get_it(
 def test_a_topic_that_goes_while_a_batch_waits(harness: BrokerHarness) -> None:
     producer = BumpingProducer(harness)
     waiting = harness.send(producer.produce_request(b"x"), 12)
-    harness.broker.delete_topic(harness.broker.topics.require("t"), harness.now_ms)
+    harness.broker.delete_topic(harness.broker.services.topics.require("t"), harness.now_ms)
     settle(harness)
     assert code(waiting) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert producer.end() == 0
@@ -147,7 +147,7 @@ def test_a_topic_that_goes_while_its_offset_waits_leaves_no_offset(harness: Brok
     producer = BumpingProducer(harness)
     waiting = harness.send(producer.commit_request(7), producer.commit_version)
     assert not waiting.done, "the group's partition is being added"
-    harness.broker.delete_topic(harness.broker.topics.require("t"), harness.now_ms)
+    harness.broker.delete_topic(harness.broker.services.topics.require("t"), harness.now_ms)
     settle(harness)
     [topic] = waiting.response.topics
     assert topic.partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -379,7 +379,7 @@ def test_what_waits_for_its_transaction_has_a_bound(
     assert code(second) == ErrorCode.CONCURRENT_TRANSACTIONS
     settle(harness)
     assert code(first) == 0
-    assert harness.broker.transactions.waiting_bytes == 0
+    assert harness.broker.services.transactions.waiting_bytes == 0
     assert producer.send(b"y", 1) == 0
 
 
@@ -392,7 +392,7 @@ def test_batches_of_many_partitions_that_were_added_are_appended_in_steps() -> N
     session = Session()
     first, second = (produce_to_all(producer, value) for value in (b"a", b"b"))
     pending = harness.send(first, 12, session=session)
-    logs = [each.log for each in harness.broker.topics.require("t").partitions if each]
+    logs = [each.log for each in harness.broker.services.topics.require("t").partitions if each]
     most = appended = 0
     while session.busy:
         assert harness.step() or harness.sync()
@@ -406,7 +406,7 @@ def test_batches_of_many_partitions_that_were_added_are_appended_in_steps() -> N
         (topic,) = each.response.responses
         assert [part.error_code for part in topic.partition_responses] == [0] * 600
     assert values(harness.fetch("t", 0, 599).records) == [b"a", b"b"]
-    transactions = harness.broker.transactions
+    transactions = harness.broker.services.transactions
     assert (transactions.waiting_bytes, transactions.waiting_cost) == (0, 0)
 
 

@@ -107,7 +107,7 @@ def test_topics_are_described_in_the_order_of_their_names(harness):
     assert shown(response) == [("a", [0, 1, 2]), ("c", [0, 1, 2, 3])]
     assert next_cursor(response) is None
     topic = response.topics[0]
-    assert topic.topic_id == harness.broker.topics.require("a").topic_id
+    assert topic.topic_id == harness.broker.services.topics.require("a").topic_id
     assert not topic.is_internal
     part = topic.partitions[0]
     assert (part.leader_id, part.leader_epoch, part.error_code) == (1, 0, 0)
@@ -155,7 +155,7 @@ def test_unknown_and_impossible_names_are_errors_of_their_own(harness):
         ("none", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     ]
     assert response.topics[0].topic_id == ZERO_UUID
-    assert len(harness.broker.topics) == 3, "asking creates nothing"
+    assert len(harness.broker.services.topics) == 3, "asking creates nothing"
 
 
 @pytest.mark.parametrize("cursor", [("b", 0), ("a", -1), ("", 0)])
@@ -168,7 +168,7 @@ def test_a_cursor_that_does_not_fit_the_topics_is_refused(harness, cursor):
 
 
 def test_a_cursor_goes_on_where_a_topic_was_deleted_meanwhile(harness):
-    harness.broker.topics.delete(harness.broker.topics.require("b"))
+    harness.broker.services.topics.delete(harness.broker.services.topics.require("b"))
     assert shown(page(harness, cursor=("b", 1))) == [("c", [0, 1, 2, 3])]
     assert shown(page(harness, "a", cursor=("a", 99))) == [("a", [])]
 

@@ -20,7 +20,7 @@ from tests.fixtures.crash_files import CrashFileSystem
 def make(files=None) -> tuple[BrokerHarness, WriteOuts]:
     """A broker in which a topic of durability `os` is due to be synced, and one that waits for syncs is not."""
     harness = BrokerHarness(files=files or CrashFileSystem(), durability="os")
-    write_outs = WriteOuts(harness.broker.replicas.dirs)
+    write_outs = WriteOuts(harness.broker.services.replicas.dirs)
     harness.create_topic("much", partitions=2)
     harness.create_topic("safe", headrace_durability="fsync")
     harness.produce("much", b"a")
@@ -29,7 +29,7 @@ def make(files=None) -> tuple[BrokerHarness, WriteOuts]:
 
 
 def synced(harness: BrokerHarness) -> int:
-    return harness.broker.topics.require("much").partition(0).log.synced_offset
+    return harness.broker.services.topics.require("much").partition(0).log.synced_offset
 
 
 def waiting(harness: BrokerHarness) -> Pending:
@@ -85,7 +85,7 @@ def test_without_a_shell_that_writes_out_logs_are_synced_when_they_are_due() -> 
 
 def test_an_interval_that_was_promised_is_kept() -> None:
     harness = BrokerHarness(files=CrashFileSystem(), durability="interval:1000")
-    write_outs = WriteOuts(harness.broker.replicas.dirs)
+    write_outs = WriteOuts(harness.broker.services.replicas.dirs)
     harness.create_topic("much")
     harness.produce("much", b"a")
     harness.advance(1_000)

@@ -25,11 +25,11 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from jwt.algorithms import RSAAlgorithm
 
 import headrace
-from headrace.broker.access.audited import RULES as AUDIT_RULES
 from headrace.broker.access.authorization_rules import RULES as AUTHORIZATION_RULES
-from headrace.broker.access.session import Session
-from headrace.broker.broker import APIS
+from headrace.broker.audited import RULES as AUDIT_RULES
 from headrace.broker.context import CloseConnection
+from headrace.broker.dispatch import APIS
+from headrace.broker.session import Session
 from headrace.clients.consumer.records import ConsumerRecord
 from headrace.clients.security import parse_jaas
 from headrace.config.broker import BROKER_OPTIONS, BrokerConfig
@@ -233,7 +233,9 @@ def test_cve_2026_33557_the_default_validator_refuses_any_token_but_a_signed_one
     if keys_are_there:
         key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
         public = RSAAlgorithm.to_jwk(key.public_key(), as_dict=True)
-        harness.broker.authenticator.keys_read(url, json.dumps({"keys": [public]}).encode())
+        harness.broker.services.authenticator.keys_read(
+            url, json.dumps({"keys": [public]}).encode()
+        )
     connection = Connection(harness)
     response = connection.authenticate("OAUTHBEARER", OAuthBearerClient(token).first(), b"\x01")
     assert response.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
@@ -358,7 +360,7 @@ def guarded() -> BrokerHarness:
 def test_cve_2018_1288_a_client_is_no_replica(guarded: BrokerHarness, replica_id: int) -> None:
     """A Fetch that says it is a follower's: no records, and the high watermark stays."""
     allow(guarded, "alice", Operation.ALL, "orders")
-    before = guarded.broker.topics.require("orders").partition(0).high_watermark
+    before = guarded.broker.services.topics.require("orders").partition(0).high_watermark
     request = fetch_request(("orders", 0, 99), replica_id=replica_id, max_wait_ms=0)
     response = guarded.call(request, session=of("alice"))
     partition = response.responses[0].partitions[0]
@@ -367,7 +369,7 @@ def test_cve_2018_1288_a_client_is_no_replica(guarded: BrokerHarness, replica_id
         ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     }
     assert not partition.records
-    assert guarded.broker.topics.require("orders").partition(0).high_watermark == before
+    assert guarded.broker.services.topics.require("orders").partition(0).high_watermark == before
 
 
 def transactional(records: bytes) -> bytes:
@@ -390,7 +392,7 @@ def test_cve_2018_17196_what_a_batch_is_counts_and_not_what_the_request_says(
         return int(response.responses[0].partition_responses[0].error_code)
 
     idempotent = batch(b"x", producer_id=7, producer_epoch=0, base_sequence=0)
-    end = guarded.broker.topics.require("orders").partition(0).high_watermark
+    end = guarded.broker.services.topics.require("orders").partition(0).high_watermark
     assert code("nobody", batch(b"x")) == ErrorCode.TOPIC_AUTHORIZATION_FAILED
     assert code("nobody", idempotent) == ErrorCode.TOPIC_AUTHORIZATION_FAILED
     denied = guarded.call(InitProducerIdRequest(transactional_id=None), session=of("nobody"))
@@ -401,7 +403,7 @@ def test_cve_2018_17196_what_a_batch_is_counts_and_not_what_the_request_says(
     assert code("writer", batch(b"x"), transactional_id="t") == refusal
     named = InitProducerIdRequest(transactional_id="t", transaction_timeout_ms=1000)
     assert guarded.call(named, session=of("writer")).error_code == refusal
-    assert guarded.broker.topics.require("orders").partition(0).high_watermark == end
+    assert guarded.broker.services.topics.require("orders").partition(0).high_watermark == end
     # A user who may write to a topic may do so idempotently.
     assert code("writer", idempotent) == 0
 

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from headrace.broker.access.session import Session
+from headrace.broker.session import Session
 from headrace.config.listeners import SecurityProtocol
 from headrace.errors import ProtocolError
 from headrace.protocol.api_keys import ApiKey

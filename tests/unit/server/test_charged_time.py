@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from headrace.broker.access.session import Session
 from headrace.broker.quotas.throttling import Throttled
+from headrace.broker.session import Session
 from headrace.clock import SteadyClock
 from headrace.config.broker import parse_broker_config
 from headrace.core.deferred import Deferred

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from headrace.broker.access.session import Session
-from headrace.broker.delayed import Purgatory
-from headrace.broker.steps import ENCODING_COST, STEP_COST, Steps
+from headrace.broker.session import Session
+from headrace.broker.waiting.purgatory import Purgatory
+from headrace.broker.waiting.steps import ENCODING_COST, STEP_COST, Steps
 from headrace.clock import SteadyClock
 from headrace.config.broker import parse_broker_config
 from headrace.core.deferred import Deferred

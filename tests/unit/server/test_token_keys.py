@@ -29,7 +29,7 @@ def authenticator_for(url: str, refresh_ms: int = 3_600_000) -> Authenticator:
         sasl_oauthbearer_jwks_endpoint_url=url,
         sasl_oauthbearer_jwks_endpoint_refresh_ms=refresh_ms,
     )
-    return harness.broker.authenticator
+    return harness.broker.services.authenticator
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,8 @@ import time
 import pytest
 
 from headrace import aio
-from headrace.broker.access.session import Session
 from headrace.broker.context import RequestContext
+from headrace.broker.session import Session
 from headrace.clients.consumer.blocking import Consumer
 from headrace.clients.producer.blocking import Producer
 from headrace.errors import ClosedError, ConfigError, HeadraceError
@@ -303,7 +303,7 @@ def test_a_connection_goes_on_in_the_thread_that_listens() -> None:
                 context, produce_request("t", 0, batch(slow))
             )
             assert session.busy
-            while world.broker.steps:
+            while world.broker.services.steps:
                 world.pump()
         wait_for(lambda: reply.done and not session.busy)
         assert threads == ["headrace-listen"]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from headrace.broker.broker import APIS
 from headrace.broker.context import RequestContext
+from headrace.broker.dispatch import APIS
 from headrace.core.deferred import Deferred
 from headrace.errors import ErrorCode
 from headrace.protocol.api_keys import ApiKey

@@ -6,7 +6,7 @@ from importlib import import_module
 
 import pytest
 
-from headrace.broker.broker import APIS
+from headrace.broker.dispatch import APIS
 from headrace.errors import ConfigError
 from headrace.protocol.api_keys import ApiKey
 from headrace.testing.releases import NEWEST, RELEASES, apis_of

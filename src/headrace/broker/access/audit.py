@@ -7,17 +7,15 @@ cause at will, for each client). `docs/guides/audit-log.md` lists the names; the
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
-from headrace.broker.access.session import Session
 from headrace.broker.context import RequestContext
+from headrace.broker.session import Session
 from headrace.config.options import Option
 from headrace.ports import Journal
 from headrace.protocol.api_keys import ApiKey
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 HIDDEN: Final = "[hidden]"
 """What stands for a value that is nobody's business."""

@@ -1,6 +1,6 @@
 """SASL on the broker's side: which requests a connection may send, and the exchange by which it becomes somebody.
 
-    SaslHandshake        the client chooses a mechanism; `Exchange` begins
+    SaslHandshake        the client chooses a mechanism; `SaslExchange` begins
     SaslAuthenticate     its messages, one or two; or frames without a header, after version 0 of SaslHandshake
     anything             until `valid_until_ms`; then the client has to do the same again, as the same user (KIP-368)
 
@@ -15,11 +15,13 @@ import ipaddress
 from collections.abc import Callable, Mapping
 from functools import partial
 from hmac import compare_digest
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
+from headrace.broker.access.audit import Audit
 from headrace.broker.access.credentials import ScramCredentials
-from headrace.broker.access.session import NEVER_MS, Session
 from headrace.broker.context import CloseConnection, RequestContext
+from headrace.broker.session import NEVER_MS, SaslExchange, Session
+from headrace.broker.waiting.purgatory import Purgatory
 from headrace.config.broker import BrokerConfig
 from headrace.config.jaas import plain_users
 from headrace.config.security import SecurityConfig
@@ -36,10 +38,6 @@ from headrace.security.plain import PlainServer
 from headrace.security.principal import Principal
 from headrace.security.scram import ScramMechanism, ScramServer
 from headrace.security.tokens import KeySet, TokenRules, UnknownKeyError, require_library
-
-if TYPE_CHECKING:
-    from headrace.broker.access.audit import Audit
-    from headrace.broker.delayed import Purgatory
 
 BEFORE_AUTHENTICATION: Final = frozenset(
     {ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
@@ -65,21 +63,6 @@ def run_at_once(work: Callable[[], T], done: Callable[[T], object]) -> Callable[
     """Run work here and now: the `RunAside` of shells without threads."""
     done(work())
     return lambda: None
-
-
-class Exchange:
-    """A SASL exchange that is under way."""
-
-    __slots__ = ("busy", "problem", "server", "told")
-
-    def __init__(self, server: SaslServer, problem: str = "") -> None:
-        self.server = server
-        self.problem = problem
-        """Why it cannot succeed, whatever the client says."""
-        self.busy = False
-        """Whether a message is being looked at in another thread."""
-        self.told = False
-        """Whether the audit log has it that the client failed."""
 
 
 class _Refusal:
@@ -182,7 +165,7 @@ class Authenticator:
         problem = ""
         if session.authenticated and mechanism != session.mechanism:
             problem = "re-authentication by another mechanism"
-        session.exchange = Exchange(self._server(mechanism, config, context.now_ms), problem)
+        session.exchange = SaslExchange(self._server(mechanism, config, context.now_ms), problem)
         if context.header.api_version == 0:
             session.raw_tokens = True
             session.on_change()
@@ -228,14 +211,14 @@ class Authenticator:
         return answered
 
     def _stepped(
-        self, context: RequestContext, exchange: Exchange, outcome: bytes | SaslError
+        self, context: RequestContext, exchange: SaslExchange, outcome: bytes | SaslError
     ) -> SaslAuthenticateResponse | Deferred[Any]:
         if isinstance(outcome, SaslError):
             return self._failed(context, exchange, outcome)
         server, session = exchange.server, context.session
         if not server.done:
             if isinstance(server, OAuthBearerServer) and server.refusal is not None:
-                exchange.told = True
+                exchange.failure_audited = True
                 self._audit.authentication_failed(session, OAUTHBEARER, str(server.refusal))
             return SaslAuthenticateResponse(
                 error_code=ErrorCode.NONE, error_message="", auth_bytes=outcome
@@ -273,7 +256,7 @@ class Authenticator:
     # Refusals
 
     def _failed(
-        self, context: RequestContext, exchange: Exchange, error: SaslError
+        self, context: RequestContext, exchange: SaslExchange, error: SaslError
     ) -> Deferred[Any]:
         mechanism = exchange.server.mechanism
         response = SaslAuthenticateResponse(
@@ -281,7 +264,7 @@ class Authenticator:
             error_message=_FAILED.format(mechanism),
             auth_bytes=b"",
         )
-        if not exchange.told:
+        if not exchange.failure_audited:
             user = exchange.server.user[:255] or None
             self._audit.authentication_failed(context.session, mechanism, str(error), user=user)
         return self._end(context, response, str(error))

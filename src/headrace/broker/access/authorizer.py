@@ -14,19 +14,16 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from hashlib import sha256
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from headrace.broker.context import RequestContext
 from headrace.broker.metadata.metadata_records import ACLS, AclRecord, decode, encode
 from headrace.broker.metadata.metadata_writer import MetadataWriter
-from headrace.broker.resources import ResourceType as ConfigResource
-from headrace.broker.steps import CREATION_COST, ENTRY_COST, Work, finished
+from headrace.broker.waiting.steps import CREATION_COST, ENTRY_COST, Work, finished
 from headrace.config.authorization import AUTHORIZERS, parse_super_users
 from headrace.config.broker import BrokerConfig
 from headrace.errors import ApiError, ErrorCode, InvalidRequestError, StorageError
 from headrace.ports import Delete, Journal, Put
 from headrace.security.acls import (
-    CLUSTER_NAME,
     EVERYBODY,
     WILDCARD,
     AclBinding,
@@ -38,9 +35,6 @@ from headrace.security.acls import (
 )
 from headrace.security.principal import Principal
 
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
-
 ACLS_LIMIT: Final = 10_000
 """How many ACLs there may be."""
 ACL_BYTES_LIMIT: Final = 4096
@@ -51,108 +45,10 @@ DECISIONS_LIMIT: Final = 10_000
 _REMEMBERED_NAME_LIMIT: Final = 256
 """Names are the client's to choose: decisions about longer ones are made each time."""
 
-_REFUSALS: Final = {
-    ResourceType.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-    ResourceType.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
-    ResourceType.CLUSTER: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
-    ResourceType.TRANSACTIONAL_ID: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-}
-
 Outcome = ApiError | None
 _Place = tuple[ResourceType, PatternType, str]
 _Question = tuple[Principal, str, Operation, ResourceType, str | None]
 """Who, from where, may do what to which resource; None: to any one of that type."""
-
-
-def allows(
-    broker: Broker,
-    context: RequestContext,
-    operation: Operation,
-    resource_type: ResourceType,
-    name: str = CLUSTER_NAME,
-    *,
-    quietly: bool = False,
-) -> bool:
-    """Return whether the client of a request may do something; a denial goes to the audit log.
-
-    Args:
-        broker: The broker.
-        context: The request's.
-        operation: What the client wants to do.
-        resource_type: To what.
-        name: Its name; the cluster has only one.
-        quietly: Whether the client did not ask for it, or may do it by another right, so that no denial is noted.
-    """
-    authorizer = broker.authorizer
-    if not authorizer.active:
-        return True
-    session = context.session
-    if session.is_local:
-        return True
-    if authorizer.allows(session.principal, session.client_host, operation, resource_type, name):
-        return True
-    if not quietly:
-        broker.audit.denied(context, operation, resource_type, name)
-    return False
-
-
-def allows_any(
-    broker: Broker, context: RequestContext, operation: Operation, resource_type: ResourceType
-) -> bool:
-    """Return whether the client may do something to at least one resource that there is or could be.
-
-    A denial goes to the audit log, under the name that stands for all.
-    """
-    authorizer = broker.authorizer
-    if not authorizer.active or context.session.is_local:
-        return True
-    session = context.session
-    if authorizer.allows_any(session.principal, session.client_host, operation, resource_type):
-        return True
-    broker.audit.denied(context, operation, resource_type, WILDCARD)
-    return False
-
-
-def authorize(
-    broker: Broker,
-    context: RequestContext,
-    operation: Operation,
-    resource_type: ResourceType,
-    name: str = CLUSTER_NAME,
-) -> None:
-    """Refuse what `allows` does not allow.
-
-    Raises:
-        ApiError: With the code that goes with the type of the resource.
-    """
-    if not allows(broker, context, operation, resource_type, name):
-        raise ApiError.for_code(_REFUSALS[resource_type])
-
-
-def authorize_creation(broker: Broker, context: RequestContext, topic: str) -> None:
-    """Refuse the creation of a topic, unless the client may create any, or this one.
-
-    Raises:
-        ApiError: TOPIC_AUTHORIZATION_FAILED.
-    """
-    if not allows(broker, context, Operation.CREATE, ResourceType.CLUSTER, quietly=True):
-        authorize(broker, context, Operation.CREATE, ResourceType.TOPIC, topic)
-
-
-def authorize_configs(
-    broker: Broker, context: RequestContext, operation: Operation, resource_type: int, name: str
-) -> None:
-    """Refuse to show or change the configuration of a resource; all but topics and groups is the cluster's.
-
-    Raises:
-        ApiError: With the code that goes with the type of the resource.
-    """
-    if resource_type == ConfigResource.TOPIC:
-        authorize(broker, context, operation, ResourceType.TOPIC, name)
-    elif resource_type == ConfigResource.GROUP:
-        authorize(broker, context, operation, ResourceType.GROUP, name)
-    else:
-        authorize(broker, context, operation, ResourceType.CLUSTER)
 
 
 class Authorizer:

@@ -65,7 +65,9 @@ class BrokerSettings:
 
     __slots__ = ("_journal", "_metadata", "changes", "config", "layers", "loggers")
 
-    def __init__(self, static: BrokerConfig, metadata: MetadataWriter, journal: Journal) -> None:
+    def __init__(
+        self, static: BrokerConfig, metadata: MetadataWriter, journal: Journal, loggers: Loggers
+    ) -> None:
         self._metadata = metadata
         self._journal = journal
         self.layers = ConfigLayers(static)
@@ -73,8 +75,8 @@ class BrokerSettings:
         """What counts at present."""
         self.changes = 0
         """How often settings were changed since the start."""
-        self.loggers = Loggers()
-        """The loggers whose levels clients can change; the shell replaces it if there are some."""
+        self.loggers = loggers
+        """The loggers whose levels clients can change."""
 
     def load(self) -> None:
         """Read what was changed in earlier lives.

@@ -8,10 +8,10 @@ from importlib import metadata
 from typing import Final, NamedTuple
 
 from headrace.broker.access.authorizer import Authorizer
-from headrace.broker.access.session import Session
 from headrace.broker.expressions import INSTALL_RE2, Expression, are_evaluated
-from headrace.broker.steps import Steps, Work
-from headrace.broker.topics import Topics
+from headrace.broker.partitions.topics import Topics
+from headrace.broker.session import Session
+from headrace.broker.waiting.steps import Steps, Work
 from headrace.core.coordinator.state.assignors import OWN_ASSIGNORS, Assignor
 from headrace.core.coordinator.state.topics import Matches, TopicInfo
 from headrace.core.deferred import Deferred

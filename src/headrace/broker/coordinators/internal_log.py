@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from headrace.broker.partition import Partition
-from headrace.broker.replica_manager import ReplicaManager
-from headrace.broker.topics import Topics
+from headrace.broker.partitions.partition import Partition
+from headrace.broker.partitions.replica_manager import ReplicaManager
+from headrace.broker.partitions.topics import Topics
 from headrace.core.log import read_marker
 from headrace.errors import ApiError, ErrorCode, StorageError, StorageUnavailableError
 from headrace.records.batch import BatchHeader, iterate_headers

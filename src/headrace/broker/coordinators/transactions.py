@@ -6,10 +6,10 @@ from collections.abc import Callable, Container
 from typing import Final, NamedTuple
 
 from headrace.broker.coordinators.internal_log import InternalLog
-from headrace.broker.partition import Partition
-from headrace.broker.replica_manager import ReplicaManager
+from headrace.broker.partitions.partition import Partition
+from headrace.broker.partitions.replica_manager import ReplicaManager
+from headrace.broker.partitions.topics import Topics
 from headrace.broker.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from headrace.broker.topics import Topics
 from headrace.config.broker import BrokerConfig
 from headrace.core.coordinator.group.coordinator import GroupCoordinator
 from headrace.core.coordinator.transaction.config import TransactionConfig

@@ -6,9 +6,9 @@ derived from it.
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Final
 
+from headrace.broker.handler import ApiModule
 from headrace.broker.handlers import (
     add_offsets_to_txn,
     add_partitions_to_txn,
@@ -68,7 +68,7 @@ from headrace.broker.handlers import (
     write_txn_markers,
 )
 
-REGISTRY: Final[tuple[ModuleType, ...]] = (
+REGISTRY: Final[tuple[ApiModule, ...]] = (
     produce,
     fetch,
     list_offsets,

@@ -7,11 +7,11 @@ Versions: v2 PRODUCER_FENCED; v3 flexible; v4 TRANSACTION_ABORTABLE, which is ne
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from headrace.broker.access.authorizer import authorize
-from headrace.broker.context import RequestContext, VersionRange
-from headrace.broker.coordinators.transaction_requests import for_version
+from headrace.broker.context import RequestContext
+from headrace.broker.requests.transaction_requests import for_version
+from headrace.broker.services import Services
 from headrace.broker.topic_names import OFFSETS_TOPIC
 from headrace.core.coordinator.group.coordinator import is_valid_group_id
 from headrace.core.coordinator.transaction.producers import Producer
@@ -22,32 +22,32 @@ from headrace.protocol.messages.add_offsets_to_txn import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
 )
+from headrace.protocol.versions import VersionRange
 from headrace.security.acls import Operation, ResourceType
 from headrace.types import TopicPartition
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 API_KEY: Final = ApiKey.ADD_OFFSETS_TO_TXN
 VERSIONS: Final = VersionRange(0, 4)
 
 
 def handle(
-    broker: Broker, context: RequestContext, request: AddOffsetsToTxnRequest
+    services: Services, context: RequestContext, request: AddOffsetsToTxnRequest
 ) -> AddOffsetsToTxnResponse | Deferred[AddOffsetsToTxnResponse]:
     """Add a group's offsets to a transaction."""
     transactional_id, group_id = request.transactional_id, request.group_id
     if not is_valid_group_id(group_id):
         return AddOffsetsToTxnResponse(error_code=ErrorCode.INVALID_GROUP_ID)
     try:
-        authorize(broker, context, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
-        authorize(broker, context, Operation.READ, ResourceType.GROUP, group_id)
-        broker.ensure_offsets_topic(context.now_ms)
+        services.permissions.authorize(
+            context, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id
+        )
+        services.permissions.authorize(context, Operation.READ, ResourceType.GROUP, group_id)
+        services.offsets_topic.ensure(context.now_ms)
     except ApiError as error:
         return AddOffsetsToTxnResponse(error_code=error.code)
-    index = broker.groups.partition_for(group_id)
+    index = services.groups.partition_for(group_id)
     assert index is not None, "the topic exists"
-    reply = broker.transactions.coordinator.add_partitions(
+    reply = services.transactions.coordinator.add_partitions(
         transactional_id,
         Producer(request.producer_id, request.producer_epoch),
         [TopicPartition(OFFSETS_TOPIC, index)],

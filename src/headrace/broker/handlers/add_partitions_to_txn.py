@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from headrace.broker.access.authorizer import allows
-from headrace.broker.context import RequestContext, VersionRange
-from headrace.broker.coordinators.transaction_requests import for_version
-from headrace.broker.steps import ENTRY_COST, GROUP_COST, Work, value_of
+from headrace.broker.context import RequestContext
+from headrace.broker.requests.transaction_requests import for_version
+from headrace.broker.services import Services
+from headrace.broker.waiting.steps import ENTRY_COST, GROUP_COST, Work, value_of
 from headrace.core.coordinator.runtime import Reply, gather
 from headrace.core.coordinator.transaction.producers import Producer
 from headrace.core.deferred import Deferred
@@ -32,11 +32,9 @@ from headrace.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnTopicResult,
     AddPartitionsToTxnTransaction,
 )
+from headrace.protocol.versions import VersionRange
 from headrace.security.acls import Operation, ResourceType
 from headrace.types import TopicPartition
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 API_KEY: Final = ApiKey.ADD_PARTITIONS_TO_TXN
 VERSIONS: Final = VersionRange(0, 5)
@@ -46,30 +44,32 @@ _ABORTABLE_VERSION: Final = 5
 
 
 def handle(
-    broker: Broker, context: RequestContext, request: AddPartitionsToTxnRequest
+    services: Services, context: RequestContext, request: AddPartitionsToTxnRequest
 ) -> Work[Reply[AddPartitionsToTxnResponse]]:
     """Add partitions to a transaction, or to several."""
     if context.header.api_version >= _BROKERS_VERSION:
-        return (yield from _handle_brokers(broker, context, request))
+        return (yield from _handle_brokers(services, context, request))
     transactional_id = request.v3_and_below_transactional_id
     partitions = [
         TopicPartition(topic.name, index)
         for topic in request.v3_and_below_topics
         for index in topic.partitions
     ]
-    may = allows(broker, context, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
+    may = services.permissions.allows(
+        context, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id
+    )
     if not may:
         return _clients_answer(request, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, {})
     errors: dict[TopicPartition, ErrorCode] = {}
     for partition in partitions:
-        error = _error(broker, context, partition)
+        error = _error(services, context, partition)
         if error is not ErrorCode.NONE:
             errors[partition] = error
         yield ENTRY_COST
     if errors:
         return _clients_answer(request, ErrorCode.OPERATION_NOT_ATTEMPTED, errors)
     producer = Producer(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
-    reply = broker.transactions.coordinator.add_partitions(
+    reply = services.transactions.coordinator.add_partitions(
         transactional_id, producer, partitions, context.now_ms
     )
 
@@ -79,11 +79,13 @@ def handle(
     return reply.map(answer) if isinstance(reply, Deferred) else answer(reply)
 
 
-def _error(broker: Broker, context: RequestContext, partition: TopicPartition) -> ErrorCode:
-    if not allows(broker, context, Operation.WRITE, ResourceType.TOPIC, partition.topic):
+def _error(services: Services, context: RequestContext, partition: TopicPartition) -> ErrorCode:
+    if not services.permissions.allows(
+        context, Operation.WRITE, ResourceType.TOPIC, partition.topic
+    ):
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED
     try:
-        topic = broker.topics.require(partition.topic)
+        topic = services.topics.require(partition.topic)
         topic.partition(partition.partition)
     except ApiError as error:
         return error.code
@@ -91,13 +93,13 @@ def _error(broker: Broker, context: RequestContext, partition: TopicPartition) -
 
 
 def _handle_brokers(
-    broker: Broker, context: RequestContext, request: AddPartitionsToTxnRequest
+    services: Services, context: RequestContext, request: AddPartitionsToTxnRequest
 ) -> Work[Reply[AddPartitionsToTxnResponse]]:
-    if not allows(broker, context, Operation.CLUSTER_ACTION, ResourceType.CLUSTER):
+    if not services.permissions.allows(context, Operation.CLUSTER_ACTION, ResourceType.CLUSTER):
         return AddPartitionsToTxnResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     replies: list[Reply[AddPartitionsToTxnResult]] = []
     for wanted in request.transactions:
-        replies.append(_one(broker, context, wanted))
+        replies.append(_one(services, context, wanted))
         count = sum(len(topic.partitions) for topic in wanted.topics)
         yield GROUP_COST + count * ENTRY_COST
     results = yield from value_of(gather(replies))
@@ -105,13 +107,13 @@ def _handle_brokers(
 
 
 def _one(
-    broker: Broker, context: RequestContext, wanted: AddPartitionsToTxnTransaction
+    services: Services, context: RequestContext, wanted: AddPartitionsToTxnTransaction
 ) -> AddPartitionsToTxnResult | Deferred[AddPartitionsToTxnResult]:
     partitions = [
         TopicPartition(topic.name, index) for topic in wanted.topics for index in topic.partitions
     ]
     producer = Producer(wanted.producer_id, wanted.producer_epoch)
-    coordinator = broker.transactions.coordinator
+    coordinator = services.transactions.coordinator
 
     def answer(
         error: ErrorCode, errors: Mapping[TopicPartition, ErrorCode] = MappingProxyType({})
@@ -124,7 +126,7 @@ def _one(
     missing = {
         partition: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         for partition in partitions
-        if not _exists(broker, partition)
+        if not _exists(services, partition)
     }
     if missing:
         return answer(ErrorCode.OPERATION_NOT_ATTEMPTED, missing)
@@ -143,8 +145,8 @@ def _one(
     return reply.map(answer) if isinstance(reply, Deferred) else answer(reply)
 
 
-def _exists(broker: Broker, partition: TopicPartition) -> bool:
-    topic = broker.topics.get(partition.topic)
+def _exists(services: Services, partition: TopicPartition) -> bool:
+    topic = services.topics.get(partition.topic)
     return topic is not None and 0 <= partition.partition < len(topic.partitions)
 
 

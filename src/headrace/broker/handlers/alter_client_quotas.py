@@ -15,12 +15,12 @@ Versions: v1 flexible.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from headrace.broker.access.authorizer import authorize
-from headrace.broker.context import RequestContext, VersionRange
+from headrace.broker.context import RequestContext
 from headrace.broker.quotas.client_quotas import check_quota, entity_of
-from headrace.broker.steps import CHECK_COST, CREATION_COST, Work
+from headrace.broker.services import Services
+from headrace.broker.waiting.steps import CHECK_COST, CREATION_COST, Work
 from headrace.errors import ApiError, ErrorCode, InvalidRequestError
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.alter_client_quotas import (
@@ -31,17 +31,15 @@ from headrace.protocol.messages.alter_client_quotas import (
     AlterClientQuotasResponseEntryData,
     OpData,
 )
+from headrace.protocol.versions import VersionRange
 from headrace.security.acls import Operation, ResourceType
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 API_KEY: Final = ApiKey.ALTER_CLIENT_QUOTAS
 VERSIONS: Final = VersionRange(0, 1)
 
 
 def handle(
-    broker: Broker,
+    services: Services,
     context: RequestContext,
     request: AlterClientQuotasRequest,
 ) -> Work[AlterClientQuotasResponse]:
@@ -50,9 +48,9 @@ def handle(
     for number, wanted in enumerate(request.entries):
         code, message = ErrorCode.NONE, None
         try:
-            authorize(broker, context, Operation.ALTER_CONFIGS, ResourceType.CLUSTER)
-            _check_request(broker, number)
-            _alter(broker, wanted, validate_only=request.validate_only)
+            services.permissions.authorize(context, Operation.ALTER_CONFIGS, ResourceType.CLUSTER)
+            _check_request(services, number)
+            _alter(services, wanted, validate_only=request.validate_only)
         except ApiError as error:
             code, message = error.code, error.message
         entries.append(
@@ -72,16 +70,16 @@ def handle(
     return AlterClientQuotasResponse(entries=entries)
 
 
-def _check_request(broker: Broker, number: int) -> None:
-    if number >= broker.config.max_topics_per_request:
+def _check_request(services: Services, number: int) -> None:
+    if number >= services.settings.config.max_topics_per_request:
         raise ApiError(ErrorCode.POLICY_VIOLATION, "too many entities in one request")
 
 
 def _alter(
-    broker: Broker, wanted: AlterClientQuotasRequestEntryData, *, validate_only: bool
+    services: Services, wanted: AlterClientQuotasRequestEntryData, *, validate_only: bool
 ) -> None:
     entity = entity_of(tuple((part.entity_type, part.entity_name) for part in wanted.entity))
-    quotas = dict(broker.quotas.get(entity))
+    quotas = dict(services.quotas.get(entity))
     for change in _unique(wanted.ops):
         if change.remove:
             quotas.pop(change.key, None)
@@ -89,7 +87,7 @@ def _alter(
             check_quota(entity, change.key, change.value)
             quotas[change.key] = change.value
     if not validate_only:
-        broker.quotas.change(entity, quotas)
+        services.quotas.change(entity, quotas)
 
 
 def _unique(changes: Iterable[OpData]) -> Iterable[OpData]:

@@ -13,11 +13,13 @@ Versions: v2 flexible.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from headrace.broker.configs.alter_configs import Change, Resource, alter_all
-from headrace.broker.context import RequestContext, VersionRange
-from headrace.broker.steps import Work
+from headrace.broker.context import RequestContext
+from headrace.broker.requests.alter_configs import Resource, alter_all
+from headrace.broker.requests.config_changes import ConfigChange
+from headrace.broker.services import Services
+from headrace.broker.waiting.steps import Work
 from headrace.errors import ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.alter_configs import (
@@ -25,16 +27,14 @@ from headrace.protocol.messages.alter_configs import (
     AlterConfigsResourceResponse,
     AlterConfigsResponse,
 )
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
+from headrace.protocol.versions import VersionRange
 
 API_KEY: Final = ApiKey.ALTER_CONFIGS
 VERSIONS: Final = VersionRange(0, 2)
 
 
 def handle(
-    broker: Broker,
+    services: Services,
     context: RequestContext,
     request: AlterConfigsRequest,
 ) -> Work[AlterConfigsResponse]:
@@ -43,13 +43,13 @@ def handle(
         Resource(
             wanted.resource_type,
             wanted.resource_name,
-            [Change(config.name, config.value) for config in wanted.configs],
+            [ConfigChange(config.name, config.value) for config in wanted.configs],
             replaces=True,
         )
         for wanted in request.resources
     ]
     responses = yield from alter_all(
-        broker, context, resources, _response, validate_only=request.validate_only
+        services, context, resources, _response, validate_only=request.validate_only
     )
     return AlterConfigsResponse(responses=responses)
 

@@ -10,11 +10,11 @@ Versions: v1 whether the number of replicas may change, which says nothing here.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from headrace.broker.access.authorizer import allows
-from headrace.broker.context import RequestContext, VersionRange
-from headrace.broker.steps import ENTRY_COST, Work
+from headrace.broker.context import RequestContext
+from headrace.broker.services import Services
+from headrace.broker.waiting.steps import ENTRY_COST, Work
 from headrace.errors import ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.alter_partition_reassignments import (
@@ -23,10 +23,8 @@ from headrace.protocol.messages.alter_partition_reassignments import (
     ReassignablePartitionResponse,
     ReassignableTopicResponse,
 )
+from headrace.protocol.versions import VersionRange
 from headrace.security.acls import Operation, ResourceType
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 API_KEY: Final = ApiKey.ALTER_PARTITION_REASSIGNMENTS
 VERSIONS: Final = VersionRange(0, 1)
@@ -36,21 +34,21 @@ _Outcome = tuple[ErrorCode, str | None]
 
 
 def handle(
-    broker: Broker, context: RequestContext, request: AlterPartitionReassignmentsRequest
+    services: Services, context: RequestContext, request: AlterPartitionReassignmentsRequest
 ) -> Work[AlterPartitionReassignmentsResponse]:
     """Say of every partition whether its replicas are the ones that are wanted."""
     response = AlterPartitionReassignmentsResponse(
         allow_replication_factor_change=request.allow_replication_factor_change
     )
     refused: _Outcome | None = None
-    if not allows(broker, context, Operation.ALTER, ResourceType.CLUSTER):
+    if not services.permissions.allows(context, Operation.ALTER, ResourceType.CLUSTER):
         code = response.error_code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         refused = code, code.description
     for topic in request.topics:
         result = ReassignableTopicResponse(name=topic.name)
         for wanted in topic.partitions:
             index = wanted.partition_index
-            code, message = refused or _outcome(broker, topic.name, index, wanted.replicas)
+            code, message = refused or _outcome(services, topic.name, index, wanted.replicas)
             result.partitions.append(
                 ReassignablePartitionResponse(
                     partition_index=index, error_code=code, error_message=message
@@ -62,15 +60,15 @@ def handle(
     return response
 
 
-def _outcome(broker: Broker, name: str, index: int, replicas: Sequence[int] | None) -> _Outcome:
-    topic = broker.topics.get(name)
+def _outcome(services: Services, name: str, index: int, replicas: Sequence[int] | None) -> _Outcome:
+    topic = services.topics.get(name)
     if topic is None or not 0 <= index < len(topic.partitions):
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return code, code.description
     if replicas is None:
         code = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
         return code, code.description
-    broker_id = broker.config.broker_id
+    broker_id = services.settings.config.broker_id
     if list(replicas) == [broker_id]:
         return ErrorCode.NONE, None
     problem = f"a partition has one replica; the only broker is {broker_id}"

@@ -11,12 +11,12 @@ Versions: v2 flexible.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from headrace.broker.access.authorizer import allows
-from headrace.broker.context import RequestContext, VersionRange
+from headrace.broker.context import RequestContext
 from headrace.broker.log_dirs.log_dir import LogDir
-from headrace.broker.steps import ENTRY_COST, Work
+from headrace.broker.services import Services
+from headrace.broker.waiting.steps import ENTRY_COST, Work
 from headrace.errors import ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.alter_replica_log_dirs import (
@@ -25,10 +25,8 @@ from headrace.protocol.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirsResponse,
     AlterReplicaLogDirTopicResult,
 )
+from headrace.protocol.versions import VersionRange
 from headrace.security.acls import Operation, ResourceType
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 API_KEY: Final = ApiKey.ALTER_REPLICA_LOG_DIRS
 VERSIONS: Final = VersionRange(1, 2)
@@ -37,10 +35,10 @@ _PARTITION_COST: Final = ENTRY_COST // 2
 
 
 def handle(
-    broker: Broker, context: RequestContext, request: AlterReplicaLogDirsRequest
+    services: Services, context: RequestContext, request: AlterReplicaLogDirsRequest
 ) -> Work[AlterReplicaLogDirsResponse]:
     """Say of every partition whether it lies where it is wanted."""
-    is_allowed = allows(broker, context, Operation.ALTER, ResourceType.CLUSTER)
+    is_allowed = services.permissions.allows(context, Operation.ALTER, ResourceType.CLUSTER)
     wanted: dict[str, dict[int, str]] = {}
     for directory in request.dirs:
         for topic in directory.topics:
@@ -48,14 +46,14 @@ def handle(
             if paths:
                 wanted.setdefault(topic.name, {}).update(paths)
             yield (1 + len(topic.partitions)) * _PARTITION_COST
-    directories = dict(broker.replicas.dirs.named)
+    directories = dict(services.replicas.dirs.named)
     results = []
     for name, paths in wanted.items():
         partitions = []
         for index, path in paths.items():
             code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
             if is_allowed:
-                code = _outcome(broker, name, index, path, directories)
+                code = _outcome(services, name, index, path, directories)
             partitions.append(
                 AlterReplicaLogDirPartitionResult(partition_index=index, error_code=code)
             )
@@ -65,14 +63,14 @@ def handle(
 
 
 def _outcome(
-    broker: Broker, name: str, index: int, path: str, directories: dict[str, LogDir | None]
+    services: Services, name: str, index: int, path: str, directories: dict[str, LogDir | None]
 ) -> ErrorCode:
     if path not in directories:
         return ErrorCode.LOG_DIR_NOT_FOUND
     log_dir = directories[path]
     if log_dir is None or log_dir.failure is not None:
         return ErrorCode.KAFKA_STORAGE_ERROR
-    topic = broker.topics.get(name)
+    topic = services.topics.get(name)
     if topic is None or not 0 <= index < len(topic.partitions):
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     partition = topic.partitions[index]

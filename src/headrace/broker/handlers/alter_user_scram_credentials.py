@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from headrace.broker.access.authorizer import authorize
 from headrace.broker.access.credentials import CREDENTIALS_LIMIT, Credential, user_name_fits
-from headrace.broker.context import RequestContext, VersionRange
-from headrace.broker.steps import CREATION_COST, ENTRY_COST, Work
+from headrace.broker.context import RequestContext
+from headrace.broker.services import Services
+from headrace.broker.waiting.steps import CREATION_COST, ENTRY_COST, Work
 from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.alter_user_scram_credentials import (
@@ -30,6 +30,7 @@ from headrace.protocol.messages.alter_user_scram_credentials import (
     ScramCredentialDeletion,
     ScramCredentialUpsertion,
 )
+from headrace.protocol.versions import VersionRange
 from headrace.security.acls import Operation, ResourceType
 from headrace.security.scram import (
     MAX_ITERATIONS,
@@ -39,9 +40,6 @@ from headrace.security.scram import (
     credential_of_salted,
 )
 
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
-
 API_KEY: Final = ApiKey.ALTER_USER_SCRAM_CREDENTIALS
 VERSIONS: Final = VersionRange(0, 0)
 _SALT_BYTES_LIMIT: Final = 1024
@@ -50,7 +48,7 @@ _Change = ScramCredentialDeletion | ScramCredentialUpsertion
 
 
 def handle(
-    broker: Broker,
+    services: Services,
     context: RequestContext,
     request: AlterUserScramCredentialsRequest,
 ) -> Work[AlterUserScramCredentialsResponse]:
@@ -63,9 +61,9 @@ def handle(
     for number, (user, wanted) in enumerate(by_user.items()):
         code, message = ErrorCode.NONE, None
         try:
-            authorize(broker, context, Operation.ALTER, ResourceType.CLUSTER)
-            _check_request(broker, number, wanted)
-            _alter(broker, wanted[0])
+            services.permissions.authorize(context, Operation.ALTER, ResourceType.CLUSTER)
+            _check_request(services, number, wanted)
+            _alter(services, wanted[0])
         except ApiError as error:
             code, message = error.code, error.message
         results.append(
@@ -75,8 +73,8 @@ def handle(
     return AlterUserScramCredentialsResponse(results=results)
 
 
-def _check_request(broker: Broker, number: int, wanted: list[_Change]) -> None:
-    if number >= broker.config.max_topics_per_request:
+def _check_request(services: Services, number: int, wanted: list[_Change]) -> None:
+    if number >= services.settings.config.max_topics_per_request:
         raise ApiError(ErrorCode.POLICY_VIOLATION, "too many users in one request")
     if len(wanted) > 1:
         raise ApiError(
@@ -85,15 +83,15 @@ def _check_request(broker: Broker, number: int, wanted: list[_Change]) -> None:
         )
 
 
-def _alter(broker: Broker, change: _Change) -> None:
+def _alter(services: Services, change: _Change) -> None:
     if not user_name_fits(change.name):
         what = "The name of the user is too long" if change.name else "Username must not be empty"
         raise ApiError(ErrorCode.UNACCEPTABLE_CREDENTIAL, what)
     whose = Credential(change.name, _mechanism(change.mechanism))
-    known, credential = whose in broker.credentials, None
+    known, credential = whose in services.credentials, None
     if isinstance(change, ScramCredentialUpsertion):
         credential = _credential(change, whose.mechanism)
-        if not known and len(broker.credentials) >= CREDENTIALS_LIMIT:
+        if not known and len(services.credentials) >= CREDENTIALS_LIMIT:
             raise ApiError(
                 ErrorCode.POLICY_VIOLATION, f"{CREDENTIALS_LIMIT} credentials are stored already"
             )
@@ -101,7 +99,7 @@ def _alter(broker: Broker, change: _Change) -> None:
         raise ApiError(
             ErrorCode.RESOURCE_NOT_FOUND, "Attempt to delete a user credential that does not exist"
         )
-    broker.credentials.change(whose, credential)
+    services.credentials.change(whose, credential)
 
 
 def _mechanism(number: int) -> ScramMechanism:

@@ -15,9 +15,10 @@ Versions: v1 throttle time; v3 client software, flexible body under a header tha
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from headrace.broker.context import RequestContext, VersionRange
+from headrace.broker.context import RequestContext
+from headrace.broker.services import Services
 from headrace.errors import ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.api_versions import (
@@ -27,9 +28,7 @@ from headrace.protocol.messages.api_versions import (
     FinalizedFeatureKey,
     SupportedFeatureKey,
 )
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
+from headrace.protocol.versions import VersionRange
 
 API_KEY: Final = ApiKey.API_VERSIONS
 VERSIONS: Final = VersionRange(0, 4)
@@ -40,33 +39,36 @@ _EXTENSIONS: Final = ("filter", "delayed")
 
 
 def handle(
-    broker: Broker,
+    services: Services,
     context: RequestContext,
     request: ApiVersionsRequest,  # noqa: ARG001 - what the client is called changes nothing
 ) -> ApiVersionsResponse:
     """List the APIs and versions that this broker serves."""
-    return _response(broker, ErrorCode.NONE, context.header.api_version)
+    return _response(services, ErrorCode.NONE, context.header.api_version)
 
 
-def unsupported(broker: Broker) -> ApiVersionsResponse:
+def unsupported(services: Services) -> ApiVersionsResponse:
     """Return the answer to an ApiVersions of unknown version; it has to be encoded as version 0."""
-    return _response(broker, ErrorCode.UNSUPPORTED_VERSION, 0)
+    return _response(services, ErrorCode.UNSUPPORTED_VERSION, 0)
 
 
-def finalized_features(broker: Broker) -> Mapping[str, int]:
+def finalized_features(services: Services) -> Mapping[str, int]:
     """Return the level of each feature."""
-    return {**FEATURES, "transaction.version": broker.config.headrace_transaction_version}
+    return {
+        **FEATURES,
+        "transaction.version": services.settings.config.headrace_transaction_version,
+    }
 
 
-def _epoch(broker: Broker) -> int:
+def _epoch(services: Services) -> int:
     """Return a number that grows with every start and every change of settings.
 
     Clients believe other levels only if they are told a higher epoch.
     """
-    return (broker.leader_epoch << 32) + broker.settings.changes
+    return (services.leader_epoch << 32) + services.settings.changes
 
 
-def _response(broker: Broker, error: ErrorCode, version: int) -> ApiVersionsResponse:
+def _response(services: Services, error: ErrorCode, version: int) -> ApiVersionsResponse:
     supported = [
         SupportedFeatureKey(name=name, min_version=0, max_version=level)
         for name, level in FEATURES.items()
@@ -77,14 +79,14 @@ def _response(broker: Broker, error: ErrorCode, version: int) -> ApiVersionsResp
             ApiVersion(
                 api_key=api.key, min_version=api.advertised.min, max_version=api.advertised.max
             )
-            for api in broker.apis
+            for api in services.apis.rows
         ],
         # Clients before v4 take a feature whose lowest level is 0 for malformed (KAFKA-17011).
         supported_features=supported if version >= _LEVEL_ZERO_VERSION else [],
-        finalized_features_epoch=_epoch(broker),
+        finalized_features_epoch=_epoch(services),
         finalized_features=[
             FinalizedFeatureKey(name=name, min_version_level=level, max_version_level=level)
-            for name, level in finalized_features(broker).items()
+            for name, level in finalized_features(services).items()
             if level
         ],
         headrace_extensions=list(_EXTENSIONS),

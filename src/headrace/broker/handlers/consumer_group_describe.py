@@ -9,16 +9,16 @@ Versions: v1 types of members; all are consumers.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from headrace.broker.access.authorized_operations import (
+from headrace.broker.context import RequestContext
+from headrace.broker.requests.authorized_operations import (
     OPERATIONS_COST,
     authorized_operations,
 )
-from headrace.broker.access.authorizer import allows
-from headrace.broker.answer_bounds import ANSWER_ENTRIES
-from headrace.broker.context import RequestContext, VersionRange
-from headrace.broker.steps import ENTRY_COST, GROUP_COST, Work, value_of
+from headrace.broker.requests.response_bounds import ANSWER_ENTRIES
+from headrace.broker.services import Services
+from headrace.broker.waiting.steps import ENTRY_COST, GROUP_COST, Work, value_of
 from headrace.core.coordinator.runtime import Reply, gather
 from headrace.errors import ErrorCode
 from headrace.protocol.api_keys import ApiKey
@@ -27,30 +27,30 @@ from headrace.protocol.messages.consumer_group_describe import (
     ConsumerGroupDescribeResponse,
     DescribedGroup,
 )
+from headrace.protocol.versions import VersionRange
 from headrace.security.acls import Operation, ResourceType
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 API_KEY: Final = ApiKey.CONSUMER_GROUP_DESCRIBE
 VERSIONS: Final = VersionRange(0, 1)
 
 
 def handle(
-    broker: Broker, context: RequestContext, request: ConsumerGroupDescribeRequest
+    services: Services, context: RequestContext, request: ConsumerGroupDescribeRequest
 ) -> Work[ConsumerGroupDescribeResponse]:
     """Describe groups by id."""
     denials: list[DescribedGroup] = []
     replies: list[Reply[list[DescribedGroup]]] = []
     entries = 0
     for group_id in dict.fromkeys(request.group_ids):
-        if not allows(broker, context, Operation.DESCRIBE, ResourceType.GROUP, group_id):
+        if not services.permissions.allows(
+            context, Operation.DESCRIBE, ResourceType.GROUP, group_id
+        ):
             denials.append(_failed(ErrorCode.GROUP_AUTHORIZATION_FAILED, group_id))
         elif entries >= ANSWER_ENTRIES:
             denials.append(_failed(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, group_id))
         else:
-            held = broker.groups.partitions_assigned(group_id)
-            replies.append(broker.groups.describe_consumer_groups([group_id], context.now_ms))
+            held = services.groups.partitions_assigned(group_id)
+            replies.append(services.groups.describe_consumer_groups([group_id], context.now_ms))
             entries += held
             yield held * ENTRY_COST // 10
         yield GROUP_COST
@@ -59,14 +59,16 @@ def handle(
     for (group,) in described:
         if request.include_authorized_operations and group.error_code == ErrorCode.NONE:
             group.authorized_operations = authorized_operations(
-                broker, context, ResourceType.GROUP, group.group_id
+                services, context, ResourceType.GROUP, group.group_id
             )
             yield OPERATIONS_COST
-        groups.append((yield from _shown(broker, context, group)))
+        groups.append((yield from _shown(services, context, group)))
     return ConsumerGroupDescribeResponse(groups=[*denials, *groups])
 
 
-def _shown(broker: Broker, context: RequestContext, group: DescribedGroup) -> Work[DescribedGroup]:
+def _shown(
+    services: Services, context: RequestContext, group: DescribedGroup
+) -> Work[DescribedGroup]:
     held = {
         topic.topic_name
         for member in group.members
@@ -76,7 +78,7 @@ def _shown(broker: Broker, context: RequestContext, group: DescribedGroup) -> Wo
     visible = True
     for name in sorted(held):
         yield ENTRY_COST
-        if not allows(broker, context, Operation.DESCRIBE, ResourceType.TOPIC, name):
+        if not services.permissions.allows(context, Operation.DESCRIBE, ResourceType.TOPIC, name):
             visible = False
             break
     if visible:

@@ -13,11 +13,11 @@ Versions: v1 regular expressions; clients choose their member ids.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from headrace.broker.access.authorizer import allows
-from headrace.broker.context import RequestContext, VersionRange
-from headrace.broker.coordinators.group_requests import origin_of
+from headrace.broker.context import RequestContext
+from headrace.broker.requests.group_requests import origin_of
+from headrace.broker.services import Services
 from headrace.core.deferred import Deferred
 from headrace.errors import ErrorCode
 from headrace.protocol.api_keys import ApiKey
@@ -25,25 +25,27 @@ from headrace.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
+from headrace.protocol.versions import VersionRange
 from headrace.security.acls import Operation, ResourceType
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 API_KEY: Final = ApiKey.CONSUMER_GROUP_HEARTBEAT
 VERSIONS: Final = VersionRange(0, 1)
 
 
 def handle(
-    broker: Broker, context: RequestContext, request: ConsumerGroupHeartbeatRequest
+    services: Services, context: RequestContext, request: ConsumerGroupHeartbeatRequest
 ) -> ConsumerGroupHeartbeatResponse | Deferred[ConsumerGroupHeartbeatResponse]:
     """Join a group, stay in it, or leave it."""
-    if not allows(broker, context, Operation.READ, ResourceType.GROUP, request.group_id):
+    if not services.permissions.allows(
+        context, Operation.READ, ResourceType.GROUP, request.group_id
+    ):
         return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
-    may = partial(allows, broker, context, Operation.DESCRIBE, ResourceType.TOPIC)
+    may = partial(services.permissions.allows, context, Operation.DESCRIBE, ResourceType.TOPIC)
     if not all(may(name) for name in request.subscribed_topic_names or ()):
         return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-    visible = partial(allows, broker, context, Operation.DESCRIBE, ResourceType.TOPIC, quietly=True)
-    return broker.groups.consumer_group_heartbeat(
+    visible = partial(
+        services.permissions.allows, context, Operation.DESCRIBE, ResourceType.TOPIC, quietly=True
+    )
+    return services.groups.consumer_group_heartbeat(
         origin_of(context), request, visible, context.now_ms
     )

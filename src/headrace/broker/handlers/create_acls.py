@@ -9,12 +9,12 @@ Versions: v1 pattern types (KIP-290); v2 flexible; v3 the resource type USER.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from headrace.broker.access.acl_requests import check_is_on
-from headrace.broker.access.authorizer import authorize
-from headrace.broker.context import RequestContext, VersionRange
-from headrace.broker.steps import Work
+from headrace.broker.context import RequestContext
+from headrace.broker.requests.acls import check_is_on
+from headrace.broker.services import Services
+from headrace.broker.waiting.steps import Work
 from headrace.errors import ApiError
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.create_acls import (
@@ -23,26 +23,24 @@ from headrace.protocol.messages.create_acls import (
     CreateAclsRequest,
     CreateAclsResponse,
 )
+from headrace.protocol.versions import VersionRange
 from headrace.security.acls import AclBinding, Operation, PatternType, Permission, ResourceType
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 API_KEY: Final = ApiKey.CREATE_ACLS
 VERSIONS: Final = VersionRange(1, 3)
 
 
 def handle(
-    broker: Broker, context: RequestContext, request: CreateAclsRequest
+    services: Services, context: RequestContext, request: CreateAclsRequest
 ) -> Work[CreateAclsResponse]:
     """Add ACLs."""
     try:
-        authorize(broker, context, Operation.ALTER, ResourceType.CLUSTER)
-        check_is_on(broker)
+        services.permissions.authorize(context, Operation.ALTER, ResourceType.CLUSTER)
+        check_is_on(services.authorizer)
     except ApiError as error:
         return CreateAclsResponse(results=[_result(error) for _ in request.creations])
     bindings = [_binding(creation) for creation in request.creations]
-    outcomes = yield from broker.authorizer.creating(bindings)
+    outcomes = yield from services.authorizer.creating(bindings)
     return CreateAclsResponse(results=[_result(outcome) for outcome in outcomes])
 
 

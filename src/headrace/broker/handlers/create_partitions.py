@@ -11,11 +11,11 @@ Versions: v2 flexible.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from headrace.broker.access.authorizer import authorize
-from headrace.broker.context import RequestContext, VersionRange
-from headrace.broker.steps import (
+from headrace.broker.context import RequestContext
+from headrace.broker.services import Services
+from headrace.broker.waiting.steps import (
     CHECK_COST,
     CREATION_COST,
     PARTITION_OPENING_COST,
@@ -31,17 +31,15 @@ from headrace.protocol.messages.create_partitions import (
     CreatePartitionsTopic,
     CreatePartitionsTopicResult,
 )
+from headrace.protocol.versions import VersionRange
 from headrace.security.acls import Operation, ResourceType
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 API_KEY: Final = ApiKey.CREATE_PARTITIONS
 VERSIONS: Final = VersionRange(0, 3)
 
 
 def handle(
-    broker: Broker, context: RequestContext, request: CreatePartitionsRequest
+    services: Services, context: RequestContext, request: CreatePartitionsRequest
 ) -> Work[CreatePartitionsResponse]:
     """Grow or validate every topic of the request."""
     mentions = Counter(wanted.name for wanted in request.topics)
@@ -49,10 +47,12 @@ def handle(
     for wanted in {wanted.name: wanted for wanted in request.topics}.values():
         result = CreatePartitionsTopicResult(name=wanted.name)
         try:
-            _check_request(broker, len(results), mentions[wanted.name])
-            authorize(broker, context, Operation.ALTER, ResourceType.TOPIC, wanted.name)
-            yield from broker.topics.unchanging(wanted.name)
-            yield from _grow(broker, context, wanted, validate_only=request.validate_only)
+            _check_request(services, len(results), mentions[wanted.name])
+            services.permissions.authorize(
+                context, Operation.ALTER, ResourceType.TOPIC, wanted.name
+            )
+            yield from services.topics.changing.wait(wanted.name)
+            yield from _grow(services, context, wanted, validate_only=request.validate_only)
         except ApiError as error:
             result.error_code, result.error_message = error.code, error.message
         results.append(result)
@@ -62,27 +62,33 @@ def handle(
     return CreatePartitionsResponse(results=results)
 
 
-def _check_request(broker: Broker, number: int, mentions: int) -> None:
+def _check_request(services: Services, number: int, mentions: int) -> None:
     if mentions > 1:
         raise InvalidRequestError("the topic is named more than once")
-    if number >= broker.config.max_topics_per_request:
+    if number >= services.settings.config.max_topics_per_request:
         raise ApiError(ErrorCode.POLICY_VIOLATION, "too many topics in one request")
 
 
 def _grow(
-    broker: Broker, context: RequestContext, wanted: CreatePartitionsTopic, *, validate_only: bool
+    services: Services,
+    context: RequestContext,
+    wanted: CreatePartitionsTopic,
+    *,
+    validate_only: bool,
 ) -> Work[None]:
-    topic = broker.topics.require(wanted.name)
+    topic = services.topics.require(wanted.name)
     if topic.is_internal:
         raise InvalidTopicError("internal topics cannot be given more partitions")
-    broker.topics.validate_growth(topic, wanted.count)
+    services.topics.validate_growth(topic, wanted.count)
     if wanted.assignments is not None:
-        _check_assignments(broker, wanted, added=wanted.count - len(topic.partitions))
+        _check_assignments(services, wanted, added=wanted.count - len(topic.partitions))
     if not validate_only:
-        yield from value_of(broker.topics.grow_in_steps(topic, wanted.count, now_ms=context.now_ms))
+        yield from value_of(
+            services.topics.grow_in_steps(topic, wanted.count, now_ms=context.now_ms)
+        )
 
 
-def _check_assignments(broker: Broker, wanted: CreatePartitionsTopic, *, added: int) -> None:
+def _check_assignments(services: Services, wanted: CreatePartitionsTopic, *, added: int) -> None:
     assignments = wanted.assignments or []
     if len(assignments) != added:
         raise ApiError(
@@ -90,9 +96,9 @@ def _check_assignments(broker: Broker, wanted: CreatePartitionsTopic, *, added: 
             f"{added} partitions are to be added, {len(assignments)} are assigned",
         )
     for assignment in assignments:
-        if list(assignment.broker_ids) != [broker.config.broker_id]:
+        if list(assignment.broker_ids) != [services.settings.config.broker_id]:
             raise ApiError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                 f"a partition is assigned to {list(assignment.broker_ids)[:10]}; "
-                f"the only broker is {broker.config.broker_id}",
+                f"the only broker is {services.settings.config.broker_id}",
             )

@@ -12,12 +12,13 @@ Versions: v4 defaults; v5 flexible, returns the configuration; v7 topic ids.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from headrace.broker.access.authorizer import allows, authorize_creation
 from headrace.broker.configs.config_entries import topic_entries
-from headrace.broker.context import RequestContext, VersionRange
-from headrace.broker.steps import (
+from headrace.broker.context import RequestContext
+from headrace.broker.services import Services
+from headrace.broker.topic_names import INTERNAL_TOPICS
+from headrace.broker.waiting.steps import (
     CHECK_COST,
     CREATION_COST,
     PARTITION_OPENING_COST,
@@ -25,7 +26,6 @@ from headrace.broker.steps import (
     Work,
     value_of,
 )
-from headrace.broker.topic_names import INTERNAL_TOPICS
 from headrace.config.topic import TopicConfig
 from headrace.errors import (
     ApiError,
@@ -42,10 +42,8 @@ from headrace.protocol.messages.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
+from headrace.protocol.versions import VersionRange
 from headrace.security.acls import Operation, ResourceType
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 API_KEY: Final = ApiKey.CREATE_TOPICS
 VERSIONS: Final = VersionRange(2, 7)
@@ -54,7 +52,7 @@ BROKER_DEFAULT: Final = -1
 
 
 def handle(
-    broker: Broker,
+    services: Services,
     context: RequestContext,
     request: CreateTopicsRequest,
 ) -> Work[CreateTopicsResponse]:
@@ -68,11 +66,11 @@ def handle(
         # One answer for all mentions, as clients index the answer by name.
         names[wanted.name] = 0
         try:
-            _check_request(broker, request, mentions)
-            authorize_creation(broker, context, wanted.name)
-            yield from broker.topics.unchanging(wanted.name)
+            _check_request(services, request, mentions)
+            services.permissions.authorize_creation(context, wanted.name)
+            yield from services.topics.changing.wait(wanted.name)
             result = yield from _create(
-                broker, context, wanted, validate_only=request.validate_only
+                services, context, wanted, validate_only=request.validate_only
             )
         except ApiError as error:
             result = CreatableTopicResult(
@@ -88,30 +86,29 @@ def handle(
     return CreateTopicsResponse(topics=results)
 
 
-def _check_request(broker: Broker, request: CreateTopicsRequest, mentions: int) -> None:
+def _check_request(services: Services, request: CreateTopicsRequest, mentions: int) -> None:
     if mentions > 1:
         raise InvalidRequestError("the topic is named more than once")
-    if len(request.topics) > broker.config.max_topics_per_request:
+    if len(request.topics) > services.settings.config.max_topics_per_request:
         raise ApiError(ErrorCode.POLICY_VIOLATION, "too many topics in one request")
 
 
 def _create(
-    broker: Broker, context: RequestContext, wanted: CreatableTopic, *, validate_only: bool
+    services: Services, context: RequestContext, wanted: CreatableTopic, *, validate_only: bool
 ) -> Work[CreatableTopicResult]:
-    if wanted.name in INTERNAL_TOPICS and broker.topics.get(wanted.name) is None:
+    if wanted.name in INTERNAL_TOPICS and services.topics.get(wanted.name) is None:
         raise InvalidTopicError("internal topics are created by the broker")
     settings = _settings(wanted)
-    count = _partitions_count(broker, wanted)
-    config = broker.topics.validate_new(wanted.name, count, settings)
+    count = _partitions_count(services, wanted)
+    config = services.topics.validate_new(wanted.name, count, settings)
     topic_id = None
     if not validate_only:
         topic = yield from value_of(
-            broker.topics.create_in_steps(wanted.name, count, settings, now_ms=context.now_ms)
+            services.topics.create_in_steps(wanted.name, count, settings, now_ms=context.now_ms)
         )
         topic_id, config = topic.topic_id, topic.config
     result = CreatableTopicResult(name=wanted.name, error_message=None)
-    if allows(
-        broker,
+    if services.permissions.allows(
         context,
         Operation.DESCRIBE_CONFIGS,
         ResourceType.TOPIC,
@@ -119,7 +116,7 @@ def _create(
         quietly=True,
     ):
         result.num_partitions, result.replication_factor = count, 1
-        result.configs = _configs(broker, config, settings)
+        result.configs = _configs(services, config, settings)
     else:
         result.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     if topic_id is not None:
@@ -137,20 +134,20 @@ def _settings(wanted: CreatableTopic) -> dict[str, str | None]:
     return settings
 
 
-def _partitions_count(broker: Broker, wanted: CreatableTopic) -> int:
+def _partitions_count(services: Services, wanted: CreatableTopic) -> int:
     if wanted.assignments:
-        return _assigned_partitions(broker, wanted)
+        return _assigned_partitions(services, wanted)
     if wanted.replication_factor not in {BROKER_DEFAULT, 1}:
         raise ApiError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
             f"replication factor {wanted.replication_factor}; there is 1 broker",
         )
     if wanted.num_partitions == BROKER_DEFAULT:
-        return broker.config.num_partitions
+        return services.settings.config.num_partitions
     return wanted.num_partitions
 
 
-def _assigned_partitions(broker: Broker, wanted: CreatableTopic) -> int:
+def _assigned_partitions(services: Services, wanted: CreatableTopic) -> int:
     if wanted.num_partitions != BROKER_DEFAULT or wanted.replication_factor != BROKER_DEFAULT:
         raise InvalidRequestError(
             "with an assignment, partitions and replication factor have to be -1"
@@ -161,19 +158,19 @@ def _assigned_partitions(broker: Broker, wanted: CreatableTopic) -> int:
             ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions have to be numbered from 0 on"
         )
     for assignment in wanted.assignments:
-        if list(assignment.broker_ids) != [broker.config.broker_id]:
+        if list(assignment.broker_ids) != [services.settings.config.broker_id]:
             raise ApiError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                 f"partition {assignment.partition_index} is assigned to {list(assignment.broker_ids)[:10]}; "
-                f"the only broker is {broker.config.broker_id}",
+                f"the only broker is {services.settings.config.broker_id}",
             )
     return len(indexes)
 
 
 def _configs(
-    broker: Broker, config: TopicConfig, settings: dict[str, str | None]
+    services: Services, config: TopicConfig, settings: dict[str, str | None]
 ) -> list[CreatableTopicConfigs]:
     return [
         CreatableTopicConfigs(name=entry.name, value=entry.value, config_source=entry.source)
-        for entry in topic_entries(config, settings, broker.settings.layers)
+        for entry in topic_entries(config, settings, services.settings.layers)
     ]

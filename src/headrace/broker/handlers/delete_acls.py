@@ -9,12 +9,12 @@ Versions: v1 pattern types (KIP-290); v2 flexible; v3 the resource type USER.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from headrace.broker.access.acl_requests import check_is_on, filter_of
-from headrace.broker.access.authorizer import authorize
-from headrace.broker.context import RequestContext, VersionRange
-from headrace.broker.steps import ENTRY_COST, Work
+from headrace.broker.context import RequestContext
+from headrace.broker.requests.acls import check_is_on, filter_of
+from headrace.broker.services import Services
+from headrace.broker.waiting.steps import ENTRY_COST, Work
 from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.delete_acls import (
@@ -24,10 +24,8 @@ from headrace.protocol.messages.delete_acls import (
     DeleteAclsRequest,
     DeleteAclsResponse,
 )
+from headrace.protocol.versions import VersionRange
 from headrace.security.acls import AclBinding, Operation, ResourceType
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 API_KEY: Final = ApiKey.DELETE_ACLS
 VERSIONS: Final = VersionRange(1, 3)
@@ -39,23 +37,23 @@ _TOO_MANY: Final = ApiError(
 
 
 def handle(
-    broker: Broker, context: RequestContext, request: DeleteAclsRequest
+    services: Services, context: RequestContext, request: DeleteAclsRequest
 ) -> Work[DeleteAclsResponse]:
     """Take ACLs away."""
     found: list[list[AclBinding] | ApiError] = []
     try:
-        authorize(broker, context, Operation.ALTER, ResourceType.CLUSTER)
-        check_is_on(broker)
+        services.permissions.authorize(context, Operation.ALTER, ResourceType.CLUSTER)
+        check_is_on(services.authorizer)
     except ApiError as error:
         found = [error for _ in request.filters]
     else:
         size = 0
         for wanted in request.filters:
-            acls = _find(broker, wanted) if size < ACLS_AN_ANSWER else _TOO_MANY
+            acls = _find(services, wanted) if size < ACLS_AN_ANSWER else _TOO_MANY
             found.append(acls)
             size += 0 if isinstance(acls, ApiError) else len(acls)
-            yield len(broker.authorizer) * ENTRY_COST // 10 + ENTRY_COST
-    outcomes = yield from broker.authorizer.deleting(
+            yield len(services.authorizer) * ENTRY_COST // 10 + ENTRY_COST
+    outcomes = yield from services.authorizer.deleting(
         acl for acls in found if not isinstance(acls, ApiError) for acl in acls
     )
     return DeleteAclsResponse(
@@ -70,9 +68,9 @@ def handle(
     )
 
 
-def _find(broker: Broker, wanted: DeleteAclsFilter) -> list[AclBinding] | ApiError:
+def _find(services: Services, wanted: DeleteAclsFilter) -> list[AclBinding] | ApiError:
     try:
-        return sorted(broker.authorizer.find(filter_of(wanted)))
+        return sorted(services.authorizer.find(filter_of(wanted)))
     except ApiError as error:
         return error
 

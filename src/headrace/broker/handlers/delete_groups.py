@@ -8,11 +8,11 @@ Versions: v2 flexible.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from headrace.broker.access.authorizer import allows
-from headrace.broker.context import RequestContext, VersionRange
-from headrace.broker.steps import ENTRY_COST, GROUP_COST, Work, value_of
+from headrace.broker.context import RequestContext
+from headrace.broker.services import Services
+from headrace.broker.waiting.steps import ENTRY_COST, GROUP_COST, Work, value_of
 from headrace.core.coordinator.runtime import Reply, gather
 from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.api_keys import ApiKey
@@ -21,25 +21,23 @@ from headrace.protocol.messages.delete_groups import (
     DeleteGroupsRequest,
     DeleteGroupsResponse,
 )
+from headrace.protocol.versions import VersionRange
 from headrace.security.acls import Operation, ResourceType
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 API_KEY: Final = ApiKey.DELETE_GROUPS
 VERSIONS: Final = VersionRange(0, 2)
 
 
 def handle(
-    broker: Broker, context: RequestContext, request: DeleteGroupsRequest
+    services: Services, context: RequestContext, request: DeleteGroupsRequest
 ) -> Work[DeleteGroupsResponse]:
     """Delete groups by id."""
     refused: list[DeletableGroupResult] = []
     replies: list[Reply[list[DeletableGroupResult]]] = []
     for group_id in dict.fromkeys(request.groups_names):
-        if allows(broker, context, Operation.DELETE, ResourceType.GROUP, group_id):
-            count = broker.groups.offsets_count(group_id)
-            replies.append(broker.groups.delete_groups([group_id], context.now_ms))
+        if services.permissions.allows(context, Operation.DELETE, ResourceType.GROUP, group_id):
+            count = services.groups.offsets_count(group_id)
+            replies.append(services.groups.delete_groups([group_id], context.now_ms))
             yield GROUP_COST + count * ENTRY_COST
         else:
             error = ErrorCode.GROUP_AUTHORIZATION_FAILED
@@ -47,21 +45,21 @@ def handle(
         yield ENTRY_COST
     results: list[DeletableGroupResult] = []
     for (result,) in (yield from value_of(gather(replies))):
-        result.error_code = _forget_settings(broker, result)
+        result.error_code = _forget_settings(services, result)
         results.append(result)
         yield ENTRY_COST
     return DeleteGroupsResponse(results=results + refused)
 
 
-def _forget_settings(broker: Broker, result: DeletableGroupResult) -> int:
-    settings = broker.group_settings
+def _forget_settings(services: Services, result: DeletableGroupResult) -> int:
+    settings = services.group_settings
     gone = result.error_code == ErrorCode.NONE or (
         result.error_code == ErrorCode.GROUP_ID_NOT_FOUND and settings.is_attached(result.group_id)
     )
     if not gone or result.group_id not in settings:
         return result.error_code
     try:
-        broker.group_settings.change(result.group_id, {})
+        services.group_settings.change(result.group_id, {})
     except ApiError as error:
         return error.code
     return ErrorCode.NONE

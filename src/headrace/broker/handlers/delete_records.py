@@ -9,12 +9,12 @@ Versions: v2 flexible.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from headrace.broker.access.authorizer import authorize
-from headrace.broker.context import RequestContext, VersionRange
-from headrace.broker.partition import Partition
-from headrace.broker.steps import ENTRY_COST, PARTITION_FILES_COST, Work
+from headrace.broker.context import RequestContext
+from headrace.broker.partitions.partition import Partition
+from headrace.broker.services import Services
+from headrace.broker.waiting.steps import ENTRY_COST, PARTITION_FILES_COST, Work
 from headrace.errors import (
     ApiError,
     ErrorCode,
@@ -30,10 +30,8 @@ from headrace.protocol.messages.delete_records import (
     DeleteRecordsResponse,
     DeleteRecordsTopicResult,
 )
+from headrace.protocol.versions import VersionRange
 from headrace.security.acls import Operation, ResourceType
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 API_KEY: Final = ApiKey.DELETE_RECORDS
 VERSIONS: Final = VersionRange(0, 2)
@@ -44,10 +42,10 @@ _PARTITIONS_A_WRITE: Final = 20
 
 
 def handle(
-    broker: Broker, context: RequestContext, request: DeleteRecordsRequest
+    services: Services, context: RequestContext, request: DeleteRecordsRequest
 ) -> Work[DeleteRecordsResponse]:
     """Delete the records below an offset in every partition."""
-    deletion = _Deletion(broker, context)
+    deletion = _Deletion(services, context)
     response = DeleteRecordsResponse()
     for topic in request.topics:
         result = DeleteRecordsTopicResult(name=topic.name)
@@ -66,10 +64,10 @@ def handle(
 class _Deletion:
     """The partitions of one request: many are looked at first, so that one write makes all of these durable."""
 
-    __slots__ = ("_broker", "_context", "_named", "_offsets", "_results")
+    __slots__ = ("_context", "_named", "_offsets", "_results", "_services")
 
-    def __init__(self, broker: Broker, context: RequestContext) -> None:
-        self._broker = broker
+    def __init__(self, services: Services, context: RequestContext) -> None:
+        self._services = services
         self._context = context
         self._named: set[Partition] = set()
         self._offsets: dict[Partition, int] = {}
@@ -94,8 +92,10 @@ class _Deletion:
         return result
 
     def _find(self, name: str, wanted: DeleteRecordsPartition) -> Partition:
-        authorize(self._broker, self._context, Operation.DELETE, ResourceType.TOPIC, name)
-        topic = self._broker.topics.require(name)
+        self._services.permissions.authorize(
+            self._context, Operation.DELETE, ResourceType.TOPIC, name
+        )
+        topic = self._services.topics.require(name)
         partition = topic.partition(wanted.partition_index)
         if topic.is_internal:
             raise InvalidTopicError("records of internal topics cannot be deleted")
@@ -114,7 +114,7 @@ class _Deletion:
         """Delete what is planned, and complete the results."""
         offsets, self._offsets = self._offsets, {}
         results, self._results = self._results, []
-        refused = self._broker.replicas.delete_records(offsets, now_ms)
+        refused = self._services.deletion.delete_records(offsets, now_ms)
         for partition, result in results:
             if partition in refused:
                 result.error_code = ErrorCode.KAFKA_STORAGE_ERROR

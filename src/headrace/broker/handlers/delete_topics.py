@@ -10,12 +10,19 @@ Versions: v3 TOPIC_DELETION_DISABLED; v4 flexible; v5 error messages; v6 topic i
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from headrace.broker.access.authorizer import allows
-from headrace.broker.context import RequestContext, VersionRange
-from headrace.broker.steps import CREATION_COST, ENTRY_COST, FIRST_BATCH_COST, STEP_COST, Work
-from headrace.broker.topic import Topic
+from headrace.broker.context import RequestContext
+from headrace.broker.partitions.topic import Topic
+from headrace.broker.requests.topic_deletion import delete_topic_in_steps
+from headrace.broker.services import Services
+from headrace.broker.waiting.steps import (
+    CREATION_COST,
+    ENTRY_COST,
+    FIRST_BATCH_COST,
+    STEP_COST,
+    Work,
+)
 from headrace.core.coordinator.runtime import Reply, gather
 from headrace.core.deferred import Deferred
 from headrace.errors import (
@@ -33,10 +40,8 @@ from headrace.protocol.messages.delete_topics import (
     DeleteTopicsResponse,
     DeleteTopicState,
 )
+from headrace.protocol.versions import VersionRange
 from headrace.security.acls import Operation, ResourceType
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 API_KEY: Final = ApiKey.DELETE_TOPICS
 VERSIONS: Final = VersionRange(1, 6)
@@ -46,7 +51,7 @@ DELETION_DISABLED_VERSION: Final = 3
 
 
 def handle(
-    broker: Broker, context: RequestContext, request: DeleteTopicsRequest
+    services: Services, context: RequestContext, request: DeleteTopicsRequest
 ) -> Work[Reply[DeleteTopicsResponse]]:
     """Delete every topic of the request."""
     version = context.header.api_version
@@ -55,7 +60,7 @@ def handle(
         if version >= TOPIC_IDS_VERSION
         else [DeleteTopicState(name=name) for name in request.topic_names]
     )
-    known = [_find_if_known(broker, context, state) for state in wanted]
+    known = [_find_if_known(services, context, state) for state in wanted]
     mentions = Counter(topic.name for topic in known if topic is not None)
     results = []
     forgotten: list[Reply[list[None]]] = []
@@ -63,8 +68,8 @@ def handle(
         if topic is None or mentions[topic.name] == 1:
             name = state.name if topic is None else topic.name
             if name is not None:
-                yield from broker.topics.unchanging(name)
-            result = yield from _delete(broker, context, state, forgotten)
+                yield from services.topics.changing.wait(name)
+            result = yield from _delete(services, context, state, forgotten)
             results.append(result)
             if topic is not None and result.error_code == ErrorCode.NONE:
                 yield CREATION_COST + min(len(topic.partitions) * FIRST_BATCH_COST, STEP_COST)
@@ -78,20 +83,20 @@ def handle(
 
 
 def _find_if_known(
-    broker: Broker, context: RequestContext, wanted: DeleteTopicState
+    services: Services, context: RequestContext, wanted: DeleteTopicState
 ) -> Topic | None:
     """Return a topic whose name and id the client may know to be the same."""
     if wanted.name is None:
-        topic = broker.topics.by_id(bytes(wanted.topic_id))
+        topic = services.topics.by_id(bytes(wanted.topic_id))
     else:
-        topic = broker.topics.get(wanted.name)
-    if topic is None or not _may(broker, context, Operation.DESCRIBE, topic.name, quietly=True):
+        topic = services.topics.get(wanted.name)
+    if topic is None or not _may(services, context, Operation.DESCRIBE, topic.name, quietly=True):
         return None
     return topic
 
 
 def _may(
-    broker: Broker,
+    services: Services,
     context: RequestContext,
     operation: Operation,
     name: str,
@@ -99,9 +104,9 @@ def _may(
     quietly: bool = False,
 ) -> bool:
     """Return whether the client may do something to a topic; whoever may delete the cluster may do all."""
-    return allows(broker, context, Operation.DELETE, ResourceType.CLUSTER, quietly=True) or allows(
-        broker, context, operation, ResourceType.TOPIC, name, quietly=quietly
-    )
+    return services.permissions.allows(
+        context, Operation.DELETE, ResourceType.CLUSTER, quietly=True
+    ) or services.permissions.allows(context, operation, ResourceType.TOPIC, name, quietly=quietly)
 
 
 def _named_twice(name: str) -> DeletableTopicResult:
@@ -113,25 +118,25 @@ def _named_twice(name: str) -> DeletableTopicResult:
 
 
 def _delete(
-    broker: Broker,
+    services: Services,
     context: RequestContext,
     wanted: DeleteTopicState,
     forgotten: list[Reply[list[None]]],
 ) -> Work[DeletableTopicResult]:
     result = DeletableTopicResult(name=wanted.name, topic_id=wanted.topic_id)
     try:
-        _check_enabled(broker, context)
-        topic = _find(broker, context, wanted)
+        _check_enabled(services, context)
+        topic = _find(services, context, wanted)
         result.name, result.topic_id = topic.name, topic.topic_id
-        forgotten.append((yield from broker.delete_topic_in_steps(topic, context.now_ms)))
+        forgotten.append((yield from delete_topic_in_steps(services, topic, context.now_ms)))
     except ApiError as error:
         result.error_code, result.error_message = error.code, error.message
         result.name = result.name or wanted.name
     return result
 
 
-def _check_enabled(broker: Broker, context: RequestContext) -> None:
-    if broker.config.delete_topic_enable:
+def _check_enabled(services: Services, context: RequestContext) -> None:
+    if services.settings.config.delete_topic_enable:
         return
     known = context.header.api_version >= DELETION_DISABLED_VERSION
     raise ApiError(
@@ -140,21 +145,21 @@ def _check_enabled(broker: Broker, context: RequestContext) -> None:
     )
 
 
-def _find(broker: Broker, context: RequestContext, wanted: DeleteTopicState) -> Topic:
+def _find(services: Services, context: RequestContext, wanted: DeleteTopicState) -> Topic:
     topic_id = bytes(wanted.topic_id)
     if (wanted.name is None) == (topic_id == ZERO_UUID):
         raise InvalidRequestError("a topic is named either by its name or by its id")
     if wanted.name is None:
-        topic = broker.topics.by_id(topic_id)
+        topic = services.topics.by_id(topic_id)
         if topic is None:
             raise UnknownTopicIdError
     else:
-        if not _may(broker, context, Operation.DESCRIBE, wanted.name):
+        if not _may(services, context, Operation.DESCRIBE, wanted.name):
             raise ApiError.for_code(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-        topic = broker.topics.require(wanted.name)
-    if not _may(broker, context, Operation.DELETE, topic.name):
+        topic = services.topics.require(wanted.name)
+    if not _may(services, context, Operation.DELETE, topic.name):
         if wanted.name is None and _may(
-            broker, context, Operation.DESCRIBE, topic.name, quietly=True
+            services, context, Operation.DESCRIBE, topic.name, quietly=True
         ):
             wanted.name = (
                 topic.name

@@ -8,12 +8,12 @@ Versions: v1 pattern types (KIP-290); v2 flexible; v3 the resource type USER.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from headrace.broker.access.acl_requests import check_is_on, filter_of
-from headrace.broker.access.authorizer import authorize
-from headrace.broker.context import RequestContext, VersionRange
-from headrace.broker.steps import ENTRY_COST, Work
+from headrace.broker.context import RequestContext
+from headrace.broker.requests.acls import check_is_on, filter_of
+from headrace.broker.services import Services
+from headrace.broker.waiting.steps import ENTRY_COST, Work
 from headrace.errors import ApiError
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.describe_acls import (
@@ -22,26 +22,24 @@ from headrace.protocol.messages.describe_acls import (
     DescribeAclsResource,
     DescribeAclsResponse,
 )
+from headrace.protocol.versions import VersionRange
 from headrace.security.acls import Operation, ResourceType
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 API_KEY: Final = ApiKey.DESCRIBE_ACLS
 VERSIONS: Final = VersionRange(1, 3)
 
 
 def handle(
-    broker: Broker, context: RequestContext, request: DescribeAclsRequest
+    services: Services, context: RequestContext, request: DescribeAclsRequest
 ) -> Work[DescribeAclsResponse]:
     """Return the ACLs that match."""
     try:
-        authorize(broker, context, Operation.DESCRIBE, ResourceType.CLUSTER)
-        check_is_on(broker)
+        services.permissions.authorize(context, Operation.DESCRIBE, ResourceType.CLUSTER)
+        check_is_on(services.authorizer)
         wanted = filter_of(request)
     except ApiError as error:
         return DescribeAclsResponse(error_code=error.code, error_message=error.message)
-    found = yield from broker.authorizer.finding(wanted)
+    found = yield from services.authorizer.finding(wanted)
     yield len(found) * ENTRY_COST // 5
     resources: dict[tuple[int, str, int], DescribeAclsResource] = {}
     for acl in sorted(found):

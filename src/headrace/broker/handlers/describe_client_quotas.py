@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from headrace.broker.access.authorizer import authorize
-from headrace.broker.context import RequestContext, VersionRange
+from headrace.broker.context import RequestContext
 from headrace.broker.quotas.client_quotas import CLIENT_ID, IP, USER, Entity
-from headrace.broker.steps import ENTRY_COST, Work
+from headrace.broker.services import Services
+from headrace.broker.waiting.steps import ENTRY_COST, Work
 from headrace.errors import ApiError, ErrorCode, InvalidRequestError
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.describe_client_quotas import (
@@ -25,10 +25,8 @@ from headrace.protocol.messages.describe_client_quotas import (
     EntryData,
     ValueData,
 )
+from headrace.protocol.versions import VersionRange
 from headrace.security.acls import Operation, ResourceType
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 API_KEY: Final = ApiKey.DESCRIBE_CLIENT_QUOTAS
 VERSIONS: Final = VersionRange(0, 1)
@@ -43,20 +41,20 @@ class MatchType(IntEnum):
 
 
 def handle(
-    broker: Broker,
+    services: Services,
     context: RequestContext,
     request: DescribeClientQuotasRequest,
 ) -> Work[DescribeClientQuotasResponse]:
     """Return the entities that match."""
     try:
-        authorize(broker, context, Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER)
+        services.permissions.authorize(context, Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER)
         matches = _filter(request.components, strict=request.strict)
     except ApiError as error:
         return DescribeClientQuotasResponse(
             error_code=error.code, error_message=error.message, entries=None
         )
     entries: list[EntryData] = []
-    for entity, quotas in list(broker.quotas):
+    for entity, quotas in list(services.quotas):
         if matches(entity):
             parts = [EntityData(entity_type=kind, entity_name=name) for kind, name in entity.parts]
             values = [ValueData(key=key, value=value) for key, value in quotas.items()]

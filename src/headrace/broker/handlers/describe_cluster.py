@@ -8,10 +8,11 @@ Versions: v1 endpoint type (KIP-919); v2 fenced brokers, of which there are none
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from headrace.broker.access.authorized_operations import NOT_ASKED, cluster_operations
-from headrace.broker.context import RequestContext, VersionRange
+from headrace.broker.context import RequestContext
+from headrace.broker.requests.authorized_operations import NOT_ASKED, cluster_operations
+from headrace.broker.services import Services
 from headrace.errors import ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.describe_cluster import (
@@ -19,9 +20,7 @@ from headrace.protocol.messages.describe_cluster import (
     DescribeClusterRequest,
     DescribeClusterResponse,
 )
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
+from headrace.protocol.versions import VersionRange
 
 API_KEY: Final = ApiKey.DESCRIBE_CLUSTER
 VERSIONS: Final = VersionRange(0, 2)
@@ -31,7 +30,7 @@ CONTROLLERS: Final = 2
 
 
 def handle(
-    broker: Broker, context: RequestContext, request: DescribeClusterRequest
+    services: Services, context: RequestContext, request: DescribeClusterRequest
 ) -> DescribeClusterResponse:
     """Describe the cluster."""
     if request.endpoint_type != BROKERS:
@@ -45,16 +44,16 @@ def handle(
             error_message="this is a broker's endpoint",
             endpoint_type=BROKERS,
         )
-    endpoint = broker.endpoint_for(context)
-    broker_id = broker.config.broker_id
+    endpoint = services.endpoints.endpoint_for(context)
+    broker_id = services.settings.config.broker_id
     return DescribeClusterResponse(
-        cluster_id=broker.cluster_id,
+        cluster_id=services.cluster_id,
         controller_id=broker_id,
         brokers=[
             DescribeClusterBroker(broker_id=broker_id, host=endpoint.host, port=endpoint.port)
         ],
         cluster_authorized_operations=(
-            cluster_operations(broker, context)
+            cluster_operations(services, context)
             if request.include_cluster_authorized_operations
             else NOT_ASKED
         ),

@@ -13,10 +13,8 @@ Versions: v1 source and synonyms; v3 type and documentation; v4 flexible.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from headrace.broker.access.authorizer import authorize_configs
-from headrace.broker.configs import loggers
 from headrace.broker.configs.config_entries import (
     ConfigEntry,
     broker_entries,
@@ -24,12 +22,15 @@ from headrace.broker.configs.config_entries import (
     group_entries,
     topic_entries,
 )
-from headrace.broker.context import RequestContext, VersionRange
+from headrace.broker.context import RequestContext
 from headrace.broker.coordinators.group_settings import check_group_name
-from headrace.broker.resources import ResourceType
-from headrace.broker.steps import ENTRY_COST, Work
+from headrace.broker.requests import loggers
+from headrace.broker.requests.broker_settings import require_this_broker
+from headrace.broker.services import Services
 from headrace.broker.topic_names import check_topic_name
+from headrace.broker.waiting.steps import ENTRY_COST, Work
 from headrace.config.options import Source
+from headrace.config.resources import ConfigResourceType
 from headrace.errors import ApiError, ErrorCode, InvalidRequestError
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.describe_configs import (
@@ -40,17 +41,15 @@ from headrace.protocol.messages.describe_configs import (
     DescribeConfigsResult,
     DescribeConfigsSynonym,
 )
+from headrace.protocol.versions import VersionRange
 from headrace.security.acls import Operation
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 API_KEY: Final = ApiKey.DESCRIBE_CONFIGS
 VERSIONS: Final = VersionRange(1, 4)
 
 
 def handle(
-    broker: Broker,
+    services: Services,
     context: RequestContext,
     request: DescribeConfigsRequest,
 ) -> Work[DescribeConfigsResponse]:
@@ -66,17 +65,16 @@ def handle(
             error_message=None,
         )
         try:
-            authorize_configs(
-                broker,
+            services.permissions.authorize_configs(
                 context,
                 Operation.DESCRIBE_CONFIGS,
                 resource.resource_type,
                 resource.resource_name,
             )
-            if resource.resource_type == ResourceType.BROKER_LOGGER:
-                result.configs = _levels(broker, resource)
+            if resource.resource_type == ConfigResourceType.BROKER_LOGGER:
+                result.configs = _levels(services, resource)
             else:
-                entries = _entries(broker, resource, number)
+                entries = _entries(services, resource, number)
                 result.configs = [_result(entry, request) for entry in _wanted(resource, entries)]
         except ApiError as error:
             result.error_code, result.error_message = error.code, error.message
@@ -86,35 +84,32 @@ def handle(
 
 
 def _entries(
-    broker: Broker, resource: DescribeConfigsResource, number: int
+    services: Services, resource: DescribeConfigsResource, number: int
 ) -> Iterable[ConfigEntry]:
-    if number >= broker.config.max_topics_per_request:
+    if number >= services.settings.config.max_topics_per_request:
         raise ApiError(ErrorCode.POLICY_VIOLATION, "too many resources in one request")
     name = resource.resource_name
-    if resource.resource_type == ResourceType.TOPIC:
+    if resource.resource_type == ConfigResourceType.TOPIC:
         check_topic_name(name)
-        topic = broker.topics.require(name)
-        return topic_entries(topic.config, topic.settings, broker.settings.layers)
-    if resource.resource_type == ResourceType.GROUP:
+        topic = services.topics.require(name)
+        return topic_entries(topic.config, topic.settings, services.settings.layers)
+    if resource.resource_type == ConfigResourceType.GROUP:
         check_group_name(name)
-        return group_entries(broker.group_settings.get(name), broker.settings.layers)
-    if resource.resource_type != ResourceType.BROKER:
+        return group_entries(services.group_settings.get(name), services.settings.layers)
+    if resource.resource_type != ConfigResourceType.BROKER:
         raise InvalidRequestError(
             f"resources of type {resource.resource_type} have no configuration here"
         )
     if not name:
-        return cluster_entries(broker.settings.layers)
-    if name != str(broker.config.broker_id):
-        raise InvalidRequestError(
-            f"broker {name[:40]!r} is not this one, which is {broker.config.broker_id}"
-        )
-    return broker_entries(broker.settings.layers)
+        return cluster_entries(services.settings.layers)
+    require_this_broker(services, name)
+    return broker_entries(services.settings.layers)
 
 
 def _levels(
-    broker: Broker, resource: DescribeConfigsResource
+    services: Services, resource: DescribeConfigsResource
 ) -> list[DescribeConfigsResourceResult]:
-    loggers.check_resource(broker, resource.resource_name)
+    require_this_broker(services, resource.resource_name)
     return [
         DescribeConfigsResourceResult(
             name=name,
@@ -122,7 +117,7 @@ def _levels(
             read_only=logger.is_fixed,
             config_source=Source.LOGGER,
         )
-        for name, logger in loggers.described(broker, resource.configuration_keys)
+        for name, logger in loggers.described(services, resource.configuration_keys)
     ]
 
 

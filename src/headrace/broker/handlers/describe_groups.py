@@ -10,16 +10,16 @@ Versions: v3 authorized operations; v4 group instance ids; v5 flexible; v6 GROUP
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from headrace.broker.access.authorized_operations import (
+from headrace.broker.context import RequestContext
+from headrace.broker.requests.authorized_operations import (
     OPERATIONS_COST,
     authorized_operations,
 )
-from headrace.broker.access.authorizer import allows
-from headrace.broker.answer_bounds import within_bounds
-from headrace.broker.context import RequestContext, VersionRange
-from headrace.broker.steps import ENTRY_COST, GROUP_COST, Work, value_of
+from headrace.broker.requests.response_bounds import within_bounds
+from headrace.broker.services import Services
+from headrace.broker.waiting.steps import ENTRY_COST, GROUP_COST, Work, value_of
 from headrace.core.coordinator.runtime import Reply, gather
 from headrace.core.coordinator.state.classic_group import CONSUMER_PROTOCOL_TYPE
 from headrace.core.coordinator.state.classic_states import GroupState
@@ -30,10 +30,8 @@ from headrace.protocol.messages.describe_groups import (
     DescribeGroupsRequest,
     DescribeGroupsResponse,
 )
+from headrace.protocol.versions import VersionRange
 from headrace.security.acls import Operation, ResourceType
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 API_KEY: Final = ApiKey.DESCRIBE_GROUPS
 VERSIONS: Final = VersionRange(0, 6)
@@ -44,14 +42,14 @@ _MEMBER_BYTES: Final = 100
 
 
 def handle(
-    broker: Broker, context: RequestContext, request: DescribeGroupsRequest
+    services: Services, context: RequestContext, request: DescribeGroupsRequest
 ) -> Work[DescribeGroupsResponse]:
     """Describe groups by id."""
     denials: list[DescribedGroup] = []
     replies: list[Reply[list[DescribedGroup]]] = []
     for group_id in dict.fromkeys(request.groups):
-        if allows(broker, context, Operation.DESCRIBE, ResourceType.GROUP, group_id):
-            replies.append(broker.groups.describe_groups([group_id], context.now_ms))
+        if services.permissions.allows(context, Operation.DESCRIBE, ResourceType.GROUP, group_id):
+            replies.append(services.groups.describe_groups([group_id], context.now_ms))
         else:
             denials.append(_failed(ErrorCode.GROUP_AUTHORIZATION_FAILED, group_id))
         yield GROUP_COST
@@ -59,10 +57,10 @@ def handle(
     groups: list[DescribedGroup] = []
     for group in within_bounds((group for (group,) in described), _size, _put_off):
         if group.group_state == GroupState.DEAD.value:
-            _complete(broker, context, group)
+            _complete(services, context, group)
         if request.include_authorized_operations and group.error_code == ErrorCode.NONE:
             group.authorized_operations = authorized_operations(
-                broker, context, ResourceType.GROUP, group.group_id
+                services, context, ResourceType.GROUP, group.group_id
             )
             yield OPERATIONS_COST
         groups.append(group)
@@ -70,13 +68,13 @@ def handle(
     return DescribeGroupsResponse(groups=[*denials, *groups])
 
 
-def _complete(broker: Broker, context: RequestContext, group: DescribedGroup) -> None:
+def _complete(services: Services, context: RequestContext, group: DescribedGroup) -> None:
     """Say what a group is that is no classic one."""
-    if broker.group_settings.is_attached(group.group_id):
+    if services.group_settings.is_attached(group.group_id):
         group.group_state = GroupState.EMPTY.value
         group.protocol_type = CONSUMER_PROTOCOL_TYPE
     elif context.header.api_version >= _NOT_FOUND_VERSION:
-        what = "is not a classic group" if broker.groups.exists(group.group_id) else "not found"
+        what = "is not a classic group" if services.groups.exists(group.group_id) else "not found"
         group.error_code = ErrorCode.GROUP_ID_NOT_FOUND
         group.error_message = f"Group {group.group_id} {what}."
 

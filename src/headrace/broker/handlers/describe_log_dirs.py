@@ -10,13 +10,13 @@ directory is cordoned, which none is.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from headrace.broker.access.authorizer import allows
-from headrace.broker.context import RequestContext, VersionRange
+from headrace.broker.context import RequestContext
 from headrace.broker.log_dirs.log_dir import LogDir
-from headrace.broker.partition import Partition
-from headrace.broker.steps import ENTRY_COST, Work
+from headrace.broker.partitions.partition import Partition
+from headrace.broker.services import Services
+from headrace.broker.waiting.steps import ENTRY_COST, Work
 from headrace.errors import ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.describe_log_dirs import (
@@ -26,45 +26,43 @@ from headrace.protocol.messages.describe_log_dirs import (
     DescribeLogDirsResult,
     DescribeLogDirsTopic,
 )
+from headrace.protocol.versions import VersionRange
 from headrace.security.acls import Operation, ResourceType
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 API_KEY: Final = ApiKey.DESCRIBE_LOG_DIRS
 VERSIONS: Final = VersionRange(1, 5)
 
 
 def handle(
-    broker: Broker,
+    services: Services,
     context: RequestContext,
     request: DescribeLogDirsRequest,
 ) -> Work[DescribeLogDirsResponse]:
     """Describe the log directories."""
-    if not allows(broker, context, Operation.DESCRIBE, ResourceType.CLUSTER):
+    if not services.permissions.allows(context, Operation.DESCRIBE, ResourceType.CLUSTER):
         return DescribeLogDirsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     partitions: list[Partition] = []
-    for partition in _wanted(broker, request):
+    for partition in _wanted(services, request):
         partitions.append(partition)
         yield ENTRY_COST // 2
     results = []
-    for name, log_dir in broker.replicas.dirs.named:
+    for name, log_dir in services.replicas.dirs.named:
         described = yield from _describe(name, log_dir, partitions)
         results.append(described)
     return DescribeLogDirsResponse(results=results)
 
 
-def _wanted(broker: Broker, request: DescribeLogDirsRequest) -> Iterator[Partition]:
+def _wanted(services: Services, request: DescribeLogDirsRequest) -> Iterator[Partition]:
     """Yield the partitions that are served of those that were asked for, each once."""
     if request.topics is None:
-        for topic in broker.topics:
+        for topic in services.topics:
             yield from filter(None, topic.partitions)
         return
     wanted: dict[str, dict[int, None]] = {}
     for asked in request.topics:
         wanted.setdefault(asked.topic, {}).update(dict.fromkeys(asked.partitions))
     for name, indexes in wanted.items():
-        found = broker.topics.get(name)
+        found = services.topics.get(name)
         served = [] if found is None else found.partitions
         yield from filter(None, (served[index] for index in indexes if 0 <= index < len(served)))
 

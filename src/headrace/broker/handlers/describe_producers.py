@@ -9,12 +9,13 @@ some are NOT_LEADER_OR_FOLLOWER: admin clients look for their leader and ask aga
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from headrace.broker.access.authorizer import authorize
-from headrace.broker.context import RequestContext, VersionRange
-from headrace.broker.lookup import find_partition
-from headrace.broker.steps import ENTRY_COST, Work
+from headrace.broker.context import RequestContext
+from headrace.broker.partitions.partition import Partition
+from headrace.broker.requests.lookup import find_partition
+from headrace.broker.services import Services
+from headrace.broker.waiting.steps import ENTRY_COST, Work
 from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.describe_producers import (
@@ -24,11 +25,8 @@ from headrace.protocol.messages.describe_producers import (
     ProducerState,
     TopicResponse,
 )
+from headrace.protocol.versions import VersionRange
 from headrace.security.acls import Operation, ResourceType
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
-    from headrace.broker.partition import Partition
 
 API_KEY: Final = ApiKey.DESCRIBE_PRODUCERS
 VERSIONS: Final = VersionRange(0, 0)
@@ -37,7 +35,7 @@ _MOST: Final = 20_000
 
 
 def handle(
-    broker: Broker, context: RequestContext, request: DescribeProducersRequest
+    services: Services, context: RequestContext, request: DescribeProducersRequest
 ) -> Work[DescribeProducersResponse]:
     """Tell the producers of every partition."""
     topics: list[TopicResponse] = []
@@ -47,7 +45,7 @@ def handle(
         partitions: list[PartitionResponse] = []
         topics.append(TopicResponse(name=topic.name, partitions=partitions))
         for index in dict.fromkeys(topic.partition_indexes):
-            described = _describe(broker, context, topic.name, index, is_full=entries >= _MOST)
+            described = _describe(services, context, topic.name, index, is_full=entries >= _MOST)
             partitions.append(described)
             entries += len(described.active_producers)
             yield ENTRY_COST + len(described.active_producers) * ENTRY_COST // 5
@@ -55,11 +53,11 @@ def handle(
 
 
 def _describe(
-    broker: Broker, context: RequestContext, topic: str, index: int, *, is_full: bool
+    services: Services, context: RequestContext, topic: str, index: int, *, is_full: bool
 ) -> PartitionResponse:
     try:
-        authorize(broker, context, Operation.READ, ResourceType.TOPIC, topic)
-        partition = find_partition(broker, topic, index, -1)
+        services.permissions.authorize(context, Operation.READ, ResourceType.TOPIC, topic)
+        partition = find_partition(services, topic, index, -1)
     except ApiError as error:
         return PartitionResponse(
             partition_index=index, error_code=error.code, error_message=error.message

@@ -10,11 +10,11 @@ Versions: v1 times of the last fetch; v2 error messages, nodes, ids of directori
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from headrace.broker.access.authorizer import allows
-from headrace.broker.context import RequestContext, VersionRange
-from headrace.broker.steps import ENTRY_COST, Work
+from headrace.broker.context import RequestContext
+from headrace.broker.services import Services
+from headrace.broker.waiting.steps import ENTRY_COST, Work
 from headrace.errors import ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.codec import ZERO_UUID
@@ -27,10 +27,8 @@ from headrace.protocol.messages.describe_quorum import (
     Node,
     ReplicaState,
 )
+from headrace.protocol.versions import VersionRange
 from headrace.security.acls import Operation, ResourceType
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 API_KEY: Final = ApiKey.DESCRIBE_QUORUM
 VERSIONS: Final = VersionRange(0, 2)
@@ -41,10 +39,10 @@ _NO_OFFSET: Final = -1
 
 
 def handle(
-    broker: Broker, context: RequestContext, request: DescribeQuorumRequest
+    services: Services, context: RequestContext, request: DescribeQuorumRequest
 ) -> Work[DescribeQuorumResponse]:
     """Describe the quorum of the metadata."""
-    if not allows(broker, context, Operation.DESCRIBE, ResourceType.CLUSTER):
+    if not services.permissions.allows(context, Operation.DESCRIBE, ResourceType.CLUSTER):
         code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         return DescribeQuorumResponse(error_code=code, error_message=code.description)
     named = [
@@ -52,7 +50,7 @@ def handle(
         for topic in request.topics
     ]
     if named == [(METADATA_TOPIC, [0])]:
-        return _quorum(broker, context)
+        return _quorum(services, context)
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     response = DescribeQuorumResponse()
     for name, indexes in named:
@@ -69,8 +67,8 @@ def handle(
     return response
 
 
-def _quorum(broker: Broker, context: RequestContext) -> DescribeQuorumResponse:
-    broker_id = broker.config.broker_id
+def _quorum(services: Services, context: RequestContext) -> DescribeQuorumResponse:
+    broker_id = services.settings.config.broker_id
     voter = ReplicaState(
         replica_id=broker_id,
         replica_directory_id=ZERO_UUID,
@@ -81,7 +79,7 @@ def _quorum(broker: Broker, context: RequestContext) -> DescribeQuorumResponse:
     partition = DescribeQuorumResponsePartitionData(
         partition_index=0,
         leader_id=broker_id,
-        leader_epoch=broker.leader_epoch,
+        leader_epoch=services.leader_epoch,
         high_watermark=_NO_OFFSET,
         current_voters=[voter],
     )
@@ -89,7 +87,7 @@ def _quorum(broker: Broker, context: RequestContext) -> DescribeQuorumResponse:
         topics=[DescribeQuorumResponseTopicData(topic_name=METADATA_TOPIC, partitions=[partition])]
     )
     if context.header.api_version >= NODES_VERSION:
-        endpoint = broker.endpoint_for(context)
+        endpoint = services.endpoints.endpoint_for(context)
         listener = Listener(name=context.session.listener, host=endpoint.host, port=endpoint.port)
         response.nodes = [Node(node_id=broker_id, listeners=[listener])]
     return response

@@ -11,18 +11,18 @@ Not implemented: eligible leader replicas are empty, there is one replica.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from headrace.broker.access.authorized_operations import (
+from headrace.broker.context import RequestContext
+from headrace.broker.partitions.partition import Partition
+from headrace.broker.partitions.topic import Topic
+from headrace.broker.requests.authorized_operations import (
     OPERATIONS_COST,
     authorized_operations,
 )
-from headrace.broker.access.authorizer import allows
-from headrace.broker.context import RequestContext, VersionRange
-from headrace.broker.partition import Partition
-from headrace.broker.steps import ENTRY_COST, Work
-from headrace.broker.topic import Topic
+from headrace.broker.services import Services
 from headrace.broker.topic_names import check_topic_name
+from headrace.broker.waiting.steps import ENTRY_COST, Work
 from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.describe_topic_partitions import (
@@ -32,10 +32,8 @@ from headrace.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsResponsePartition,
     DescribeTopicPartitionsResponseTopic,
 )
+from headrace.protocol.versions import VersionRange
 from headrace.security.acls import Operation, ResourceType
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 API_KEY: Final = ApiKey.DESCRIBE_TOPIC_PARTITIONS
 VERSIONS: Final = VersionRange(0, 0)
@@ -45,7 +43,7 @@ PARTITIONS_LIMIT: Final = 2000
 
 
 def handle(
-    broker: Broker,
+    services: Services,
     context: RequestContext,
     request: DescribeTopicPartitionsRequest,
 ) -> Work[DescribeTopicPartitionsResponse]:
@@ -53,24 +51,24 @@ def handle(
     asked = sorted({topic.name for topic in request.topics})
     cursor = request.cursor
     if cursor is None:
-        pages = _Pages(broker, context, request.response_partition_limit)
+        pages = _Pages(services, context, request.response_partition_limit)
         return (yield from pages.describe(asked, 0))
     if cursor.partition_index < 0 or (asked and cursor.topic_name not in asked):
         error = ErrorCode.INVALID_REQUEST
         return DescribeTopicPartitionsResponse(topics=[_failed(name, error) for name in asked])
-    pages = _Pages(broker, context, request.response_partition_limit, cursor.topic_name)
+    pages = _Pages(services, context, request.response_partition_limit, cursor.topic_name)
     return (yield from pages.describe(asked, cursor.partition_index))
 
 
 class _Pages:
     """Fills one page, from a topic of this name on."""
 
-    __slots__ = ("_broker", "_context", "_remaining", "_response", "_start")
+    __slots__ = ("_context", "_remaining", "_response", "_services", "_start")
 
     def __init__(
-        self, broker: Broker, context: RequestContext, limit: int, start: str = ""
+        self, services: Services, context: RequestContext, limit: int, start: str = ""
     ) -> None:
-        self._broker = broker
+        self._services = services
         self._context = context
         self._start = start
         self._remaining = max(1, min(limit, PARTITIONS_LIMIT))
@@ -78,7 +76,7 @@ class _Pages:
 
     def describe(self, asked: list[str], first: int) -> Work[DescribeTopicPartitionsResponse]:
         """Return the page: the topics asked for or all, the topic of the cursor from its partition `first` on."""
-        for name in asked or [topic.name for topic in self._broker.topics]:
+        for name in asked or [topic.name for topic in self._services.topics]:
             yield ENTRY_COST
             if name < self._start or not (asked or self._sees(name, quietly=True)):
                 continue
@@ -90,7 +88,7 @@ class _Pages:
                 refusal = _failed(name, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
                 self._response.topics.append(refusal)
                 continue
-            topic = self._broker.topics.get(name)
+            topic = self._services.topics.get(name)
             yield OPERATIONS_COST
             if topic is None:
                 self._response.topics.append(_unknown(name, self._operations(name)))
@@ -99,8 +97,7 @@ class _Pages:
         return self._response
 
     def _sees(self, name: str, *, quietly: bool = False) -> bool:
-        return allows(
-            self._broker,
+        return self._services.permissions.allows(
             self._context,
             Operation.DESCRIBE,
             ResourceType.TOPIC,
@@ -109,12 +106,12 @@ class _Pages:
         )
 
     def _operations(self, name: str) -> int:
-        return authorized_operations(self._broker, self._context, ResourceType.TOPIC, name)
+        return authorized_operations(self._services, self._context, ResourceType.TOPIC, name)
 
     def _add(self, topic: Topic, first: int) -> bool:
         """Add as much of a topic as fits; tell whether that was all."""
         end = min(len(topic.partitions), first + self._remaining)
-        broker_id = self._broker.config.broker_id
+        broker_id = self._services.settings.config.broker_id
         self._response.topics.append(
             DescribeTopicPartitionsResponseTopic(
                 name=topic.name,

@@ -8,12 +8,12 @@ Versions: v0 flexible.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from headrace.broker.access.authorizer import allows
-from headrace.broker.answer_bounds import ANSWER_ENTRIES
-from headrace.broker.context import RequestContext, VersionRange
-from headrace.broker.steps import ENTRY_COST, GROUP_COST, Work, value_of
+from headrace.broker.context import RequestContext
+from headrace.broker.requests.response_bounds import ANSWER_ENTRIES
+from headrace.broker.services import Services
+from headrace.broker.waiting.steps import ENTRY_COST, GROUP_COST, Work, value_of
 from headrace.core.coordinator.runtime import Reply, gather
 from headrace.core.coordinator.transaction.records import TransactionMetadata, by_topic
 from headrace.core.coordinator.transaction.views import described
@@ -25,23 +25,21 @@ from headrace.protocol.messages.describe_transactions import (
     TopicData,
     TransactionState,
 )
+from headrace.protocol.versions import VersionRange
 from headrace.security.acls import Operation, ResourceType
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 API_KEY: Final = ApiKey.DESCRIBE_TRANSACTIONS
 VERSIONS: Final = VersionRange(0, 0)
 
 
 def handle(
-    broker: Broker, context: RequestContext, request: DescribeTransactionsRequest
+    services: Services, context: RequestContext, request: DescribeTransactionsRequest
 ) -> Work[DescribeTransactionsResponse]:
     """Describe transactional ids."""
     ids = list(dict.fromkeys(request.transactional_ids))
     replies: list[Reply[TransactionMetadata | ErrorCode]] = []
     for transactional_id in ids:
-        replies.append(_find(broker, context, transactional_id))
+        replies.append(_find(services, context, transactional_id))
         yield GROUP_COST
     states: list[TransactionState] = []
     entries = 0
@@ -52,7 +50,7 @@ def handle(
         if isinstance(found, ErrorCode):
             states.append(TransactionState(transactional_id=transactional_id, error_code=found))
         else:
-            states.append(_describe(broker, context, transactional_id, found))
+            states.append(_describe(services, context, transactional_id, found))
             entries += len(found.partitions)
             yield len(found.partitions) * ENTRY_COST
         yield ENTRY_COST
@@ -60,21 +58,23 @@ def handle(
 
 
 def _find(
-    broker: Broker, context: RequestContext, transactional_id: str
+    services: Services, context: RequestContext, transactional_id: str
 ) -> Reply[TransactionMetadata | ErrorCode]:
     resource = ResourceType.TRANSACTIONAL_ID
-    if not allows(broker, context, Operation.DESCRIBE, resource, transactional_id):
+    if not services.permissions.allows(context, Operation.DESCRIBE, resource, transactional_id):
         return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    return broker.transactions.coordinator.describe(transactional_id, context.now_ms)
+    return services.transactions.coordinator.describe(transactional_id, context.now_ms)
 
 
 def _describe(
-    broker: Broker, context: RequestContext, transactional_id: str, found: TransactionMetadata
+    services: Services, context: RequestContext, transactional_id: str, found: TransactionMetadata
 ) -> TransactionState:
     state = described(transactional_id, found)
     state.topics = [
         TopicData(topic=topic, partitions=partitions)
         for topic, partitions in by_topic(found.partitions).items()
-        if allows(broker, context, Operation.DESCRIBE, ResourceType.TOPIC, topic, quietly=True)
+        if services.permissions.allows(
+            context, Operation.DESCRIBE, ResourceType.TOPIC, topic, quietly=True
+        )
     ]
     return state

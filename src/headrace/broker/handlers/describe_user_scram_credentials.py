@@ -8,11 +8,11 @@ Versions: v0 flexible.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from headrace.broker.access.authorizer import authorize
-from headrace.broker.context import RequestContext, VersionRange
-from headrace.broker.steps import ENTRY_COST, Work
+from headrace.broker.context import RequestContext
+from headrace.broker.services import Services
+from headrace.broker.waiting.steps import ENTRY_COST, Work
 from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.describe_user_scram_credentials import (
@@ -21,29 +21,27 @@ from headrace.protocol.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsResponse,
     DescribeUserScramCredentialsResult,
 )
+from headrace.protocol.versions import VersionRange
 from headrace.security.acls import Operation, ResourceType
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 API_KEY: Final = ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS
 VERSIONS: Final = VersionRange(0, 0)
 
 
 def handle(
-    broker: Broker,
+    services: Services,
     context: RequestContext,
     request: DescribeUserScramCredentialsRequest,
 ) -> Work[DescribeUserScramCredentialsResponse]:
     """Tell which credentials users have."""
     try:
-        authorize(broker, context, Operation.DESCRIBE, ResourceType.CLUSTER)
+        services.permissions.authorize(context, Operation.DESCRIBE, ResourceType.CLUSTER)
     except ApiError as error:
         return DescribeUserScramCredentialsResponse(
             error_code=error.code, error_message=error.message
         )
     found: dict[str, list[CredentialInfo]] = {}
-    for (user, mechanism), credential in list(broker.credentials):
+    for (user, mechanism), credential in list(services.credentials):
         info = CredentialInfo(mechanism=mechanism, iterations=credential.iterations)
         found.setdefault(user, []).append(info)
         yield ENTRY_COST // 5

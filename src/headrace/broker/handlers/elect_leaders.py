@@ -9,11 +9,11 @@ Versions: v1 type of the election, error code of the whole; v2 flexible.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from headrace.broker.access.authorizer import allows
-from headrace.broker.context import RequestContext, VersionRange
-from headrace.broker.steps import ENTRY_COST, Work
+from headrace.broker.context import RequestContext
+from headrace.broker.services import Services
+from headrace.broker.waiting.steps import ENTRY_COST, Work
 from headrace.errors import ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.elect_leaders import (
@@ -22,10 +22,8 @@ from headrace.protocol.messages.elect_leaders import (
     PartitionResult,
     ReplicaElectionResult,
 )
+from headrace.protocol.versions import VersionRange
 from headrace.security.acls import Operation, ResourceType
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 API_KEY: Final = ApiKey.ELECT_LEADERS
 VERSIONS: Final = VersionRange(0, 2)
@@ -39,23 +37,23 @@ _NOBODY: Final = {
 
 
 def handle(
-    broker: Broker, context: RequestContext, request: ElectLeadersRequest
+    services: Services, context: RequestContext, request: ElectLeadersRequest
 ) -> Work[ElectLeadersResponse]:
     """Say of every partition that its leader needs no election, or that nobody can be elected."""
     refusal = ErrorCode.NONE
-    if not allows(broker, context, Operation.ALTER, ResourceType.CLUSTER):
+    if not services.permissions.allows(context, Operation.ALTER, ResourceType.CLUSTER):
         refusal = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     elif request.election_type not in _NOBODY and request.topic_partitions != []:
         refusal = ErrorCode.INVALID_REQUEST
     response = ElectLeadersResponse(error_code=refusal)
     if request.topic_partitions is None:
         if refusal is ErrorCode.NONE:
-            yield from _elect_all(broker, request.election_type, response)
+            yield from _elect_all(services, request.election_type, response)
         return response
     for wanted in request.topic_partitions:
         result = ReplicaElectionResult(topic=wanted.topic)
         for index in wanted.partitions:
-            code = refusal or _outcome(broker, wanted.topic, index, request.election_type)
+            code = refusal or _outcome(services, wanted.topic, index, request.election_type)
             result.partition_result.append(
                 PartitionResult(partition_id=index, error_code=code, error_message=code.description)
             )
@@ -65,8 +63,10 @@ def handle(
     return response
 
 
-def _elect_all(broker: Broker, election_type: int, response: ElectLeadersResponse) -> Work[None]:
-    for topic in broker.topics:
+def _elect_all(
+    services: Services, election_type: int, response: ElectLeadersResponse
+) -> Work[None]:
+    for topic in services.topics:
         result = ReplicaElectionResult(topic=topic.name)
         code = _NOBODY[election_type]
         result.partition_result = [
@@ -78,8 +78,8 @@ def _elect_all(broker: Broker, election_type: int, response: ElectLeadersRespons
         yield _PARTITION_COST + len(topic.partitions) * _PARTITION_COST // 20
 
 
-def _outcome(broker: Broker, name: str, index: int, election_type: int) -> ErrorCode:
-    topic = broker.topics.get(name)
+def _outcome(services: Services, name: str, index: int, election_type: int) -> ErrorCode:
+    topic = services.topics.get(name)
     if topic is None or not 0 <= index < len(topic.partitions):
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if topic.partitions[index] is None:

@@ -12,34 +12,32 @@ in the answer.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from headrace.broker.access.authorizer import allows
-from headrace.broker.context import RequestContext, VersionRange
-from headrace.broker.coordinators.transaction_requests import bumps_epoch, for_version
+from headrace.broker.context import RequestContext
+from headrace.broker.requests.transaction_requests import bumps_epoch, for_version
+from headrace.broker.services import Services
 from headrace.core.coordinator.transaction.producers import Producer
 from headrace.core.deferred import Deferred
 from headrace.errors import ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from headrace.protocol.versions import VersionRange
 from headrace.security.acls import Operation, ResourceType
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 API_KEY: Final = ApiKey.END_TXN
 VERSIONS: Final = VersionRange(0, 5)
 
 
 def handle(
-    broker: Broker, context: RequestContext, request: EndTxnRequest
+    services: Services, context: RequestContext, request: EndTxnRequest
 ) -> EndTxnResponse | Deferred[EndTxnResponse]:
     """Commit or abort a transaction."""
     transactional_id = request.transactional_id
     resource = ResourceType.TRANSACTIONAL_ID
-    if not allows(broker, context, Operation.WRITE, resource, transactional_id):
+    if not services.permissions.allows(context, Operation.WRITE, resource, transactional_id):
         return EndTxnResponse(error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-    coordinator = broker.transactions.coordinator
+    coordinator = services.transactions.coordinator
     producer, committed = Producer(request.producer_id, request.producer_epoch), request.committed
     reply = (
         coordinator.end_bumping(transactional_id, producer, context.now_ms, committed=committed)

@@ -7,14 +7,14 @@ for `max_wait_ms`, woken by the high watermark, or for less when very many fetch
 (docs/reference/limits.md). The answer to
 a full fetch holds every partition that was asked for, in order; one that is named twice is read once, as its last
 mention says. Sessions (KIP-227): up to max.incremental.fetch.session.cache.slots are remembered; their fetches name
-and are answered what is new, see `headrace.broker.fetch_sessions`; to other users than the one who began it a session
-is FETCH_SESSION_ID_NOT_FOUND. When there is no room the answer carries session id 0 and the client goes on with full
-fetches. Leader epochs are checked (KIP-320). A fetch of a follower is refused: with TOPIC_AUTHORIZATION_FAILED if it
-has no right to CLUSTER_ACTION, else with NOT_LEADER_OR_FOLLOWER. A client above its quota gets no records, and the
-time for which it has to pause. With read_committed the records end at the last stable offset, and the answer lists
-the aborted transactions of these records by their first offsets; without read_committed the list is null. An answer
-lists at most 4,096 aborted transactions, and its records end earlier where there are more. A long poll goes on until
-the last stable offset moves.
+and are answered what is new, see `headrace.broker.waiting.fetch_sessions`; to other users than the one who began it a
+session is FETCH_SESSION_ID_NOT_FOUND. When there is no room the answer carries session id 0 and the client goes on
+with full fetches. Leader epochs are checked (KIP-320). A fetch of a follower is refused: with
+TOPIC_AUTHORIZATION_FAILED if it has no right to CLUSTER_ACTION, else with NOT_LEADER_OR_FOLLOWER. A client above its
+quota gets no records, and the time for which it has to pause. With read_committed the records end at the last stable
+offset, and the answer lists the aborted transactions of these records by their first offsets; without read_committed
+the list is null. An answer lists at most 4,096 aborted transactions, and its records end earlier where there are more.
+A long poll goes on until the last stable offset moves.
 On a topic with headrace.ttl.enable what has expired is left out, on one with headrace.filter.enable what has no tag of
 the request's filter, tagged field 26738: offsets stay, and a control record that means nothing stands for what is left
 out at the end. A request with a filter is in no session; else, or if the filter is none, it gets INVALID_REQUEST.
@@ -26,15 +26,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from headrace.broker.access.authorizer import allows
-from headrace.broker.context import RequestContext, VersionRange
-from headrace.broker.delayed_fetch import DelayedFetch
-from headrace.broker.fetch_sessions import FINAL_EPOCH, Fetch, WithoutSession, each_once
-from headrace.broker.lookup import find_partition
-from headrace.broker.partition import READ_COMMITTED, Found, Partition
-from headrace.broker.steps import ENTRY_COST, Work
+from headrace.broker.context import RequestContext
+from headrace.broker.partitions.partition import READ_COMMITTED, Found, Partition
+from headrace.broker.requests.lookup import find_partition
+from headrace.broker.services import Services
+from headrace.broker.waiting.delayed_fetch import DelayedFetch
+from headrace.broker.waiting.fetch_sessions import FINAL_EPOCH, Fetch, WithoutSession, each_once
+from headrace.broker.waiting.steps import ENTRY_COST, Work
 from headrace.core.coordinator.runtime import Reply
 from headrace.core.log import AbortedLookup, SelectiveReading
 from headrace.errors import ApiError, ErrorCode, InvalidRequestError, StorageError
@@ -49,11 +49,9 @@ from headrace.protocol.messages.fetch import (
     FetchTopic,
     PartitionData,
 )
+from headrace.protocol.versions import VersionRange
 from headrace.records.tags import TagFilter
 from headrace.security.acls import Operation, ResourceType
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 API_KEY: Final = ApiKey.FETCH
 VERSIONS: Final = VersionRange(4, 12)
@@ -71,7 +69,7 @@ LONGEST_WAIT_MS: Final = 300_000
 
 
 def handle(
-    broker: Broker, context: RequestContext, request: FetchRequest
+    services: Services, context: RequestContext, request: FetchRequest
 ) -> Reply[FetchResponse] | Work[Reply[FetchResponse]]:
     """Read from every partition, and wait if there is too little."""
     fetch: Fetch
@@ -82,29 +80,33 @@ def handle(
         try:
             if request.headrace_filter:
                 tags = _filter_of(request)
-            fetch = broker.fetch_sessions.begin(request, context.now_ms, context.session.principal)
+            fetch = services.fetch_sessions.begin(
+                request, context.now_ms, context.session.principal
+            )
         except ApiError as error:
             return FetchResponse(error_code=error.code)
-        if broker.quotas.active:
-            fetch = broker.throttling.limit_fetch(context, request, fetch)
-    read = _Read(broker, context, request, fetch, tags)
+        if services.quotas.active:
+            fetch = services.throttling.limit_fetch(context, request, fetch)
+    read = _Read(services, context, request, fetch, tags)
     if read.is_long:
-        return _in_steps(broker, context, read)
-    return _answer(broker, context, read, read.run())
+        return _in_steps(services, context, read)
+    return _answer(services, context, read, read.run())
 
 
-def _in_steps(broker: Broker, context: RequestContext, read: _Read) -> Work[Reply[FetchResponse]]:
+def _in_steps(
+    services: Services, context: RequestContext, read: _Read
+) -> Work[Reply[FetchResponse]]:
     response = yield from read.run_in_steps()
-    return _answer(broker, context, read, response)
+    return _answer(services, context, read, response)
 
 
 def _answer(
-    broker: Broker, context: RequestContext, read: _Read, response: FetchResponse
+    services: Services, context: RequestContext, read: _Read, response: FetchResponse
 ) -> Reply[FetchResponse]:
     request, fetch = read.request, read.fetch
     if read.failed or read.size >= request.min_bytes or request.max_wait_ms <= 0:
         return fetch.finish(response)
-    return _wait(broker, context, read, response)
+    return _wait(services, context, read, response)
 
 
 def _filter_of(request: FetchRequest) -> TagFilter:
@@ -119,11 +121,11 @@ class _Read:
     """One pass over the partitions of a request."""
 
     __slots__ = (
-        "_broker",
         "_context",
         "_lookup",
         "_remaining",
         "_selective",
+        "_services",
         "_turns",
         "failed",
         "fetch",
@@ -135,13 +137,13 @@ class _Read:
 
     def __init__(
         self,
-        broker: Broker,
+        services: Services,
         context: RequestContext,
         request: FetchRequest,
         fetch: Fetch,
         tags: TagFilter | None,
     ) -> None:
-        self._broker = broker
+        self._services = services
         self._context = context
         committed = request.isolation_level == READ_COMMITTED
         self._lookup = AbortedLookup() if committed else _NOTHING_TO_TELL
@@ -151,7 +153,7 @@ class _Read:
         self.tags = tags
         self.request = request
         self.fetch = fetch
-        self._remaining = min(max(0, request.max_bytes), broker.config.fetch_max_bytes)
+        self._remaining = min(max(0, request.max_bytes), services.settings.config.fetch_max_bytes)
         self.failed = False
         self.size = 0
         self.sizes: list[tuple[Partition, FetchPartition, int]] = []
@@ -160,7 +162,7 @@ class _Read:
     @property
     def _reading(self) -> SelectiveReading:
         if self._selective is None:
-            self._selective = SelectiveReading(self._broker.now_ms, self.tags)
+            self._selective = SelectiveReading(self._services.time.now_ms, self.tags)
         return self._selective
 
     @property
@@ -195,8 +197,8 @@ class _Read:
     def finished(self) -> Reply[FetchResponse]:
         """Read, and return the answer to the request: what there is at the end of a wait."""
         if self.is_long:
-            return self._broker.steps.run(self._finished_in_steps(), self._context.session)
-        if self._broker.quotas.active:
+            return self._services.steps.run(self._finished_in_steps(), self._context.session)
+        if self._services.quotas.active:
             # The shell measured the request when it came. Its next one pays for this, as for further steps.
             partitions = sum(len(topic.partitions) for topic in self.fetch.topics)
             self._context.session.unpaid_us += partitions * _READ_US
@@ -207,7 +209,9 @@ class _Read:
         return self.fetch.finish(response)
 
     def _refusal_of_follower(self) -> ErrorCode:
-        if allows(self._broker, self._context, Operation.CLUSTER_ACTION, ResourceType.CLUSTER):
+        if self._services.permissions.allows(
+            self._context, Operation.CLUSTER_ACTION, ResourceType.CLUSTER
+        ):
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
@@ -215,9 +219,9 @@ class _Read:
         if self.request.replica_id >= 0:
             return self._refused(topic, self._refusal_of_follower())
         # Asked each time, also by the same session, and again at the end of a wait: rights may be gone.
-        broker = self._broker
-        if broker.authorizer.active and not allows(
-            broker, self._context, Operation.READ, ResourceType.TOPIC, topic.topic
+        services = self._services
+        if services.authorizer.active and not services.permissions.allows(
+            self._context, Operation.READ, ResourceType.TOPIC, topic.topic
         ):
             return self._refused(topic, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         return FetchableTopicResponse(
@@ -234,7 +238,7 @@ class _Read:
     def _partition(self, topic: str, wanted: FetchPartition) -> PartitionData:
         try:
             partition = find_partition(
-                self._broker, topic, wanted.partition, wanted.current_leader_epoch
+                self._services, topic, wanted.partition, wanted.current_leader_epoch
             )
         except ApiError as error:
             return self._failed(wanted, error.code)
@@ -246,7 +250,7 @@ class _Read:
             data.log_start_offset = partition.log_start_offset
             return data
         except (StorageError, OSError) as error:
-            self._broker.journal.error(
+            self._services.journal.error(
                 "read_failed", partition=str(partition.topic_partition), error=str(error)
             )
             return self._failed(wanted, ErrorCode.KAFKA_STORAGE_ERROR)
@@ -322,7 +326,7 @@ class _Read:
     def _has_records(self, topic: str, index: int, offset: int) -> bool:
         """Whether there is something to be looked into."""
         try:
-            partition = find_partition(self._broker, topic, index, -1)
+            partition = find_partition(self._services, topic, index, -1)
         except ApiError:
             return False
         return (
@@ -351,13 +355,13 @@ def _diverging_epoch(partition: Partition, wanted: FetchPartition) -> EpochEndOf
 
 
 def _wait(
-    broker: Broker, context: RequestContext, first: _Read, response: FetchResponse
+    services: Services, context: RequestContext, first: _Read, response: FetchResponse
 ) -> Reply[FetchResponse]:
     request, fetch, tags = first.request, first.fetch, first.tags
     delayed = DelayedFetch(
-        lambda: _Read(broker, context, request, fetch, tags).finished(),
+        lambda: _Read(services, context, request, fetch, tags).finished(),
         request.min_bytes,
-        broker.purgatory,
+        services.purgatory,
     )
     total = 0
     watches = []
@@ -371,8 +375,8 @@ def _wait(
         return fetch.finish(response)
     for partition, available, now in watches:
         delayed.watch(partition, available, now)
-    broker.purgatory.add(delayed, context.now_ms + min(request.max_wait_ms, LONGEST_WAIT_MS))
-    broker.waiting_fetches.add(context.session, delayed)
+    services.purgatory.add(delayed, context.now_ms + min(request.max_wait_ms, LONGEST_WAIT_MS))
+    services.waiting_fetches.add(context.session, delayed)
     return delayed.deferred
 
 

@@ -9,11 +9,11 @@ never the answer; v6 keys of share groups.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from headrace.broker.access.authorizer import authorize
-from headrace.broker.context import RequestContext, VersionRange
-from headrace.broker.steps import ENTRY_COST, Work
+from headrace.broker.context import RequestContext
+from headrace.broker.services import Services
+from headrace.broker.waiting.steps import ENTRY_COST, Work
 from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.find_coordinator import (
@@ -21,10 +21,8 @@ from headrace.protocol.messages.find_coordinator import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
+from headrace.protocol.versions import VersionRange
 from headrace.security.acls import Operation, ResourceType
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 API_KEY: Final = ApiKey.FIND_COORDINATOR
 VERSIONS: Final = VersionRange(0, 6)
@@ -37,11 +35,11 @@ _NO_NODE: Final = -1
 
 
 def handle(
-    broker: Broker, context: RequestContext, request: FindCoordinatorRequest
+    services: Services, context: RequestContext, request: FindCoordinatorRequest
 ) -> Work[FindCoordinatorResponse]:
     """Name the broker that coordinates a group, or a transactional id."""
     if context.header.api_version < _KEY_LIST_VERSION:
-        found = _find(broker, context, request.key_type, request.key)
+        found = _find(services, context, request.key_type, request.key)
         return FindCoordinatorResponse(
             error_code=found.error_code,
             error_message=found.error_message,
@@ -51,37 +49,37 @@ def handle(
         )
     coordinators = []
     for key in request.coordinator_keys:
-        coordinators.append(_find(broker, context, request.key_type, key))
+        coordinators.append(_find(services, context, request.key_type, key))
         yield ENTRY_COST
     return FindCoordinatorResponse(coordinators=coordinators)
 
 
-def _find(broker: Broker, context: RequestContext, key_type: int, key: str) -> Coordinator:
-    found = _permitted(broker, context, key_type, key)
+def _find(services: Services, context: RequestContext, key_type: int, key: str) -> Coordinator:
+    found = _permitted(services, context, key_type, key)
     found.key = key
     return found
 
 
-def _permitted(broker: Broker, context: RequestContext, key_type: int, key: str) -> Coordinator:
+def _permitted(services: Services, context: RequestContext, key_type: int, key: str) -> Coordinator:
     resource = _RESOURCES.get(key_type)
     if resource is None:
         message = f"this broker has no coordinators for keys of type {key_type}"
         return _failed(ErrorCode.INVALID_REQUEST, message)
     try:
-        authorize(broker, context, Operation.DESCRIBE, resource, key)
+        services.permissions.authorize(context, Operation.DESCRIBE, resource, key)
     except ApiError as error:
         return _failed(error.code, error.message)
     try:
         if key_type == _TRANSACTION_KEY_TYPE:
-            broker.transactions.ensure_topic(context.now_ms)
+            services.transactions.ensure_topic(context.now_ms)
         else:
-            broker.ensure_offsets_topic(context.now_ms)
+            services.offsets_topic.ensure(context.now_ms)
     except ApiError as error:
         # Whatever it was, the client shall ask again.
         return _failed(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error))
-    endpoint = broker.endpoint_for(context)
+    endpoint = services.endpoints.endpoint_for(context)
     return Coordinator(
-        node_id=broker.config.broker_id,
+        node_id=services.settings.config.broker_id,
         host=endpoint.host,
         port=endpoint.port,
         error_message=None,

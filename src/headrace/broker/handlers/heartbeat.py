@@ -9,27 +9,27 @@ Versions: v3 group instance ids (KIP-345); v4 flexible.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from headrace.broker.access.authorizer import allows
-from headrace.broker.context import RequestContext, VersionRange
+from headrace.broker.context import RequestContext
+from headrace.broker.services import Services
 from headrace.core.deferred import Deferred
 from headrace.errors import ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from headrace.protocol.versions import VersionRange
 from headrace.security.acls import Operation, ResourceType
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 API_KEY: Final = ApiKey.HEARTBEAT
 VERSIONS: Final = VersionRange(0, 4)
 
 
 def handle(
-    broker: Broker, context: RequestContext, request: HeartbeatRequest
+    services: Services, context: RequestContext, request: HeartbeatRequest
 ) -> HeartbeatResponse | Deferred[HeartbeatResponse]:
     """Keep a member alive."""
-    if not allows(broker, context, Operation.READ, ResourceType.GROUP, request.group_id):
+    if not services.permissions.allows(
+        context, Operation.READ, ResourceType.GROUP, request.group_id
+    ):
         return HeartbeatResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
-    return broker.groups.heartbeat(request, context.now_ms)
+    return services.groups.heartbeat(request, context.now_ms)

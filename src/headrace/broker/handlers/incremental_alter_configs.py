@@ -11,11 +11,13 @@ Versions: v1 flexible.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from headrace.broker.configs.alter_configs import Change, Resource, alter_all
-from headrace.broker.context import RequestContext, VersionRange
-from headrace.broker.steps import Work
+from headrace.broker.context import RequestContext
+from headrace.broker.requests.alter_configs import Resource, alter_all
+from headrace.broker.requests.config_changes import ConfigChange
+from headrace.broker.services import Services
+from headrace.broker.waiting.steps import Work
 from headrace.errors import ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.incremental_alter_configs import (
@@ -23,16 +25,14 @@ from headrace.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
+from headrace.protocol.versions import VersionRange
 
 API_KEY: Final = ApiKey.INCREMENTAL_ALTER_CONFIGS
 VERSIONS: Final = VersionRange(0, 1)
 
 
 def handle(
-    broker: Broker,
+    services: Services,
     context: RequestContext,
     request: IncrementalAlterConfigsRequest,
 ) -> Work[IncrementalAlterConfigsResponse]:
@@ -42,7 +42,7 @@ def handle(
             wanted.resource_type,
             wanted.resource_name,
             [
-                Change(config.name, config.value, config.config_operation)
+                ConfigChange(config.name, config.value, config.config_operation)
                 for config in wanted.configs
             ],
             replaces=False,
@@ -50,7 +50,7 @@ def handle(
         for wanted in request.resources
     ]
     responses = yield from alter_all(
-        broker, context, resources, _response, validate_only=request.validate_only
+        services, context, resources, _response, validate_only=request.validate_only
     )
     return IncrementalAlterConfigsResponse(responses=responses)
 

@@ -13,11 +13,11 @@ never the answer.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from headrace.broker.access.authorizer import allows, allows_any
-from headrace.broker.context import RequestContext, VersionRange
-from headrace.broker.coordinators.transaction_requests import for_version
+from headrace.broker.context import RequestContext
+from headrace.broker.requests.transaction_requests import for_version
+from headrace.broker.services import Services
 from headrace.core.coordinator.transaction.producers import Producer
 from headrace.core.deferred import Deferred
 from headrace.errors import ApiError, ErrorCode
@@ -26,10 +26,8 @@ from headrace.protocol.messages.init_producer_id import (
     InitProducerIdRequest,
     InitProducerIdResponse,
 )
+from headrace.protocol.versions import VersionRange
 from headrace.security.acls import Operation, ResourceType
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 API_KEY: Final = ApiKey.INIT_PRODUCER_ID
 VERSIONS: Final = VersionRange(0, 5)
@@ -38,35 +36,35 @@ _NONE: Final = -1
 
 
 def handle(
-    broker: Broker,
+    services: Services,
     context: RequestContext,
     request: InitProducerIdRequest,
 ) -> InitProducerIdResponse | Deferred[InitProducerIdResponse]:
     """Give the producer an identity."""
-    refusal = _refusal(broker, context, request)
+    refusal = _refusal(services, context, request)
     if refusal is not None:
         return _failed(refusal)
     if (request.producer_id == _NONE) != (request.producer_epoch == _NONE):
         return _failed(ErrorCode.INVALID_REQUEST)
     if request.transactional_id is not None:
-        return _transactional(broker, context, request, request.transactional_id)
+        return _transactional(services, context, request, request.transactional_id)
     try:
         # As Kafka does for a producer without transactions: what it had is simply left behind. Sequences belong to
         # the pair of id and epoch, so a new id is always right.
-        producer_id = broker.producer_ids.allocate()
+        producer_id = services.producer_ids.allocate()
     except ApiError as error:
         return _failed(error.code)
     return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
 
 
 def _transactional(
-    broker: Broker,
+    services: Services,
     context: RequestContext,
     request: InitProducerIdRequest,
     transactional_id: str,
 ) -> InitProducerIdResponse | Deferred[InitProducerIdResponse]:
     try:
-        broker.transactions.ensure_topic(context.now_ms)
+        services.transactions.ensure_topic(context.now_ms)
     except ApiError:
         return _failed(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
@@ -77,7 +75,7 @@ def _transactional(
             producer_id=outcome.producer_id, producer_epoch=outcome.producer_epoch
         )
 
-    reply = broker.transactions.coordinator.init_producer_id(
+    reply = services.transactions.coordinator.init_producer_id(
         transactional_id,
         request.transaction_timeout_ms,
         Producer(request.producer_id, request.producer_epoch),
@@ -87,17 +85,19 @@ def _transactional(
 
 
 def _refusal(
-    broker: Broker, context: RequestContext, request: InitProducerIdRequest
+    services: Services, context: RequestContext, request: InitProducerIdRequest
 ) -> ErrorCode | None:
     if request.transactional_id is not None:
         resource = ResourceType.TRANSACTIONAL_ID
-        if allows(broker, context, Operation.WRITE, resource, request.transactional_id):
+        if services.permissions.allows(
+            context, Operation.WRITE, resource, request.transactional_id
+        ):
             return None
         return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     # Whoever may write to any topic may do so idempotently (KIP-679).
-    if allows(
-        broker, context, Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER, quietly=True
-    ) or allows_any(broker, context, Operation.WRITE, ResourceType.TOPIC):
+    if services.permissions.allows(
+        context, Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER, quietly=True
+    ) or services.permissions.allows_any(context, Operation.WRITE, ResourceType.TOPIC):
         return None
     return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 

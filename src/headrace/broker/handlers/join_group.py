@@ -13,19 +13,17 @@ restarted.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from headrace.broker.access.authorizer import allows
-from headrace.broker.context import RequestContext, VersionRange
-from headrace.broker.coordinators.group_requests import origin_of
+from headrace.broker.context import RequestContext
+from headrace.broker.requests.group_requests import origin_of
+from headrace.broker.services import Services
 from headrace.core.deferred import Deferred
 from headrace.errors import ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from headrace.protocol.versions import VersionRange
 from headrace.security.acls import Operation, ResourceType
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 API_KEY: Final = ApiKey.JOIN_GROUP
 VERSIONS: Final = VersionRange(0, 9)
@@ -34,12 +32,12 @@ _NO_PROTOCOL_VERSION: Final = 7
 
 
 def handle(
-    broker: Broker, context: RequestContext, request: JoinGroupRequest
+    services: Services, context: RequestContext, request: JoinGroupRequest
 ) -> JoinGroupResponse | Deferred[JoinGroupResponse]:
     """Join a group."""
     reply: JoinGroupResponse | Deferred[JoinGroupResponse]
-    if allows(broker, context, Operation.READ, ResourceType.GROUP, request.group_id):
-        reply = broker.groups.join_group(origin_of(context), request, context.now_ms)
+    if services.permissions.allows(context, Operation.READ, ResourceType.GROUP, request.group_id):
+        reply = services.groups.join_group(origin_of(context), request, context.now_ms)
     else:
         reply = JoinGroupResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
     if context.header.api_version < _NO_PROTOCOL_VERSION:

@@ -9,10 +9,10 @@ Versions: v3 member list (KIP-345); v4 flexible; v5 reason (ignored).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from headrace.broker.access.authorizer import allows
-from headrace.broker.context import RequestContext, VersionRange
+from headrace.broker.context import RequestContext
+from headrace.broker.services import Services
 from headrace.core.deferred import Deferred
 from headrace.errors import ErrorCode
 from headrace.protocol.api_keys import ApiKey
@@ -21,10 +21,8 @@ from headrace.protocol.messages.leave_group import (
     LeaveGroupResponse,
     MemberIdentity,
 )
+from headrace.protocol.versions import VersionRange
 from headrace.security.acls import Operation, ResourceType
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 API_KEY: Final = ApiKey.LEAVE_GROUP
 VERSIONS: Final = VersionRange(0, 5)
@@ -33,17 +31,19 @@ _MEMBER_LIST_VERSION: Final = 3
 
 
 def handle(
-    broker: Broker, context: RequestContext, request: LeaveGroupRequest
+    services: Services, context: RequestContext, request: LeaveGroupRequest
 ) -> LeaveGroupResponse | Deferred[LeaveGroupResponse]:
     """Take members out of a group."""
-    if not allows(broker, context, Operation.READ, ResourceType.GROUP, request.group_id):
+    if not services.permissions.allows(
+        context, Operation.READ, ResourceType.GROUP, request.group_id
+    ):
         return LeaveGroupResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
     if request.headrace_stop is not None:
-        return broker.groups.stop_member(request.group_id, request.headrace_stop, context.now_ms)
+        return services.groups.stop_member(request.group_id, request.headrace_stop, context.now_ms)
     if context.header.api_version >= _MEMBER_LIST_VERSION:
-        return broker.groups.leave_group(request.group_id, request.members, context.now_ms)
+        return services.groups.leave_group(request.group_id, request.members, context.now_ms)
     leaving = [MemberIdentity(member_id=request.member_id)]
-    reply = broker.groups.leave_group(request.group_id, leaving, context.now_ms)
+    reply = services.groups.leave_group(request.group_id, leaving, context.now_ms)
     return reply.map(_of_one_member) if isinstance(reply, Deferred) else _of_one_member(reply)
 
 

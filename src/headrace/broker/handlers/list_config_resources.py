@@ -9,12 +9,12 @@ Versions: v1 resource types; an empty list of types means all, an unknown one is
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from headrace.broker.access.authorizer import allows
-from headrace.broker.context import RequestContext, VersionRange
-from headrace.broker.resources import ResourceType
-from headrace.broker.steps import ENTRY_COST, Work
+from headrace.broker.context import RequestContext
+from headrace.broker.services import Services
+from headrace.broker.waiting.steps import ENTRY_COST, Work
+from headrace.config.resources import ConfigResourceType
 from headrace.errors import ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.list_config_resources import (
@@ -22,24 +22,24 @@ from headrace.protocol.messages.list_config_resources import (
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
+from headrace.protocol.versions import VersionRange
 from headrace.security import acls
 from headrace.security.acls import Operation
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 API_KEY: Final = ApiKey.LIST_CONFIG_RESOURCES
 VERSIONS: Final = VersionRange(0, 1)
 
 TYPES_VERSION: Final = 1
-_KNOWN: Final = frozenset(int(known) for known in ResourceType)
+_KNOWN: Final = frozenset(int(known) for known in ConfigResourceType)
 
 
 def handle(
-    broker: Broker, context: RequestContext, request: ListConfigResourcesRequest
+    services: Services, context: RequestContext, request: ListConfigResourcesRequest
 ) -> Work[ListConfigResourcesResponse]:
     """List the resources that have a configuration."""
-    if not allows(broker, context, Operation.DESCRIBE_CONFIGS, acls.ResourceType.CLUSTER):
+    if not services.permissions.allows(
+        context, Operation.DESCRIBE_CONFIGS, acls.ResourceType.CLUSTER
+    ):
         return ListConfigResourcesResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     if context.header.api_version < TYPES_VERSION:
         return ListConfigResourcesResponse()
@@ -47,7 +47,7 @@ def handle(
     if not wanted <= _KNOWN:
         return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
     response = ListConfigResourcesResponse()
-    for kind, name in _resources(broker):
+    for kind, name in _resources(services):
         if not wanted or kind in wanted:
             resource = ConfigResource(resource_name=name, resource_type=kind)
             response.config_resources.append(resource)
@@ -55,10 +55,10 @@ def handle(
     return response
 
 
-def _resources(broker: Broker) -> Iterator[tuple[ResourceType, str]]:
-    for topic in broker.topics:
-        yield ResourceType.TOPIC, topic.name
-    yield ResourceType.BROKER, str(broker.config.broker_id)
-    yield ResourceType.BROKER_LOGGER, str(broker.config.broker_id)
-    for group in broker.group_settings:
-        yield ResourceType.GROUP, group
+def _resources(services: Services) -> Iterator[tuple[ConfigResourceType, str]]:
+    for topic in services.topics:
+        yield ConfigResourceType.TOPIC, topic.name
+    yield ConfigResourceType.BROKER, str(services.settings.config.broker_id)
+    yield ConfigResourceType.BROKER_LOGGER, str(services.settings.config.broker_id)
+    for group in services.group_settings:
+        yield ConfigResourceType.GROUP, group

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from headrace.broker.access.authorizer import allows
-from headrace.broker.context import RequestContext, VersionRange
-from headrace.broker.steps import ENTRY_COST, Work, value_of
+from headrace.broker.context import RequestContext
+from headrace.broker.services import Services
+from headrace.broker.waiting.steps import ENTRY_COST, Work, value_of
 from headrace.core.coordinator.group.describe import CLASSIC_TYPE
 from headrace.core.coordinator.state.classic_group import CONSUMER_PROTOCOL_TYPE
 from headrace.errors import ErrorCode
@@ -24,31 +24,29 @@ from headrace.protocol.messages.list_groups import (
     ListGroupsRequest,
     ListGroupsResponse,
 )
+from headrace.protocol.versions import VersionRange
 from headrace.security.acls import Operation, ResourceType
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 API_KEY: Final = ApiKey.LIST_GROUPS
 VERSIONS: Final = VersionRange(0, 5)
 
 
 def handle(
-    broker: Broker, context: RequestContext, request: ListGroupsRequest
+    services: Services, context: RequestContext, request: ListGroupsRequest
 ) -> Work[ListGroupsResponse]:
     """List groups."""
-    reply = broker.groups.list_groups(request.states_filter, request.types_filter, context.now_ms)
+    reply = services.groups.list_groups(request.states_filter, request.types_filter, context.now_ms)
     error, groups = yield from value_of(reply)
     if error is ErrorCode.NONE:
-        groups = sorted([*groups, *_configured(broker, request)], key=lambda g: g.group_id)
-        groups = yield from _visible(broker, context, groups)
+        groups = sorted([*groups, *_configured(services, request)], key=lambda g: g.group_id)
+        groups = yield from _visible(services, context, groups)
     return ListGroupsResponse(error_code=error, groups=groups)
 
 
 def _visible(
-    broker: Broker, context: RequestContext, groups: list[ListedGroup]
+    services: Services, context: RequestContext, groups: list[ListedGroup]
 ) -> Work[list[ListedGroup]]:
-    may = partial(allows, broker, context, Operation.DESCRIBE, quietly=True)
+    may = partial(services.permissions.allows, context, Operation.DESCRIBE, quietly=True)
     if may(ResourceType.CLUSTER):
         return groups
     visible: list[ListedGroup] = []
@@ -59,14 +57,14 @@ def _visible(
     return visible
 
 
-def _configured(broker: Broker, request: ListGroupsRequest) -> Iterator[ListedGroup]:
+def _configured(services: Services, request: ListGroupsRequest) -> Iterator[ListedGroup]:
     """Yield the groups that an administrator created and nobody has joined yet."""
     facts = (("Empty", request.states_filter), (CLASSIC_TYPE, request.types_filter))
     for fact, wanted in facts:
         if wanted and fact.lower() not in {word.lower() for word in wanted}:
             return
-    for group in broker.group_settings.attached:
-        if not broker.groups.exists(group):
+    for group in services.group_settings.attached:
+        if not services.groups.exists(group):
             yield ListedGroup(
                 group_id=group,
                 protocol_type=CONSUMER_PROTOCOL_TYPE,

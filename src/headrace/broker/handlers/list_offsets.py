@@ -16,13 +16,13 @@ Versions: v2 isolation level; v4 leader epochs; v6 flexible; v7 largest timestam
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from headrace.broker.access.authorizer import allows
-from headrace.broker.context import RequestContext, VersionRange
-from headrace.broker.lookup import find_partition
-from headrace.broker.partition import Partition
-from headrace.broker.steps import ENTRY_COST, Work
+from headrace.broker.context import RequestContext
+from headrace.broker.partitions.partition import Partition
+from headrace.broker.requests.lookup import find_partition
+from headrace.broker.services import Services
+from headrace.broker.waiting.steps import ENTRY_COST, Work
 from headrace.core.log import lookup_newest, lookup_timestamp
 from headrace.errors import ApiError, ErrorCode, StorageError
 from headrace.protocol.api_keys import ApiKey
@@ -34,10 +34,8 @@ from headrace.protocol.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
+from headrace.protocol.versions import VersionRange
 from headrace.security.acls import Operation, ResourceType
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 API_KEY: Final = ApiKey.LIST_OFFSETS
 VERSIONS: Final = VersionRange(1, 9)
@@ -55,7 +53,7 @@ _PARTITION_COST: Final = 8 << 10
 
 
 def handle(
-    broker: Broker, context: RequestContext, request: ListOffsetsRequest
+    services: Services, context: RequestContext, request: ListOffsetsRequest
 ) -> Work[ListOffsetsResponse]:
     """Find an offset in every partition."""
     seen: set[tuple[str, int]] = set()
@@ -64,7 +62,9 @@ def handle(
         found = ListOffsetsTopicResponse(name=topic.name)
         response.topics.append(found)
         yield ENTRY_COST
-        if not allows(broker, context, Operation.DESCRIBE, ResourceType.TOPIC, topic.name):
+        if not services.permissions.allows(
+            context, Operation.DESCRIBE, ResourceType.TOPIC, topic.name
+        ):
             found.partitions = [
                 _failed(wanted, ErrorCode.TOPIC_AUTHORIZATION_FAILED) for wanted in topic.partitions
             ]
@@ -72,7 +72,7 @@ def handle(
             continue
         for wanted in topic.partitions:
             if _is_new(seen, topic.name, wanted.partition_index):
-                answer = yield from _partition(broker, context, request, topic.name, wanted)
+                answer = yield from _partition(services, context, request, topic.name, wanted)
             else:
                 answer = _failed(wanted, ErrorCode.INVALID_REQUEST)
             found.partitions.append(answer)
@@ -90,7 +90,7 @@ def _is_new(seen: set[tuple[str, int]], topic: str, index: int) -> bool:
 
 
 def _partition(
-    broker: Broker,
+    services: Services,
     context: RequestContext,
     request: ListOffsetsRequest,
     topic: str,
@@ -98,16 +98,16 @@ def _partition(
 ) -> Work[ListOffsetsPartitionResponse]:
     try:
         partition = find_partition(
-            broker, topic, wanted.partition_index, wanted.current_leader_epoch
+            services, topic, wanted.partition_index, wanted.current_leader_epoch
         )
         offset, timestamp, leader_epoch = yield from _find(
             partition, wanted.timestamp, request.isolation_level, context.header.api_version
         )
-        waiting = broker.deliveries.waiting(partition) if request.headrace_delayed else None
+        waiting = services.deliveries.waiting(partition) if request.headrace_delayed else None
     except ApiError as error:
         return _failed(wanted, error.code)
     except (StorageError, OSError) as error:
-        broker.journal.error(
+        services.journal.error(
             "read_failed", partition=f"{topic}-{wanted.partition_index}", error=str(error)
         )
         return _failed(wanted, ErrorCode.KAFKA_STORAGE_ERROR)

@@ -5,32 +5,30 @@ Behaviour: there is one broker, so no reassignment is ever under way: the list i
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from headrace.broker.access.authorizer import allows
-from headrace.broker.context import RequestContext, VersionRange
+from headrace.broker.context import RequestContext
+from headrace.broker.services import Services
 from headrace.errors import ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
+from headrace.protocol.versions import VersionRange
 from headrace.security.acls import Operation, ResourceType
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 API_KEY: Final = ApiKey.LIST_PARTITION_REASSIGNMENTS
 VERSIONS: Final = VersionRange(0, 0)
 
 
 def handle(
-    broker: Broker,
+    services: Services,
     context: RequestContext,
     request: ListPartitionReassignmentsRequest,  # noqa: ARG001 - no partition is being reassigned
 ) -> ListPartitionReassignmentsResponse:
     """List the reassignments that are under way: none."""
-    if not allows(broker, context, Operation.DESCRIBE, ResourceType.CLUSTER):
+    if not services.permissions.allows(context, Operation.DESCRIBE, ResourceType.CLUSTER):
         code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         return ListPartitionReassignmentsResponse(error_code=code, error_message=code.description)
     return ListPartitionReassignmentsResponse()

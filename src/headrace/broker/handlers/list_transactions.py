@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from headrace.broker.access.authorizer import allows
-from headrace.broker.context import RequestContext, VersionRange
+from headrace.broker.context import RequestContext
 from headrace.broker.expressions import Expression
-from headrace.broker.steps import ENTRY_COST, Work, value_of
+from headrace.broker.services import Services
+from headrace.broker.waiting.steps import ENTRY_COST, Work, value_of
 from headrace.core.coordinator.transaction.views import STATE_NAMES, Filter, Known, listed, passes
 from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.api_keys import ApiKey
@@ -26,10 +26,8 @@ from headrace.protocol.messages.list_transactions import (
     ListTransactionsRequest,
     ListTransactionsResponse,
 )
+from headrace.protocol.versions import VersionRange
 from headrace.security.acls import Operation, ResourceType
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 API_KEY: Final = ApiKey.LIST_TRANSACTIONS
 VERSIONS: Final = VersionRange(0, 2)
@@ -39,17 +37,17 @@ _KNOWN_COST: Final = ENTRY_COST // 20
 
 
 def handle(
-    broker: Broker, context: RequestContext, request: ListTransactionsRequest
+    services: Services, context: RequestContext, request: ListTransactionsRequest
 ) -> Work[ListTransactionsResponse]:
     """List transactional ids."""
     try:
-        return (yield from _listed(broker, context, request))
+        return (yield from _listed(services, context, request))
     except ApiError as error:  # the pattern is bad, or takes too long
         return ListTransactionsResponse(error_code=error.code)
 
 
 def _listed(
-    broker: Broker, context: RequestContext, request: ListTransactionsRequest
+    services: Services, context: RequestContext, request: ListTransactionsRequest
 ) -> Work[ListTransactionsResponse]:
     pattern = None
     if request.transactional_id_pattern:
@@ -63,9 +61,13 @@ def _listed(
         return response
     wanted = Filter(states, frozenset(request.producer_id_filters), request.duration_filter)
     may_describe = partial(
-        allows, broker, context, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, quietly=True
+        services.permissions.allows,
+        context,
+        Operation.DESCRIBE,
+        ResourceType.TRANSACTIONAL_ID,
+        quietly=True,
     )
-    for reply in broker.transactions.coordinator.each_shard(context.now_ms):
+    for reply in services.transactions.coordinator.each_shard(context.now_ms):
         waiting: Work[Sequence[Known] | ErrorCode] = value_of(reply)
         known = yield from waiting
         if isinstance(known, ErrorCode):

@@ -17,20 +17,20 @@ v10 topic ids in answers; v12 topics by id; v13 error code of the whole, which i
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from headrace.broker.access.authorized_operations import (
+from headrace.broker.context import RequestContext
+from headrace.broker.partitions.partition import Partition
+from headrace.broker.partitions.topic import Topic
+from headrace.broker.requests.authorized_operations import (
     NOT_ASKED,
     OPERATIONS_COST,
     authorized_operations,
     cluster_operations,
 )
-from headrace.broker.access.authorizer import allows, authorize_creation
-from headrace.broker.context import RequestContext, VersionRange
-from headrace.broker.partition import Partition
-from headrace.broker.steps import CREATION_COST, ENTRY_COST, Work
-from headrace.broker.topic import Topic
+from headrace.broker.services import Services
 from headrace.broker.topic_names import INTERNAL_TOPICS, OFFSETS_TOPIC, check_topic_name
+from headrace.broker.waiting.steps import CREATION_COST, ENTRY_COST, Work
 from headrace.core.deferred import Deferred
 from headrace.errors import ApiError, ErrorCode, UnknownTopicOrPartitionError
 from headrace.protocol.api_keys import ApiKey
@@ -43,10 +43,8 @@ from headrace.protocol.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from headrace.protocol.versions import VersionRange
 from headrace.security.acls import Operation, ResourceType
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 API_KEY: Final = ApiKey.METADATA
 VERSIONS: Final = VersionRange(0, 13)
@@ -58,13 +56,13 @@ CREATIONS_PER_REQUEST: Final = 100
 
 
 def handle(
-    broker: Broker, context: RequestContext, request: MetadataRequest
+    services: Services, context: RequestContext, request: MetadataRequest
 ) -> Work[MetadataResponse]:
     """Describe the cluster, and the topics that were asked for."""
-    endpoint = broker.endpoint_for(context)
-    broker_id = broker.config.broker_id
+    endpoint = services.endpoints.endpoint_for(context)
+    broker_id = services.settings.config.broker_id
     topics: list[MetadataResponseTopic] = []
-    for topic, cost in _topics(broker, context, request):
+    for topic, cost in _topics(services, context, request):
         yield cost
         if topic is None:
             continue
@@ -72,16 +70,16 @@ def handle(
         yield len(topic.partitions) * _PARTITION_COST
         if request.include_topic_authorized_operations and topic.error_code == ErrorCode.NONE:
             topic.topic_authorized_operations = authorized_operations(
-                broker, context, ResourceType.TOPIC, topic.name or ""
+                services, context, ResourceType.TOPIC, topic.name or ""
             )
             yield OPERATIONS_COST
     return MetadataResponse(
         brokers=[MetadataResponseBroker(node_id=broker_id, host=endpoint.host, port=endpoint.port)],
-        cluster_id=broker.cluster_id,
+        cluster_id=services.cluster_id,
         controller_id=broker_id,
         topics=topics,
         cluster_authorized_operations=(
-            cluster_operations(broker, context)
+            cluster_operations(services, context)
             if request.include_cluster_authorized_operations
             else NOT_ASKED
         ),
@@ -89,16 +87,18 @@ def handle(
 
 
 def _topics(
-    broker: Broker, context: RequestContext, request: MetadataRequest
+    services: Services, context: RequestContext, request: MetadataRequest
 ) -> Iterator[tuple[MetadataResponseTopic | None, int]]:
     """Yield what is told of each topic, None for one that is not in the answer; and what that costs."""
     version = context.header.api_version
     if request.topics is None or (version == 0 and not request.topics):
-        for topic in broker.topics:
-            sees = _sees(broker, context, topic.name, quietly=True)
-            yield (_describe(broker, topic) if sees else None), ENTRY_COST
+        for topic in services.topics:
+            sees = _sees(services, context, topic.name, quietly=True)
+            yield (_describe(services, topic) if sees else None), ENTRY_COST
         return
-    may_create = request.allow_auto_topic_creation and broker.config.auto_create_topics_enable
+    may_create = (
+        request.allow_auto_topic_creation and services.settings.config.auto_create_topics_enable
+    )
     creations_left = CREATIONS_PER_REQUEST if may_create else 0
     seen: set[bytes | str | None] = set()
     for wanted in request.topics:
@@ -108,60 +108,64 @@ def _topics(
         if key in seen:
             continue
         seen.add(key)
-        existing = broker.topics.stored
-        found = _find(broker, context, wanted, creations_left)
-        created = broker.topics.stored > existing
+        existing = services.topics.stored
+        found = _find(services, context, wanted, creations_left)
+        created = services.topics.stored > existing
         creations_left -= created
         yield found, CREATION_COST if created else ENTRY_COST
 
 
 def _find(
-    broker: Broker, context: RequestContext, wanted: MetadataRequestTopic, creations_left: int
+    services: Services, context: RequestContext, wanted: MetadataRequestTopic, creations_left: int
 ) -> MetadataResponseTopic:
     name, topic_id = wanted.name, bytes(wanted.topic_id)
     if topic_id != ZERO_UUID or name is None:
         if context.header.api_version < TOPIC_IDS_VERSION:
             return _failed(ErrorCode.INVALID_REQUEST, name or "", ZERO_UUID)
-        return _find_by_id(broker, context, topic_id)
-    if not _sees(broker, context, name):
+        return _find_by_id(services, context, topic_id)
+    if not _sees(services, context, name):
         # Whether it exists is nobody's business, nor whether it would be internal.
         code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         return MetadataResponseTopic(error_code=code, name=name, topic_id=ZERO_UUID)
     try:
-        topic = broker.topics.get(name)
+        topic = services.topics.get(name)
         if topic is None:
-            topic = _create(broker, context, name, may_create=creations_left > 0)
+            topic = _create(services, context, name, may_create=creations_left > 0)
     except ApiError as error:
         return _failed(error.code, name, ZERO_UUID)
-    return _describe(broker, topic)
+    return _describe(services, topic)
 
 
-def _find_by_id(broker: Broker, context: RequestContext, topic_id: bytes) -> MetadataResponseTopic:
-    topic = broker.topics.by_id(topic_id)
+def _find_by_id(
+    services: Services, context: RequestContext, topic_id: bytes
+) -> MetadataResponseTopic:
+    topic = services.topics.by_id(topic_id)
     if topic is None:
         return _failed(ErrorCode.UNKNOWN_TOPIC_ID, None, topic_id)
-    if not _sees(broker, context, topic.name):
+    if not _sees(services, context, topic.name):
         return _failed(ErrorCode.TOPIC_AUTHORIZATION_FAILED, None, topic_id)
-    return _describe(broker, topic)
+    return _describe(services, topic)
 
 
-def _sees(broker: Broker, context: RequestContext, name: str, *, quietly: bool = False) -> bool:
-    return allows(broker, context, Operation.DESCRIBE, ResourceType.TOPIC, name, quietly=quietly)
+def _sees(services: Services, context: RequestContext, name: str, *, quietly: bool = False) -> bool:
+    return services.permissions.allows(
+        context, Operation.DESCRIBE, ResourceType.TOPIC, name, quietly=quietly
+    )
 
 
-def _create(broker: Broker, context: RequestContext, name: str, *, may_create: bool) -> Topic:
+def _create(services: Services, context: RequestContext, name: str, *, may_create: bool) -> Topic:
     if may_create:
-        authorize_creation(broker, context, name)
+        services.permissions.authorize_creation(context, name)
     check_topic_name(name)
     if not may_create or name in INTERNAL_TOPICS - {OFFSETS_TOPIC}:
         raise UnknownTopicOrPartitionError
     if name == OFFSETS_TOPIC:
-        return broker.ensure_offsets_topic(context.now_ms)
-    if broker.topics.is_changing(name):
+        return services.offsets_topic.ensure(context.now_ms)
+    if name in services.topics.changing:
         raise UnknownTopicOrPartitionError
-    topic = broker.topics.create_in_steps(name, now_ms=context.now_ms)
-    broker.audit.changed(context, "topic_created", topic=name, automatic=True)
-    was_deleted = broker.topics.deleted_names.forget(name)
+    topic = services.topics.create_in_steps(name, now_ms=context.now_ms)
+    services.audit.changed(context, "topic_created", topic=name, automatic=True)
+    was_deleted = services.topics.deleted_names.forget(name)
     if was_deleted or isinstance(topic, Deferred):
         # The client has to learn that its topic is gone; or the topic has many partitions. The next answer has it.
         raise UnknownTopicOrPartitionError
@@ -174,8 +178,8 @@ def _failed(error: ErrorCode, name: str | None, topic_id: bytes) -> MetadataResp
     )
 
 
-def _describe(broker: Broker, topic: Topic) -> MetadataResponseTopic:
-    broker_id = broker.config.broker_id
+def _describe(services: Services, topic: Topic) -> MetadataResponseTopic:
+    broker_id = services.settings.config.broker_id
     return MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from copy import copy
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from headrace.broker.access.authorizer import allows
-from headrace.broker.context import RequestContext, VersionRange
-from headrace.broker.offset_pieces import OFFSETS_A_PIECE, in_pieces, is_long, joined
-from headrace.broker.steps import ENTRY_COST, Work, value_of
+from headrace.broker.context import RequestContext
+from headrace.broker.requests.pieces import OFFSETS_A_PIECE, in_pieces, is_long, joined
+from headrace.broker.services import Services
+from headrace.broker.waiting.steps import ENTRY_COST, Work, value_of
 from headrace.core.coordinator.runtime import Reply, gather
 from headrace.core.deferred import Deferred
 from headrace.errors import ErrorCode
@@ -29,32 +29,30 @@ from headrace.protocol.messages.offset_commit import (
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
+from headrace.protocol.versions import VersionRange
 from headrace.security.acls import Operation, ResourceType
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 API_KEY: Final = ApiKey.OFFSET_COMMIT
 VERSIONS: Final = VersionRange(2, 9)
 
 
 def handle(
-    broker: Broker, context: RequestContext, request: OffsetCommitRequest
+    services: Services, context: RequestContext, request: OffsetCommitRequest
 ) -> Reply[OffsetCommitResponse] | Work[OffsetCommitResponse]:
     """Commit offsets."""
     if is_long(request.topics):
-        return _commit_in_steps(broker, context, request)
-    return _commit(broker, context, request)
+        return _commit_in_steps(services, context, request)
+    return _commit(services, context, request)
 
 
 def _commit_in_steps(
-    broker: Broker, context: RequestContext, request: OffsetCommitRequest
+    services: Services, context: RequestContext, request: OffsetCommitRequest
 ) -> Work[OffsetCommitResponse]:
     replies: list[Reply[OffsetCommitResponse]] = []
     for topics in in_pieces(request.topics):
         some = copy(request)
         some.topics = topics
-        replies.append(_commit(broker, context, some))
+        replies.append(_commit(services, context, some))
         yield OFFSETS_A_PIECE * ENTRY_COST
     response = OffsetCommitResponse()
     for answer in (yield from value_of(gather(replies))):
@@ -63,32 +61,35 @@ def _commit_in_steps(
 
 
 def _commit(
-    broker: Broker, context: RequestContext, request: OffsetCommitRequest
+    services: Services, context: RequestContext, request: OffsetCommitRequest
 ) -> Reply[OffsetCommitResponse]:
     wanted = request.topics
-    if not allows(broker, context, Operation.READ, ResourceType.GROUP, request.group_id):
+    if not services.permissions.allows(
+        context, Operation.READ, ResourceType.GROUP, request.group_id
+    ):
         return _failed(wanted, ErrorCode.GROUP_AUTHORIZATION_FAILED)
     allowed = [
         topic
         for topic in wanted
-        if allows(broker, context, Operation.READ, ResourceType.TOPIC, topic.name)
+        if services.permissions.allows(context, Operation.READ, ResourceType.TOPIC, topic.name)
     ]
-    known = [_existing(broker, topic) for topic in allowed]
+    known = [_existing(services, topic) for topic in allowed]
     version = context.header.api_version
     if [topic.partitions for topic in known] == [topic.partitions for topic in wanted]:
-        return broker.groups.commit_offsets(request, context.now_ms, version=version)
-    request.topics = [topic for topic in known if topic.partitions]
+        return services.groups.commit_offsets(request, context.now_ms, version=version)
+    accepted = copy(request)
+    accepted.topics = [topic for topic in known if topic.partitions]
     permitted = frozenset(topic.name for topic in allowed)
-    if not request.topics:
+    if not accepted.topics:
         return _complete(wanted, permitted, OffsetCommitResponse())
-    reply = broker.groups.commit_offsets(request, context.now_ms, version=version)
+    reply = services.groups.commit_offsets(accepted, context.now_ms, version=version)
     if isinstance(reply, Deferred):
         return reply.map(lambda response: _complete(wanted, permitted, response))
     return _complete(wanted, permitted, reply)
 
 
-def _existing(broker: Broker, wanted: OffsetCommitRequestTopic) -> OffsetCommitRequestTopic:
-    topic = broker.topics.get(wanted.name)
+def _existing(services: Services, wanted: OffsetCommitRequestTopic) -> OffsetCommitRequestTopic:
+    topic = services.topics.get(wanted.name)
     count = 0 if topic is None else len(topic.partitions)
     partitions = [entry for entry in wanted.partitions if 0 <= entry.partition_index < count]
     return OffsetCommitRequestTopic(name=wanted.name, partitions=partitions)

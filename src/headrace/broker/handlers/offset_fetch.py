@@ -13,12 +13,12 @@ v8 several groups; v9 members of consumer groups (KIP-848), with their epochs.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from headrace.broker.access.authorizer import allows
-from headrace.broker.answer_bounds import ANSWER_ENTRIES, within_bounds
-from headrace.broker.context import RequestContext, VersionRange
-from headrace.broker.steps import ENTRY_COST, GROUP_COST, Work, value_of
+from headrace.broker.context import RequestContext
+from headrace.broker.requests.response_bounds import ANSWER_ENTRIES, within_bounds
+from headrace.broker.services import Services
+from headrace.broker.waiting.steps import ENTRY_COST, GROUP_COST, Work, value_of
 from headrace.core.coordinator.runtime import Reply, gather
 from headrace.errors import ErrorCode
 from headrace.protocol.api_keys import ApiKey
@@ -33,10 +33,8 @@ from headrace.protocol.messages.offset_fetch import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
+from headrace.protocol.versions import VersionRange
 from headrace.security.acls import Operation, ResourceType
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 API_KEY: Final = ApiKey.OFFSET_FETCH
 VERSIONS: Final = VersionRange(1, 9)
@@ -51,7 +49,7 @@ _OFFSET_BYTES: Final = 30
 
 
 def handle(
-    broker: Broker, context: RequestContext, request: OffsetFetchRequest
+    services: Services, context: RequestContext, request: OffsetFetchRequest
 ) -> Work[OffsetFetchResponse]:
     """Return committed offsets."""
     version = context.header.api_version
@@ -60,7 +58,7 @@ def handle(
     asked: list[_Asked] = []
     entries = 0
     for wanted in _each_once(groups):
-        group = _Asked(broker, context, wanted)
+        group = _Asked(services, context, wanted)
         asked.append(group)
         if entries >= ANSWER_ENTRIES:
             group.error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -86,12 +84,12 @@ def _each_once(groups: Iterable[OffsetFetchRequestGroup]) -> Iterable[OffsetFetc
 class _Asked:
     """A group that was asked for: what the client may see of it, and what it is told of the rest."""
 
-    __slots__ = ("_broker", "_context", "_denied", "_replies", "_wanted", "error")
+    __slots__ = ("_context", "_denied", "_replies", "_services", "_wanted", "error")
 
     def __init__(
-        self, broker: Broker, context: RequestContext, wanted: OffsetFetchRequestGroup
+        self, services: Services, context: RequestContext, wanted: OffsetFetchRequestGroup
     ) -> None:
-        self._broker = broker
+        self._services = services
         self._context = context
         self._wanted = wanted
         self._denied: dict[str, dict[int, None]] = {}
@@ -106,7 +104,7 @@ class _Asked:
             self.error = ErrorCode.GROUP_AUTHORIZATION_FAILED
             return 0
         if wanted.topics is None:
-            count = self._broker.groups.offsets_count(wanted.group_id)
+            count = self._services.groups.offsets_count(wanted.group_id)
             yield self._fetch(None, require_stable=require_stable)
             yield count * _OFFSET_COST
             return count
@@ -132,7 +130,7 @@ class _Asked:
             member_epoch=wanted.member_epoch,
             topics=topics,
         )
-        reply = self._broker.groups.fetch_offsets(
+        reply = self._services.groups.fetch_offsets(
             [some], self._context.now_ms, require_stable=require_stable
         )
         self._replies.append(reply)
@@ -140,8 +138,8 @@ class _Asked:
         return count * _OFFSET_COST
 
     def _sees(self, resource_type: ResourceType, name: str, *, quietly: bool) -> bool:
-        return allows(
-            self._broker, self._context, Operation.DESCRIBE, resource_type, name, quietly=quietly
+        return self._services.permissions.allows(
+            self._context, Operation.DESCRIBE, resource_type, name, quietly=quietly
         )
 
     def answer(self) -> Work[OffsetFetchResponseGroup]:

@@ -8,12 +8,12 @@ Versions: v3 replica id; v4 flexible.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from headrace.broker.access.authorizer import allows
-from headrace.broker.context import RequestContext, VersionRange
-from headrace.broker.lookup import find_partition
-from headrace.broker.steps import ENTRY_COST, Work
+from headrace.broker.context import RequestContext
+from headrace.broker.requests.lookup import find_partition
+from headrace.broker.services import Services
+from headrace.broker.waiting.steps import ENTRY_COST, Work
 from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.offset_for_leader_epoch import (
@@ -23,32 +23,30 @@ from headrace.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,
 )
+from headrace.protocol.versions import VersionRange
 from headrace.security.acls import Operation, ResourceType
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 API_KEY: Final = ApiKey.OFFSET_FOR_LEADER_EPOCH
 VERSIONS: Final = VersionRange(2, 4)
 
 
 def handle(
-    broker: Broker,
+    services: Services,
     context: RequestContext,
     request: OffsetForLeaderEpochRequest,
 ) -> Work[OffsetForLeaderEpochResponse]:
     """Find the end of an epoch in every partition."""
-    is_replica = allows(
-        broker, context, Operation.CLUSTER_ACTION, ResourceType.CLUSTER, quietly=True
+    is_replica = services.permissions.allows(
+        context, Operation.CLUSTER_ACTION, ResourceType.CLUSTER, quietly=True
     )
     topics = []
     for topic in request.topics:
-        visible = is_replica or allows(
-            broker, context, Operation.DESCRIBE, ResourceType.TOPIC, topic.topic
+        visible = is_replica or services.permissions.allows(
+            context, Operation.DESCRIBE, ResourceType.TOPIC, topic.topic
         )
         partitions = []
         for wanted in topic.partitions:
-            found = _partition(broker, topic.topic, wanted) if visible else _refused(wanted)
+            found = _partition(services, topic.topic, wanted) if visible else _refused(wanted)
             partitions.append(found)
             yield ENTRY_COST
         yield ENTRY_COST
@@ -62,9 +60,9 @@ def _refused(wanted: OffsetForLeaderPartition) -> EpochEndOffset:
     )
 
 
-def _partition(broker: Broker, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
+def _partition(services: Services, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
     try:
-        partition = find_partition(broker, topic, wanted.partition, wanted.current_leader_epoch)
+        partition = find_partition(services, topic, wanted.partition, wanted.current_leader_epoch)
     except ApiError as error:
         return EpochEndOffset(partition=wanted.partition, error_code=error.code)
     epoch, end_offset = partition.log.end_offset_for_epoch(wanted.leader_epoch)

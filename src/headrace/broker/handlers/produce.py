@@ -9,7 +9,7 @@ more replicas in sync than it has. On a compacted topic a batch with a record wi
 with headrace.ttl.enable one with a record whose headrace.ttl-ms is no time to live. On a topic whose compression.type
 is not 'producer' a batch with another codec is compressed again (`headrace.broker.recompression`): INVALID_RECORD if
 its records do not decode. With headrace.delay.enable records whose headers say when they are due wait in a schedule,
-which is durable before the answer (`headrace.broker.delay`). A transactional batch has to belong to the open
+which is durable before the answer (`headrace.broker.scheduled`). A transactional batch has to belong to the open
 transaction of its producer, which until v11 has to have added the partition before: else it is INVALID_TXN_STATE (from
 v11 on TRANSACTION_ABORTABLE), or INVALID_PRODUCER_EPOCH for a producer that has been replaced. From v12 on its first
 batch adds the partition (KIP-890), and is appended when that is durable; while the producer's transaction before is
@@ -22,15 +22,22 @@ of a broker that is none (KIP-951), which cannot be here; v11 TRANSACTION_ABORTA
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
-from headrace.broker.access.authorizer import allows, authorize
 from headrace.broker.configs.log_configs import target_of
-from headrace.broker.context import CloseConnection, RequestContext, VersionRange
-from headrace.broker.coordinators.transactional_batches import TransactionalBatches
-from headrace.broker.delayed import DelayedProduce
-from headrace.broker.partition import Partition
-from headrace.broker.steps import ENTRY_COST, FIRST_BATCH_COST, STEP_COST, Work, finished, value_of
+from headrace.broker.context import CloseConnection, RequestContext
+from headrace.broker.partitions.partition import Partition
+from headrace.broker.requests.transactional_batches import TransactionalBatches
+from headrace.broker.services import Services
+from headrace.broker.waiting.delayed_produce import DelayedProduce
+from headrace.broker.waiting.steps import (
+    ENTRY_COST,
+    FIRST_BATCH_COST,
+    STEP_COST,
+    Work,
+    finished,
+    value_of,
+)
 from headrace.core.deferred import Deferred
 from headrace.errors import ApiError, ErrorCode, InvalidTopicError
 from headrace.protocol.api_keys import ApiKey
@@ -43,6 +50,7 @@ from headrace.protocol.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
+from headrace.protocol.versions import VersionRange
 from headrace.records.batch import (
     ATTRIBUTES,
     COMPRESSION_MASK,
@@ -57,9 +65,6 @@ from headrace.records.raw import METER
 from headrace.records.refusal import InvalidRecordsError
 from headrace.security.acls import Operation, ResourceType
 from headrace.types import Buffer, FileRange
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 API_KEY: Final = ApiKey.PRODUCE
 VERSIONS: Final = VersionRange(0, 12)
@@ -87,21 +92,21 @@ Appended = tuple[Partition, int, PartitionProduceResponse]
 
 
 def handle(
-    broker: Broker, context: RequestContext, request: ProduceRequest
+    services: Services, context: RequestContext, request: ProduceRequest
 ) -> Answer | Work[Answer]:
     """Append the records of every partition."""
-    appender = _Appender(broker, context, request)
+    appender = _Appender(services, context, request)
     topics = request.topic_data
     is_one_batch = len(topics) == 1 and len(topics[0].partition_data) == 1
-    if _recompresses(broker, topics) or (
+    if _recompresses(services, topics) or (
         not is_one_batch  # which cannot be divided into steps
         and (
             _cost(topics) > _COST_AT_ONCE
-            or _looks_into_several(broker, topics)
-            or _begins_several(broker, topics)
+            or _looks_into_several(services, topics)
+            or _begins_several(services, topics)
         )
     ):
-        return _append_in_steps(broker, request, appender)
+        return _append_in_steps(services, request, appender)
     response = ProduceResponse(
         responses=[
             TopicProduceResponse(
@@ -111,13 +116,13 @@ def handle(
             for topic in topics
         ]
     )
-    return _answer(broker, context, request, appender, response)
+    return _answer(services, context, request, appender, response)
 
 
-def _recompresses(broker: Broker, topics: Sequence[TopicProduceData]) -> bool:
+def _recompresses(services: Services, topics: Sequence[TopicProduceData]) -> bool:
     """Whether batches may have to be compressed again."""
     for topic in topics:  # in every request, hence not as an `any`
-        found = broker.topics.get(topic.name)
+        found = services.topics.get(topic.name)
         if found is not None and found.config.compression_type != "producer":
             return True
     return False
@@ -132,35 +137,37 @@ def _cost(topics: Sequence[TopicProduceData]) -> int:
     return cost
 
 
-def _looks_into_several(broker: Broker, topics: Sequence[TopicProduceData]) -> bool:
+def _looks_into_several(services: Services, topics: Sequence[TopicProduceData]) -> bool:
     """Whether some of several batches are looked into: each may take as long as a step."""
-    configs = [found.config for topic in topics if (found := broker.topics.get(topic.name))]
+    configs = [found.config for topic in topics if (found := services.topics.get(topic.name))]
     return any(
         each.compacts or each.headrace_ttl_enable or each.headrace_delay_enable for each in configs
     )
 
 
-def _begins_several(broker: Broker, topics: Sequence[TopicProduceData]) -> bool:
+def _begins_several(services: Services, topics: Sequence[TopicProduceData]) -> bool:
     """Whether there are so many partitions without a batch that to create their files takes longer than a step."""
     if len(topics) == 1 and len(topics[0].partition_data) <= _PARTITIONS_BEGUN_AT_ONCE:
         return False
     begun = 0
     for topic in topics:
         for data in topic.partition_data:
-            begun += _is_empty(broker, topic.name, data)
+            begun += _is_empty(services, topic.name, data)
     return begun > _PARTITIONS_BEGUN_AT_ONCE
 
 
-def _is_empty(broker: Broker, name: str, data: PartitionProduceData) -> bool:
+def _is_empty(services: Services, name: str, data: PartitionProduceData) -> bool:
     """Whether a partition has had no batch yet."""
-    topic = broker.topics.get(name)
+    topic = services.topics.get(name)
     if topic is None or not 0 <= data.index < len(topic.partitions):
         return False
     partition = topic.partitions[data.index]
     return partition is not None and partition.log.log_end_offset == 0
 
 
-def _append_in_steps(broker: Broker, request: ProduceRequest, appender: _Appender) -> Work[Answer]:
+def _append_in_steps(
+    services: Services, request: ProduceRequest, appender: _Appender
+) -> Work[Answer]:
     # The records stay where they are in the connection's buffer: it receives nothing while its session is busy.
     response = ProduceResponse()
     for topic in request.topic_data:
@@ -173,17 +180,17 @@ def _append_in_steps(broker: Broker, request: ProduceRequest, appender: _Appende
                 answer.partition_responses.append(_failed(sent.index, error))
                 continue
             one = TopicProduceData(name=topic.name, partition_data=[data])
-            files = FIRST_BATCH_COST if _is_empty(broker, topic.name, data) else 0
+            files = FIRST_BATCH_COST if _is_empty(services, topic.name, data) else 0
             before = METER.decompressed
             answer.partition_responses += appender.append_all(one)
             looked_into = METER.decompressed - before
             records = _RECORD_COST * _count(data) if looked_into else 0
             yield _cost([one]) + files + looked_into + records
-    return (yield from _answer_in_steps(broker, request, appender, response))
+    return (yield from _answer_in_steps(services, request, appender, response))
 
 
 def _answer_in_steps(
-    broker: Broker,
+    services: Services,
     request: ProduceRequest,
     appender: _Appender,
     response: ProduceResponse,
@@ -196,7 +203,7 @@ def _answer_in_steps(
         _close_on_error(response)
         return None
     # The time of a client begins when its batches are appended, as in Kafka.
-    return _when_durable(broker, broker.now_ms, request, response, appender.appended)
+    return _when_durable(services, services.time.now_ms, request, response, appender.appended)
 
 
 def _count(data: PartitionProduceData) -> int:
@@ -208,7 +215,7 @@ def _count(data: PartitionProduceData) -> int:
 
 
 def _answer(
-    broker: Broker,
+    services: Services,
     context: RequestContext,
     request: ProduceRequest,
     appender: _Appender,
@@ -218,18 +225,18 @@ def _answer(
         _close_on_error(response)
         return None
     if not appender.waits:
-        return _when_durable(broker, context.now_ms, request, response, appender.appended)
+        return _when_durable(services, context.now_ms, request, response, appender.appended)
     if appender.waits_for_many:
-        return _answer_in_steps(broker, request, appender, response)
+        return _answer_in_steps(services, request, appender, response)
     answer: Deferred[ProduceResponse] = Deferred()
 
     def entered(_: None) -> None:
         appender.drop_gone()
-        reply = _when_durable(broker, context.now_ms, request, response, appender.appended)
+        reply = _when_durable(services, context.now_ms, request, response, appender.appended)
         if isinstance(reply, Deferred):
             answer.follow(reply)
         else:
-            broker.purgatory.deliver_later(lambda: answer.resolve(response))
+            services.purgatory.deliver_later(lambda: answer.resolve(response))
 
     appender.enter().on_done(entered)
     return answer
@@ -238,15 +245,17 @@ def _answer(
 class _Appender:
     """Appends the partitions of one request."""
 
-    __slots__ = ("_broker", "_context", "_refusal", "_request", "_transactional", "appended")
+    __slots__ = ("_context", "_refusal", "_request", "_services", "_transactional", "appended")
 
-    def __init__(self, broker: Broker, context: RequestContext, request: ProduceRequest) -> None:
-        self._broker = broker
+    def __init__(
+        self, services: Services, context: RequestContext, request: ProduceRequest
+    ) -> None:
+        self._services = services
         self._context = context
         self._request = request
         self._refusal: ApiError | None = None
         if request.acks not in _ACKS or request.transactional_id is not None:
-            self._refusal = _refusal(broker, context, request)
+            self._refusal = _refusal(services, context, request)
         self._transactional: TransactionalBatches | None = None
         self.appended: list[Appended] = []
 
@@ -254,7 +263,7 @@ class _Appender:
     def _batches(self) -> TransactionalBatches:
         if self._transactional is None:
             self._transactional = TransactionalBatches(
-                self._broker, self._request.transactional_id, self._context.header.api_version
+                self._services, self._request.transactional_id, self._context.header.api_version
             )
         return self._transactional
 
@@ -302,7 +311,7 @@ class _Appender:
         Raises:
             ApiError: The batch is refused.
         """
-        broker, topic = self._broker, self._broker.topics.get(name)
+        services, topic = self._services, self._services.topics.get(name)
         target = None if topic is None or topic.is_internal else target_of(topic.config)
         if topic is None or target is None or not self._may_write(name):
             return data
@@ -310,8 +319,8 @@ class _Appender:
         partition, session = topic.partition(data.index), self._context.session
         if len(records) >= HEADER_SIZE and records[CRC_START + 1] & TRANSACTIONAL_FLAG:
             self._batches.may_append(partition, records)  # raises, and is asked again afterwards
-        compressed = yield from broker.recompressions.recompress(
-            records, target, partition.log.config, session, broker.now_ms
+        compressed = yield from services.recompressions.recompress(
+            records, target, partition.log.config, session, services.time.now_ms
         )
         if compressed is records:
             return data
@@ -319,17 +328,17 @@ class _Appender:
 
     def _may_write(self, name: str) -> bool:
         """Whether the batches of a topic are worth any work; `append_all` says why not."""
-        return self._refusal is None and allows(
-            self._broker, self._context, Operation.WRITE, ResourceType.TOPIC, name, quietly=True
+        return self._refusal is None and self._services.permissions.allows(
+            self._context, Operation.WRITE, ResourceType.TOPIC, name, quietly=True
         )
 
     def append_all(self, topic: TopicProduceData) -> list[PartitionProduceResponse]:
         """Append to the partitions of one topic, or say why not."""
         refusal = self._refusal
-        if refusal is None and self._broker.authorizer.active:
+        if refusal is None and self._services.authorizer.active:
             try:
-                authorize(
-                    self._broker, self._context, Operation.WRITE, ResourceType.TOPIC, topic.name
+                self._services.permissions.authorize(
+                    self._context, Operation.WRITE, ResourceType.TOPIC, topic.name
                 )
             except ApiError as error:
                 refusal = error
@@ -340,7 +349,7 @@ class _Appender:
     def _append(self, topic_name: str, data: PartitionProduceData) -> PartitionProduceResponse:
         part = PartitionProduceResponse(index=data.index)
         try:
-            topic = self._broker.topics.require(topic_name)
+            topic = self._services.topics.require(topic_name)
             if topic.is_internal:
                 raise InvalidTopicError(f"{topic.name} is written by the broker")
             partition = topic.partition(data.index)
@@ -352,7 +361,7 @@ class _Appender:
             ):
                 self._append_later(partition, part, records)
             else:
-                self._append_now(partition, part, records, self._broker.throttling.now_ms)
+                self._append_now(partition, part, records, self._services.time.now_ms)
         except ApiError as error:
             _fail(part, error)
         return part
@@ -362,9 +371,9 @@ class _Appender:
     ) -> None:
         scheduled = None
         if partition.max_delay_ms is None and partition.schedules is None:
-            info = self._broker.replicas.append(partition, records, now_ms)
+            info = self._services.replicas.append(partition, records, now_ms)
         else:
-            info, scheduled = self._broker.deliveries.append(partition, records, now_ms)
+            info, scheduled = self._services.deliveries.append(partition, records, now_ms)
         part.base_offset = info.base_offset
         part.log_append_time_ms = info.log_append_time_ms
         part.log_start_offset = partition.log.log_start_offset
@@ -382,20 +391,24 @@ class _Appender:
             try:
                 if isinstance(records, ApiError):
                     raise records
-                self._append_now(partition, part, records, self._broker.throttling.now_ms)
+                self._append_now(partition, part, records, self._services.time.now_ms)
             except ApiError as error:
                 _fail(part, error)
 
         self._batches.enter(partition, records, append)
 
 
-def _refusal(broker: Broker, context: RequestContext, request: ProduceRequest) -> ApiError | None:
+def _refusal(
+    services: Services, context: RequestContext, request: ProduceRequest
+) -> ApiError | None:
     if request.acks not in _ACKS:
         return ApiError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks}")
     if request.transactional_id is not None:
         resource = ResourceType.TRANSACTIONAL_ID
         try:
-            authorize(broker, context, Operation.WRITE, resource, request.transactional_id)
+            services.permissions.authorize(
+                context, Operation.WRITE, resource, request.transactional_id
+            )
         except ApiError as error:
             return error
     return None
@@ -444,7 +457,7 @@ def _close_on_error(response: ProduceResponse) -> None:
 
 
 def _when_durable(
-    broker: Broker,
+    services: Services,
     now_ms: int,
     request: ProduceRequest,
     response: ProduceResponse,
@@ -453,9 +466,9 @@ def _when_durable(
     delayed = None
     for partition, end_offset, part in appended:
         if partition.log.high_watermark < end_offset:
-            delayed = delayed or DelayedProduce(response, broker.purgatory)
+            delayed = delayed or DelayedProduce(response, services.purgatory)
             delayed.wait_for(partition, end_offset, part)
     if delayed is None:
         return response
-    broker.purgatory.add(delayed, now_ms + max(0, request.timeout_ms))
+    services.purgatory.add(delayed, now_ms + max(0, request.timeout_ms))
     return delayed.deferred

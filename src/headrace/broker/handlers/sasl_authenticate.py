@@ -11,26 +11,25 @@ closes the connection; v2 flexible.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from headrace.broker.context import RequestContext, VersionRange
+from headrace.broker.context import RequestContext
+from headrace.broker.services import Services
 from headrace.core.deferred import Deferred
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.sasl_authenticate import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
 )
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
+from headrace.protocol.versions import VersionRange
 
 API_KEY: Final = ApiKey.SASL_AUTHENTICATE
 VERSIONS: Final = VersionRange(0, 2)
 
 
 def handle(
-    broker: Broker, context: RequestContext, request: SaslAuthenticateRequest
+    services: Services, context: RequestContext, request: SaslAuthenticateRequest
 ) -> SaslAuthenticateResponse | Deferred[Any]:
     """Take the client's next message."""
     # A copy: the frame's memory is used again while a password is checked in a thread.
-    return broker.authenticator.authenticate(context, bytes(request.auth_bytes))
+    return services.authenticator.authenticate(context, bytes(request.auth_bytes))

@@ -12,22 +12,21 @@ Versions: after v0 the client sends tokens as bare frames, after v1 in SaslAuthe
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from headrace.broker.context import RequestContext, VersionRange
+from headrace.broker.context import RequestContext
+from headrace.broker.services import Services
 from headrace.core.deferred import Deferred
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
+from headrace.protocol.versions import VersionRange
 
 API_KEY: Final = ApiKey.SASL_HANDSHAKE
 VERSIONS: Final = VersionRange(0, 1)
 
 
 def handle(
-    broker: Broker, context: RequestContext, request: SaslHandshakeRequest
+    services: Services, context: RequestContext, request: SaslHandshakeRequest
 ) -> SaslHandshakeResponse | Deferred[Any]:
     """Begin an exchange."""
-    return broker.authenticator.handshake(context, request.mechanism)
+    return services.authenticator.handshake(context, request.mechanism)

@@ -9,32 +9,32 @@ Versions: only one is stable.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from headrace.broker.access.authorizer import allows
-from headrace.broker.context import RequestContext, VersionRange
+from headrace.broker.context import RequestContext
+from headrace.broker.services import Services
 from headrace.errors import ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.share_group_heartbeat import (
     ShareGroupHeartbeatRequest,
     ShareGroupHeartbeatResponse,
 )
+from headrace.protocol.versions import VersionRange
 from headrace.security.acls import Operation, ResourceType
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 API_KEY: Final = ApiKey.SHARE_GROUP_HEARTBEAT
 VERSIONS: Final = VersionRange(1, 1)
 
 
 def handle(
-    broker: Broker, context: RequestContext, request: ShareGroupHeartbeatRequest
+    services: Services, context: RequestContext, request: ShareGroupHeartbeatRequest
 ) -> ShareGroupHeartbeatResponse:
     """Refuse a member of a share group."""
-    if not allows(broker, context, Operation.READ, ResourceType.GROUP, request.group_id):
+    if not services.permissions.allows(
+        context, Operation.READ, ResourceType.GROUP, request.group_id
+    ):
         return ShareGroupHeartbeatResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
-    broker.journal.warning("share_group_refused", group=request.group_id)
+    services.journal.warning("share_group_refused", group=request.group_id)
     return ShareGroupHeartbeatResponse(
         error_code=ErrorCode.UNSUPPORTED_VERSION,
         error_message=(

@@ -9,18 +9,16 @@ group's (INCONSISTENT_GROUP_PROTOCOL).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from headrace.broker.access.authorizer import allows
-from headrace.broker.context import CloseConnection, RequestContext, VersionRange
+from headrace.broker.context import CloseConnection, RequestContext
+from headrace.broker.services import Services
 from headrace.core.deferred import Deferred
 from headrace.errors import ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from headrace.protocol.versions import VersionRange
 from headrace.security.acls import Operation, ResourceType
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 API_KEY: Final = ApiKey.SYNC_GROUP
 VERSIONS: Final = VersionRange(0, 5)
@@ -29,17 +27,19 @@ _PROTOCOL_REQUIRED_VERSION: Final = 5
 
 
 def handle(
-    broker: Broker, context: RequestContext, request: SyncGroupRequest
+    services: Services, context: RequestContext, request: SyncGroupRequest
 ) -> SyncGroupResponse | Deferred[SyncGroupResponse]:
     """Hand in or fetch the assignment of a generation."""
     names_protocol = request.protocol_type is not None and request.protocol_name is not None
     if context.header.api_version >= _PROTOCOL_REQUIRED_VERSION and not names_protocol:
         return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-    if not allows(broker, context, Operation.READ, ResourceType.GROUP, request.group_id):
+    if not services.permissions.allows(
+        context, Operation.READ, ResourceType.GROUP, request.group_id
+    ):
         return SyncGroupResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
-    if broker.groups.leader_is_outdated(request):
+    if services.groups.leader_is_outdated(request):
         raise CloseConnection(
             f"the leader of group {request.group_id[:300]!r} assigns by old metadata, without partitions that were "
             "added: clients refresh their metadata when a connection is closed"
         )
-    return broker.groups.sync_group(request, context.now_ms)
+    return services.groups.sync_group(request, context.now_ms)

@@ -12,15 +12,15 @@ group to the transaction.
 from __future__ import annotations
 
 from copy import copy
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from headrace.broker.access.authorizer import authorize
-from headrace.broker.context import RequestContext, VersionRange
-from headrace.broker.coordinators.transaction_requests import bumps_epoch
+from headrace.broker.context import RequestContext
 from headrace.broker.coordinators.transactions import Told
-from headrace.broker.offset_pieces import OFFSETS_A_PIECE, in_pieces, is_long, joined
-from headrace.broker.steps import ENTRY_COST, Work, value_of
+from headrace.broker.requests.pieces import OFFSETS_A_PIECE, in_pieces, is_long, joined
+from headrace.broker.requests.transaction_requests import bumps_epoch
+from headrace.broker.services import Services
 from headrace.broker.topic_names import OFFSETS_TOPIC
+from headrace.broker.waiting.steps import ENTRY_COST, Work, value_of
 from headrace.core.coordinator.group.transactional import commit_failed
 from headrace.core.coordinator.runtime import Reply, gather
 from headrace.core.coordinator.transaction.producers import Producer
@@ -32,11 +32,9 @@ from headrace.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponse,
 )
+from headrace.protocol.versions import VersionRange
 from headrace.security.acls import Operation, ResourceType
 from headrace.types import TopicPartition
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 API_KEY: Final = ApiKey.TXN_OFFSET_COMMIT
 VERSIONS: Final = VersionRange(0, 5)
@@ -52,22 +50,22 @@ _ABORTABLE: Final = _CLASSIC._replace(not_added=ErrorCode.TRANSACTION_ABORTABLE)
 
 
 def handle(
-    broker: Broker, context: RequestContext, request: TxnOffsetCommitRequest
+    services: Services, context: RequestContext, request: TxnOffsetCommitRequest
 ) -> Reply[TxnOffsetCommitResponse] | Work[TxnOffsetCommitResponse]:
     """Commit offsets as part of a transaction."""
     if is_long(request.topics):
-        return _commit_in_steps(broker, context, request)
-    return _commit_permitted(broker, context, request)
+        return _commit_in_steps(services, context, request)
+    return _commit_permitted(services, context, request)
 
 
 def _commit_in_steps(
-    broker: Broker, context: RequestContext, request: TxnOffsetCommitRequest
+    services: Services, context: RequestContext, request: TxnOffsetCommitRequest
 ) -> Work[TxnOffsetCommitResponse]:
     replies: list[Reply[TxnOffsetCommitResponse]] = []
     for topics in in_pieces(request.topics):
         some = copy(request)
         some.topics = topics
-        replies.append(_commit_permitted(broker, context, some))
+        replies.append(_commit_permitted(services, context, some))
         yield OFFSETS_A_PIECE * ENTRY_COST
     response = TxnOffsetCommitResponse()
     for answer in (yield from value_of(gather(replies))):
@@ -76,22 +74,25 @@ def _commit_in_steps(
 
 
 def _commit_permitted(
-    broker: Broker, context: RequestContext, request: TxnOffsetCommitRequest
+    services: Services, context: RequestContext, request: TxnOffsetCommitRequest
 ) -> Reply[TxnOffsetCommitResponse]:
     try:
         resource = ResourceType.TRANSACTIONAL_ID
-        authorize(broker, context, Operation.WRITE, resource, request.transactional_id)
-        authorize(broker, context, Operation.READ, ResourceType.GROUP, request.group_id)
+        services.permissions.authorize(context, Operation.WRITE, resource, request.transactional_id)
+        services.permissions.authorize(
+            context, Operation.READ, ResourceType.GROUP, request.group_id
+        )
     except ApiError as error:
         return commit_failed(request, error.code)
     errors = {
         TopicPartition(topic.name, partition.partition_index): code
         for topic in request.topics
         for partition in topic.partitions
-        if (code := _error(broker, context, topic, partition.partition_index)) is not ErrorCode.NONE
+        if (code := _error(services, context, topic, partition.partition_index))
+        is not ErrorCode.NONE
     }
     if not errors:
-        return _commit(broker, context, request)
+        return _commit(services, context, request)
     response = commit_failed(request, ErrorCode.NONE)
     for topic in request.topics:
         topic.partitions = [
@@ -108,14 +109,14 @@ def _commit_permitted(
                 partition.error_code = next(codes).error_code if refused is None else refused
         return response
 
-    reply = _commit(broker, context, request)
+    reply = _commit(services, context, request)
     return reply.map(complete) if isinstance(reply, Deferred) else complete(reply)
 
 
 def _commit(
-    broker: Broker, context: RequestContext, request: TxnOffsetCommitRequest
+    services: Services, context: RequestContext, request: TxnOffsetCommitRequest
 ) -> TxnOffsetCommitResponse | Deferred[TxnOffsetCommitResponse]:
-    index = broker.groups.partition_for(request.group_id)
+    index = services.groups.partition_for(request.group_id)
     if index is None:
         return commit_failed(request, ErrorCode.NOT_COORDINATOR)
     place = TopicPartition(OFFSETS_TOPIC, index)
@@ -128,15 +129,15 @@ def _commit(
         try:
             if error is not ErrorCode.NONE:
                 raise told.refusal(error, producer, place)
-            broker.transactions.verify(request.transactional_id, producer, place, told)
-            _require_topics(broker, request)
+            services.transactions.verify(request.transactional_id, producer, place, told)
+            _require_topics(services, request)
         except ApiError as refusal:
             return commit_failed(request, refusal.code)
-        return broker.groups.commit_transactional_offsets(request, broker.throttling.now_ms)
+        return services.groups.commit_transactional_offsets(request, services.time.now_ms)
 
     if not bumps_epoch(context):
         return commit()
-    reply = broker.transactions.coordinator.enter(
+    reply = services.transactions.coordinator.enter(
         request.transactional_id, producer, [place], context.now_ms
     )
     if not isinstance(reply, Deferred):
@@ -148,13 +149,13 @@ def _commit(
         if isinstance(committed, Deferred):
             answer.follow(committed)
         else:
-            broker.purgatory.deliver_later(lambda: answer.resolve(committed))
+            services.purgatory.deliver_later(lambda: answer.resolve(committed))
 
     reply.on_done(entered)
     return answer
 
 
-def _require_topics(broker: Broker, request: TxnOffsetCommitRequest) -> None:
+def _require_topics(services: Services, request: TxnOffsetCommitRequest) -> None:
     """Look again, after a wait: a topic may have been deleted, and would leave an offset behind.
 
     Raises:
@@ -162,16 +163,16 @@ def _require_topics(broker: Broker, request: TxnOffsetCommitRequest) -> None:
     """
     for topic in request.topics:
         if topic.partitions:
-            broker.topics.require(topic.name)
+            services.topics.require(topic.name)
 
 
 def _error(
-    broker: Broker, context: RequestContext, wanted: TxnOffsetCommitRequestTopic, index: int
+    services: Services, context: RequestContext, wanted: TxnOffsetCommitRequestTopic, index: int
 ) -> ErrorCode:
     try:
-        authorize(broker, context, Operation.READ, ResourceType.TOPIC, wanted.name)
+        services.permissions.authorize(context, Operation.READ, ResourceType.TOPIC, wanted.name)
     except ApiError as error:
         return error.code
-    topic = broker.topics.get(wanted.name)
+    topic = services.topics.get(wanted.name)
     exists = topic is not None and 0 <= index < len(topic.partitions)
     return ErrorCode.NONE if exists else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

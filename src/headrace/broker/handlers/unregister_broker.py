@@ -6,32 +6,30 @@ to serve its partitions. BROKER_ID_NOT_REGISTERED for any other id.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from headrace.broker.access.authorizer import allows
-from headrace.broker.context import RequestContext, VersionRange
+from headrace.broker.context import RequestContext
+from headrace.broker.services import Services
 from headrace.errors import ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.unregister_broker import (
     UnregisterBrokerRequest,
     UnregisterBrokerResponse,
 )
+from headrace.protocol.versions import VersionRange
 from headrace.security.acls import Operation, ResourceType
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 API_KEY: Final = ApiKey.UNREGISTER_BROKER
 VERSIONS: Final = VersionRange(0, 0)
 
 
 def handle(
-    broker: Broker, context: RequestContext, request: UnregisterBrokerRequest
+    services: Services, context: RequestContext, request: UnregisterBrokerRequest
 ) -> UnregisterBrokerResponse:
     """Refuse to unregister any broker."""
     code, message = ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ""
-    if allows(broker, context, Operation.ALTER, ResourceType.CLUSTER):
-        if request.broker_id == broker.config.broker_id:
+    if services.permissions.allows(context, Operation.ALTER, ResourceType.CLUSTER):
+        if request.broker_id == services.settings.config.broker_id:
             code, message = ErrorCode.INVALID_REQUEST, "this is the only broker: stop it instead"
         else:
             code = ErrorCode.BROKER_ID_NOT_REGISTERED

@@ -11,12 +11,13 @@ Versions: v1 upgrade type, validate_only; v2 no results by feature.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from headrace.broker.access.authorizer import authorize
-from headrace.broker.context import RequestContext, VersionRange
+from headrace.broker.context import RequestContext
 from headrace.broker.handlers.api_versions import FEATURES, finalized_features
-from headrace.broker.steps import CREATION_COST, ENTRY_COST, Work
+from headrace.broker.requests.broker_settings import change_settings, check_settings
+from headrace.broker.services import Services
+from headrace.broker.waiting.steps import CREATION_COST, ENTRY_COST, Work
 from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.update_features import (
@@ -25,10 +26,8 @@ from headrace.protocol.messages.update_features import (
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
+from headrace.protocol.versions import VersionRange
 from headrace.security.acls import Operation, ResourceType
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 API_KEY: Final = ApiKey.UPDATE_FEATURES
 VERSIONS: Final = VersionRange(0, 2)
@@ -41,21 +40,21 @@ TRANSACTION_SETTING: Final = "headrace.transaction.version"
 
 
 def handle(
-    broker: Broker, context: RequestContext, request: UpdateFeaturesRequest
+    services: Services, context: RequestContext, request: UpdateFeaturesRequest
 ) -> Work[UpdateFeaturesResponse]:
     """Update all features of the request, or none."""
     version = context.header.api_version
     levels: dict[str, int] = {}
     try:
-        authorize(broker, context, Operation.ALTER, ResourceType.CLUSTER)
+        services.permissions.authorize(context, Operation.ALTER, ResourceType.CLUSTER)
         for update in request.feature_updates:
             kind = update.upgrade_type
             if version < TYPES_VERSION:
                 kind = _SAFE_DOWNGRADE if update.allow_downgrade else _UPGRADE
-            _check(broker, update, kind)
+            _check(services, update, kind)
             levels[update.feature] = update.max_version_level
             yield ENTRY_COST // 4
-        yield from _change(broker, levels, validate_only=request.validate_only)
+        yield from _change(services, levels, validate_only=request.validate_only)
     except ApiError as error:
         return UpdateFeaturesResponse(error_code=error.code, error_message=error.message)
     return UpdateFeaturesResponse(
@@ -68,7 +67,7 @@ def _results(levels: dict[str, int]) -> Iterator[UpdatableFeatureResult]:
         yield UpdatableFeatureResult(feature=name)
 
 
-def _check(broker: Broker, update: FeatureUpdateKey, kind: int) -> None:
+def _check(services: Services, update: FeatureUpdateKey, kind: int) -> None:
     name, level = update.feature, update.max_version_level
     highest = FEATURES.get(name)
     lowest = 0 if name == TRANSACTION_VERSION else highest
@@ -78,18 +77,18 @@ def _check(broker: Broker, update: FeatureUpdateKey, kind: int) -> None:
         problem = f"{name}: this broker supports the levels {lowest} to {highest}, not {level}"
     elif kind not in {_UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE}:
         problem = f"{name}: there is no upgrade type {kind}"
-    elif level < finalized_features(broker)[name] and kind == _UPGRADE:
+    elif level < finalized_features(services)[name] and kind == _UPGRADE:
         problem = f"{name}: {level} is a lower level; the upgrade type has to be a downgrade"
     else:
         return
     raise ApiError(ErrorCode.INVALID_UPDATE_VERSION, problem)
 
 
-def _change(broker: Broker, levels: dict[str, int], *, validate_only: bool) -> Work[None]:
+def _change(services: Services, levels: dict[str, int], *, validate_only: bool) -> Work[None]:
     level = levels.get(TRANSACTION_VERSION)
-    if level is None or level == finalized_features(broker)[TRANSACTION_VERSION]:
+    if level is None or level == finalized_features(services)[TRANSACTION_VERSION]:
         return
-    layers = broker.settings.layers
+    layers = services.settings.layers
     if TRANSACTION_SETTING in layers.broker:
         raise ApiError(
             ErrorCode.INVALID_UPDATE_VERSION,
@@ -97,7 +96,7 @@ def _change(broker: Broker, levels: dict[str, int], *, validate_only: bool) -> W
         )
     settings = {**layers.cluster, TRANSACTION_SETTING: str(level)}
     if validate_only:
-        broker.check_settings(settings, all_brokers=True)
+        check_settings(services, settings, all_brokers=True)
     else:
-        broker.configure(settings, all_brokers=True)
+        change_settings(services, settings, all_brokers=True)
         yield CREATION_COST

@@ -11,13 +11,13 @@ Versions: v1 flexible; v2 transaction version (KIP-1228).
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from headrace.broker.access.authorizer import allows
-from headrace.broker.context import RequestContext, VersionRange
-from headrace.broker.delayed import Purgatory
-from headrace.broker.partition import Partition
-from headrace.broker.steps import ENTRY_COST, Work
+from headrace.broker.context import RequestContext
+from headrace.broker.partitions.partition import Partition
+from headrace.broker.services import Services
+from headrace.broker.waiting.purgatory import Purgatory
+from headrace.broker.waiting.steps import ENTRY_COST, Work
 from headrace.core.deferred import Deferred
 from headrace.core.log import Marker
 from headrace.errors import ApiError, ErrorCode, InvalidTopicError
@@ -30,21 +30,19 @@ from headrace.protocol.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
+from headrace.protocol.versions import VersionRange
 from headrace.security.acls import Operation, ResourceType
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 API_KEY: Final = ApiKey.WRITE_TXN_MARKERS
 VERSIONS: Final = VersionRange(1, 2)
 
 
 def handle(
-    broker: Broker, context: RequestContext, request: WriteTxnMarkersRequest
+    services: Services, context: RequestContext, request: WriteTxnMarkersRequest
 ) -> Work[Deferred[WriteTxnMarkersResponse]]:
     """Append every marker to every partition it names, and wait until all are durable."""
-    allowed = allows(broker, context, Operation.CLUSTER_ACTION, ResourceType.CLUSTER)
-    writing = _Writing(broker, context.now_ms, allowed=allowed)
+    allowed = services.permissions.allows(context, Operation.CLUSTER_ACTION, ResourceType.CLUSTER)
+    writing = _Writing(services, context.now_ms, allowed=allowed)
     response = WriteTxnMarkersResponse()
     for one in request.markers:
         result = yield from writing.write(one)
@@ -56,12 +54,12 @@ def handle(
 class _Writing:
     """The markers of one request."""
 
-    __slots__ = ("_allowed", "_broker", "_now_ms", "_pending", "_purgatory", "_waits", "deferred")
+    __slots__ = ("_allowed", "_now_ms", "_pending", "_purgatory", "_services", "_waits", "deferred")
 
-    def __init__(self, broker: Broker, now_ms: int, *, allowed: bool) -> None:
-        self._broker = broker
+    def __init__(self, services: Services, now_ms: int, *, allowed: bool) -> None:
+        self._services = services
         self._now_ms = now_ms
-        self._purgatory: Purgatory = broker.purgatory
+        self._purgatory: Purgatory = services.purgatory
         self._allowed = allowed
         self._waits = 0
         """How many markers are not durable yet."""
@@ -94,7 +92,7 @@ class _Writing:
         result = WritableTxnMarkerPartitionResult(partition_index=index)
         try:
             partition = self._find(name, index, marker)
-            info = self._broker.replicas.append_marker(partition, marker, self._now_ms)
+            info = self._services.replicas.append_marker(partition, marker, self._now_ms)
         except ApiError as error:
             result.error_code = error.code
         else:
@@ -106,7 +104,7 @@ class _Writing:
             raise ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         if marker.producer_id < 0 or marker.producer_epoch < 0:
             raise ApiError(ErrorCode.INVALID_PRODUCER_EPOCH, "there is no such producer")
-        topic = self._broker.topics.require(name)
+        topic = self._services.topics.require(name)
         if topic.is_internal:
             raise InvalidTopicError(f"transactions in {name} are ended by its coordinator")
         return topic.partition(index)

@@ -17,14 +17,14 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from headrace.broker.context import RequestContext
-from headrace.broker.fetch_sessions import Fetch
+from headrace.broker.context import LatestTime, RequestContext
 from headrace.broker.quotas.client_quotas import (
     CONSUMER_BYTE_RATE,
     PRODUCER_BYTE_RATE,
     REQUEST_PERCENTAGE,
     ClientQuotas,
 )
+from headrace.broker.waiting.fetch_sessions import Fetch
 from headrace.core.deferred import Deferred
 from headrace.core.quota import SampledRate, TrackedRates, Windows
 from headrace.protocol.api_keys import ApiKey
@@ -67,16 +67,15 @@ def _client_of(context: RequestContext) -> Client:
 class Throttling:
     """The rates of all clients against their quotas."""
 
-    __slots__ = ("_quotas", "_rates", "_windows", "now_ms")
+    __slots__ = ("_quotas", "_rates", "_time", "_windows")
 
-    def __init__(self, quotas: ClientQuotas, windows: Windows) -> None:
+    def __init__(self, quotas: ClientQuotas, windows: Windows, time: LatestTime) -> None:
         self._quotas = quotas
+        self._time = time
         self._windows = windows
         self._rates: TrackedRates[tuple[str, str | None, str | None]] = TrackedRates(
             partial(SampledRate, windows), TRACKED_LIMIT
         )
-        self.now_ms = 0
-        """The latest time that the broker was told, for answers that are made later than their request came."""
 
     def charge(self, name: str, client: Client, amount: float, now_ms: int) -> int:
         """Add to a client's rate; returns for how long it is to pause, 0 if it need not."""
@@ -121,7 +120,7 @@ class Throttling:
         number, size_ms = self._windows
         request.max_bytes = int(min(request.max_bytes, quota.limit * (number - 1) * size_ms / 1000))
         request.min_bytes = min(request.min_bytes, request.max_bytes)
-        return _LimitedFetch(self, client, fetch)
+        return _LimitedFetch(self, client, fetch, self._time)
 
 
 def pause_in(response: Message) -> int:
@@ -139,17 +138,20 @@ def _say(pause_ms: int, response: Message) -> Message:
 class _LimitedFetch:
     """A fetch of a client that has a quota."""
 
-    __slots__ = ("_client", "_fetch", "_throttling", "topics")
+    __slots__ = ("_client", "_fetch", "_throttling", "_time", "topics")
 
-    def __init__(self, throttling: Throttling, client: Client, fetch: Fetch) -> None:
+    def __init__(
+        self, throttling: Throttling, client: Client, fetch: Fetch, time: LatestTime
+    ) -> None:
         self._throttling = throttling
+        self._time = time
         self._client = client
         self._fetch = fetch
         self.topics: Sequence[FetchTopic] = fetch.topics
 
     def finish(self, response: FetchResponse) -> FetchResponse:
         """Answer as without a quota if that is within it, else nothing."""
-        charge, now_ms = self._throttling.charge, self._throttling.now_ms
+        charge, now_ms = self._throttling.charge, self._time.now_ms
         size = _records_bytes(response)
         pause_ms = charge(CONSUMER_BYTE_RATE, self._client, size, now_ms)
         if not pause_ms:

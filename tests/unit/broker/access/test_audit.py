@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from headrace.broker.access.audit import HIDDEN, shown_settings
-from headrace.broker.access.audited import RULES
-from headrace.broker.access.session import Session
-from headrace.broker.broker import APIS
+from headrace.broker.audited import RULES
 from headrace.broker.context import RequestContext
+from headrace.broker.dispatch import APIS
+from headrace.broker.session import Session
 from headrace.config.options import Option, OptionType
 from headrace.core.deferred import Deferred
 from headrace.protocol.api_keys import ApiKey
@@ -148,7 +148,7 @@ def test_topics(harness: BrokerHarness) -> None:
     grown = CreatePartitionsTopic(name="orders", count=5, assignments=None)
     send(harness, CreatePartitionsRequest(topics=[grown]))
     send(harness, CreatePartitionsRequest(topics=[grown]))  # refused
-    created = harness.broker.topics.require("orders").topic_id.hex()
+    created = harness.broker.services.topics.require("orders").topic_id.hex()
     states = [DeleteTopicState(name="orders"), DeleteTopicState(name="nowhere")]
     send(harness, DeleteTopicsRequest(topics=states))
     settings = {"retention.ms": "5000"}
@@ -242,7 +242,7 @@ def commit(group: str, topic: str, offset: int, **membership: Any) -> OffsetComm
 
 def test_offsets_and_groups(harness: BrokerHarness) -> None:
     create(harness, "orders")
-    harness.broker.ensure_offsets_topic(harness.now_ms)
+    harness.broker.services.offsets_topic.ensure(harness.now_ms)
     harness.journal.lines.clear()
     send(harness, commit("readers", "orders", 17))
     send(harness, commit("readers", "nowhere", 1))
@@ -265,7 +265,7 @@ def test_offsets_and_groups(harness: BrokerHarness) -> None:
 
 
 def test_members_that_are_stopped(harness: BrokerHarness) -> None:
-    harness.broker.ensure_offsets_topic(harness.now_ms)
+    harness.broker.services.offsets_topic.ensure(harness.now_ms)
     times = {"session_timeout_ms": 10_000, "rebalance_timeout_ms": 10_000}
     joined = send(harness, requests.join("readers", "", "static", topics=["orders"], **times))
     harness.journal.lines.clear()

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from headrace.broker.access.session import LOCAL, NEVER_MS, Session
 from headrace.broker.context import CloseConnection
+from headrace.broker.session import LOCAL, NEVER_MS, Session
 from headrace.config.broker import parse_broker_config
 from headrace.config.listeners import SecurityProtocol
 from headrace.errors import ConfigError, ErrorCode
@@ -209,10 +209,10 @@ def test_an_unknown_user_looks_like_those_that_are_stored():
         assert shown("carol", kinds[0]) == shown("nobody", kinds[0]) == (64, b"i=8192")
         assert shown("carol", kinds[1]) == shown("nobody", kinds[1]) == (20, b"i=16384")
     # The password of an unknown user is hashed as those of others are.
-    assert harness.broker.credentials._usual_plain_mechanism("nobody") is kinds[0]
+    assert harness.broker.services.credentials._usual_plain_mechanism("nobody") is kinds[0]
     remove = ScramCredentialDeletion(name="carol", mechanism=kinds[0])
     harness.call(AlterUserScramCredentialsRequest(deletions=[remove], upsertions=[]), 0)
-    assert harness.broker.credentials._usual_plain_mechanism("nobody") is kinds[1]
+    assert harness.broker.services.credentials._usual_plain_mechanism("nobody") is kinds[1]
     assert shown("nobody", kinds[0]) == shown("carol", kinds[0]) == (24, b"i=4096")
 
 
@@ -300,7 +300,9 @@ def test_where_there_is_no_sasl(harness, session):
 
 def test_a_password_that_is_checked_in_a_thread(connection):
     work = []
-    connection.harness.broker.authenticator.run_aside = lambda run, done: work.append((run, done))
+    connection.harness.broker.services.authenticator.run_aside = lambda run, done: work.append(
+        (run, done)
+    )
     connection.handshake("PLAIN")
     pending = connection.send(SaslAuthenticateRequest(auth_bytes=b"\0alice\0secret"), 2)
     assert not pending.done

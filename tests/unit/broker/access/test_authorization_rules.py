@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from headrace.broker.access.authorization_rules import RULES
 from headrace.broker.access.authorizer import Authorizer
-from headrace.broker.access.session import Session
+from headrace.broker.access.permissions import Permissions
 from headrace.broker.handlers import REGISTRY
-from headrace.broker.steps import Work
+from headrace.broker.session import Session
 from headrace.broker.topic_names import INTERNAL_TOPICS
+from headrace.broker.waiting.steps import Work
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
@@ -96,7 +97,9 @@ def no_operations(monkeypatch: pytest.MonkeyPatch) -> None:
         "describe_topic_partitions",
     ):
         monkeypatch.setattr(f"headrace.broker.handlers.{module}.authorized_operations", _none)
-    monkeypatch.setattr("headrace.broker.access.authorized_operations.authorized_operations", _none)
+    monkeypatch.setattr(
+        "headrace.broker.requests.authorized_operations.authorized_operations", _none
+    )
 
 
 def _none(*_arguments: object) -> int:
@@ -111,7 +114,7 @@ def ask(case: Case, rights: tuple[Right, ...] | None) -> tuple[Any, Recorder]:
         transaction_state_log_num_partitions=1,
         durability="os",
     )
-    harness.broker.ensure_offsets_topic(harness.now_ms)
+    harness.broker.services.offsets_topic.ensure(harness.now_ms)
     request = case.request("x")
     if case.topic:
         topic_id = bytes(harness.create_topic("x").topic_id)
@@ -126,7 +129,9 @@ def ask(case: Case, rights: tuple[Right, ...] | None) -> tuple[Any, Recorder]:
         if rights is None
         else frozenset((*right, resource_name(right, "x")) for right in rights)
     )
-    harness.broker.authorizer = recorder  # type: ignore[assignment]  # it has what handlers use
+    authorizer = cast("Authorizer", recorder)  # it has what handlers use
+    permissions = Permissions(authorizer, harness.broker.services.audit)
+    harness.replace_services(authorizer=authorizer, permissions=permissions)
     session = Session(client_host="10.1.2.3", principal=ALICE)
     return harness.call(request, case.version, session=session), recorder
 
@@ -207,8 +212,8 @@ def test_each_of_its_rights_counts(case: Case):
 @every_case
 def test_nobody_is_asked_with_the_authorizer_off(case: Case):
     harness = BrokerHarness()
-    assert isinstance(harness.broker.authorizer, Authorizer)
-    assert not harness.broker.authorizer.active
+    assert isinstance(harness.broker.services.authorizer, Authorizer)
+    assert not harness.broker.services.authorizer.active
     session = Session(client_host="10.1.2.3", principal=ALICE)
     pending = harness.send(case.request("x"), case.version, session=session)
     harness.sync()

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from headrace.broker.access import authorizer
-from headrace.broker.access.session import Session
 from headrace.broker.metadata.metadata_records import ACLS
+from headrace.broker.session import Session
 from headrace.config.broker import parse_broker_config
 from headrace.errors import ConfigError, ErrorCode, StorageError
 from headrace.ports import Put
@@ -108,7 +108,7 @@ def test_off_it_says_so():
 
 
 def test_stopping_a_member_needs_the_right_to_read_its_group(harness: BrokerHarness):
-    harness.broker.ensure_offsets_topic(harness.now_ms)
+    harness.broker.services.offsets_topic.ensure(harness.now_ms)
     stop = HeadraceStop(member_id="m", timeout_ms=0)
     request = LeaveGroupRequest(group_id="g", headrace_stop=stop)
     refused = harness.call(request, session=as_user("alice"))
@@ -168,14 +168,14 @@ def warnings(harness: BrokerHarness) -> set[str]:
 )
 def test_what_cannot_be_meant_is_warned_of(settings, said):
     harness = BrokerHarness(**settings)
-    harness.broker.authorizer.warn()
+    harness.broker.services.authorizer.warn()
     assert warnings(harness) == {said} - {None}
 
 
 def test_with_an_entry_somebody_may_do_something():
     harness = BrokerHarness(**ON)
     create(harness, creation())
-    harness.broker.authorizer.warn()
+    harness.broker.services.authorizer.warn()
     assert not warnings(harness)
 
 
@@ -289,7 +289,7 @@ def test_no_answer_shows_whether_a_hidden_topic_exists(harness: BrokerHarness, n
     asked = MetadataRequest(topics=[MetadataRequestTopic(name=name)])
     topic = harness.call(asked, session=as_user("alice")).topics[0]
     assert (topic.error_code, topic.topic_id, topic.partitions) == (DENIED, bytes(16), [])
-    assert name == "t" or harness.broker.topics.get(name) is None
+    assert name == "t" or harness.broker.services.topics.get(name) is None
 
 
 def test_operations_are_those_of_the_client(harness: BrokerHarness):
@@ -419,13 +419,13 @@ def test_the_memory_of_decisions_is_bounded(
     harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(authorizer, "DECISIONS_LIMIT", 3)
-    decisions = harness.broker.authorizer._decisions
+    decisions = harness.broker.services.authorizer._decisions
     for number in range(10):
         fetched(harness, as_user("alice"), f"topic-{number}")
         assert len(decisions) <= 3
     fetched(harness, as_user("alice"), "x" * 249)
     decisions.clear()
-    allowed = harness.broker.authorizer.allows(
+    allowed = harness.broker.services.authorizer.allows(
         Principal("alice"), "h", Operation.READ, ResourceType.GROUP, "g" * 1000
     )
     assert not allowed
@@ -486,7 +486,7 @@ def test_options_that_cannot_be_are_refused(options: dict[str, str | None], mess
 
 
 def test_topic_ids_are_no_secret_and_their_names_are(harness: BrokerHarness):
-    topic = harness.broker.topics.get("t")
+    topic = harness.broker.services.topics.get("t")
     assert topic is not None
     asked = MetadataRequest(
         topics=[MetadataRequestTopic(name=None, topic_id=topic.topic_id)],

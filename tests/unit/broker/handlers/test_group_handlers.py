@@ -120,7 +120,7 @@ def test_the_coordinator_is_this_broker_at_the_address_that_the_client_used(vers
     response = harness.call(request, version, listener=("10.0.0.7", 1234))
     assert (response.error_code, response.node_id) == (ErrorCode.NONE, 3)
     assert (response.host, response.port) == ("10.0.0.7", 1234)
-    assert len(harness.broker.topics.require("__consumer_offsets").partitions) == 50
+    assert len(harness.broker.services.topics.require("__consumer_offsets").partitions) == 50
 
 
 def test_several_coordinators_are_found_at_once(broker):
@@ -361,7 +361,7 @@ def test_what_is_written_can_be_consumed_from_the_internal_topic(broker):
     joined = broker.joined()
     broker.synced(joined)
     broker.commit({("t", 0): 5}, generation_id_or_member_epoch=1, member_id=joined.member_id)
-    partition = broker.broker.groups.partition_for("g")
+    partition = broker.broker.services.groups.partition_for("g")
     fetched = broker.fetch("__consumer_offsets", 0, partition)
     records = [record for _, record in decode_records(bytes(fetched.records))]
     assert [type(record) for record in records] == [GroupMetadata, GroupMetadata, OffsetCommit]

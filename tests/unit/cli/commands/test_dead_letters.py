@@ -231,7 +231,7 @@ def test_a_topic_that_is_deleted_while_letters_go_back_is_not_created_again(brok
 
     def letters() -> Iterator[headrace.ConsumerRecord]:
         yield letter
-        orders = broker._core.topics.require("orders").partitions[0]
+        orders = broker._core.services.topics.require("orders").partitions[0]
         assert orders is not None
         broker.wait_until(lambda: orders.high_watermark)
         broker.delete_topic("orders")

@@ -77,7 +77,7 @@ def test_a_broker_opens_what_was_made_before_it_was(data: Data) -> None:
     stores = open_stores([data.path])
     try:
         harness = BrokerHarness(metadata=stores.metadata)
-        [(whose, _), _] = sorted(harness.broker.credentials)
+        [(whose, _), _] = sorted(harness.broker.services.credentials)
         assert whose == ("alice", SHA_256)
     finally:
         stores.close()

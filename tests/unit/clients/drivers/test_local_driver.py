@@ -322,12 +322,12 @@ def test_a_client_that_gives_a_call_up_leaves_nothing_waiting_in_the_broker(how:
     with driver.enter() as engine:
         for _ in range(3):
             engine.submit(Call(request=request), told.append)
-    assert len(world.broker.purgatory) == 3
+    assert len(world.broker.services.purgatory) == 3
     if how == "closed":
         driver.close()
     else:
         world.advance(30_000)
-    assert len(world.broker.purgatory) == 0
+    assert len(world.broker.services.purgatory) == 0
     error = ClosedError if how == "closed" else TransportError
     assert [type(outcome) for outcome in told] == [error] * 3
     write(open_driver(world))

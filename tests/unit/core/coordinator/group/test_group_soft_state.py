@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from headrace.broker.access.session import Session
 from headrace.broker.context import CloseConnection
+from headrace.broker.session import Session
 from headrace.core.coordinator.state.classic_states import GroupState
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest

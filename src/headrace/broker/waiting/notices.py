@@ -8,16 +8,38 @@ afterwards: each of them sees the latest state, and what is remembered is one li
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from headrace.broker.delayed_fetch import DelayedFetch
-    from headrace.broker.partition import Partition
+from typing import Final, Protocol
 
 LOOKS_PER_ROUND: Final = 500
 """Fetches that look in one round, each counted once more for every eight partitions that it watches: some 10 ms."""
 _LOOKS_IN_TURN: Final = 100
 _PARTITIONS_A_LOOK: Final = 8
+
+
+class Watcher(Protocol):
+    """A delayed fetch, as the partitions that it watches see it."""
+
+    def __hash__(self) -> int:
+        """Watchers are equal only if they are the same object."""
+
+    @property
+    def partitions_count(self) -> int:
+        """How many partitions the fetch watches."""
+
+    def partition_changed(self, partition: WatchedPartition, /) -> object:
+        """Check the partition: its high watermark has moved, or the partition is not served any more."""
+
+
+class WatchedPartition(Protocol):
+    """A partition, as the delayed fetches that watch it see it."""
+
+    gone: bool
+    """Whether the topic was deleted, or the log directory has failed."""
+    watchers: dict[Watcher, None]
+    """The fetches that watch the partition, in the order in which they came."""
+
+    def __hash__(self) -> int:
+        """Partitions are equal only if they are the same object."""
 
 
 class Notices:
@@ -26,9 +48,9 @@ class Notices:
     __slots__ = ("_left", "_moved_again", "moved")
 
     def __init__(self) -> None:
-        self.moved: dict[Partition, Iterator[DelayedFetch]] = {}
+        self.moved: dict[WatchedPartition, Iterator[Watcher]] = {}
         """The partitions that have moved on, each with its fetches that have yet to look."""
-        self._moved_again: set[Partition] = set()
+        self._moved_again: set[WatchedPartition] = set()
         """Those that have moved on while their fetches were looking."""
         self._left = LOOKS_PER_ROUND
 
@@ -39,7 +61,7 @@ class Notices:
         """Allow as many looks as one round may have."""
         self._left = LOOKS_PER_ROUND
 
-    def add(self, partition: Partition) -> None:
+    def add(self, partition: WatchedPartition) -> None:
         """Let all fetches that wait for a partition look, in this round or in later ones."""
         if partition in self.moved:
             self._moved_again.add(partition)
@@ -60,7 +82,7 @@ class Notices:
                 self.add(partition)
         return ran
 
-    def _look(self, partition: Partition, watchers: Iterator[DelayedFetch]) -> bool:
+    def _look(self, partition: WatchedPartition, watchers: Iterator[Watcher]) -> bool:
         """Let some fetches look; tell whether there may be more."""
         for looked, watcher in enumerate(watchers, 1):
             self._left -= 1 + watcher.partitions_count // _PARTITIONS_A_LOOK

@@ -9,16 +9,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from headrace.core.log import AbortedLookup, AbortedTransaction, PartitionLog
+from headrace.broker.log_dirs.log_dir import LogDir
+from headrace.broker.waiting.notices import Watcher
+from headrace.core.log import AbortedLookup, AbortedTransaction, PartitionLog, SelectiveReading
 from headrace.errors import ApiError, ErrorCode
 from headrace.types import FileRange, Payload, TopicPartition
-
-if TYPE_CHECKING:
-    from headrace.broker.delayed_fetch import DelayedFetch
-    from headrace.broker.log_dirs.log_dir import LogDir
-    from headrace.core.log import SelectiveReading
 
 Waiter = Callable[[ErrorCode], None]
 READ_COMMITTED: Final = 1
@@ -67,7 +64,7 @@ class Partition:
         """The partition itself if it has a schedule; of a schedule, whose it is."""
         self.gone = False
         """Whether its topic was deleted, or its log directory has failed."""
-        self.watchers: dict[DelayedFetch, None] = {}
+        self.watchers: dict[Watcher, None] = {}
         """Fetches to tell when the high watermark moves, or the partition goes."""
         self.waiters: deque[tuple[int, Waiter]] = deque()
         """Whom to tell when the high watermark reaches an offset, in the order of the offsets."""

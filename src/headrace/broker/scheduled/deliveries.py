@@ -7,10 +7,12 @@ waits is delivered all the same. The schedule lies in the log directory of the p
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from headrace.broker.partition import Partition
-from headrace.broker.replica_manager import ReplicaManager
+from headrace.broker.partitions.partition import Partition
+from headrace.broker.partitions.partition_loader import PartitionLoader
+from headrace.broker.partitions.replica_manager import ReplicaManager
+from headrace.broker.partitions.topics import Topics
 from headrace.broker.topic_names import schedule_of
 from headrace.core.deadlines import Deadlines
 from headrace.core.log import AppendInfo, check_produced
@@ -36,9 +38,6 @@ from headrace.records.expiry import check_expiry
 from headrace.records.refusal import produced_records
 from headrace.types import Buffer
 
-if TYPE_CHECKING:
-    from headrace.broker.topics import Topics
-
 IN_MEMORY: Final = 1 << 20
 """Most entries of waiting records in memory, over all schedules: about 70 bytes each."""
 LEAST_IN_MEMORY: Final = 1024
@@ -62,6 +61,7 @@ class Deliveries:
     __slots__ = (
         "_deadlines",
         "_journal",
+        "_loader",
         "_moved",
         "_refresh_ms",
         "_replicas",
@@ -69,9 +69,10 @@ class Deliveries:
         "_told",
     )
 
-    def __init__(self, replicas: ReplicaManager, journal: Journal) -> None:
+    def __init__(self, replicas: ReplicaManager, loader: PartitionLoader, journal: Journal) -> None:
         """Schedule for the partitions of `replicas`; `load` comes before the first append."""
         self._replicas = replicas
+        self._loader = loader
         self._journal = journal
         self._schedules: dict[Partition, Schedule] = {}
         self._deadlines: Deadlines[Partition] = Deadlines()
@@ -86,7 +87,7 @@ class Deliveries:
         for topic in topics:
             for partition in topic.partitions:
                 if partition is not None:
-                    companion = self._replicas.companion(partition, now_ms, create=False)
+                    companion = self._loader.companion(partition, now_ms, create=False)
                     if companion is not None:
                         self._begin(partition, companion, now_ms)
                         continue
@@ -155,7 +156,7 @@ class Deliveries:
         divided = self._divide(partition, schedule, records, now_ms)
         if divided is None:
             return self._replicas.append(partition, records, now_ms), None
-        companion = self._replicas.companion(partition, now_ms, create=True)
+        companion = self._loader.companion(partition, now_ms, create=True)
         if companion is None or len(divided.later) > companion.log.config.segment_bytes:
             raise ApiError(
                 ErrorCode.MESSAGE_TOO_LARGE if companion else ErrorCode.KAFKA_STORAGE_ERROR,

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import base64
+from collections.abc import Callable, Container, Mapping
+from typing import Final
 
-from headrace.broker.partition import Partition
+from headrace.broker.partitions.partition import Partition
 from headrace.broker.topic_names import INTERNAL_TOPICS
 from headrace.config.broker import BrokerConfig
 from headrace.config.topic import TopicConfig, parse_topic_config
 from headrace.errors import (
+    ApiError,
     ConfigError,
+    ErrorCode,
     InvalidConfigError,
     StorageUnavailableError,
     UnknownTopicOrPartitionError,
 )
+from headrace.ports import Entropy
+
+_ID_ATTEMPTS: Final = 100
 
 
 class Topic:
@@ -87,3 +94,20 @@ def acceptable_config(
     except ConfigError as error:
         raise InvalidConfigError(str(error)) from error
     return config
+
+
+def new_topic_id(entropy: Entropy, taken: Container[bytes]) -> bytes:
+    """Return an id that no topic has.
+
+    Kafka does not use ids whose text begins with a dash, because tools would read them as options. It reserves the
+    smallest ids.
+
+    Raises:
+        ApiError: The source of random numbers gives no usable id.
+    """
+    for _ in range(_ID_ATTEMPTS):
+        topic_id = entropy.uuid()
+        dashed = base64.urlsafe_b64encode(topic_id).startswith(b"-")
+        if not dashed and int.from_bytes(topic_id) > 100 and topic_id not in taken:
+            return topic_id
+    raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, "no topic id could be found")

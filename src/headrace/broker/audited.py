@@ -9,14 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import GeneratorType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from headrace.broker.access.audit import Change, shown_settings
 from headrace.broker.context import RequestContext
-from headrace.broker.resources import ResourceType
+from headrace.broker.handler import Handler
+from headrace.broker.services import Services
+from headrace.broker.waiting.steps import Work
 from headrace.config.broker import BROKER_OPTIONS
 from headrace.config.group import GROUP_OPTIONS
 from headrace.config.options import Option
+from headrace.config.resources import ConfigResourceType
 from headrace.config.topic import TOPIC_OPTIONS
 from headrace.core.deferred import Deferred
 from headrace.errors import ErrorCode
@@ -24,31 +27,26 @@ from headrace.protocol.api_keys import ApiKey
 from headrace.security import acls
 from headrace.security.scram import ScramMechanism
 
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
-    from headrace.broker.steps import Work
-
 Done = Iterator[tuple[Change, dict[str, object]]]
 Rule = Callable[[Any, Any], Done]
-Handle = Callable[["Broker", RequestContext, Any], Any]
 
 _CONFIGURED: Final[Mapping[int, tuple[Change, str, Mapping[str, Option]]]] = {
-    ResourceType.TOPIC: ("topic_configured", "topic", TOPIC_OPTIONS),
-    ResourceType.BROKER: ("broker_configured", "broker", BROKER_OPTIONS),
-    ResourceType.GROUP: ("group_configured", "group", GROUP_OPTIONS),
+    ConfigResourceType.TOPIC: ("topic_configured", "topic", TOPIC_OPTIONS),
+    ConfigResourceType.BROKER: ("broker_configured", "broker", BROKER_OPTIONS),
+    ConfigResourceType.GROUP: ("group_configured", "group", GROUP_OPTIONS),
 }
 
 
-def audited(api_key: int, handle: Handle) -> Handle:
+def audited(api_key: int, handle: Handler[Any, Any]) -> Handler[Any, Any]:
     """Return a handler that also writes to the audit log what it did, if there is a rule for its API."""
     rule = RULES.get(api_key)
     if rule is None:
         return handle
 
-    def handle_audited(broker: Broker, context: RequestContext, request: Any) -> Any:
+    def handle_audited(services: Services, context: RequestContext, request: Any) -> Any:
         def note(response: Any) -> Any:
             for what, fields in rule(request, response):
-                broker.audit.changed(context, what, **fields)
+                services.audit.changed(context, what, **fields)
             return response
 
         def noted(reply: Any) -> Any:
@@ -62,7 +60,7 @@ def audited(api_key: int, handle: Handle) -> Handle:
         def in_steps(steps: Work[Any]) -> Work[Any]:
             return noted((yield from steps))
 
-        reply = handle(broker, context, request)
+        reply = handle(services, context, request)
         return in_steps(reply) if isinstance(reply, GeneratorType) else noted(reply)
 
     return handle_audited
@@ -106,7 +104,7 @@ def _alter_configs(request: Any, response: Any) -> Done:
         return
     for wanted in _done(request.resources, response.responses):
         given = {config.name: config.value for config in wanted.configs}
-        if wanted.resource_type == ResourceType.BROKER_LOGGER:
+        if wanted.resource_type == ConfigResourceType.BROKER_LOGGER:
             yield "logger_configured", {"broker": wanted.resource_name, "settings": given}
             continue
         what, kind, options = _CONFIGURED[wanted.resource_type]

@@ -6,15 +6,12 @@ not in the set, and an empty or unknown one hides everything.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from headrace.broker.access.authorizer import allows
 from headrace.broker.context import RequestContext
-from headrace.broker.steps import ENTRY_COST
+from headrace.broker.services import Services
+from headrace.broker.waiting.steps import ENTRY_COST
 from headrace.security.acls import CLUSTER_NAME, Operation, ResourceType
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 NOT_ASKED: Final = -(1 << 31)
 OPERATIONS_COST: Final = 20 * ENTRY_COST
@@ -44,18 +41,18 @@ _OPERATIONS: Final = {
 
 
 def authorized_operations(
-    broker: Broker, context: RequestContext, resource_type: ResourceType, name: str
+    services: Services, context: RequestContext, resource_type: ResourceType, name: str
 ) -> int:
     """Return the set of what the client may do to a resource."""
     return sum(
         1 << operation
         for operation in _OPERATIONS[resource_type]
-        if allows(broker, context, operation, resource_type, name, quietly=True)
+        if services.permissions.allows(context, operation, resource_type, name, quietly=True)
     )
 
 
-def cluster_operations(broker: Broker, context: RequestContext) -> int:
+def cluster_operations(services: Services, context: RequestContext) -> int:
     """Return the set of what the client may do to the cluster: the empty one if it may not describe it."""
-    if not allows(broker, context, Operation.DESCRIBE, ResourceType.CLUSTER):
+    if not services.permissions.allows(context, Operation.DESCRIBE, ResourceType.CLUSTER):
         return 0
-    return authorized_operations(broker, context, ResourceType.CLUSTER, CLUSTER_NAME)
+    return authorized_operations(services, context, ResourceType.CLUSTER, CLUSTER_NAME)

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from headrace.broker.access.authorizer import Authorizer
 from headrace.errors import ApiError, ErrorCode, InvalidRequestError
 from headrace.protocol.messages.delete_acls import DeleteAclsFilter
 from headrace.protocol.messages.describe_acls import DescribeAclsRequest
 from headrace.security.acls import AclFilter, Operation, PatternType, Permission, ResourceType
 
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
-
-def check_is_on(broker: Broker) -> None:
+def check_is_on(authorizer: Authorizer) -> None:
     """Refuse to speak of ACLs that do not count.
 
     Raises:
         ApiError: SECURITY_DISABLED.
     """
-    if not broker.authorizer.active:
+    if not authorizer.active:
         raise ApiError.for_code(
             ErrorCode.SECURITY_DISABLED,
             "no authorizer is configured: start the broker with authorizer.class.name=headrace",

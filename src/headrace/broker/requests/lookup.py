@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from headrace.broker.partition import Partition
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
+from headrace.broker.partitions.partition import Partition
+from headrace.broker.services import Services
 
 
-def find_partition(broker: Broker, topic: str, index: int, current_leader_epoch: int) -> Partition:
+def find_partition(
+    services: Services, topic: str, index: int, current_leader_epoch: int
+) -> Partition:
     """Return a partition that a consumer wants to read.
 
     Args:
-        broker: The broker.
+        services: The services of the broker.
         topic: The topic's name.
         index: The partition's number.
         current_leader_epoch: The epoch that the client believes in, -1 if it does not say.
@@ -22,6 +20,6 @@ def find_partition(broker: Broker, topic: str, index: int, current_leader_epoch:
     Raises:
         ApiError: With the code to answer.
     """
-    partition = broker.topics.require(topic).partition(index)
+    partition = services.topics.require(topic).partition(index)
     partition.check_leader_epoch(current_leader_epoch)
     return partition

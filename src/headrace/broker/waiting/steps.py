@@ -13,11 +13,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Generator
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from headrace.broker.access.session import LOCAL, Session
-from headrace.broker.delayed import Purgatory
-from headrace.broker.quotas.client_quotas import ClientQuotas
+from headrace.broker.session import LOCAL, Session
+from headrace.broker.waiting.purgatory import Purgatory
 from headrace.core.coordinator.runtime import Reply
 from headrace.core.deferred import Deferred
 
@@ -85,12 +84,20 @@ class _Waiting:
         self.session.in_its_thread(self.session.idle)
 
 
+class Quotas(Protocol):
+    """The quotas of clients, as far as `Steps` needs them."""
+
+    @property
+    def active(self) -> bool:
+        """Whether there are any quotas."""
+
+
 class Steps:
     """The requests that are worked on."""
 
     __slots__ = ("_purgatory", "_quotas", "_resume_left", "_waiting", "has_resumed")
 
-    def __init__(self, purgatory: Purgatory, quotas: ClientQuotas | None = None) -> None:
+    def __init__(self, purgatory: Purgatory, quotas: Quotas | None = None) -> None:
         """Begin without any.
 
         Args:

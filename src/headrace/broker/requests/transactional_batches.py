@@ -10,11 +10,12 @@ its memory again; there is a bound of what they take.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from headrace.broker.coordinators.transactions import Told
-from headrace.broker.partition import Partition
-from headrace.broker.steps import ENTRY_COST, FIRST_BATCH_COST, STEP_COST, Work
+from headrace.broker.partitions.partition import Partition
+from headrace.broker.services import Services
+from headrace.broker.waiting.steps import ENTRY_COST, FIRST_BATCH_COST, STEP_COST, Work
 from headrace.core.coordinator.runtime import Reply
 from headrace.core.coordinator.transaction.producers import Producer
 from headrace.errors import ApiError, ErrorCode, OutOfOrderSequenceError
@@ -29,9 +30,6 @@ from headrace.records.batch import (
     unpack_header,
 )
 from headrace.types import Buffer
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 WAITING_BYTES_MAX: Final = 64 << 20
 """Of all batches that wait; one alone may have more."""
@@ -59,10 +57,10 @@ class Entering(NamedTuple):
 class TransactionalBatches:
     """Those of one request."""
 
-    __slots__ = ("_adds", "_broker", "_entering", "_producer", "_told", "_transactional_id")
+    __slots__ = ("_adds", "_entering", "_producer", "_services", "_told", "_transactional_id")
 
-    def __init__(self, broker: Broker, transactional_id: str | None, version: int) -> None:
-        self._broker = broker
+    def __init__(self, services: Services, transactional_id: str | None, version: int) -> None:
+        self._services = services
         self._transactional_id = transactional_id
         self._adds = version >= _ADDING_VERSION
         classic = _ABORTABLE if version >= _ABORTABLE_VERSION else _CLASSIC
@@ -77,7 +75,7 @@ class TransactionalBatches:
     @property
     def are_many(self) -> bool:
         """Whether so many wait, those of other requests included, that one step should not append all of them."""
-        return self._broker.transactions.waiting_cost > STEP_COST
+        return self._services.transactions.waiting_cost > STEP_COST
 
     def may_append(self, partition: Partition, records: Buffer) -> bool:
         """Tell whether a batch may be appended, at once; false if its partition has to be added before.
@@ -99,7 +97,7 @@ class TransactionalBatches:
             Producer(fields[PRODUCER_ID], fields[PRODUCER_EPOCH]),
             partition.topic_partition,
         )
-        transactions = self._broker.transactions
+        transactions = self._services.transactions
         known = partition.log.producers.get(producer.producer_id)
         if known is not None and known.epoch > producer.producer_epoch:
             return True  # as above
@@ -122,7 +120,7 @@ class TransactionalBatches:
         Raises:
             ApiError: Too much waits already; it is to be sent again.
         """
-        transactions, size = self._broker.transactions, len(records)
+        transactions, size = self._services.transactions, len(records)
         if transactions.waiting_bytes and transactions.waiting_bytes + size > WAITING_BYTES_MAX:
             raise ApiError(self._told.concurrent, "too many batches wait for their transactions")
         is_first = partition.log.log_end_offset == 0
@@ -136,14 +134,14 @@ class TransactionalBatches:
         assert self._transactional_id is not None, "may_append has looked"
         assert self._producer is not None, "may_append has set it"
         partitions = {entering.partition.topic_partition for entering in self._entering}
-        return self._broker.transactions.coordinator.enter(
+        return self._services.transactions.coordinator.enter(
             self._transactional_id, self._producer, partitions, now_ms
         )
 
     def append(self, error: ErrorCode) -> Work[None]:
         """Have all that wait appended, or refused where their partitions could not be added."""
         entering, self._entering = self._entering, []  # which holds those who hold this object
-        transactions = self._broker.transactions
+        transactions = self._services.transactions
         for partition, records, append, cost in entering:
             transactions.waiting_bytes -= len(records)
             transactions.waiting_cost -= cost

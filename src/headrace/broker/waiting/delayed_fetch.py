@@ -8,16 +8,14 @@ only waited less.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from headrace.broker.delayed import Purgatory
+from headrace.broker.session import Session
+from headrace.broker.waiting.notices import WatchedPartition
+from headrace.broker.waiting.purgatory import Purgatory
 from headrace.core.coordinator.runtime import Reply
 from headrace.core.deferred import Deferred
 from headrace.protocol.messages.fetch import FetchResponse
-
-if TYPE_CHECKING:
-    from headrace.broker.access.session import Session
-    from headrace.broker.partition import Partition
 
 _MIB: Final = 1024 * 1024
 FETCH_BYTES: Final = 4096
@@ -128,8 +126,8 @@ class DelayedFetch:
         self._read: Callable[[], Reply[FetchResponse]] | None = read
         self._missing_bytes = min_bytes
         self._purgatory = purgatory
-        self._watched: dict[Partition, Callable[[], int]] = {}
-        self._available: dict[Partition, int] = {}
+        self._watched: dict[WatchedPartition, Callable[[], int]] = {}
+        self._available: dict[WatchedPartition, int] = {}
         self._done = False
 
     @property
@@ -137,7 +135,7 @@ class DelayedFetch:
         """How many partitions it watches."""
         return len(self._watched)
 
-    def watch(self, partition: Partition, available: Callable[[], int], now: int) -> None:
+    def watch(self, partition: WatchedPartition, available: Callable[[], int], now: int) -> None:
         """Look at `partition` whenever its high watermark moves.
 
         Args:
@@ -150,7 +148,7 @@ class DelayedFetch:
         self._missing_bytes -= now
         partition.watchers[self] = None
 
-    def partition_changed(self, partition: Partition) -> None:
+    def partition_changed(self, partition: WatchedPartition) -> None:
         """Complete if the partition now has what is missing, or is gone."""
         if self._done:
             return

@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from headrace.config.listeners import SecurityProtocol
+from headrace.security.mechanisms import SaslServer
 from headrace.security.principal import ANONYMOUS, Principal
-
-if TYPE_CHECKING:
-    from headrace.broker.access.authentication import Exchange
 
 NEVER_MS: Final = 1 << 62
 """A time that does not come."""
+
+
+class SaslExchange:
+    """The SASL exchange by which a client authenticates, from SaslHandshake to its last message."""
+
+    __slots__ = ("busy", "failure_audited", "problem", "server")
+
+    def __init__(self, server: SaslServer, problem: str = "") -> None:
+        self.server = server
+        self.problem = problem
+        """The reason why the exchange cannot succeed, whatever the client sends; "" if there is none."""
+        self.busy = False
+        """Whether another thread is checking a message of the client."""
+        self.failure_audited = False
+        """Whether the audit log already has an entry for the failure."""
 
 
 class Session:
@@ -72,7 +85,7 @@ class Session:
         """The SASL mechanism by which it was."""
         self.valid_until_ms = NEVER_MS if self.authenticated else 0
         """Until when any request is allowed; after that only those by which a client authenticates."""
-        self.exchange: Exchange | None = None
+        self.exchange: SaslExchange | None = None
         """The SASL exchange that is under way."""
         self.raw_tokens = False
         """Whether frames are SASL tokens and no requests: after SaslHandshake version 0."""

@@ -1,0 +1,41 @@
+"""The identity of the cluster and the leader epoch of the broker, as the metadata store keeps them."""
+
+from __future__ import annotations
+
+import base64
+
+from headrace.broker.metadata.metadata_records import (
+    BROKER_EPOCHS,
+    CLUSTER_ID_KEY,
+    ClusterIdRecord,
+    LeaderEpochRecord,
+    decode,
+    encode,
+)
+from headrace.ports import Check, Entropy, MetadataStore, Put
+
+
+def load_cluster_id(metadata: MetadataStore, entropy: Entropy) -> str:
+    """Return the id of the cluster. The first start creates it."""
+    entry = metadata.get(CLUSTER_ID_KEY)
+    if entry is not None:
+        return decode(entry, ClusterIdRecord).cluster_id
+    cluster_id = base64.urlsafe_b64encode(entropy.uuid()).rstrip(b"=").decode()
+    metadata.commit(
+        [Check(CLUSTER_ID_KEY, "absent")],
+        [Put(CLUSTER_ID_KEY, encode(ClusterIdRecord(cluster_id)))],
+    )
+    return cluster_id
+
+
+def begin_leader_epoch(metadata: MetadataStore, broker_id: int) -> int:
+    """Begin the next leader epoch, and return it. Every start does so.
+
+    A client recognizes by the epoch that a crash has lost records that it had read (KIP-320).
+    """
+    key = f"{BROKER_EPOCHS}{broker_id}"
+    entry = metadata.get(key)
+    epoch = 0 if entry is None else decode(entry, LeaderEpochRecord).leader_epoch + 1
+    check = Check(key, "absent" if entry is None else entry.version)
+    metadata.commit([check], [Put(key, encode(LeaderEpochRecord(epoch)))])
+    return epoch

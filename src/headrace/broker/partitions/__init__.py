@@ -1,0 +1,1 @@
+"""Topics and partitions, and the replicas of the partitions on this broker."""

@@ -1,0 +1,207 @@
+"""Opens the logs of partitions, and makes this broker the leader of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from headrace.broker.configs.log_configs import log_config, schedule_config
+from headrace.broker.log_dirs.background_sync import OS_INTERVAL_MS
+from headrace.broker.log_dirs.log_dir import LogDir
+from headrace.broker.partitions.partition import Partition
+from headrace.broker.partitions.replica_manager import ReplicaManager
+from headrace.broker.topic_names import schedule_of
+from headrace.config.broker import BrokerConfig
+from headrace.config.topic import TopicConfig, parse_topic_config
+from headrace.core.log import PROTECTED, PartitionLog, PartitionSpec, is_passing
+from headrace.errors import StorageError
+from headrace.ports import Journal
+from headrace.types import TopicPartition
+
+
+class PartitionLoader:
+    """Opens partitions, and applies the configuration of their topics to them."""
+
+    __slots__ = ("_config", "_dirs", "_journal", "_leader_epoch", "_replicas")
+
+    def __init__(self, config: BrokerConfig, replicas: ReplicaManager, journal: Journal) -> None:
+        self._config = config
+        self._replicas = replicas
+        self._dirs = replicas.dirs
+        self._journal = journal
+        self._leader_epoch = 0
+
+    def load(
+        self,
+        specs: Iterable[tuple[TopicPartition, bytes, TopicConfig, str]],
+        leader_epoch: int,
+        now_ms: int,
+    ) -> None:
+        """Open the logs of all partitions that the metadata know, recovering them if need be.
+
+        Args:
+            specs: Of each partition its name, topic id, configuration, and the id of its log directory.
+            leader_epoch: The epoch in which they are led from now on.
+            now_ms: The time.
+
+        Raises:
+            OSError: The first directory cannot be read, or the process may not open enough files.
+        """
+        self._leader_epoch = leader_epoch
+        specs_of: dict[LogDir, list[PartitionSpec]] = {log_dir: [] for log_dir in self._dirs}
+        names_of: dict[LogDir, frozenset[str]] = {}
+        offline: Counter[str] = Counter()
+        for topic_partition, topic_id, config, directory_id in specs:
+            log_dir = self._dirs.find(directory_id)
+            if log_dir is None:
+                offline[directory_id] += 1
+            else:
+                spec = PartitionSpec(topic_partition, topic_id, log_config(config, self._config))
+                specs_of.setdefault(log_dir, []).append(spec)
+                if log_dir not in names_of:
+                    names_of[log_dir] = frozenset(log_dir.files.list(""))
+                schedule = schedule_of(topic_partition)
+                if str(schedule) in names_of[log_dir]:
+                    spec = PartitionSpec(schedule, topic_id, schedule_config(self._config))
+                    specs_of[log_dir].append(spec)
+        for directory_id, count in offline.items():
+            self._journal.error(
+                "partitions_offline",
+                directory=self._dirs.name_of(directory_id),
+                directory_id=directory_id,
+                partitions=count,
+            )
+        for log_dir, of_this in specs_of.items():
+            self._load(log_dir, of_this, now_ms)
+
+    def _load(self, log_dir: LogDir, specs: Sequence[PartitionSpec], now_ms: int) -> None:
+        try:
+            log_dir.logs.load(specs, now_ms)
+        except OSError as error:
+            passing = is_passing(error) and error.errno not in PROTECTED
+            if log_dir is self._dirs.first or passing:
+                raise
+            self._replicas.fail(log_dir, error)  # the other directories are served
+        else:
+            log_dir.space.check(now_ms)
+
+    def add(
+        self,
+        topic_partition: TopicPartition,
+        topic_id: bytes,
+        config: TopicConfig,
+        *,
+        is_internal: bool,
+        now_ms: int,
+        directory_id: str = "",
+    ) -> Partition | None:
+        """Lead a partition: one that was loaded, or a new one.
+
+        Returns:
+            The partition, or None when it cannot be served: its data is damaged, or its log directory out of service.
+
+        Raises:
+            ApiError: KAFKA_STORAGE_ERROR; a file could not be opened now, for want of descriptors say.
+        """
+        log_dir = self._dirs.find(directory_id)
+        if log_dir is None:
+            return None
+        if not log_dir.logs.loaded:  # a storage that no topic had until now
+            self._load(log_dir, (), now_ms)
+        log = log_dir.logs.get(topic_partition)
+        if log is None:
+            if topic_partition in log_dir.logs.failed:
+                return None
+            spec = PartitionSpec(topic_partition, topic_id, log_config(config, self._config))
+            try:
+                log = log_dir.logs.open_log(spec, now_ms)
+            except (StorageError, OSError) as error:
+                if isinstance(error, OSError) and is_passing(error):
+                    raise self._replicas.refused(log_dir, error, None) from error
+                self._journal.error(
+                    "partition_not_served", partition=str(topic_partition), error=str(error)
+                )
+                return None
+        return self._lead(topic_partition, log, log_dir, config, is_internal=is_internal)
+
+    def _lead(
+        self,
+        topic_partition: TopicPartition,
+        log: PartitionLog,
+        log_dir: LogDir,
+        config: TopicConfig,
+        *,
+        is_internal: bool,
+    ) -> Partition:
+        # The epoch never goes back for a topic id: should the metadata be older than the log, the log wins.
+        leader_epoch = max(self._leader_epoch, log.leader_epoch)
+        log.become_leader(leader_epoch)
+        # What was recovered has been synced by the recovery; there is no other replica to wait for.
+        log.advance_high_watermark(log.log_end_offset)
+        partition = Partition(topic_partition, log, log_dir, leader_epoch, is_internal=is_internal)
+        self._set_sync_interval(partition, self._sync_interval_ms(partition, config))
+        partition.max_delay_ms = config.max_delay_ms
+        self._replicas.lead(partition)
+        return partition
+
+    def companion(self, partition: Partition, now_ms: int, *, create: bool) -> Partition | None:
+        """Return the schedule of a partition as a partition of its own; None if there is none, or it is damaged."""
+        name, log_dir = schedule_of(partition.topic_partition), partition.log_dir
+        found = self._replicas.find(name)
+        if found is not None:
+            return found
+        log = log_dir.logs.get(name)
+        if log is None:
+            if not create or name in log_dir.logs.failed:
+                return None
+            topic_id = log_dir.logs.topic_id(partition.topic_partition)
+            try:
+                log = log_dir.logs.open_log(
+                    PartitionSpec(name, topic_id, schedule_config(self._config)), now_ms
+                )
+            except (StorageError, OSError) as error:
+                if isinstance(error, OSError) and is_passing(error):
+                    raise self._replicas.refused(log_dir, error, now_ms) from error
+                self._journal.error("schedule_not_served", partition=str(name), error=str(error))
+                return None
+        config = parse_topic_config({}, self._config)
+        companion = self._lead(name, log, log_dir, config, is_internal=True)
+        companion.schedules = partition
+        return companion
+
+    def _sync_interval_ms(self, partition: Partition, config: TopicConfig) -> int:
+        if partition.is_internal:
+            # In memory a sync has nothing to do and only costs time, unless the broker is to behave as on a disk.
+            if not partition.log_dir.in_memory:
+                return 0
+            config = parse_topic_config({}, self._config)
+        interval_ms = config.sync_interval_ms
+        return OS_INTERVAL_MS if interval_ms is None else interval_ms
+
+    def _set_sync_interval(self, partition: Partition, interval_ms: int) -> None:
+        log, log_dir = partition.log, partition.log_dir
+        partition.sync_interval_ms = interval_ms
+        log.on_dirty = None if interval_ms else log_dir.logs.mark_dirty
+        log_dir.background.forget(log)
+        if log.synced_offset < log.log_end_offset:
+            # Written under the old setting: synced now, which is early enough for any.
+            log_dir.logs.mark_dirty(log)
+            if interval_ms and log.advance_high_watermark(log.log_end_offset):
+                self._replicas.advanced[partition] = None
+
+    def configure(self, partitions: Iterable[Partition | None], config: TopicConfig) -> None:
+        """Let the logs of a topic work with another configuration from now on."""
+        for_logs = log_config(config, self._config)
+        for partition in partitions:
+            if partition is not None:
+                partition.log.config = for_logs
+                partition.max_delay_ms = config.max_delay_ms
+                interval_ms = self._sync_interval_ms(partition, config)
+                if interval_ms != partition.sync_interval_ms:
+                    self._set_sync_interval(partition, interval_ms)
+
+    def broker_config_changed(self, config: BrokerConfig) -> None:
+        """Use another configuration of the broker; logs get it by `configure`."""
+        self._config = config
+        for log_dir in self._dirs:
+            log_dir.configure(config)

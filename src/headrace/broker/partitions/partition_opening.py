@@ -1,0 +1,92 @@
+"""Opens the partitions of stored topics in steps, and retries the partitions whose files cannot be opened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from headrace.broker.partitions.partition import Partition
+from headrace.broker.partitions.partition_loader import PartitionLoader
+from headrace.broker.partitions.topic import Topic
+from headrace.broker.waiting.steps import PARTITION_OPENING_COST, Work
+from headrace.errors import ApiError
+from headrace.types import TopicPartition
+
+_RETRY_INTERVAL_MS: Final = 500
+
+
+class PartitionOpening:
+    """Opens partitions."""
+
+    __slots__ = ("_loader", "_unopened", "next_deadline_ms", "pending")
+
+    def __init__(self, loader: PartitionLoader) -> None:
+        self._loader = loader
+        self._unopened: dict[tuple[Topic, int], None] = {}
+        """The partitions whose files could not be opened."""
+        self.pending = 0
+        """How many partitions are stored but not opened yet."""
+        self.next_deadline_ms: int | None = None
+        """When `retry` tries again; None if there is nothing to retry."""
+
+    def open_missing(self, topic: Topic, now_ms: int) -> Work[None]:
+        """Open the missing partitions of a topic in steps, and then show all of them at once."""
+        config = topic.config
+        missing = range(len(topic.partitions), len(topic.directory_ids))
+        opened: list[Partition | None] = []
+        self.pending += len(missing)
+        try:
+            for index in missing:
+                opened.append(self._open(topic, index, now_ms))
+                self.pending -= 1
+                yield PARTITION_OPENING_COST
+        finally:
+            self.pending -= len(missing) - len(opened)
+        if topic.config is not config:
+            self._loader.configure(opened, topic.config)
+        topic.partitions += [None if each is None or each.gone else each for each in opened]
+
+    def _open(self, topic: Topic, index: int, now_ms: int) -> Partition | None:
+        self._unopened.pop((topic, index), None)
+        try:
+            return self._loader.add(
+                TopicPartition(topic.name, index),
+                topic.topic_id,
+                topic.config,
+                is_internal=topic.is_internal,
+                now_ms=now_ms,
+                directory_id=topic.directory_ids[index],
+            )
+        except ApiError:
+            self._unopened[topic, index] = None
+            self.next_deadline_ms = now_ms + _RETRY_INTERVAL_MS
+            return None
+
+    def retry(
+        self,
+        now_ms: int,
+        *,
+        exists: Callable[[Topic], bool],
+        is_changing: Callable[[str], bool],
+    ) -> list[Partition]:
+        """Try again to open the partitions that could not be opened, and return those that are open now.
+
+        Args:
+            now_ms: The time.
+            exists: Tells whether a topic still exists.
+            is_changing: Tells whether a request is changing the topic of a name.
+        """
+        if self.next_deadline_ms is None or now_ms < self.next_deadline_ms:
+            return []
+        self.next_deadline_ms = None
+        opened: list[Partition] = []
+        for topic, index in list(self._unopened):
+            if is_changing(topic.name):  # its other partitions are being opened
+                self.next_deadline_ms = now_ms + _RETRY_INTERVAL_MS
+            elif not exists(topic):
+                del self._unopened[topic, index]
+            else:
+                partition = topic.partitions[index] = self._open(topic, index, now_ms)
+                if partition is not None:
+                    opened.append(partition)
+        return opened

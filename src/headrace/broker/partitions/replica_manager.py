@@ -1,0 +1,313 @@
+"""The partitions of this broker as replicas: append, become durable, move the high watermark, tell who waits.
+
+There is one replica of each partition. What "replicated" means is therefore what the topic's durability says: with
+`fsync` the high watermark follows the synced offset; with `interval:<ms>` and `os` the log end offset, and syncs follow
+in the background. The broker's own topics are always synced when they lie in real files.
+
+The life of an append with `fsync`:
+
+    1. `append` writes to the page cache; the produce waits on its partition
+    2. `start_sync` takes all logs that were written to; the shell runs the batch in a thread, appends go on
+    3. `finish_sync` moves the high watermarks; the broker answers produces, fetches and the group coordinator
+
+After the first I/O error of a log directory nothing in it is acknowledged any more: the kernel may have dropped what
+it could not write. Whoever waits is answered with KAFKA_STORAGE_ERROR, and so is who comes later. The partitions of the
+other directories go on, unless it is the first one, which holds the broker's own topics and the metadata: then the
+shell ends the process. A full disk is no such error: what did not fit was not written, and everything else is as it
+was (`disk_space`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from headrace.broker.log_dirs.compactions import Compactions
+from headrace.broker.log_dirs.group_commit import CommitPart, FailedSync, GroupCommit
+from headrace.broker.log_dirs.log_dir import LogDir
+from headrace.broker.log_dirs.log_dirs import LogDirs
+from headrace.broker.partitions.partition import Partition
+from headrace.core.log import (
+    DESCRIPTORS,
+    MARKER_SIZE,
+    NO_SPACE,
+    AppendInfo,
+    Marker,
+    Rewriting,
+    could_not_open,
+    is_passing,
+)
+from headrace.errors import ApiError, ErrorCode, StorageUnavailableError
+from headrace.ports import Journal
+from headrace.types import Buffer, TopicPartition
+
+MORE_FILES: Final = (
+    "clients send it again; if this goes on, raise the limit on open files (ulimit -n, LimitNOFILE)"
+)
+OPEN_TO_BROKER: Final = (
+    "let the user of the broker open its files, and look for free memory; clients send it again"
+)
+
+
+class ReplicaManager:
+    """All partitions that this broker holds."""
+
+    def __init__(self, dirs: LogDirs, journal: Journal) -> None:
+        """Begin without partitions; a `PartitionLoader` adds them."""
+        self.dirs = dirs
+        self.failure: OSError | None = None
+        """What took the first log directory out of service, and the broker with it; None while it serves."""
+        self._serving = list(dirs)
+        """The directories that have not failed."""
+        dirs.on_open = self._serving.append
+        self._journal = journal
+        self._partitions: dict[TopicPartition, Partition] = {}
+        self._commit: GroupCommit | None = None
+        self._compactions = Compactions(dirs, self.fail)
+        self.advanced: dict[Partition, None] = {}
+        """Partitions whose high watermark has moved since the broker last settled."""
+        self.on_offline: Callable[[Partition], object] = lambda _: None
+        """Told at once of a partition that is not served any more because its log directory has failed."""
+
+    @property
+    def partitions_count(self) -> int:
+        """How many partitions there are."""
+        return len(self._partitions)
+
+    def find(self, topic_partition: TopicPartition) -> Partition | None:
+        """Return a partition; None if this broker does not serve it."""
+        return self._partitions.get(topic_partition)
+
+    def lead(self, partition: Partition) -> None:
+        """Add a partition."""
+        self._partitions[partition.topic_partition] = partition
+
+    def release(self, topic_partition: TopicPartition) -> Partition | None:
+        """Remove a partition, and return it; None if this broker does not serve it."""
+        partition = self._partitions.pop(topic_partition, None)
+        if partition is not None:
+            self.advanced.pop(partition, None)
+        return partition
+
+    # Appends
+
+    def append(
+        self,
+        partition: Partition,
+        records: Buffer,
+        now_ms: int,
+        *,
+        validate: bool = True,
+        in_sequence: bool = True,
+    ) -> AppendInfo:
+        """Append one batch; see `PartitionLog.append`. It is durable when the high watermark has passed it.
+
+        Raises:
+            ApiError: The batch is refused, or the log directory has failed.
+        """
+        log, log_dir = partition.log, partition.log_dir
+        if not partition.is_internal:
+            log_dir.space.require()
+        try:
+            info = log.append(
+                records,
+                leader_epoch=partition.leader_epoch,
+                now_ms=now_ms,
+                validate=validate and not partition.is_internal,
+                in_sequence=in_sequence,
+            )
+        except OSError as error:
+            raise self.refused(log_dir, error, now_ms, len(records)) from error
+        self._appended(partition, len(records), now_ms)
+        return info
+
+    def append_marker(self, partition: Partition, marker: Marker, now_ms: int) -> AppendInfo:
+        """Append the marker that ends a producer's transaction. It is durable when the high watermark has passed it.
+
+        That is allowed when the disk has nearly run out of space, too: transactions that stay open hold up readers.
+
+        Raises:
+            ApiError: The marker is refused, or the log directory has failed.
+        """
+        log = partition.log
+        try:
+            info = log.append_marker(marker, leader_epoch=partition.leader_epoch, now_ms=now_ms)
+        except OSError as error:
+            raise self.refused(partition.log_dir, error, now_ms, MARKER_SIZE) from error
+        self._appended(partition, MARKER_SIZE, now_ms)
+        return info
+
+    def _appended(self, partition: Partition, size: int, now_ms: int) -> None:
+        log, log_dir = partition.log, partition.log_dir
+        log_dir.space.appended(size, now_ms)
+        if partition.sync_interval_ms:
+            log_dir.background.written(log, partition.sync_interval_ms, now_ms)
+            if log.advance_high_watermark(log.log_end_offset):
+                self.advanced[partition] = None
+
+    def refused(
+        self, log_dir: LogDir, error: OSError, now_ms: int | None, size: int = 0
+    ) -> ApiError:
+        """Take note of an error of the file system, and return what a client is told.
+
+        Args:
+            log_dir: Where it happened. It goes out of service, unless the error is a passing one.
+            error: The error.
+            now_ms: The time, None if it was no append.
+            size: How many bytes were to be written.
+        """
+        if not is_passing(error):
+            self.fail(log_dir, error)
+        elif error.errno not in NO_SPACE:
+            # Nothing has changed. It may work the next time.
+            crowded = error.errno in DESCRIPTORS
+            event = "too_many_open_files" if crowded else "file_not_opened"
+            self._journal.warning(
+                event,
+                directory=log_dir.name,
+                error=str(error),
+                remedy=MORE_FILES if crowded else OPEN_TO_BROKER,
+            )
+            if crowded and now_ms is not None:
+                log_dir.relieve(now_ms)
+        elif now_ms is not None:
+            log_dir.space.ran_out(error, size, now_ms)
+        return StorageUnavailableError(str(error))
+
+    # Group commit
+
+    @property
+    def sync_due(self) -> bool:
+        """Whether `start_sync` would return something."""
+        if self.failure is not None:
+            return True
+        if self._commit is None:
+            for log_dir in self._serving:  # asked after every request, hence spelled out
+                if log_dir.logs.sync_due:
+                    return True
+        return False
+
+    def start_sync(self) -> GroupCommit | FailedSync | None:
+        """Return what has to be synced, None if nothing has or a sync is under way."""
+        if self.failure is not None:
+            return FailedSync(self.failure)
+        if self._commit is not None:
+            return None
+        parts = [
+            CommitPart(log_dir, batch)
+            for log_dir in self._serving
+            if (batch := log_dir.logs.start_sync()) is not None
+        ]
+        if parts:
+            self._commit = GroupCommit(parts)
+        return self._commit
+
+    def finish_sync(
+        self, commit: GroupCommit | FailedSync, error: OSError | None, now_ms: int
+    ) -> None:
+        """Take note of a sync's outcome: high watermarks move, or who waits for a directory that failed is told.
+
+        Args:
+            commit: What `start_sync` returned.
+            error: Why it failed as a whole, if it did; what failed of one directory stands in its part.
+            now_ms: The time.
+        """
+        if isinstance(commit, FailedSync):
+            return
+        self._commit = None
+        for part in commit.parts:
+            failure = error or part.error
+            logs = part.log_dir.logs.finish_sync(part.batch, failure)
+            if failure is not None:
+                self._not_synced(part, failure, now_ms)
+            for log in logs:
+                partition = self._partitions.get(log.topic_partition)
+                # The topic may have been deleted, and created again, while its log was synced.
+                if (
+                    partition is not None
+                    and partition.log is log
+                    and log.advance_high_watermark(log.synced_offset)
+                ):
+                    self.advanced[partition] = None
+
+    def _not_synced(self, part: CommitPart, error: OSError, now_ms: int) -> None:
+        """Take the directory out of service, or have the logs synced later if that could not begin."""
+        log_dir = part.log_dir
+        if not could_not_open(error):
+            self.fail(log_dir, error)
+            return
+        self._journal.warning("sync_put_off", directory=log_dir.name, reason=str(error))
+        for log, _ in part.batch.entries:
+            if log_dir.logs.get(log.topic_partition) is log:
+                log_dir.background.again(log, now_ms)
+
+    def fail(self, log_dir: LogDir, error: OSError) -> None:
+        """Take a log directory out of service: all produces to it that wait, and all that come, fail."""
+        log_dir.logs.fail(error)
+        if log_dir in self._serving:
+            self._serving.remove(log_dir)
+        if log_dir is self.dirs.first:  # the broker ends
+            self.failure = log_dir.failure
+            for partition in self._partitions.values():
+                partition.fail_waiters(ErrorCode.KAFKA_STORAGE_ERROR)
+            return
+        for partition in [each for each in self._partitions.values() if each.log_dir is log_dir]:
+            del self._partitions[partition.topic_partition]
+            self.advanced.pop(partition, None)
+            self.on_offline(partition)
+            partition.mark_gone(ErrorCode.KAFKA_STORAGE_ERROR)
+
+    # Compaction
+
+    @property
+    def compaction_due(self) -> bool:
+        """Whether `start_compaction` would return something, to be run in a thread."""
+        return self.failure is None and self._compactions.due
+
+    def start_compaction(self) -> Rewriting | None:
+        """Return a round of compaction of which a step is to be run, None if there is none."""
+        return self._compactions.start() if self.failure is None else None
+
+    def finish_compaction(self, task: Rewriting, error: Exception | None, now_ms: int) -> None:
+        """Take note of a step's outcome: rewritten segments take the place of the old ones."""
+        self._compactions.finish(task, error, now_ms)
+
+    # Time
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """When `tick` has something to do next."""
+        if self.failure is not None:
+            return None
+        earliest: int | None = None
+        for log_dir in self._serving:
+            at = log_dir.next_deadline_ms
+            if at is not None and (earliest is None or at < earliest):
+                earliest = at
+        return earliest
+
+    def tick(self, now_ms: int) -> None:
+        """Do what is due in each directory."""
+        for log_dir in list(self._serving):
+            try:
+                log_dir.tick(now_ms)
+            except OSError as error:
+                self.refused(log_dir, error, now_ms)
+            if log_dir.in_memory:
+                self._compactions.step_in_memory(log_dir, now_ms)
+
+    def close(self, now_ms: int) -> None:
+        """Sync and close all logs, and mark the shutdown as clean in each directory that has not failed.
+
+        Raises:
+            OSError: The first directory could not be closed clean.
+        """
+        for log_dir in self.dirs:
+            if log_dir is not self.dirs.first:
+                try:
+                    log_dir.logs.close(now_ms)
+                except OSError as error:
+                    self._journal.error(
+                        "log_directory_not_closed_clean", directory=log_dir.name, error=str(error)
+                    )
+        self.dirs.first.logs.close(now_ms)

@@ -1,0 +1,173 @@
+"""The topics as the metadata store has them: the keys of each topic, and the commits that change them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from headrace.broker.metadata.metadata_records import (
+    DELETED,
+    TOPIC_CONFIGS,
+    TOPICS,
+    TombstoneRecord,
+    TopicConfigRecord,
+    TopicRecord,
+    decode,
+    encode,
+)
+from headrace.broker.metadata.metadata_writer import MetadataWriter
+from headrace.broker.partitions.topic import Topic
+from headrace.broker.topic_names import check_topic_name
+from headrace.config.broker import BrokerConfig
+from headrace.config.topic import parse_topic_config
+from headrace.errors import (
+    ApiError,
+    ConfigError,
+    ErrorCode,
+    StorageError,
+    UnknownTopicOrPartitionError,
+)
+from headrace.ports import Check, Conflict, Delete, Entry, Put
+
+Applied = Callable[[], Any]
+"""Called when a commit is stored. Its result is the result of the method that commits."""
+
+
+class Tombstone(NamedTuple):
+    """A deleted topic of which files may be left."""
+
+    topic_id: bytes
+    name: str
+    partitions_count: int
+
+
+class TopicStore:
+    """Reads and writes the topics in the metadata store."""
+
+    __slots__ = ("_broker_id", "_metadata")
+
+    def __init__(self, metadata: MetadataWriter, broker_id: int) -> None:
+        self._metadata = metadata
+        self._broker_id = broker_id
+
+    # Topics
+
+    def load(self, broker_config: BrokerConfig) -> list[Topic]:
+        """Read all topics, without partitions.
+
+        Raises:
+            StorageError: A stored topic cannot be read, or is not valid.
+        """
+        settings = {
+            entry.key.removeprefix(TOPIC_CONFIGS): decode(entry, TopicConfigRecord).settings
+            for entry in self._metadata.list(TOPIC_CONFIGS)
+        }
+        topics: list[Topic] = []
+        for entry in self._metadata.list(TOPICS):
+            name = entry.key.removeprefix(TOPICS)
+            topics.append(_read(name, entry, settings.get(name, {}), broker_config))
+        return topics
+
+    def create(self, topic: Topic, applied: Applied) -> Any:
+        """Store a new topic, and return what `applied` returns.
+
+        Raises:
+            ApiError: The topic could not be stored.
+        """
+        replicas = [[self._broker_id]] * len(topic.directory_ids)
+        record = TopicRecord.of(topic.topic_id, replicas, topic.directory_ids)
+        operations: list[Put | Delete] = [Put(TOPICS + topic.name, encode(record))]
+        if topic.settings:
+            settings = TopicConfigRecord(topic.settings)
+            operations.append(Put(TOPIC_CONFIGS + topic.name, encode(settings)))
+        return self._commit(Check(TOPICS + topic.name, "absent"), operations, applied)
+
+    def grow(self, topic: Topic, directory_ids: list[str], applied: Applied) -> Any:
+        """Store a larger number of partitions, and return what `applied` returns.
+
+        Args:
+            topic: The topic.
+            directory_ids: The log directory of each partition, present and new.
+            applied: Called when the partitions are stored.
+
+        Raises:
+            ApiError: The partitions could not be stored.
+        """
+        entry = self._metadata.get(TOPICS + topic.name)
+        if entry is None:
+            raise UnknownTopicOrPartitionError(f"{topic.name} is being deleted")
+        replicas = decode(entry, TopicRecord).partitions
+        replicas += [[self._broker_id]] * (len(directory_ids) - len(replicas))
+        record = TopicRecord.of(topic.topic_id, replicas, directory_ids)
+        check = Check(entry.key, entry.version)
+        return self._commit(check, [Put(entry.key, encode(record))], applied)
+
+    def configure(self, topic: Topic, settings: Mapping[str, str], applied: Applied) -> None:
+        """Replace the settings of a topic.
+
+        Raises:
+            ApiError: The settings could not be stored.
+        """
+        key = TOPIC_CONFIGS + topic.name
+        operation: Put | Delete = (
+            Put(key, encode(TopicConfigRecord(dict(settings)))) if settings else Delete(key)
+        )
+        self._commit(Check(TOPICS + topic.name, "exists"), [operation], applied)
+
+    # Deletion
+
+    def delete(self, topic: Topic, applied: Applied) -> Any:
+        """Replace the keys of a topic by a tombstone, and return what `applied` returns.
+
+        Raises:
+            ApiError: The deletion could not be stored.
+        """
+        tombstone = TombstoneRecord(topic.name, len(topic.directory_ids))
+        return self._commit(
+            Check(TOPICS + topic.name, "exists"),
+            [
+                Delete(TOPICS + topic.name),
+                Delete(TOPIC_CONFIGS + topic.name),
+                Put(DELETED + topic.topic_id.hex(), encode(tombstone)),
+            ],
+            applied,
+        )
+
+    def tombstones(self) -> Iterator[Tombstone]:
+        """Yield the deleted topics of which files may be left."""
+        for entry in self._metadata.list(DELETED):
+            record = decode(entry, TombstoneRecord)
+            topic_id = bytes.fromhex(entry.key.removeprefix(DELETED))
+            yield Tombstone(topic_id, record.name, record.partitions_count)
+
+    def remove_tombstone(self, topic_id: bytes) -> None:
+        """Forget a deleted topic: all its files are removed."""
+        self._metadata.commit([], [Delete(DELETED + topic_id.hex())])
+
+    def _commit(self, check: Check, operations: list[Put | Delete], applied: Applied) -> Any:
+        outcome: list[Any] = []
+        try:
+            self._metadata.commit([check], operations, lambda: outcome.append(applied()))
+        except Conflict as conflict:
+            raise ApiError(
+                ErrorCode.UNKNOWN_SERVER_ERROR, "the metadata changed meanwhile"
+            ) from conflict
+        return outcome[0]
+
+
+def _read(
+    name: str, entry: Entry, settings: Mapping[str, str], broker_config: BrokerConfig
+) -> Topic:
+    record = decode(entry, TopicRecord)
+    try:
+        check_topic_name(name)
+        topic_id = bytes.fromhex(record.topic_id)
+        config = parse_topic_config(settings, broker_config)
+    except (ApiError, ConfigError, ValueError) as error:
+        raise StorageError(f"{entry.key}: {error}") from error
+    if len(topic_id) != 16 or not record.partitions:
+        raise StorageError(f"{entry.key}: topic id {record.topic_id!r} or its partitions")
+    directory_ids = record.directory_ids
+    if len(directory_ids) != len(record.partitions):
+        raise StorageError(f"{entry.key}: {len(directory_ids)} directories of its partitions")
+    return Topic(name, topic_id, settings, config, directory_ids)

@@ -1,0 +1,456 @@
+"""The topics of the broker: which exist, and with which settings. They are an image in memory of the metadata store.
+
+A topic exists as soon as its key `topics/<name>` is committed. No request is answered before that commit is durable.
+Then the broker opens the logs of the topic, in steps if there are thousands, and shows it to clients with all of its
+partitions at once. Requests that create, grow or delete a topic of that name wait meanwhile (`TopicChanges`). After a
+crash the next start opens the logs.
+
+The deletion of a topic, and what a crash leaves behind:
+
+    1. One commit removes the keys of the topic and writes a tombstone `deleted/<topic id>`. The topic no longer exists.
+    2. The requests that wait for a partition are answered. The logs are closed and their directories removed, in steps
+       if there are many partitions.
+    3. The tombstone is removed, unless a log directory is out of service.
+
+The next start completes a deletion that a crash interrupted between 1 and 3, also in a log directory that was missing
+before. The broker never removes a directory without a tombstone: it leaves a directory that belongs to no topic alone,
+and reports it in the journal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator, Mapping
+from functools import partial
+from itertools import chain
+from typing import Any, Final
+
+from headrace.broker.metadata.metadata_writer import MetadataWriter
+from headrace.broker.partitions.partition import Partition
+from headrace.broker.partitions.partition_deletion import PartitionDeletion
+from headrace.broker.partitions.partition_loader import PartitionLoader
+from headrace.broker.partitions.partition_opening import PartitionOpening
+from headrace.broker.partitions.replica_manager import ReplicaManager
+from headrace.broker.partitions.topic import CheckConfig, Topic, acceptable_config, new_topic_id
+from headrace.broker.partitions.topic_changes import TopicChanges
+from headrace.broker.partitions.topic_store import TopicStore
+from headrace.broker.topic_names import INTERNAL_TOPICS, DeletedNames, check_topic_name, metric_name
+from headrace.broker.waiting.steps import Steps, Work, finished
+from headrace.config.broker import BrokerConfig
+from headrace.config.topic import TopicConfig, parse_topic_config
+from headrace.core.coordinator.runtime import Reply
+from headrace.errors import (
+    ApiError,
+    ConfigError,
+    ErrorCode,
+    InvalidConfigError,
+    InvalidTopicError,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+)
+from headrace.ports import Entropy, Journal
+from headrace.types import TopicPartition
+
+_STORAGE: Final = "headrace.storage"
+
+
+class Topics:
+    """All topics of the broker, by name and by id."""
+
+    __slots__ = (
+        "_by_id",
+        "_by_metric_name",
+        "_by_name",
+        "_check",
+        "_config",
+        "_deletion",
+        "_entropy",
+        "_journal",
+        "_loader",
+        "_new",
+        "_replicas",
+        "_store",
+        "changes",
+        "changing",
+        "deleted_names",
+        "opening",
+    )
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        metadata: MetadataWriter,
+        *,
+        replicas: ReplicaManager,
+        loader: PartitionLoader,
+        deletion: PartitionDeletion,
+        entropy: Entropy,
+        journal: Journal,
+        steps: Steps,
+        check: CheckConfig,
+    ) -> None:
+        """Begin without topics; `load` reads them.
+
+        Args:
+            config: The configuration of the broker.
+            metadata: Writes to the metadata store.
+            replicas: The partitions of the broker.
+            loader: Opens partitions.
+            deletion: Deletes partitions.
+            entropy: Makes topic ids.
+            journal: Receives the log events.
+            steps: Runs the work that takes several steps.
+            check: Raises ConfigError for a configuration that clients may not set.
+        """
+        self._config = config
+        self._store = TopicStore(metadata, config.broker_id)
+        self._replicas = replicas
+        self._loader = loader
+        self._deletion = deletion
+        self._entropy = entropy
+        self._journal = journal
+        self._check = check
+        self._by_name: dict[str, Topic] = {}
+        self._by_id: dict[bytes, Topic] = {}
+        self._by_metric_name: dict[str, str] = {}
+        self.changing = TopicChanges(steps)
+        """The changes that are being done in steps."""
+        self._new: dict[str, Topic] = {}
+        """The topics that are stored, but not shown yet: their logs are being opened."""
+        self.opening = PartitionOpening(loader)
+        """Opens the partitions; its `next_deadline_ms` is the time of the next `tick`."""
+        self.deleted_names = DeletedNames()
+        self.changes = 0
+        """A number that rises whenever a topic is created, grown or deleted."""
+        replicas.on_offline = self._take_offline
+
+    # Lookup
+
+    def __iter__(self) -> Iterator[Topic]:
+        return iter([self._by_name[name] for name in sorted(self._by_name)])
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    @property
+    def stored(self) -> int:
+        """How many topics are stored, including those that are not shown yet."""
+        return len(self._by_name) + len(self._new)
+
+    @property
+    def defaults(self) -> TopicConfig:
+        """The configuration of a topic without settings of its own."""
+        return parse_topic_config({}, self._config)
+
+    def get(self, name: str) -> Topic | None:
+        """Return a topic; None if there is none of this name."""
+        return self._by_name.get(name)
+
+    def require(self, name: str) -> Topic:
+        """Return a topic.
+
+        Raises:
+            UnknownTopicOrPartitionError: There is no topic of this name.
+        """
+        topic = self._by_name.get(name)
+        if topic is None:
+            raise UnknownTopicOrPartitionError(f"there is no topic {name[:300]!r}")
+        return topic
+
+    def by_id(self, topic_id: bytes) -> Topic | None:
+        """Return the topic with an id; None if there is none."""
+        return self._by_id.get(topic_id)
+
+    # Start, and time
+
+    def load(self, leader_epoch: int, now_ms: int) -> None:
+        """Read all topics from the metadata store, complete interrupted deletions, and open the logs.
+
+        Args:
+            leader_epoch: The epoch in which this broker leads its partitions from now on.
+            now_ms: The time.
+
+        Raises:
+            StorageError: A stored topic cannot be read, or is not valid.
+        """
+        topics = self._store.load(self._config)
+        self._finish_deletions({topic.name for topic in topics})
+        specs = [
+            (TopicPartition(topic.name, index), topic.topic_id, topic.config, directory_id)
+            for topic in topics
+            for index, directory_id in enumerate(topic.directory_ids)
+        ]
+        self._loader.load(specs, leader_epoch, now_ms)
+        for topic in topics:
+            finished(self._add(topic, now_ms))
+
+    def _finish_deletions(self, names: Container[str]) -> None:
+        """Remove the files of deleted topics that a crash or a missing log directory has left."""
+        for tombstone in self._store.tombstones():
+            name = tombstone.name
+            all_gone = self._deletion.delete_left_over(
+                [TopicPartition(name, index) for index in range(tombstone.partitions_count)],
+                tombstone.topic_id,
+                name_is_free=name not in names,
+            )
+            if all_gone:
+                self._store.remove_tombstone(tombstone.topic_id)
+                self._journal.info("topic_deletion_finished", topic=name)
+
+    def _add(self, topic: Topic, now_ms: int) -> Work[None]:
+        """Open the partitions of a topic that is stored, then show the topic."""
+        self._new[topic.name] = topic
+        self._by_metric_name[metric_name(topic.name)] = topic.name
+        try:
+            yield from self._open_partitions(topic, now_ms)
+        finally:
+            del self._new[topic.name]
+        self._by_name[topic.name] = topic
+        self._by_id[topic.topic_id] = topic
+
+    def _open_partitions(self, topic: Topic, now_ms: int) -> Work[None]:
+        yield from self.opening.open_missing(topic, now_ms)
+        self.changes += 1
+
+    def tick(self, now_ms: int) -> list[Partition]:
+        """Try again to open the partitions that could not be opened, and return those that are open now."""
+        opened = self.opening.retry(
+            now_ms,
+            exists=lambda topic: self._by_id.get(topic.topic_id) is topic,
+            is_changing=self.changing.__contains__,
+        )
+        self.changes += len(opened)
+        return opened
+
+    def _take_offline(self, partition: Partition) -> None:
+        name, index = partition.topic_partition
+        topic = self._by_name.get(name)
+        if topic is None or index >= len(topic.partitions):
+            return  # the partition is being opened: `open_missing` leaves it out
+        if topic.partitions[index] is partition:
+            topic.partitions[index] = None
+
+    # Creation
+
+    def validate_new(
+        self, name: str, partitions_count: int, settings: Mapping[str, str | None]
+    ) -> TopicConfig:
+        """Check whether a topic could be created, and return the configuration that it would have.
+
+        Raises:
+            ApiError: The topic could not be created.
+        """
+        check_topic_name(name)
+        if name in self._by_name or name in self.changing:
+            raise TopicAlreadyExistsError(f"Topic '{name}' already exists.")
+        other = self._by_metric_name.get(metric_name(name))
+        if other is not None:
+            raise InvalidTopicError(
+                f"topic {name!r} collides with {other!r}: '.' and '_' are one character in metric names"
+            )
+        self._check_count(partitions_count, added=partitions_count)
+        config = acceptable_config(settings, self._config, self._check)
+        self._replicas.dirs.storage(config.headrace_storage)
+        return config
+
+    def _check_count(self, partitions_count: int, *, added: int) -> None:
+        if not 1 <= partitions_count <= self._config.max_partitions_per_topic:
+            raise ApiError(
+                ErrorCode.INVALID_PARTITIONS,
+                f"{partitions_count} partitions; a topic has 1 to {self._config.max_partitions_per_topic}",
+            )
+        held = self._replicas.partitions_count + self.opening.pending
+        if held + added > self._config.max_partitions:
+            raise ApiError(
+                ErrorCode.POLICY_VIOLATION,
+                f"the broker holds at most {self._config.max_partitions} partitions (max.partitions)",
+            )
+
+    def create(
+        self,
+        name: str,
+        partitions_count: int | None = None,
+        settings: Mapping[str, str | None] | None = None,
+        *,
+        now_ms: int,
+    ) -> Topic:
+        """Create a topic at once. It is durable on return. Its directories are created with their first batches.
+
+        Args:
+            name: The name.
+            partitions_count: The number of partitions; None for the default of the broker.
+            settings: The settings of the topic as text, by Kafka's names. The value None stands for the default.
+            now_ms: The time.
+
+        Raises:
+            ApiError: The topic could not be created.
+        """
+        topic: Topic = self._create(name, partitions_count, settings or {}, finished, now_ms)
+        return topic
+
+    def create_in_steps(
+        self,
+        name: str,
+        partitions_count: int | None = None,
+        settings: Mapping[str, str | None] | None = None,
+        *,
+        now_ms: int,
+    ) -> Reply[Topic]:
+        """Create a topic like `create`, in steps if there are many partitions."""
+        run = partial(self.changing.run, name)
+        reply: Reply[Topic] = self._create(name, partitions_count, settings or {}, run, now_ms)
+        return reply
+
+    def _create(
+        self,
+        name: str,
+        partitions_count: int | None,
+        settings: Mapping[str, str | None],
+        run: Callable[[Work[Any]], Any],
+        now_ms: int,
+    ) -> Any:
+        """Store a topic. Return the result of `run`, which does the rest of the work: to open the logs."""
+        count = self._config.num_partitions if partitions_count is None else partitions_count
+        config = self.validate_new(name, count, settings)
+        own = {key: text for key, text in settings.items() if text is not None}
+        dirs = self._replicas.dirs
+        directory_ids = dirs.place(
+            count,
+            is_internal=name in INTERNAL_TOPICS,
+            storage_id=dirs.storage(config.headrace_storage),
+        )
+        topic = Topic(name, new_topic_id(self._entropy, self._by_id), own, config, directory_ids)
+
+        def appear() -> Work[Topic]:
+            yield from self._add(topic, now_ms)
+            self._journal.info(
+                "topic_created", topic=name, partitions=count, topic_id=topic.topic_id.hex()
+            )
+            return topic
+
+        return self._store.create(topic, lambda: run(appear()))
+
+    # Growth
+
+    def validate_growth(self, topic: Topic, partitions_count: int) -> None:
+        """Check whether a topic could have this many partitions.
+
+        Raises:
+            ApiError: The topic could not grow.
+        """
+        present = len(topic.directory_ids)
+        if partitions_count <= present:
+            raise ApiError(
+                ErrorCode.INVALID_PARTITIONS,
+                f"topic {topic.name!r} has {present} partitions; {partitions_count} is not an increase",
+            )
+        self._check_count(partitions_count, added=partitions_count - present)
+
+    def grow_in_steps(self, topic: Topic, partitions_count: int, *, now_ms: int) -> Reply[None]:
+        """Add partitions to a topic until it has `partitions_count`, in steps if there are many new partitions.
+
+        The new partitions are durable with the reply.
+
+        Raises:
+            ApiError: The topic could not grow.
+        """
+        self.validate_growth(topic, partitions_count)
+        present = topic.directory_ids
+        added = self._replicas.dirs.place(
+            partitions_count - len(present), is_internal=topic.is_internal, storage_id=present[0]
+        )
+        directory_ids = [*present, *added]
+
+        def more() -> Work[None]:
+            topic.directory_ids = directory_ids
+            yield from self._open_partitions(topic, now_ms)
+            self._journal.info("topic_grown", topic=topic.name, partitions=partitions_count)
+
+        reply: Reply[None] = self._store.grow(
+            topic, directory_ids, lambda: self.changing.run(topic.name, more())
+        )
+        return reply
+
+    # Configuration
+
+    def configure(self, topic: Topic, settings: Mapping[str, str]) -> None:
+        """Replace the settings of a topic. They are durable and in force on return.
+
+        Raises:
+            ApiError: A setting is invalid, or the settings could not be stored.
+        """
+        config = self.check_change(topic, settings)
+
+        def applied() -> None:
+            topic.settings, topic.config = dict(settings), config
+            self._loader.configure(topic.partitions, config)
+            self._journal.info("topic_configured", topic=topic.name, settings=topic.settings)
+
+        self._store.configure(topic, settings, applied)
+
+    def check_change(self, topic: Topic, settings: Mapping[str, str]) -> TopicConfig:
+        """Return the configuration that a topic would have with other settings.
+
+        Raises:
+            ApiError: A setting is invalid, or cannot be changed after the creation of a topic.
+        """
+        config = acceptable_config(settings, self._config, self._check)
+        if settings.get(_STORAGE, "") != topic.settings.get(_STORAGE, ""):
+            raise InvalidConfigError(
+                f"{_STORAGE} is chosen when a topic is created; {topic.name!r} cannot get another one"
+            )
+        return config
+
+    def check_defaults(self, config: BrokerConfig) -> None:
+        """Raise an error if a topic could not inherit from a configuration of the broker.
+
+        Raises:
+            InvalidConfigError: A topic would have an invalid configuration.
+        """
+        try:
+            parse_topic_config({}, config)
+        except ConfigError as error:
+            raise InvalidConfigError(f"as defaults of topics: {error}") from error
+        for topic in chain(self._by_name.values(), self._new.values()):
+            try:
+                parse_topic_config(topic.settings, config)
+            except ConfigError as error:
+                raise InvalidConfigError(
+                    f"with the settings of topic {topic.name!r}: {error}"
+                ) from error
+
+    def broker_config_changed(self, config: BrokerConfig) -> None:
+        """Let all topics inherit from another configuration of the broker."""
+        self._config = config
+        self._loader.broker_config_changed(config)
+        for topic in chain(self._by_name.values(), self._new.values()):
+            topic.config = parse_topic_config(topic.settings, config)
+            self._loader.configure(topic.partitions, topic.config)
+
+    # Deletion
+
+    def delete(self, topic: Topic) -> None:
+        """Delete a topic and its data. Both are durably gone on return.
+
+        Raises:
+            ApiError: KAFKA_STORAGE_ERROR. The next start completes the deletion.
+        """
+        self._delete(topic, finished)
+
+    def delete_in_steps(self, topic: Topic) -> Reply[None]:
+        """Delete a topic like `delete`, in steps if it has many partitions. Clients see the topic no longer."""
+        reply: Reply[None] = self._delete(topic, partial(self.changing.run, topic.name))
+        return reply
+
+    def _delete(self, topic: Topic, run: Callable[[Work[Any]], Any]) -> Any:
+        return self._store.delete(topic, lambda: run(self._deleted(topic)))
+
+    def _deleted(self, topic: Topic) -> Work[None]:
+        name = topic.name
+        self.changes += 1
+        del self._by_name[name], self._by_id[topic.topic_id]
+        del self._by_metric_name[metric_name(name)]
+        self.deleted_names.add(name)
+        partitions = [TopicPartition(name, index) for index in range(len(topic.partitions))]
+        if (yield from self._deletion.delete(partitions)):
+            self._store.remove_tombstone(topic.topic_id)
+        self._journal.info("topic_deleted", topic=name, topic_id=topic.topic_id.hex())

@@ -1,0 +1,183 @@
+"""Changing configurations: what AlterConfigs and IncrementalAlterConfigs have in common.
+
+A change is looked at as a whole before anything is stored: every name is known, every value acceptable. For topics and
+groups everything can be changed, for brokers what is dynamic. What is changed is durable and in force when the answer
+leaves; levels of loggers are in force, and not durable.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
+
+from headrace.broker.context import RequestContext
+from headrace.broker.coordinators.group_settings import (
+    check_group_name,
+    check_times,
+    parse_settings,
+)
+from headrace.broker.requests import loggers
+from headrace.broker.requests.broker_settings import (
+    change_settings,
+    check_settings,
+    require_this_broker,
+)
+from headrace.broker.requests.config_changes import ConfigChange, settings_after
+from headrace.broker.services import Services
+from headrace.broker.topic_names import check_topic_name
+from headrace.broker.waiting.steps import CHECK_COST, CREATION_COST, Work
+from headrace.config.broker import dynamic_option
+from headrace.config.group import ATTACHMENTS_PREFIX, DEFAULT_ASSIGNOR, group_option
+from headrace.config.options import Option, render_value, unknown_key
+from headrace.config.resources import ConfigResourceType
+from headrace.config.topic import TOPIC_OPTIONS, UNSUPPORTED_TOPIC_OPTIONS
+from headrace.errors import (
+    ApiError,
+    ConfigError,
+    ErrorCode,
+    InvalidConfigError,
+    InvalidRequestError,
+)
+from headrace.security import acls
+
+T = TypeVar("T")
+
+
+class Resource(NamedTuple):
+    """A resource, and what is to be changed."""
+
+    type: int
+    name: str
+    changes: Sequence[ConfigChange]
+    replaces: bool
+    """Whether what is not named goes back to its default (AlterConfigs), or stays (IncrementalAlterConfigs)."""
+
+
+def alter_all(
+    services: Services,
+    context: RequestContext,
+    resources: Sequence[Resource],
+    respond: Callable[[Resource, ErrorCode, str | None], T],
+    *,
+    validate_only: bool,
+) -> Work[list[T]]:
+    """Change every resource for itself, and return the responses in the same order."""
+    mentions = Counter((resource.type, resource.name) for resource in resources)
+    responses = []
+    for number, resource in enumerate(resources):
+        code, message = ErrorCode.NONE, None
+        try:
+            _check_request(services, number, mentions[resource.type, resource.name])
+            services.permissions.authorize_configs(
+                context, acls.Operation.ALTER_CONFIGS, resource.type, resource.name
+            )
+            _alter(services, resource, validate_only=validate_only, now_ms=context.now_ms)
+        except ApiError as error:
+            code, message = error.code, error.message
+        responses.append(respond(resource, code, message))
+        changed = code is ErrorCode.NONE and not validate_only
+        yield CREATION_COST if changed else CHECK_COST
+    return responses
+
+
+def _check_request(services: Services, number: int, mentions: int) -> None:
+    if mentions > 1:
+        raise InvalidRequestError("each resource can be named once")
+    if number >= services.settings.config.max_topics_per_request:
+        raise ApiError(ErrorCode.POLICY_VIOLATION, "too many resources in one request")
+
+
+def _alter(services: Services, resource: Resource, *, validate_only: bool, now_ms: int) -> None:
+    _check_names(resource.changes)
+    if resource.type == ConfigResourceType.TOPIC:
+        _alter_topic(services, resource, validate_only=validate_only)
+    elif resource.type == ConfigResourceType.BROKER:
+        _alter_broker(services, resource, validate_only=validate_only)
+    elif resource.type == ConfigResourceType.GROUP:
+        _alter_group(services, resource, validate_only=validate_only, now_ms=now_ms)
+    elif resource.type == ConfigResourceType.BROKER_LOGGER and not resource.replaces:
+        require_this_broker(services, resource.name)
+        loggers.alter(services, resource.changes, validate_only=validate_only)
+    else:
+        raise InvalidRequestError(
+            f"resources of type {resource.type} have no configuration here that could be changed"
+        )
+
+
+def _check_names(changes: Iterable[ConfigChange]) -> None:
+    twice = [
+        name for name, count in Counter(change.name for change in changes).items() if count > 1
+    ]
+    if twice:
+        raise InvalidRequestError(f"given more than once: {', '.join(sorted(twice)[:10])[:1000]}")
+
+
+def _alter_topic(services: Services, resource: Resource, *, validate_only: bool) -> None:
+    check_topic_name(resource.name)
+    topic = services.topics.require(resource.name)
+
+    def effective(name: str) -> str:
+        return render_value(getattr(topic.config, name.replace(".", "_")))
+
+    before: Mapping[str, str] = {} if resource.replaces else topic.settings
+    settings = settings_after(before, resource.changes, _topic_option, effective)
+    if validate_only:
+        services.topics.check_change(topic, settings)
+    elif settings != topic.settings:
+        services.topics.configure(topic, settings)
+
+
+def _topic_option(name: str) -> Option:
+    described = TOPIC_OPTIONS.get(name)
+    if described is None:
+        if name in UNSUPPORTED_TOPIC_OPTIONS:
+            raise ConfigError(f"{name}: not supported: {UNSUPPORTED_TOPIC_OPTIONS[name]}")
+        raise unknown_key(name, TOPIC_OPTIONS)
+    return described
+
+
+def _alter_broker(services: Services, resource: Resource, *, validate_only: bool) -> None:
+    all_brokers = not resource.name
+    if not all_brokers:
+        require_this_broker(services, resource.name)
+    layers = services.settings.layers
+    present = layers.cluster if all_brokers else layers.broker
+
+    def effective(name: str) -> str:
+        return render_value(getattr(services.settings.config, name.replace(".", "_")))
+
+    before: Mapping[str, str] = {} if resource.replaces else present
+    settings = settings_after(before, resource.changes, dynamic_option, effective)
+    if validate_only:
+        check_settings(services, settings, all_brokers=all_brokers)
+    elif settings != present:
+        change_settings(services, settings, all_brokers=all_brokers)
+
+
+def _alter_group(
+    services: Services, resource: Resource, *, validate_only: bool, now_ms: int
+) -> None:
+    check_group_name(resource.name)
+    present = services.group_settings.get(resource.name)
+    before: Mapping[str, str] = {} if resource.replaces else present
+    settings = settings_after(before, resource.changes, group_option, lambda _: "")
+    attachments = parse_settings(settings)
+    check_times(settings, services.settings.config)
+    assignor = attachments.headrace_assignor or DEFAULT_ASSIGNOR
+    former = parse_settings(present).headrace_assignor or DEFAULT_ASSIGNOR
+    if assignor != former and not services.groups.supports(resource.name, assignor):
+        raise InvalidConfigError(
+            f"headrace.assignor: the group has members that do not know {assignor!r} while they run; "
+            "stop all of them, change it, and start them again"
+        )
+    if not validate_only and settings != present:
+        services.group_settings.change(resource.name, settings)
+        if any(
+            settings.get(name) != present.get(name)
+            for name in {*settings, *present}
+            if name.startswith(ATTACHMENTS_PREFIX)
+        ):
+            services.groups.rebalance(
+                resource.name, "what the group is attached to changed", now_ms
+            )

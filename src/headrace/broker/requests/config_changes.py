@@ -1,0 +1,82 @@
+"""The settings of a resource after the changes that AlterConfigs or IncrementalAlterConfigs requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from enum import IntEnum
+from typing import NamedTuple
+
+from headrace.config.options import Option, OptionType
+from headrace.errors import ConfigError, InvalidConfigError, InvalidRequestError
+
+
+class ConfigOperation(IntEnum):
+    """Kafka's `AlterConfigOp.OpType`: how a change treats the present value."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class ConfigChange(NamedTuple):
+    """A requested change of one setting."""
+
+    name: str
+    value: str | None
+    """The new value, or the list entries to append or subtract; None only for DELETE."""
+    operation: int = ConfigOperation.SET
+    """A `ConfigOperation`, or a number that this broker does not know."""
+
+
+def settings_after(
+    before: Mapping[str, str],
+    changes: Iterable[ConfigChange],
+    option: Callable[[str], Option],
+    effective: Callable[[str], str],
+) -> dict[str, str]:
+    """Return the settings after the changes.
+
+    Args:
+        before: The settings that the resource has of its own.
+        changes: What is to be changed.
+        option: Returns the option of a name, or raises if it cannot be changed.
+        effective: Returns the value in force of an option, which a list starts from that has no setting of its own.
+    """
+    settings = dict(before)
+    for change in changes:
+        name, value = change.name, change.value
+        try:
+            described = option(name)
+        except ConfigError as error:
+            if change.operation == ConfigOperation.DELETE:
+                continue  # it is not there, which is all that was asked for; Kafka says so, too
+            raise InvalidConfigError(str(error)) from error
+        if change.operation == ConfigOperation.DELETE:
+            settings.pop(name, None)
+        elif value is None:
+            raise InvalidRequestError(f"no value for {name}")
+        elif change.operation == ConfigOperation.SET:
+            settings[name] = value
+        else:
+            words = _words(settings.get(name, effective(name)))
+            settings[name] = _changed_list(words, change, described, _words(value))
+    return settings
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _changed_list(
+    present: list[str], change: ConfigChange, described: Option, given: Iterable[str]
+) -> str:
+    if change.operation not in {ConfigOperation.APPEND, ConfigOperation.SUBTRACT}:
+        raise InvalidRequestError(f"operation {change.operation} is not known")
+    if described.type is not OptionType.LIST:
+        word = ConfigOperation(change.operation).name
+        raise InvalidConfigError(f"{change.name} is not a list, so {word} does not apply")
+    if change.operation == ConfigOperation.APPEND:
+        return ",".join(dict.fromkeys([*present, *given]))
+    gone = frozenset(given)
+    return ",".join(word for word in present if word not in gone)

@@ -1,0 +1,1 @@
+"""Scheduled records: records with a delivery time in the future."""

@@ -1,0 +1,306 @@
+"""The parts of an open broker: what the handlers may use.
+
+`open_services` makes all of them when the broker opens. The record does not change afterwards, and no part of it is
+ever missing. What changes while the broker runs changes inside a part: the configuration is `services.settings.config`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from headrace.broker.access.audit import Audit
+from headrace.broker.access.authentication import Authenticator
+from headrace.broker.access.authorizer import Authorizer
+from headrace.broker.access.credentials import ScramCredentials
+from headrace.broker.access.permissions import Permissions
+from headrace.broker.apis import AdvertisedApis
+from headrace.broker.configs.broker_settings import BrokerSettings
+from headrace.broker.configs.loggers import Loggers
+from headrace.broker.context import LatestTime
+from headrace.broker.coordinators.group_settings import GroupSettings, consumer_times
+from headrace.broker.coordinators.group_topics import GroupTopics, load_assignors
+from headrace.broker.coordinators.internal_log import InternalLog
+from headrace.broker.coordinators.offsets_topic import OffsetsTopic
+from headrace.broker.coordinators.producer_ids import ProducerIds
+from headrace.broker.coordinators.transactions import Transactions
+from headrace.broker.endpoints import Endpoints
+from headrace.broker.log_dirs.log_dirs import UnusableDirectory, open_log_dirs
+from headrace.broker.metadata.identity import begin_leader_epoch, load_cluster_id
+from headrace.broker.metadata.metadata_writer import MetadataWriter
+from headrace.broker.partitions.partition_deletion import PartitionDeletion
+from headrace.broker.partitions.partition_loader import PartitionLoader
+from headrace.broker.partitions.replica_manager import ReplicaManager
+from headrace.broker.partitions.topic import CheckConfig
+from headrace.broker.partitions.topics import Topics
+from headrace.broker.quotas.client_quotas import ClientQuotas
+from headrace.broker.quotas.throttling import Throttling
+from headrace.broker.recompression import Recompressions
+from headrace.broker.scheduled.deliveries import Deliveries
+from headrace.broker.topic_names import OFFSETS_TOPIC
+from headrace.broker.waiting.delayed_fetch import WaitingFetches
+from headrace.broker.waiting.fetch_sessions import FetchSessions
+from headrace.broker.waiting.purgatory import Purgatory
+from headrace.broker.waiting.steps import Steps
+from headrace.config.broker import BrokerConfig
+from headrace.core.coordinator.group.coordinator import GroupCoordinator
+from headrace.core.coordinator.state.config import GroupConfig
+from headrace.core.log import OpenSegments, RunTasks, Shared
+from headrace.core.quota import Windows
+from headrace.ports import Entropy, FileSystem, Journal, MetadataStore, OpenStorage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """What the shell gives to the broker.
+
+    Attributes:
+        files: The first log directory. It also holds the broker's own topics.
+        further: The other log directories.
+        metadata: The metadata store.
+        entropy: The source of random numbers.
+        journal: Receives the log events.
+        run_tasks: Runs the tasks of a recovery, in parallel if the shell has threads.
+        storages: Opens the storage that a topic names in `headrace.storage`.
+        segment_files: How many segment files may be open at a time; None for no limit.
+        check_topic_config: Raises ConfigError for the configuration of a topic that clients may not set.
+        loggers: The loggers whose levels clients can change.
+    """
+
+    files: FileSystem
+    further: Sequence[FileSystem | UnusableDirectory]
+    metadata: MetadataStore
+    entropy: Entropy
+    journal: Journal
+    run_tasks: RunTasks
+    storages: OpenStorage
+    segment_files: int | None
+    check_topic_config: CheckConfig
+    loggers: Loggers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """The parts of an open broker.
+
+    Attributes:
+        settings: The configuration of the broker, and its changes.
+        journal: Receives the log events.
+        time: The time of the latest call.
+        metadata: Writes to the metadata store.
+        apis: The APIs and versions that ApiVersions reports.
+        cluster_id: The id of the cluster.
+        leader_epoch: The leader epoch of this start; every start has the next one.
+        endpoints: The addresses that clients connect to.
+        audit: Writes the audit log.
+        authenticator: SASL.
+        credentials: The passwords of SCRAM and PLAIN.
+        authorizer: The ACLs.
+        permissions: The permission checks of the handlers.
+        quotas: The quotas of clients.
+        throttling: The rates of clients, and the pauses of those above their quotas.
+        purgatory: The delayed requests.
+        waiting_fetches: The delayed fetches by connection, and what they hold in memory.
+        fetch_sessions: The fetch sessions.
+        steps: The requests that are handled in steps.
+        recompressions: The produced batches that are compressed again.
+        replicas: The partitions as replicas: append, sync, high watermark.
+        loader: Opens partitions.
+        deletion: Deletes partitions and records.
+        topics: The topics.
+        deliveries: The schedules of scheduled records.
+        group_settings: The configurations of groups.
+        groups: The group coordinator.
+        offsets_topic: The topic of the group coordinator.
+        producer_ids: Allocates producer ids.
+        transactions: The transaction coordinator.
+    """
+
+    settings: BrokerSettings
+    journal: Journal
+    time: LatestTime
+    metadata: MetadataWriter
+    apis: AdvertisedApis
+    cluster_id: str
+    leader_epoch: int
+    endpoints: Endpoints
+    audit: Audit
+    authenticator: Authenticator
+    credentials: ScramCredentials
+    authorizer: Authorizer
+    permissions: Permissions
+    quotas: ClientQuotas
+    throttling: Throttling
+    purgatory: Purgatory
+    waiting_fetches: WaitingFetches
+    fetch_sessions: FetchSessions
+    steps: Steps
+    recompressions: Recompressions
+    replicas: ReplicaManager
+    loader: PartitionLoader
+    deletion: PartitionDeletion
+    topics: Topics
+    deliveries: Deliveries
+    group_settings: GroupSettings
+    groups: GroupCoordinator
+    offsets_topic: OffsetsTopic
+    producer_ids: ProducerIds
+    transactions: Transactions
+
+
+def open_services(static: BrokerConfig, environment: Environment, apis: AdvertisedApis) -> Services:
+    """Make the services, and load what they keep in the metadata store. Topics, logs and groups are not loaded yet.
+
+    Raises:
+        ConfigError: The configuration is invalid: `advertised.listeners`, OAUTHBEARER without keys, or an unknown
+            assignor of consumer groups.
+        StorageError: Something stored cannot be read, or belongs to another broker.
+    """
+    entropy, journal, time = environment.entropy, environment.journal, LatestTime()
+    stored = _load_stored(static, environment)
+    config = stored.settings.config
+    cluster_id = load_cluster_id(environment.metadata, entropy)
+    parts = _open_partitions(config, environment, stored, cluster_id)
+    replicas, topics = parts.replicas, parts.topics
+    groups = _make_groups(environment, stored, parts)
+    producer_ids = ProducerIds(stored.metadata)
+    windows = Windows(static.quota_window_num, static.quota_window_size_seconds * 1000)
+    return Services(
+        settings=stored.settings,
+        journal=journal,
+        time=time,
+        metadata=stored.metadata,
+        apis=apis,
+        cluster_id=cluster_id,
+        leader_epoch=begin_leader_epoch(environment.metadata, config.broker_id),
+        endpoints=stored.endpoints,
+        audit=stored.audit,
+        authenticator=stored.authenticator,
+        credentials=stored.credentials,
+        authorizer=stored.authorizer,
+        permissions=Permissions(stored.authorizer, stored.audit),
+        quotas=stored.quotas,
+        throttling=Throttling(stored.quotas, windows, time),
+        purgatory=stored.purgatory,
+        waiting_fetches=WaitingFetches(),
+        fetch_sessions=FetchSessions(config.max_incremental_fetch_session_cache_slots, entropy),
+        steps=stored.steps,
+        recompressions=Recompressions(stored.steps, stored.purgatory),
+        replicas=replicas,
+        loader=parts.loader,
+        deletion=parts.deletion,
+        topics=topics,
+        deliveries=Deliveries(replicas, parts.loader, journal),
+        group_settings=stored.group_settings,
+        groups=groups,
+        offsets_topic=OffsetsTopic(stored.settings, topics, groups, journal),
+        producer_ids=producer_ids,
+        transactions=Transactions(
+            config,
+            topics,
+            replicas,
+            groups,
+            allocate_producer_id=producer_ids.allocate,
+            journal=journal,
+        ),
+    )
+
+
+class _Stored(NamedTuple):
+    """The services that need no partitions. Most of them keep their state in the metadata store."""
+
+    metadata: MetadataWriter
+    settings: BrokerSettings
+    purgatory: Purgatory
+    quotas: ClientQuotas
+    steps: Steps
+    audit: Audit
+    authorizer: Authorizer
+    credentials: ScramCredentials
+    authenticator: Authenticator
+    group_settings: GroupSettings
+    endpoints: Endpoints
+
+
+def _load_stored(static: BrokerConfig, environment: Environment) -> _Stored:
+    entropy, journal = environment.entropy, environment.journal
+    metadata = MetadataWriter(environment.metadata, static.broker_id, entropy.uuid(), journal)
+    purgatory, quotas, audit = Purgatory(), ClientQuotas(metadata, journal), Audit(journal)
+    credentials = ScramCredentials(metadata, entropy, journal)
+    stored = _Stored(
+        metadata=metadata,
+        settings=BrokerSettings(static, metadata, journal, environment.loggers),
+        purgatory=purgatory,
+        quotas=quotas,
+        steps=Steps(purgatory, quotas),
+        audit=audit,
+        authorizer=Authorizer(static, metadata, journal),
+        credentials=credentials,
+        authenticator=Authenticator(
+            static, credentials, purgatory, entropy=entropy, journal=journal, audit=audit
+        ),
+        group_settings=GroupSettings(metadata, journal),
+        endpoints=Endpoints(static.advertised_listeners),
+    )
+    metadata.begin()
+    stored.settings.load()
+    quotas.load()
+    credentials.load()
+    stored.authorizer.load()
+    stored.group_settings.load()
+    return stored
+
+
+class _Partitions(NamedTuple):
+    """The services that hold the topics and partitions."""
+
+    replicas: ReplicaManager
+    loader: PartitionLoader
+    deletion: PartitionDeletion
+    topics: Topics
+
+
+def _open_partitions(
+    config: BrokerConfig, environment: Environment, stored: _Stored, cluster_id: str
+) -> _Partitions:
+    entropy, journal = environment.entropy, environment.journal
+    dirs = open_log_dirs(
+        environment.files,
+        environment.further,
+        config,
+        metadata=environment.metadata,
+        entropy=entropy,
+        journal=journal,
+        cluster_id=cluster_id,
+        run_tasks=environment.run_tasks,
+        storages=environment.storages,
+        shared=Shared(OpenSegments(environment.segment_files, journal)),
+    )
+    replicas = ReplicaManager(dirs, journal)
+    loader, deletion = PartitionLoader(config, replicas, journal), PartitionDeletion(replicas)
+    topics = Topics(
+        config,
+        stored.metadata,
+        replicas=replicas,
+        loader=loader,
+        deletion=deletion,
+        entropy=entropy,
+        journal=journal,
+        steps=stored.steps,
+        check=environment.check_topic_config,
+    )
+    return _Partitions(replicas, loader, deletion, topics)
+
+
+def _make_groups(environment: Environment, stored: _Stored, parts: _Partitions) -> GroupCoordinator:
+    settings, group_settings, journal = stored.settings, stored.group_settings, environment.journal
+    return GroupCoordinator(
+        GroupConfig.from_broker(settings.config),
+        InternalLog(OFFSETS_TOPIC, parts.topics, parts.replicas),
+        entropy=environment.entropy,
+        journal=journal,
+        topics=GroupTopics(parts.topics, stored.authorizer, journal, stored.steps),
+        assignors=load_assignors(settings.config.group_consumer_assignors),
+        times=lambda group: consumer_times(group_settings.get(group), settings.config),
+    )
