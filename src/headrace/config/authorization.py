@@ -1,4 +1,4 @@
-"""What the options of authorization may say."""
+"""The options of authorization and the check of their values."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from headrace.errors import ConfigError
 
 USER: Final = "User"
-"""The one type of principals, as `headrace.security.principal` has it; this layer is below that one."""
+"""The only type of principals. `headrace.security.principal` has the same constant, but this layer cannot import it."""
 
 _ANOTHER: Final = re.compile(rf",\s*{USER}:")
 

@@ -44,7 +44,7 @@ def _default_of(topic_option: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig(SecurityConfig):
-    """What a broker is told. Options that are `dynamic` can be changed while it runs: it gets another object then."""
+    """The settings of a broker. A change of a `dynamic` option while the broker runs gives the broker a new object."""
 
     advertised_listeners: str = option(
         "",
@@ -410,7 +410,7 @@ BROKER_ALIASES: Final[Mapping[str, tuple[str, int]]] = {
     "log.roll.jitter.hours": ("log.roll.jitter.ms", 3_600_000),
     "node.id": ("broker.id", 1),
 }
-"""Other names of an option that Kafka has, and the unit of their number in the unit of the option."""
+"""Other names that Kafka has for an option: the option, and the factor that turns the number into the option's unit."""
 
 
 def parse_broker_config(values: Mapping[str, str | None]) -> BrokerConfig:

@@ -28,12 +28,12 @@ _SIMILAR: Final = 0.85
 
 
 class FromEnvironment(NamedTuple):
-    """What the environment says of a broker."""
+    """Settings of a broker that come from environment variables."""
 
     settings: dict[str, str]
-    """Text by Kafka's name."""
+    """The values as text, by Kafka's name of the setting."""
     doubtful: dict[str, str]
-    """What to do about a variable that is probably meant as a setting, by its name."""
+    """Variables whose names resemble a setting, each with what to do about it."""
 
 
 def option_name(variable: str) -> str:

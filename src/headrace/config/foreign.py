@@ -31,10 +31,10 @@ _OWN_CONTROLLER: Final = "one broker is its own controller, and keeps its metada
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """An option that Headrace refuses, unless it has a value that asks for nothing."""
+    """An option of Kafka that Headrace refuses, except for values that ask for nothing."""
 
     reason: str
-    """Why, and what to do instead."""
+    """The reason, and what to use in place of the option."""
     harmless: tuple[str, ...] = ("",)
     """Values that are accepted and do nothing."""
 
@@ -193,7 +193,7 @@ ACCEPTED: Final[Mapping[str, str]] = _table(
         ),
     }
 )
-"""Why an option of Kafka does nothing."""
+"""Options of Kafka without effect, each with the reason."""
 
 _IN_JAVA: Final = "it names a class of Java, and what that class would forbid would be allowed"
 _ACLS_INSTEAD: Final = f"{_IN_JAVA}; use ACLs and quotas"
@@ -249,7 +249,7 @@ REFUSED: Final[Mapping[str, Refused]] = {
         "there is no two-phase commit with other systems (KIP-939)", ("false",)
     ),
 }
-"""Options of Kafka that would change what is promised, if they were ignored."""
+"""Options of Kafka that Headrace refuses, because ignoring them would break a promise."""
 
 _REMOVED: Final = re.compile(
     r"zookeeper\..*|password\.encoder\..*|inter\.broker\.protocol\.version|log\.message\.format\.version"

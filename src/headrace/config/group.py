@@ -34,7 +34,7 @@ def _check_assignor(text: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupAttachments:
-    """What members read that subscribe to nothing themselves, and times that are not the broker's."""
+    """The settings of a group: topics for members that subscribe to nothing, and times in place of the broker's."""
 
     consumer_assignment_interval_ms: int = option(
         0,
@@ -84,7 +84,7 @@ class GroupAttachments:
 GROUP_OPTIONS: Final[Mapping[str, Option]] = options_of(GroupAttachments)
 
 ATTACHMENTS_PREFIX: Final = "headrace."
-"""Of the options that say what a group reads."""
+"""The prefix of the options that attach a group to topics."""
 _UNSUPPORTED: Final = {
     "consumer.": "assignments are computed when they are needed, at once",
     "share.": "there are no share groups",

@@ -63,7 +63,7 @@ class ListenAddress(NamedTuple):
 
 
 class Listener(NamedTuple):
-    """One listener."""
+    """A listener of a broker: name, protocol and address."""
 
     name: str
     protocol: SecurityProtocol
@@ -160,7 +160,7 @@ def _check_apart(one: Listener, other: Listener) -> None:
 
 
 def parse_advertised(text: str) -> dict[str, ListenAddress]:
-    """Read `advertised.listeners`: the address that clients of a listener are told, by the listener's name.
+    """Read `advertised.listeners`: the address that the broker gives to clients of a listener, by the listener's name.
 
     Raises:
         ConfigError: An entry is not NAME://HOST:PORT, no client could connect to it, or a name is given twice.

@@ -1,4 +1,4 @@
-"""What a configuration field knows about itself: its documentation, its type, its bounds, its synonym.
+"""Descriptions of configuration fields: documentation, type, bounds, other names.
 
 A configuration is a frozen dataclass; every field is declared with `option(...)`, which keeps an `Option` in the
 field's metadata. Parsing from text, the answer to DescribeConfigs and the generated reference all read the same

@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class ConfigResourceType(IntEnum):
-    """Kafka's `ConfigResource.Type`."""
+    """A kind of resource, as Kafka's `ConfigResource.Type`."""
 
     TOPIC = 2
     BROKER = 4

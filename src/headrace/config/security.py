@@ -1,7 +1,7 @@
-"""What a broker is told about listeners, encryption, authentication and access, under Kafka's names.
+"""The settings of a broker for listeners, encryption, authentication and ACLs, under Kafka's names.
 
-Part of `BrokerConfig`. Most of it can be said for one listener only, as `listener.name.<name>.<option>`:
-`SecurityConfig.for_listener` is what counts there.
+They are part of `BrokerConfig`. Most of them can have another value for one listener, `listener.name.<name>.<option>`:
+`SecurityConfig.for_listener` returns the settings that apply there.
 """
 
 from __future__ import annotations
@@ -206,10 +206,10 @@ class SecurityConfig:
         check=parse_super_users,
     )
     listener_overrides: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    """What counts for one listener only: pairs of `name.option`, the name in lower case, and text."""
+    """Settings of single listeners: pairs of `name.option`, with the name in lower case, and the value as text."""
 
     def for_listener(self, name: str) -> Self:
-        """Return the options as they count for one listener."""
+        """Return the settings that apply to one listener."""
         prefix = name.lower() + "."
         own: dict[str, Any] = {
             key.removeprefix(prefix).replace(".", "_"): text
