@@ -157,6 +157,7 @@ NO_BOUNDS_FOR_USERS: Final = {
     "protocol/codec.py:MESSAGE_ELEMENTS": "of answers and of what is stored, which nobody sends to the broker",
     "protocol/codec.py:_MAX_VARINT_BYTES": "see records/varint.py",
     "records/batch.py:MAX_TIMESTAMP": "a number of the format",
+    "records/varint.py:MAX_INT64": "a number of the format",
     "records/batch.py:MAX_TIMESTAMP_POSITION": "a number of the format",
     "records/compression.py:_SNAPPY_MAX_RATIO": "a number of the format",
     "records/directives.py:MAX_TIME_MS": "the last time that there is",

@@ -15,7 +15,7 @@ from headrace.records.batch import (
     BatchHeader,
     TimestampType,
 )
-from headrace.records.varint import MAX_VARLONG_SIZE, decode_varint, wrap
+from headrace.records.varint import MAX_INT64, MAX_VARLONG_SIZE, MIN_INT64, decode_varint, wrap
 from headrace.types import Buffer
 
 R = TypeVar("R", bound=tuple[Any, ...])
@@ -25,7 +25,7 @@ MAX_HEADERS: Final = 1 << 16
 """The largest number of headers of one record. A header of two bytes takes eighty bytes of memory when it is decoded.
 """
 
-_SMALLEST, _LARGEST, _ONE_BYTE = -(2**63), 2**63 - 1, 64
+_ONE_BYTE = 64
 _decode_fast = None if kernels is None else kernels.decode_records
 
 
@@ -58,7 +58,7 @@ def decode_slice(  # noqa: PLR0917 - as the accelerator has them
     except IndexError:
         raise CorruptRecordError("a batch ends inside a record") from None
     if (
-        abs(header.base_timestamp) > _LARGEST - _ONE_BYTE
+        abs(header.base_timestamp) > MAX_INT64 - _ONE_BYTE
     ):  # even a delta of one byte may be too large
         records = [make((each[0], wrap(each[1]), *each[2:])) for each in records]
     if before or after:
@@ -85,7 +85,7 @@ def _decode_records(  # noqa: C901, PLR0912, PLR0915, PLR0917 - one loop without
     base_offset, base_timestamp = header.base_offset, header.base_timestamp
     append_time = header.timestamp_type == TimestampType.LOG_APPEND_TIME
     timestamp = header.max_timestamp
-    lowest, highest = _SMALLEST - base_timestamp, _LARGEST - base_timestamp
+    lowest, highest = MIN_INT64 - base_timestamp, MAX_INT64 - base_timestamp
     numbers = iter(range(count))
     for _ in numbers:
         low, high = data[position], data[position + 1]

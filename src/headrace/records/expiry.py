@@ -24,10 +24,10 @@ from headrace.records.refusal import (
     produced_records,
     require_few,
 )
-from headrace.records.varint import wrap
+from headrace.records.varint import MAX_INT64, wrap
 from headrace.types import Buffer
 
-NEVER: Final = 2**63 - 1
+NEVER: Final = MAX_INT64
 _NAME: Final = TTL_MS.encode()
 _MOST_REPORTED: Final = 100
 

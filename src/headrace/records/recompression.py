@@ -26,6 +26,7 @@ from headrace.records.compression import (
 )
 from headrace.records.reader import BatchSlices, Record
 from headrace.records.rewriting import sealed
+from headrace.records.varint import MAX_INT64, MIN_INT64
 from headrace.types import Buffer
 
 RECOMPRESSED_MAX: Final = 16 << 20
@@ -113,7 +114,7 @@ def check_records(header: BatchHeader, data: Buffer) -> Generator[int, None, Tim
         InvalidRecordError: The records cannot be decoded, or are not numbered from 0 on without gaps.
     """
     first = expected = header.base_offset
-    oldest, newest = 2**63 - 1, -(2**63)
+    oldest, newest = MAX_INT64, MIN_INT64
     try:
         slices = BatchSlices(Record, header, b"", data=data)
         while records := slices.next_slice():
@@ -155,7 +156,7 @@ def with_codec(
         raise ApiError(
             ErrorCode.MESSAGE_TOO_LARGE,
             f"{len(data)} bytes of records become {len(body)} with {codec.name.lower()}, which consumers would refuse "
-            "to decompress; send smaller batches",
+            "to decompress. Send smaller batches.",
         )
     attributes = header.attributes & _KEPT_FLAGS | codec
     return sealed(

@@ -64,7 +64,7 @@ def produced_records(header: BatchHeader, batch: Buffer) -> bytes:
     except OutputTooLargeError as error:
         raise ApiError(
             ErrorCode.MESSAGE_TOO_LARGE,
-            f"{error}: the records of this topic are looked into; send smaller batches",
+            f"{error}. The broker decodes the records of this topic: send smaller batches.",
         ) from error
     except CorruptRecordError as error:
         raise InvalidRecordError(str(error)) from error

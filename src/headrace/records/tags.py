@@ -70,7 +70,7 @@ class TagFilter:
                 tags.append(content[position + 1 : end])
                 position = end
         if not tags or not all(tags) or position != len(content) or len(tags) > MAX_TAGS:
-            raise InvalidRequestError("the fetch has a filter that is none")
+            raise InvalidRequestError("the tag filter of the fetch is malformed")
         return cls(tags)
 
     def encode(self) -> bytes:

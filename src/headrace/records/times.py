@@ -11,12 +11,11 @@ from typing import Final
 
 from headrace.errors import CorruptRecordError
 from headrace.records.batch import MIN_RECORD_SIZE, BatchHeader, TimestampType
-from headrace.records.varint import MAX_VARLONG_SIZE, decode_varint, wrap
+from headrace.records.varint import MAX_INT64, MAX_VARLONG_SIZE, MIN_INT64, decode_varint, wrap
 from headrace.types import NO_TIMESTAMP
 
 RECORDS_AT_ONCE: Final = 1 << 13
 """The number of records that are walked between two yields: some milliseconds."""
-_SMALLEST, _LARGEST = -(2**63), 2**63 - 1
 
 
 def first_since(
@@ -44,7 +43,7 @@ def first_since(
         fixed = header.max_timestamp
         if fixed < timestamp:
             return None
-        timestamp = _SMALLEST
+        timestamp = MIN_INT64
     base_offset = header.base_offset
     for number, (time, place) in enumerate(_times(header, data)):
         if not number % RECORDS_AT_ONCE:
@@ -110,7 +109,7 @@ def _times(header: BatchHeader, data: bytes) -> Iterator[tuple[int, int]]:
             else:
                 delta, place = decode_varint(data, position + 1, MAX_VARLONG_SIZE)
             time = base + delta
-            yield (time if _SMALLEST <= time <= _LARGEST else wrap(time)), place
+            yield (time if MIN_INT64 <= time <= MAX_INT64 else wrap(time)), place
             position = end
     except IndexError:
         raise CorruptRecordError("a batch ends inside a record") from None

@@ -135,7 +135,7 @@ class OsFile:
         if self._failure is not None:
             raise self._failure
         if self._closed:
-            raise OSError(errno.EBADF, "the file was closed by its owner")
+            raise OSError(errno.EBADF, "the file is closed")
 
 
 class OsFileSystem:

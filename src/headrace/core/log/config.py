@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from headrace.records.batch import TimestampType
 from headrace.records.compression import Compression
+from headrace.records.varint import MAX_INT64
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class LogConfig:
     retention_bytes: int = -1
     max_message_bytes: int = 1_048_588
     message_timestamp_type: TimestampType = TimestampType.CREATE_TIME
-    message_timestamp_before_max_ms: int = 2**63 - 1
+    message_timestamp_before_max_ms: int = MAX_INT64
     message_timestamp_after_max_ms: int = 3600 * 1000
     index_interval_bytes: int = 4096
     producer_id_expiration_ms: int = 24 * 3600 * 1000
@@ -49,7 +50,7 @@ class LogConfig:
     compacts: bool = False
     min_cleanable_dirty_ratio: float = 0.5
     min_compaction_lag_ms: int = 0
-    max_compaction_lag_ms: int = 2**63 - 1
+    max_compaction_lag_ms: int = MAX_INT64
     delete_retention_ms: int = 24 * 3600 * 1000
     expires: bool = False
     filters: bool = False

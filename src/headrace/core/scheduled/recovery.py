@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from headrace.core.log import PartitionLog, Segment
 from headrace.core.scheduled.release import released_offset
-from headrace.core.scheduled.schedule_batch import ENTRY, Mark, decode_mark, entries_of
+from headrace.core.scheduled.schedule_batch import (
+    ENTRY,
+    Mark,
+    ReleasePoint,
+    decode_mark,
+    entries_of,
+)
+from headrace.errors import StorageError
 from headrace.records.batch import BatchHeader, check_batch
 
 
@@ -65,14 +72,17 @@ def find_releases(target: PartitionLog, offset: int) -> tuple[int, int] | None:
     return None if first is None or last is None else (first, last)
 
 
-def find_delivery_time(log: PartitionLog, offset: int) -> int | None:
-    """Return the delivery time of the record at an offset of a schedule, None if the record is not there."""
+def find_release_point(log: PartitionLog, offset: int) -> ReleasePoint:
+    """Return the release point of a released record, given its offset in the schedule.
+
+    Raises:
+        StorageError: The schedule does not have the record.
+    """
     found = log.read(offset, max_bytes=1, up_to=log.log_end_offset, minimum_one=True)
-    if found is None:
-        return None
-    batch = found.read()
-    for entry in entries_of(batch, BatchHeader.parse(batch).base_offset, 0):
-        due_ms, entry_offset, *_ = ENTRY.unpack(entry)
-        if entry_offset == offset:
-            return int(due_ms)
-    return None
+    if found is not None:
+        batch = found.read()
+        for entry in entries_of(batch, BatchHeader.parse(batch).base_offset, 0):
+            due_ms, entry_offset, *_ = ENTRY.unpack(entry)
+            if entry_offset == offset:
+                return ReleasePoint(int(due_ms), offset)
+    raise StorageError(f"{log.directory} has no record {offset}, which its partition has released")

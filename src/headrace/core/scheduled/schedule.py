@@ -32,7 +32,7 @@ from crc32c import crc32c
 from headrace.core.log import MAX_OFFSET, SEQUENCE_MASK, AppendInfo, BatchEntry, PartitionLog
 from headrace.core.scheduled.due_queue import DueQueue
 from headrace.core.scheduled.needed import Chunks, NeededChunks, chunk_of, chunks_of
-from headrace.core.scheduled.recovery import find_delivery_time, find_last_mark, find_releases
+from headrace.core.scheduled.recovery import find_last_mark, find_release_point, find_releases
 from headrace.core.scheduled.release import build_release
 from headrace.core.scheduled.schedule_batch import (
     ENTRY,
@@ -43,7 +43,6 @@ from headrace.core.scheduled.schedule_batch import (
     encode_mark,
     entries_of,
 )
-from headrace.errors import StorageError
 from headrace.ports import Journal
 from headrace.records.batch import (
     HEADER_SIZE,
@@ -200,20 +199,12 @@ class Schedule:
         found = find_releases(self.target, offset)
         if found is not None:
             first, last = found
-            point = ReleasePoint(self._due_of(last), last)
+            point = find_release_point(self.log, last)
             self._mark = self._mark._replace(released=point)
             chunks = chunk_of(last)
             self._unmarked.append(_Release(first, self.target.log_end_offset, point, chunks))
             self._needed.add(chunks)
             self._keep()
-
-    def _due_of(self, offset: int) -> int:
-        due_ms = find_delivery_time(self.log, offset)
-        if due_ms is None:
-            raise StorageError(
-                f"{self.log.directory} has no record {offset}, which {self.target.directory} has released"
-            )
-        return due_ms
 
     def _load_some(self) -> int:
         """Read some of the waiting records, and return about how many."""

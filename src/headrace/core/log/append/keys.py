@@ -36,5 +36,5 @@ def require_keys(records: Buffer) -> None:
         raise InvalidRecordError(str(error)) from error
     if numbers:
         raise InvalidRecordsError(
-            "a compacted topic takes no records without a key", numbers, "no key"
+            "a compacted topic takes only records with a key", numbers, "no key"
         )

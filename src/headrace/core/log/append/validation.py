@@ -53,7 +53,9 @@ def check_produced(records: Buffer, config: LogConfig, now_ms: int) -> HeaderFie
     if config.message_timestamp_type == TimestampType.CREATE_TIME:
         require_timely(fields, config, now_ms)
     if len(records) > config.segment_bytes:
-        message = f"the batch has {len(records)} bytes, segment.bytes is {config.segment_bytes}"
+        message = (
+            f"the batch has {len(records)} bytes, more than segment.bytes ({config.segment_bytes})"
+        )
         raise ApiError.for_code(ErrorCode.RECORD_LIST_TOO_LARGE, message)
     if config.compacts:
         require_keys(records)
@@ -153,7 +155,9 @@ def with_log_append_time(records: Buffer, now_ms: int) -> bytearray:
 def _short(records: Buffer) -> ApiError:
     if len(records) > MAGIC_POSITION and records[MAGIC_POSITION] != MAGIC:
         return _wrong_magic(records[MAGIC_POSITION])
-    return ApiError.for_code(ErrorCode.INVALID_RECORD, f"{len(records)} bytes are no batch")
+    return ApiError.for_code(
+        ErrorCode.INVALID_RECORD, f"{len(records)} bytes are too few for a record batch"
+    )
 
 
 def _wrong_magic(magic: int) -> ApiError:
@@ -177,7 +181,7 @@ def _refuse_layout(records: Buffer, fields: HeaderFields, max_message_bytes: int
     if length + LOG_OVERHEAD < size:
         raise ApiError.for_code(ErrorCode.INVALID_RECORD, "more than one batch for a partition")
     if size > max_message_bytes:
-        message = f"the batch has {size} bytes, max.message.bytes is {max_message_bytes}"
+        message = f"the batch has {size} bytes, more than max.message.bytes ({max_message_bytes})"
         raise ApiError.for_code(ErrorCode.MESSAGE_TOO_LARGE, message)
     if crc32c(memoryview(records)[CRC_START:]) != fields[CRC]:
         raise ApiError.for_code(ErrorCode.CORRUPT_MESSAGE, "the batch's CRC does not match")
@@ -187,9 +191,9 @@ def _refuse_content(fields: HeaderFields, size: int, timestamp_type: TimestampTy
     base_offset, _, _, _, _, attributes, delta, _, _, producer_id, epoch, sequence, count = fields
     codec = attributes & COMPRESSION_MASK
     if attributes & CONTROL_FLAG:
-        raise ApiError.for_code(ErrorCode.INVALID_RECORD, "clients do not write control batches")
+        raise ApiError.for_code(ErrorCode.INVALID_RECORD, "clients must not write control batches")
     if attributes & TRANSACTIONAL_FLAG and producer_id < 0:
-        message = "a transactional batch without a producer id"
+        message = "a transactional batch has no producer id"
         raise ApiError.for_code(ErrorCode.INVALID_RECORD, message)
     if base_offset != 0:
         message = f"base offset {base_offset} in a produced batch; it has to be 0"
@@ -210,5 +214,7 @@ def _refuse_content(fields: HeaderFields, size: int, timestamp_type: TimestampTy
         message = f"producer id {producer_id} with epoch {epoch} and sequence {sequence}"
         raise ApiError.for_code(ErrorCode.INVALID_RECORD, message)
     if attributes & LOG_APPEND_TIME_FLAG and timestamp_type == TimestampType.CREATE_TIME:
-        message = "a producer sets its own timestamps on this topic, not append time"
+        message = (
+            "the batch has append time, but the topic takes the producer's timestamps (CreateTime)"
+        )
         raise ApiError.for_code(ErrorCode.INVALID_TIMESTAMP, message)

@@ -13,16 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
 
 from headrace.core.log.cleaning.offset_map import SHORT_KEY, key_id
 from headrace.records.batch import DELETE_HORIZON_FLAG, BatchHeader
 from headrace.records.raw import iterate_raw, records_of, shift_timestamp
 from headrace.records.rewriting import Selection, rebuilt, without_records
-from headrace.records.varint import wrap
+from headrace.records.varint import MAX_INT64, wrap
 from headrace.types import Buffer
-
-_LATEST: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +117,7 @@ def _select(header: BatchHeader, data: bytes, rules: Rules) -> Selection:
     if run_start < len(data):
         runs.append((run_start, len(data)))
     selection.newest_delta = newest_delta or 0
-    if header.base_timestamp + selection.newest_delta > _LATEST:
+    if header.base_timestamp + selection.newest_delta > MAX_INT64:
         selection.newest_delta = _newest_delta(header, data, selection)
     return selection
 
@@ -142,7 +139,7 @@ def _newest_delta(header: BatchHeader, data: bytes, selection: Selection) -> int
 def _with_horizon(
     header: BatchHeader, data: bytes, selection: Selection, rules: Rules
 ) -> bytearray:
-    horizon = min(rules.now_ms + rules.delete_retention_ms, _LATEST)
+    horizon = min(rules.now_ms + rules.delete_retention_ms, MAX_INT64)
     shift = header.base_timestamp - horizon
     kept = bytearray()
     runs = iter(selection.runs)

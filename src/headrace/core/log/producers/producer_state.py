@@ -176,7 +176,9 @@ class ProducerState:
             )
             raise OutOfOrderSequenceError(message)
         if not transactional and producer_id in self.transactions.open:
-            message = f"producer {producer_id} has a transaction open, the batch is outside of it"
+            message = (
+                f"producer {producer_id} has an open transaction, and the batch is not part of it"
+            )
             raise ApiError(ErrorCode.INVALID_TXN_STATE, message)
         return None
 
@@ -233,7 +235,7 @@ class ProducerState:
         if marker.coordinator_epoch < entry.coordinator_epoch:
             message = (
                 f"the coordinator of producer {marker.producer_id} has epoch "
-                f"{entry.coordinator_epoch}, the marker {marker.coordinator_epoch}"
+                f"{entry.coordinator_epoch}; the marker has the older epoch {marker.coordinator_epoch}"
             )
             raise ApiError(ErrorCode.TRANSACTION_COORDINATOR_FENCED, message)
 
@@ -339,5 +341,5 @@ class ProducerState:
 
 
 def _fenced(producer_id: int, epoch: int, what: str, found: int) -> InvalidProducerEpochError:
-    message = f"producer {producer_id} has epoch {epoch}, the {what} {found}"
+    message = f"producer {producer_id} has epoch {epoch}; the {what} has epoch {found}"
     return InvalidProducerEpochError(message)

@@ -92,7 +92,7 @@ def lookup_timestamp(
         if found is not None:
             return TimestampOffset(*found, header.partition_leader_epoch)
         offset = batch.next_offset
-    raise AssertionError("the last batch is answered without a look into it")
+    raise AssertionError("the last batch is answered without being decoded")
 
 
 def lookup_newest(segments: Segments, log_start_offset: int) -> Lookup[TimestampOffset | None]:
@@ -123,7 +123,7 @@ def _records(segment: Segment, batch: BatchPosition, header: BatchHeader) -> byt
         CorruptRecordError: The records cannot be decompressed, or are too many or too large.
     """
     if header.records_count > MAX_RECORDS:
-        raise CorruptRecordError(f"{header.records_count} records are not looked into")
+        raise CorruptRecordError(f"{header.records_count} records are more than a lookup decodes")
     data = segment.reopen().read(batch.position, header.size)
     return records_of(header, data, LOOK_BYTES)
 

@@ -76,7 +76,7 @@ class OpenSegments:
             return
         self.trim()
         if len(self._recent) >= self.most:
-            reason = f"{len(self._recent)} segments are open and wait for their syncs"
+            reason = f"{len(self._recent)} segments are open and wait for their syncs; raise the limit of open files"
             raise OSError(errno.EMFILE, reason)
 
     def forget(self, segment: Closable) -> None:
@@ -102,6 +102,6 @@ class OpenSegments:
             self._journal.info(
                 "open_segments_limited",
                 limit=self.limit,
-                meaning="segments that are not used close, and open again when they are",
+                meaning="unused segments are closed, and opened again when they are used",
             )
         self._told = True

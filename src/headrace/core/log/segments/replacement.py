@@ -129,7 +129,7 @@ def install(
         OSError: The replacement is incomplete. After a restart the log can be used again.
     """
     sources, first = replacement.sources, replacement.first
-    assert segments.holds(sources), "they were taken away, and the round goes on"
+    assert segments.holds(sources), "the segments are gone, but their round continues"
     segment = Segment(
         files,
         first.directory,
@@ -195,9 +195,11 @@ def _end_offset(file: File, path: str) -> int:
         chunk = file.read(position, HEADER_SIZE)
         header = BatchHeader.parse(chunk) if len(chunk) == HEADER_SIZE else None
         if header is None or position + header.size > file.size or header.size < HEADER_SIZE:
-            raise StorageError(f"{path} is damaged at byte {position}; restore the partition")
+            raise StorageError(
+                f"{path} is damaged at byte {position}. Restore the partition from a backup."
+            )
         position += header.size
         end_offset = header.next_offset
     if end_offset < 0:
-        raise StorageError(f"{path} is empty; restore the partition from a backup")
+        raise StorageError(f"{path} is empty. Restore the partition from a backup.")
     return end_offset
