@@ -23,7 +23,7 @@ import pytest
 from headrace.broker.configs import log_configs
 from headrace.broker.scheduled import deliveries
 from headrace.coordination.memory import MemoryMetadataStore
-from headrace.core.scheduled import schedule
+from headrace.core.scheduled import needed, schedule
 from headrace.core.scheduled.due_queue import DueQueue
 from headrace.core.scheduled.schedule import Schedule
 from headrace.errors import ErrorCode
@@ -283,7 +283,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_configs, "SCHEDULE_SEGMENT_BYTES", 1500)
     monkeypatch.setattr(schedule, "RELEASE_RECORDS", 3)
     monkeypatch.setattr(schedule, "_LOAD_BYTES", 600)
-    monkeypatch.setattr(schedule, "_CHUNK_BITS", 2)
+    monkeypatch.setattr(needed, "_CHUNK_BITS", 2)
 
 
 def live(seed: int) -> World:
