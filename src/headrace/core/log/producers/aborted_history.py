@@ -383,7 +383,7 @@ class AbortedHistory:
             or known.entries[-1].last_offset != part.last_marker
         ):
             raise StorageError(
-                f"{path} is missing or damaged. It lists aborted transactions, without which read_committed consumers get "
-                "no records. The next start of the broker rebuilds it from the segments."
+                f"{path} is missing or damaged. It lists aborted transactions, without which read_committed consumers "
+                "get no records. The next start of the broker rebuilds it from the segments."
             )
         return known.entries
