@@ -1,4 +1,4 @@
-"""What happens to an admin client that the program drops without closing it."""
+"""The end of an admin client that the program drops without closing it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A consumer's place in one partition."""
+"""One partition that a consumer reads: its position, and the records that were fetched ahead."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from headrace.errors import CorruptRecordError
 from headrace.types import TopicPartition
 
 STEP_COST: Final = 16_384
-"""The cost of a search for the next record after which the consumer does other work first; the unit of `Slice.cost`."""
+"""The cost of a search for the next record after which the consumer does other work first, in units of `Slice.cost`."""
 RELEASE_BYTES: Final = 1 << 20
-"""A paused partition keeps a decompressed batch of at most so many bytes."""
+"""The largest decompressed batch in bytes that a paused partition keeps."""
 
 
 class AssignedPartition:
-    """Where the consumer is in a partition, and what it has read ahead there."""
+    """The position of a consumer in one partition, and the records that it has fetched ahead."""
 
     __slots__ = (
         "checked_epoch",
@@ -52,46 +52,52 @@ class AssignedPartition:
         self.finished: OffsetAndMetadata | None = None
         """Up to where the program has worked: what came before the records of its last poll. None: nothing new."""
         self.committed: int | None = None
-        """The offset last known to be committed."""
+        """The offset that was last committed; None if it is not known."""
         self.out_of_range = False
-        """The offset does not exist at the leader; where to go on has to be found out."""
+        """Whether the leader has no record at `offset`, so that a new position must be found."""
         self.checked_epoch = -1
-        """The leader epoch under which `offset` was found to be on the leader's log."""
+        """The leader epoch for which `offset` was checked against the leader's log; -1 if it was not."""
         self.high_watermark = -1
+        """The high watermark in the last response; -1 before the first."""
         self.fetching = False
+        """Whether a fetch is in flight."""
         self.paused = False
+        """Whether the program has paused the partition."""
         self.failures = 0
-        """How many fetches in a row have failed."""
+        """The number of fetches that failed in a row."""
         self.muted_until_ms = 0
+        """The end of the backoff after a failure; the partition is not fetched earlier."""
         self.quiet_until_ms = 0
-        """Until then nothing new is expected: it had nothing when it was asked last."""
+        """The time until which the partition is not fetched while others have records, because it had no new ones."""
         self.fetched: FetchedBatches | None = None
+        """The batches of the last response that are not decoded yet; None if there are none."""
         self.records: list[ConsumerRecord] = []
-        """Some records of one batch, keys and values still as bytes; those before `next_record` are handed out."""
+        """Decoded records of one batch, with keys and values as bytes; those before `next_record` were returned."""
         self.next_record = 0
+        """The index of the next record in `records`."""
         self.slice_end = 0
-        """The position after the last of them."""
+        """The position after the last of `records`."""
         self.slice_epoch = -1
-        """Epoch of the leader that wrote them."""
+        """The epoch of the leader that wrote `records`."""
 
     @property
     def pending(self) -> int:
-        """How many decoded records wait to be handed out."""
+        """The number of decoded records that no poll has returned."""
         return len(self.records) - self.next_record
 
     @property
     def empty(self) -> bool:
-        """Whether nothing was read ahead."""
+        """Whether no fetched records are left."""
         return self.fetched is None and not self.pending
 
     def position(self) -> OffsetAndMetadata | None:
-        """Return where the consumer is, as it would be committed."""
+        """Return the position in the form in which it is committed; None if it is not known."""
         if self.offset is None:
             return None
         return OffsetAndMetadata(self.offset, leader_epoch=self.epoch)
 
     def move(self, offset: int, epoch: int = -1) -> None:
-        """Go to another offset and forget what was read ahead."""
+        """Set the position, and drop the records that were fetched ahead."""
         self.offset = offset
         self.epoch = epoch
         self.out_of_range = False
@@ -99,14 +105,14 @@ class AssignedPartition:
         self.drop_read_ahead()
 
     def forget(self) -> None:
-        """Have the position found out anew: from what is committed, or else by `auto.offset.reset`."""
+        """Forget the position, so that it is found again by the committed offset or by `auto.offset.reset`."""
         self.move(-1)
         self.offset = None
         self.finished = None
         self.committed = None
 
     def belongs_to(self, topic_id: bytes) -> None:
-        """Take note of the topic's id; if it was deleted and created again, nothing of the old one holds any more."""
+        """Store the topic's id; if the topic was deleted and created again, forget position and records."""
         if topic_id in {NO_TOPIC_ID, self.topic_id}:
             return
         known, self.topic_id = self.topic_id, topic_id
@@ -115,17 +121,17 @@ class AssignedPartition:
 
     def _begin_anew(self) -> None:
         self.forget()
-        self.out_of_range = True  # the policy decides
+        self.out_of_range = True  # auto.offset.reset decides
 
     def drop_read_ahead(self) -> None:
-        """Forget what was read ahead."""
+        """Drop the records that were fetched ahead."""
         self.fetched = None
         self.records = []
         self.next_record = 0
 
     @property
     def held(self) -> int:
-        """Bytes that the decompressed records of the batch under way take."""
+        """The bytes of decompressed records in memory."""
         return 0 if self.fetched is None else self.fetched.held
 
     def release(self) -> None:
@@ -134,15 +140,15 @@ class AssignedPartition:
             self.fetched.release()
 
     def decode(self) -> bool:
-        """Make sure that a record waits to be handed out, if one was fetched; batches without any move the position.
+        """Decode records until one is pending. Batches without records for the consumer move the position.
 
         The search ends when its cost reaches `STEP_COST`.
 
         Returns:
-            False when there is no record, or when the search has to go on: the partition is not `empty` then.
+            Whether a record is pending. If not, and the partition is not `empty`, the search must continue later.
 
         Raises:
-            CorruptRecordError: The next batch is damaged; the position stays before it.
+            CorruptRecordError: The next batch is damaged. The position stays before it.
         """
         cost = 0
         while not self.pending:
@@ -173,11 +179,11 @@ class AssignedPartition:
         return True
 
     def advance(self, count: int) -> None:
-        """Move behind the next `count` decoded records; behind the last of a batch is behind the batch."""
+        """Move the position past the next `count` decoded records; after the last record, past the end of the batch."""
         self.next_record += count
         self.epoch = self.slice_epoch
         if self.next_record < len(self.records):
-            # Whatever a producer has written: a position does not go back, nor beyond the batch.
+            # Whatever offsets the batch contains: the position never moves back, nor past the batch.
             behind = self.records[self.next_record - 1].offset + 1
             self.offset = min(max(self.offset or 0, behind), self.slice_end)
         else:
@@ -188,4 +194,6 @@ class AssignedPartition:
 
     def _end_if_exhausted(self) -> None:
         if self.fetched is not None and self.fetched.exhausted:
-            self.fetched = None  # so that what comes next is fetched while this is worked on
+            self.fetched = (
+                None  # so that the next records are fetched while the program works on these
+            )

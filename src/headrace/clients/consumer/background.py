@@ -1,4 +1,4 @@
-"""One flow of the consumer's own at a time."""
+"""A flow that runs beside the calls of the program, one at a time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NO_LIMIT_MS: Final = 1 << 60
 
 
 class Background:
-    """Runs a flow in the background, one at a time, and tells its outcome unless it was stopped."""
+    """Runs one flow at a time beside the calls of the program, and reports its outcome unless it was stopped."""
 
     __slots__ = ("_engine", "_task")
 
@@ -22,7 +22,7 @@ class Background:
 
     @property
     def running(self) -> bool:
-        """Whether a flow is under way."""
+        """Whether a flow is running."""
         return self._task is not None and not self._task.done
 
     def start(
@@ -47,21 +47,21 @@ class Background:
     def finish(
         self, flow: Flow[Any], on_done: Callable[[Any], object], timeout_ms: int
     ) -> Flow[None]:
-        """Run a flow and wait for its end; a flow under way is given up for it.
+        """Stop the running flow, run another one, and wait for its end.
 
-        To be waited for only where the operation itself has no limit: a `Wait` ends at once when that is over.
+        Use it only in operations without a deadline: after the deadline a `Wait` ends at once.
         """
         self.stop()
         self.start(flow, on_done, max(1, timeout_ms))
         yield from self.wait()
 
     def wait(self) -> Flow[None]:
-        """Wait for the end of the flow that is under way, if there is one; see `finish`."""
+        """Wait for the end of the running flow, if there is one; see `finish`."""
         while self.running:
             yield Wait()
 
     def stop(self) -> None:
-        """Give up the flow that is under way, if there is one."""
+        """Cancel the running flow, if there is one."""
         if self._task is not None and not self._task.done:
             self._engine.cancel(self._task)
         self._task = None

@@ -1,4 +1,4 @@
-"""A member under the classic group protocol: joining, the division of partitions where it leads, heartbeats."""
+"""A member under the classic group protocol: joins, heartbeats, and the assignment if the member is the leader."""
 
 from __future__ import annotations
 
@@ -25,33 +25,33 @@ from headrace.protocol.messages.sync_group import SyncGroupRequestAssignment
 from headrace.types import TopicPartition
 
 UNKNOWN: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_ID_NOT_FOUND})
-"""The coordinator does not know the member, or (OffsetCommit 9) not even its group."""
+"""The coordinator does not know the member or, from OffsetCommit 9 on, its group."""
 NOT_A_MEMBER: Final = UNKNOWN | {ErrorCode.ILLEGAL_GENERATION}
 _CONFIRMING: Final = frozenset({ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS})
-"""Answers to a heartbeat that begin the session anew."""
+"""Error codes in responses to heartbeats that renew the session."""
 _UNDERSTOOD: Final = _CONFIRMING | NOT_A_MEMBER | {ErrorCode.FENCED_INSTANCE_ID}
 
 
 class _LostError(HeadraceError):
-    """The coordinator does not know this member, or its generation, any more."""
+    """The coordinator does not know this member or its generation any more."""
 
 
 class TopicLookup(Protocol):
-    """What the member asks of its consumer."""
+    """Topics and partitions, which the consumer looks up for its member."""
 
     @property
     def assignor(self) -> str | None:
-        """The assignor that the member votes for, if it is one of its own; None is the first of them."""
+        """The assignor that the member prefers, if it has it; None is the first one."""
 
     def subscribed(self) -> Flow[frozenset[str]]:
-        """Look up which topics the member wants."""
+        """Look up the topics of the subscription."""
 
     def count_partitions(self, topics: frozenset[str]) -> Flow[Mapping[str, int]]:
-        """Look up how many partitions topics have."""
+        """Look up the number of partitions of topics."""
 
 
 class ClassicMember(Member):
-    """One consumer's place in its group, where members divide the partitions among themselves."""
+    """One consumer as a member of a group whose leader assigns the partitions."""
 
     def __init__(
         self,
@@ -71,47 +71,47 @@ class ClassicMember(Member):
             group_instance_id=config.group_instance_id,
         )
         self._owned_generation = -1
-        """The generation in which the partitions that are read were given."""
+        """The generation of the last assignment that was taken over; -1 before the first."""
         self._beat_every_ms = min(config.heartbeat_interval_ms, config.session_timeout_ms // 3)
         self._joining = Background(engine)
 
     @property
     def cooperative(self) -> bool:
-        """Whether partitions are kept while the group rebalances (KIP-429): when every assignor can do so."""
+        """Whether partitions are kept during a rebalance (KIP-429): if every assignor supports it."""
         return all(assignor.protocol == "cooperative" for assignor in self.assignors)
 
     @property
     def joining(self) -> bool:
-        """Whether a join is under way."""
+        """Whether a join is running."""
         return self._joining.running
 
     @property
     def session_ms(self) -> int:
-        """How long the coordinator keeps a member of which it hears nothing: as long as the member asked for."""
+        """Milliseconds without a heartbeat after which the coordinator removes the member: `session.timeout.ms`."""
         return self._config.session_timeout_ms
 
     @property
     def _has_session(self) -> bool:
-        """Whether there is a session whose end takes partitions away.
+        """Whether there is a session whose end revokes partitions.
 
-        A member that joins without partitions has none. One that keeps its partitions goes on with heartbeats.
+        A member that joins without partitions has none. A member that keeps its partitions continues with heartbeats.
         """
         return self.generation >= 0 and not (self.joining and not self._reports.owned)
 
     def identity(self) -> Committer:
-        """Return who commits."""
+        """Return the identity for commits."""
         return Committer(self.generation, self.member_id, self._config.group_instance_id)
 
     def join(self) -> None:
-        """Join the group's next generation; the partitions that must not be kept have been given up."""
+        """Join the next generation of the group; partitions that must not be kept have been revoked."""
         self.rejoin = False
         if not self._reports.owned:
-            self._stop_beating()  # else they tell, when the join hangs, that what was kept is another's by now
+            self._stop_beating()  # with partitions, heartbeats detect that they were lost while the join waits
         self.polls.start()
         self._joining.start(self._converse(), self._joined)
 
     def took(self, arrival: Arrival, *, gave_up: bool) -> None:
-        """The foreground has taken over what arrived; what was given up is free when the next generation says so."""
+        """Note that the assignment was taken over; rejoin if partitions were revoked, so that others can have them."""
         if gave_up:
             self.request_rejoin("gave up partitions")
         self.arrived = None
@@ -122,23 +122,23 @@ class ClassicMember(Member):
         return self._tell_to_leave(place)
 
     def _tell_to_leave(self, place: membership.Membership) -> Flow[None]:
-        """Leave; a static member says nothing and keeps its place until its session ends, unless it was stopped."""
+        """Leave the group. A static member stays in it until its session expires, unless it was stopped."""
         static = self._config.group_instance_id is not None
         if place.member_id and (self.stopping or not static):
             yield from membership.leave(self._engine.state, self._settings, place)
 
     def stop(self) -> None:
-        """Be no member any more, without telling anybody."""
+        """End the membership without a request."""
         self._joining.stop()
         self.member_id = ""
         super().stop()
 
     def answered(self, code: ErrorCode, generation: int) -> None:
-        """Take note of what a heartbeat or a commit was answered.
+        """Handle the error code in the response to a heartbeat or a commit of a generation.
 
-        (1) A request goes out in generation 5, (2) the member joins generation 6, (3) the answer to (1) is
-        ILLEGAL_GENERATION: that is no news. While a join is under way its own answers tell, but for one thing: that the
-        coordinator does not know the member at all.
+        (1) A request is sent in generation 5. (2) The member joins generation 6. (3) The response to the request is
+        ILLEGAL_GENERATION, which means nothing for generation 6. While a join is running, its own responses decide. The
+        only exception is that the coordinator does not know the member at all.
         """
         if generation != self.generation:
             return
@@ -168,7 +168,7 @@ class ClassicMember(Member):
 
         def beaten(outcome: HeartbeatResponse | HeadraceError) -> None:
             if isinstance(outcome, HeartbeatResponse):
-                self._verdict(outcome, generation, began_ms)
+                self._handle_heartbeat(outcome, generation, began_ms)
             elif not _passes(outcome):
                 self._reports.failed(outcome)
             if self.generation >= 0:
@@ -180,12 +180,14 @@ class ClassicMember(Member):
 
         self._beating.start(flow, beaten, self._config.session_timeout_ms)
 
-    def _verdict(self, response: HeartbeatResponse, generation: int, began_ms: int) -> None:
+    def _handle_heartbeat(
+        self, response: HeartbeatResponse, generation: int, began_ms: int
+    ) -> None:
         code = ErrorCode(response.error_code)
         if code in _CONFIRMING and generation == self.generation:
             self._failures = 0
             self.session.confirm(began_ms)
-        elif code not in _UNDERSTOOD:  # such as that the group is closed to us
+        elif code not in _UNDERSTOOD:  # for example an authorization error
             self._refused(code)
         if response.headrace_stop:
             self.has_to_stop()
@@ -203,7 +205,7 @@ class ClassicMember(Member):
             self.arrived = outcome
             return
         if isinstance(outcome, _LostError):
-            # Only who kept partitions while joining has something to lose; the foreground tells the listener.
+            # The member kept partitions while it joined. The next call of the program calls the listener.
             self.lose(str(outcome))
             return
         self.generation = -1
@@ -212,7 +214,7 @@ class ClassicMember(Member):
         self._reports.failed(outcome)
 
     def _converse(self) -> Flow[Arrival]:
-        """Join and sync, however many rebalances that takes."""
+        """Join and sync until the member has an assignment."""
         backoff = self._engine.state.backoff()
         state, settings = self._engine.state, self._settings
         while True:
@@ -224,7 +226,7 @@ class ClassicMember(Member):
             if joined.headrace_stop:
                 self.has_to_stop()
             if code == ErrorCode.MEMBER_ID_REQUIRED:
-                if self.member_id:  # it is asked for once, unless the broker forgets it at once
+                if self.member_id:  # the coordinator has forgotten the id that it gave
                     yield backoff.after(ApiError.for_code(code))
                 self.member_id = joined.member_id
                 continue
@@ -244,12 +246,12 @@ class ClassicMember(Member):
                 yield backoff.after(ProtocolError("the coordinator does not know this member"))
 
     def _sync(self, joined: JoinGroupResponse, topics: frozenset[str]) -> Flow[Arrival | None]:
-        """Bring or fetch the assignment; None when the group moved on to another generation meanwhile."""
+        """Send the assignment as leader, or get it; None if the group has begun another generation."""
         self.member_id, self.generation = joined.member_id, joined.generation_id
         if not self._reports.owned:
             self.session.confirm(self._engine.now_ms)
-        # Else only heartbeats count: this answer may have waited for a process that was stopped.
-        # The session runs from the join's answer on; the leader may take its time, and so may the others' syncs.
+        # With partitions only heartbeats count: this process may have been suspended before it read the response.
+        # Heartbeats begin now, because the leader and the other members may need long for their part.
         self._beat_at(self._engine.now_ms + self._beat_every_ms)
         assignments: list[SyncGroupRequestAssignment] = []
         counts: Mapping[str, int] | None = None
@@ -281,7 +283,7 @@ class ClassicMember(Member):
         return Arrival(joined.generation_id, tuple(partitions), counts)
 
     def _check_nothing_lost(self, code: ErrorCode) -> None:
-        """The member begins anew; if it kept partitions, they have to be given up first."""
+        """Reset the member, so that it joins again; if it kept partitions, report them as lost first."""
         self.generation = -1
         if code == ErrorCode.UNKNOWN_MEMBER_ID:
             self.member_id = ""
@@ -328,5 +330,5 @@ class ClassicMember(Member):
 
 
 def _passes(error: HeadraceError) -> bool:
-    """Whether an error of a heartbeat says only that the coordinator cannot be asked at present."""
+    """Return whether an error means only that the coordinator cannot answer at present."""
     return isinstance(error, TransportError) or (isinstance(error, ApiError) and error.retriable)

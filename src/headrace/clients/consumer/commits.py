@@ -1,4 +1,4 @@
-"""What is committed, and when: on request, or by itself what the program has finished."""
+"""Commits of a consumer: on request of the program, and automatic ones of finished records."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Callback = Callable[[Offsets, HeadraceError | None], Any]
 
 
 class Commits:
-    """Commits for one consumer."""
+    """The commits of one consumer."""
 
     def __init__(
         self,
@@ -35,11 +35,11 @@ class Commits:
         """Prepare the commits of a consumer.
 
         Args:
-            engine: What runs them.
+            engine: The consumer's engine.
             config: The consumer's configuration.
-            assigned: What is read.
-            identity: Returns who commits; None while the consumer has lost its place and must not.
-            answered: Told how the coordinator answered a commit of a generation.
+            assigned: The partitions that the consumer reads.
+            identity: Returns the identity of the member; None while the consumer is no member and must not commit.
+            answered: Called with the error code and the generation after each response to a commit.
         """
         self._engine = engine
         self._config = config
@@ -49,23 +49,23 @@ class Commits:
         self._auto = Background(engine)
         self._begun = 0
         self._sent: dict[TopicPartition, int] = {}
-        """The number of the commit that was sent last of each partition that is read."""
+        """The number of the last commit that was sent for each partition."""
         self._timer: Timer | None = None
         self.outcomes: deque[tuple[Callback, Offsets, HeadraceError | None]] = deque()
-        """Callbacks of asynchronous commits that the foreground has to call."""
+        """Callbacks of asynchronous commits that are due in the program's next call."""
 
     @property
     def automatic(self) -> bool:
-        """Whether the consumer commits by itself."""
+        """Whether automatic commits are enabled."""
         return self._config.enable_auto_commit and self._config.group_id is not None
 
     def handed_out(self) -> Offsets:
-        """Return where everything is finished that was handed out."""
+        """Return the offsets after all records that polls returned, where they are not committed."""
         positions = {name: partition.position() for name, partition in self._assigned.items()}
         return self._news({name: at for name, at in positions.items() if at is not None})
 
     def finished(self, names: Iterable[TopicPartition] | None = None) -> Offsets:
-        """Return up to where the program has come back for more."""
+        """Return the offsets after all finished records, where they are not committed."""
         wanted = self._assigned if names is None else names
         finished = {name: self._assigned[name].finished for name in wanted}
         return self._news({name: at for name, at in finished.items() if at is not None})
@@ -79,12 +79,13 @@ class Commits:
         """Commit offsets.
 
         Raises:
-            ApiError: UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION: the group went on without this member.
-                REBALANCE_IN_PROGRESS: it is about to; commit again after the next poll.
+            ApiError: UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION: the consumer is no member any more.
+                REBALANCE_IN_PROGRESS: the group rebalances; commit again after the next poll.
         """
         if wanted:
-            # (1) A commit by itself fails and waits to be repeated, (2) this one goes further, (3) the repetition would
-            # set the group back. So would the next one by itself, if it did not count this as finished.
+            # (1) An automatic commit fails and waits for its retry. (2) This commit succeeds with higher offsets.
+            # (3) The retry would set the group back. So would the next automatic commit, unless these records count as
+            # finished.
             self._auto.stop()
         for name, at in wanted.items():
             if name in self._assigned:
@@ -114,21 +115,21 @@ class Commits:
             if stale is None:
                 return
             yield backoff.after(stale)
-            # (1) A commit of epoch 5 is refused, (2) its partition goes to another, who commits, (3) sent again in the
-            # newer epoch it would set the group back.
+            # (1) The coordinator refuses a commit of epoch 5. (2) Another member gets the partition and commits. (3) A
+            # retry in the newer epoch would set the group back.
             now = self._identity()
             kept = all(partition is self._assigned.get(name) for name, partition in held.items())
             if now is not None and not (kept and now.joined == who.joined):
                 raise RebalanceInProgressError(
-                    "partitions went to other members while the commit was on its way: commit again after the next poll"
+                    "partitions went to other members while the commit was in flight: commit again after the next poll"
                 ) from stale
 
     def _send(
         self, group: str, wanted: Offsets, who: Committer, attempts: int | None
     ) -> Flow[ApiError | None]:
-        """Send a commit; return the error of one that has to be sent again in the member's newer epoch.
+        """Send a commit; return the error of a commit that must be retried with the member's newer epoch.
 
-        (1) The member is led to epoch 6, (2) a commit of epoch 5 is on its way, or the heartbeat's answer still is.
+        (1) The coordinator moves the member to epoch 6. (2) A commit of epoch 5 is still in flight.
         """
         if not wanted:
             return None
@@ -142,7 +143,7 @@ class Commits:
                 return error
             if error.code == ErrorCode.ILLEGAL_GENERATION and now is not None and now != who:
                 raise RebalanceInProgressError(
-                    "the group got a new generation while the commit was on its way: commit again after the next poll"
+                    "the group got a new generation while the commit was in flight: commit again after the next poll"
                 ) from error
             raise
         for name, at in wanted.items():
@@ -153,7 +154,7 @@ class Commits:
     def committed(
         self, names: Iterable[TopicPartition]
     ) -> Flow[dict[TopicPartition, OffsetAndMetadata]]:
-        """Return what the group has committed, as a member of it asks."""
+        """Return the committed offsets of the group; the request names the member."""
         group = self._config.group_id
         assert group is not None, "checked by the caller"
         asked = list(names)
@@ -170,10 +171,10 @@ class Commits:
                 yield backoff.after(error)
 
     def _not_overtaken(self, group: str, wanted: Offsets, number: int) -> Flow[Offsets]:
-        """Wait until a commit can be sent; return what no later commit has been sent of meanwhile.
+        """Wait until a commit can be sent; return the offsets for which no later commit has been sent meanwhile.
 
-        (1) A commit looks for the coordinator, (2) a later one does so too, and is sent, (3) the first would set the
-        group back.
+        (1) A commit looks for the coordinator. (2) A later commit finds the coordinator and is sent. (3) The first
+        commit would set the group back.
         """
         yield from find_coordinator(self._engine.state, group)
         wanted = {name: at for name, at in wanted.items() if self._sent.get(name, 0) <= number}
@@ -182,7 +183,7 @@ class Commits:
         return wanted
 
     def commit_async(self, wanted: Offsets, callback: Callback | None) -> None:
-        """Commit without waiting, in one attempt; the callback is called from a later poll, commit or close."""
+        """Commit without waiting and without retries; a later poll, commit or close runs the callback."""
 
         def ended(task: Task[None]) -> None:
             outcome: object = task.outcome
@@ -197,16 +198,16 @@ class Commits:
             on_done=ended,
         )
 
-    # By itself
+    # Automatic commits
 
     def start_auto(self) -> None:
-        """Commit what is finished every auto.commit.interval.ms."""
+        """Commit finished records every `auto.commit.interval.ms`."""
         if self.automatic and (self._timer is None or not self._timer.pending):
             due_ms = self._engine.now_ms + self._config.auto_commit_interval_ms
             self._timer = self._engine.at(due_ms, self._commit_finished)
 
     def stop(self) -> None:
-        """Commit nothing more by itself."""
+        """Stop the automatic commits."""
         self._auto.stop()
         if self._timer is not None:
             self._timer.cancel()
@@ -214,7 +215,7 @@ class Commits:
     def _commit_finished(self) -> None:
         wanted = self.finished()
         if wanted and self._identity() is not None and not self._auto.running:
-            # A failure shows in the next heartbeat, or passes: the next commit comes soon.
+            # A failure is ignored: the next heartbeat reports it too, or the next commit succeeds.
             limit_ms = self._config.auto_commit_interval_ms
             self._auto.start(self._commit(wanted), lambda _: None, limit_ms)
         self.start_auto()

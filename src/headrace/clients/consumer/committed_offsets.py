@@ -1,4 +1,4 @@
-"""What a consumer's group has committed, in given partitions or in all that the consumer reads; going back there."""
+"""The committed offsets of a consumer's group, and seeking to them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Committed = dict[TopicPartition, OffsetAndMetadata | None]
 
 
 class CommittedOffsets:
-    """The offsets that the group of one consumer has committed."""
+    """Reads the committed offsets of one consumer's group."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class CommittedOffsets:
         self._positions = positions
 
     def of(self, partitions: Iterable[TopicPartition]) -> Flow[Committed]:
-        """Return the offset committed in each of these partitions; None where there is none.
+        """Return the committed offset of each partition; None for a partition without one.
 
         Raises:
             InvalidCommittedOffsetError: There is no such partition.
@@ -54,7 +54,7 @@ class CommittedOffsets:
         return (yield from self._ask(names))
 
     def of_consumed(self, consumed: Iterable[TopicPartition]) -> Flow[Committed]:
-        """Return the same for what is read now and what was read before, whose topics may be deleted by now."""
+        """Return the committed offsets of assigned partitions and of `consumed` ones, whose topics may be deleted."""
         names = sorted({*self._positions.assigned, *consumed})
         return (yield from self._ask(names)) if names else {}
 
@@ -63,7 +63,7 @@ class CommittedOffsets:
         return {name: found.get(name) for name in names}
 
     def go_back(self, partitions: Iterable[TopicPartition] | None) -> Flow[None]:
-        """Go on from the committed offsets; without one, `auto.offset.reset` decides, as at the beginning."""
+        """Set the positions to the committed offsets; without one, `auto.offset.reset` decides."""
         self.group()
         assigned = self._positions.assigned_partitions(partitions)
         if not assigned:
@@ -84,7 +84,7 @@ class CommittedOffsets:
         """Return the consumer's group.
 
         Raises:
-            ConfigError: It has none.
+            ConfigError: The consumer has no group.
         """
         if self._group_id is None:
             raise ConfigError("committed offsets are a group's: Consumer(..., group=NAME)")

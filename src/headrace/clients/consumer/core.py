@@ -1,4 +1,4 @@
-"""The consumer's decisions, put together: public operations as flows, or as plain methods where nothing waits."""
+"""The decisions of a consumer: public operations as flows, or as plain methods if they do not wait."""
 
 from __future__ import annotations
 
@@ -48,19 +48,19 @@ from headrace.errors import (
 from headrace.types import TopicPartition
 
 STOP_TIMEOUT_MS: Final = 10_000
-"""How long the last commit and the farewell of a member that is stopped may take."""
+"""Milliseconds that the last commit and the departure of a stopped member may take."""
 
 
 class ConsumerCore:
-    """One consumer.
+    """The state of one consumer.
 
     Attributes:
-        assigned: The partitions that are read.
-        stopped: Whether an administrator has stopped this member: it has left its group, and does not join again.
+        assigned: The partitions that the consumer reads.
+        stopped: Whether an administrator has stopped this member: it has left its group and does not join again.
     """
 
     _stopped_as: Committer | None = None
-    """Who it was when it was stopped."""
+    """The identity of the member when an administrator stopped it; None if it was not stopped."""
 
     def __init__(
         self,
@@ -77,14 +77,14 @@ class ConsumerCore:
         """Prepare a consumer.
 
         Args:
-            engine: What runs it.
-            config: Its configuration.
-            new_id: Returns an id that no other member has, for the protocol `consumer`.
-            assignors: How its group may divide partitions, best first; None is what it is attached with, or range.
-            serde: What makes values of bytes; None asks each topic.
-            key_serde: What makes keys of bytes; None asks each topic.
-            resolve_serde: Returns the serde of a name in a topic's configuration; None takes bytes.
-            warn: Told what the program's operator should know.
+            engine: The engine that runs the flows.
+            config: The consumer's configuration.
+            new_id: Returns a unique member id, for the protocol `consumer`.
+            assignors: The assignors, preferred first. None is the one of the group's attachment, or range.
+            serde: The serde of values. None is the serde that each topic names.
+            key_serde: The serde of keys. None is the serde that each topic names.
+            resolve_serde: Returns the serde that a topic names. None is bytes for all topics.
+            warn: Logs a warning.
         """
         self._engine, self._config = engine, config
         self._assignors = list(assignors) if assignors is not None else None
@@ -122,11 +122,11 @@ class ConsumerCore:
         )
         self._polling = self._closing = self._closed = self.stopped = False
 
-    # What is wrong at present
+    # Problems
 
     @property
     def trouble(self) -> str | None:
-        """Why nothing, or not everything, can be read at present; None where nothing is known to be wrong."""
+        """The reason why some records cannot be read at present; None if there is no known reason."""
         return self._missing.text or self._group.trouble
 
     def _topics_found(self) -> None:
@@ -152,12 +152,12 @@ class ConsumerCore:
 
     @property
     def needs_background(self) -> bool:
-        """Whether something may be due while the program works."""
+        """Whether heartbeats or commits may be due while the program works."""
         return self._group.belongs or (self._commits.automatic and bool(self.assigned))
 
     @property
     def joined(self) -> bool:
-        """Whether the consumer has its place in its group, with or without partitions."""
+        """Whether the consumer is a member of its group, with or without partitions."""
         return self._group.joined
 
     def subscribe(
@@ -168,7 +168,7 @@ class ConsumerCore:
         exclude: str | re.Pattern[str] | Collection[str] = (),
         listener: object | None = None,
     ) -> Flow[None]:
-        """Join the group for topics, for all that match a pattern, or (given neither) for what it is attached to."""
+        """Join the group for topics, for a pattern, or (without both) for the topics to which the group is attached."""
         self._check_open()
         if self._config.group_id is None:
             raise ConfigError("subscribing needs a group: Consumer(..., group=NAME)")
@@ -185,17 +185,17 @@ class ConsumerCore:
         self._topics.follow(wanted)
         self._group.begin(assignors, self._commits, listener)
         self._watch.watch()
-        self._watch.refresh()  # tells, too, that no broker can be reached
+        self._watch.refresh()  # it also reports if no broker can be reached
         self._commits.start_auto()
 
     def assign(
         self, partitions: Mapping[TopicPartition, int | None] | Iterable[TopicPartition]
     ) -> Flow[None]:
-        """Read these partitions, without a group deciding, instead of those before.
+        """Read these partitions and no others, without an assignment by a group.
 
         Args:
-            partitions: Partitions, or offsets by partition, EARLIEST and LATEST included. Without an offset, reading
-                goes on where it is, or begins at the group's committed offset, or else by `auto.offset.reset`.
+            partitions: Partitions, or offsets by partition, also EARLIEST and LATEST. Without an offset, a partition
+                keeps its position, or begins at the group's committed offset, or by `auto.offset.reset`.
         """
         self._check_open()
         self._subscription.check_change("partitions")
@@ -217,26 +217,26 @@ class ConsumerCore:
         self._commits.start_auto()
 
     def unsubscribe(self, timeout_ms: int) -> Flow[None]:
-        """Read nothing any more: commit (with enable.auto.commit), tell the listener, leave the group."""
+        """Commit (with `enable.auto.commit`), call the listener, leave the group, and read nothing any more."""
         self._check_open()
         yield from self._departure.depart("handed out", self._engine.now_ms + timeout_ms)
 
     def subscription(self) -> frozenset[str]:
-        """Return the topics subscribed to, as far as they are known."""
+        """Return the topics of the subscription that are known."""
         topics = self._topics.known
         return frozenset(name.topic for name in self.assigned) if topics is None else topics
 
     def assignment(self, timeout_ms: int) -> Flow[list[TopicPartition]]:
-        """Return the partitions that are read; in a group, wait for the place in it.
+        """Return the assigned partitions; in a group, wait for the assignment.
 
         Raises:
-            NoSubscriptionError: Nothing is read.
-            TransportError: The consumer does not have its place in time.
+            NoSubscriptionError: The consumer has no subscription and no partitions.
+            TransportError: The group did not assign partitions in time.
         """
         self._check_reading()
         began_ms = self._engine.now_ms
         until_ms = began_ms + timeout_ms
-        # Where a listener asks, or another thread polls, the answer is what is known now.
+        # If a listener calls this, or another thread polls, the current partitions are the answer.
         while self._group.belongs and not self._polling:
             yield from self._as_poll(self._attend())
             if self.joined:
@@ -252,12 +252,12 @@ class ConsumerCore:
     # Polling
 
     def poll(self, timeout_ms: int) -> Flow[None]:
-        """Wait until there are records for `take`; what was handed out before counts as finished.
+        """Wait until there are records for `take`. The records that were returned before count as finished.
 
         Raises:
-            NoSubscriptionError: Nothing is read.
-            ApiError: A partition cannot be read, or the group does not take this consumer.
-            CorruptRecordError: A batch is damaged; the position stays before it.
+            NoSubscriptionError: The consumer has no subscription and no partitions.
+            ApiError: A partition cannot be read, or the group refuses this consumer.
+            CorruptRecordError: A batch is damaged. The position stays before it.
         """
         self._check_open(but_for_closing=False)
         for partition in self.assigned.values():
@@ -265,10 +265,10 @@ class ConsumerCore:
         yield from self._as_poll(self._wait_for_records(self._engine.now_ms + timeout_ms))
 
     def take(self, max_records: int | None = None) -> list[ConsumerRecord]:
-        """Hand out records that are here, and fetch more.
+        """Return records that were fetched, and fetch more.
 
         Raises:
-            SerializationError: The first record does not decode; the position stays at it.
+            SerializationError: The first record cannot be decoded. The position stays at it.
         """
         self._check_open()
         if not self._group.may_hand_out():
@@ -282,7 +282,7 @@ class ConsumerCore:
         return self._group.may_hand_out() and self._collector.ready()
 
     def take_one(self) -> ConsumerRecord | None:
-        """Hand out one record, if one is here and nothing else is to be done first; the one before it is finished."""
+        """Return one fetched record, unless the group needs attention first. The record before it is finished."""
         self._check_open()
         self._collector.finish_last()
         if not self._group.leaves_time():
@@ -313,15 +313,15 @@ class ConsumerCore:
             if self.stopped:
                 return
             if not self._ready():
-                self._fetch()  # looking has found perhaps that what was left of an answer holds no records
+                self._fetch()  # decoding may have found that the rest of a response has no records
             if self._engine.now_ms >= until_ms or self._ready():
                 return
-            # What is due now would be done before anything else gets its turn.
+            # A wait that ends now would run before other tasks; wait one millisecond.
             yield Wait(self._engine.now_ms + 1 if self._collector.unfinished else until_ms)
             self._check_open(but_for_closing=False)
 
     def _attend(self) -> Flow[None]:
-        """Do the foreground's part, and start what is to be done in the background."""
+        """Take part in a rebalance if there is one, and start the requests that are needed."""
         yield from self._call_back()
         if self._group.stopping:
             yield from self._stop_as_asked()
@@ -347,7 +347,7 @@ class ConsumerCore:
     def commit(
         self, wanted: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None
     ) -> Flow[None]:
-        """Commit offsets: those given, or where everything is finished that was handed out."""
+        """Commit the given offsets; None is the offsets after all records that polls returned."""
         yield from self._call_back()
         yield from self._commits.commit(self._wanted_commit(wanted))
         yield from self._call_back()
@@ -357,7 +357,7 @@ class ConsumerCore:
         wanted: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None,
         callback: Callback | None = None,
     ) -> None:
-        """Commit without waiting."""
+        """Commit offsets without waiting for the response."""
         self._commits.commit_async(self._wanted_commit(wanted), callback)
 
     def _wanted_commit(
@@ -370,11 +370,11 @@ class ConsumerCore:
         return self._commits.handed_out() if wanted is None else self.positions.checked(wanted)
 
     def committed(self, partitions: Iterable[TopicPartition] | None = None) -> Flow[Committed]:
-        """Return what the group has committed in these partitions, or (None) in all that are read or were read.
+        """Return the committed offsets of these partitions; None is all that are or were read.
 
         Raises:
             InvalidCommittedOffsetError: There is no such partition.
-            NoSubscriptionError: No partitions are given, and nothing is read.
+            NoSubscriptionError: No partitions are given, and the consumer has no subscription and no partitions.
         """
         self._check_open()
         if partitions is not None:
@@ -383,20 +383,20 @@ class ConsumerCore:
         return (yield from self._committed.of_consumed(self._collector.consumed))
 
     def seek_to_committed(self, partitions: Iterable[TopicPartition] | None) -> Flow[None]:
-        """Go on from what the group has committed in these partitions, or (None) in all that are read."""
+        """Set the positions to the committed offsets; None is all partitions that are read."""
         self._check_reading()
         return self._committed.go_back(partitions)
 
     def holds(self, name: TopicPartition, now_ms: int) -> bool:
-        """Whether a partition is this consumer's at a time, by the clock of the engine; any thread may ask."""
+        """Return whether the consumer owns a partition at a time of the engine's clock. Any thread may call it."""
         return name in self.assigned and self._group.holds(now_ms)
 
     def group_metadata(self) -> GroupMetadata:
-        """Return the consumer's place in its group."""
+        """Return the identity of the consumer in its group."""
         if self._config.group_id is None:
             raise ConfigError("the consumer has no group: Consumer(..., group=NAME)")
-        # (1) A member is stopped, (2) others read on and commit, (3) a transaction that it has begun must not be taken
-        # as that of nobody, and set the group back.
+        # (1) An administrator stops the member. (2) Other members continue and commit. (3) A transaction of the stopped
+        # member without an identity would be accepted, and set the group back.
         who = self._stopped_as or self._group.fenced_identity() or Committer()
         return GroupMetadata(
             self._config.group_id,
@@ -418,7 +418,7 @@ class ConsumerCore:
     # The end
 
     def close(self, at_close: AtClose, timeout_ms: int) -> Flow[None]:
-        """Commit (with enable.auto.commit), tell the listener, leave the group; the network gets so long for it."""
+        """Commit (with `enable.auto.commit`), call the listener, and leave the group, within a time."""
         if self._closed:
             return
         self._closing = True
@@ -429,7 +429,7 @@ class ConsumerCore:
             self._closed = True
 
     def _stop_as_asked(self) -> Flow[None]:
-        """Commit what is finished, and leave for good: an administrator stops this member."""
+        """Commit finished records and leave the group for good, because an administrator stops this member."""
         self._reports.warn(
             f"an administrator stops this member of group {self._config.group_id!r}: it commits what is finished, "
             "leaves, and does not join again"
@@ -472,6 +472,6 @@ class ConsumerCore:
             raise NoSubscriptionError("the consumer reads nothing: call subscribe or assign first")
 
     def _check_open(self, *, but_for_closing: bool = True) -> None:
-        """Raise ClosedError; while the consumer is being closed, its listener may still commit, but nobody polls."""
+        """Raise ClosedError if the consumer is closed. While it is being closed, a listener may commit but not poll."""
         if self._closed or (self._closing and not but_for_closing):
             raise ClosedError("the consumer is closed")

@@ -1,4 +1,4 @@
-"""Which serdes read a topic: those given to the consumer, or those that the topic's own configuration names."""
+"""The serdes of topics: those that the program gave to the consumer, or those that topics name."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ Decode = Callable[[bytes], Any]
 
 
 class Deserializer(Protocol):
-    """Makes values of bytes."""
+    """Turns bytes into values."""
 
     def deserialize(self, data: bytes) -> Any:
-        """Return the value; whatever is raised says what is wrong with the bytes."""
+        """Return the value. Any exception means that the bytes cannot be decoded."""
 
 
 Resolve = Callable[[Named], Deserializer]
 
 
 class Decoders:
-    """The two functions for each topic: for keys and for values; None leaves bytes as they are."""
+    """Two functions for each topic, which decode keys and values. None leaves bytes as they are."""
 
     def __init__(
         self,
@@ -42,11 +42,11 @@ class Decoders:
         """Prepare the decoders of a consumer.
 
         Args:
-            engine: What runs the look-ups.
-            key_serde: For the keys of all topics; None asks each topic.
-            serde: For the values of all topics; None asks each topic.
-            resolve: Returns the serde that a topic names; None takes bytes where no serde is given.
-            reports: Told when a topic's serdes are not known here, or may not be.
+            engine: The consumer's engine.
+            key_serde: The serde for the keys of all topics. None is the serde that each topic names.
+            serde: The serde for the values of all topics. None is the serde that each topic names.
+            resolve: Returns the serde that a topic names. None is bytes for topics without a given serde.
+            reports: Receives errors about serdes that are unknown here or may not be read.
         """
         self._engine = engine
         self._key = _decode_of(key_serde)
@@ -57,16 +57,16 @@ class Decoders:
         self._background = Background(engine)
         self._known: dict[str, tuple[Decode | None, Decode | None]] = {}
         self._ids: dict[str, bytes] = {}
-        """The ids of known topics, as far as metadata tell."""
+        """The ids of the topics whose serdes are known."""
 
     def of(self, topic: str) -> tuple[Decode | None, Decode | None] | None:
-        """Return a topic's functions; None while they are looked up."""
+        """Return the two functions of a topic; None while they are being looked up."""
         if self._resolve is None:
             return self._key, self._value
         return self._known.get(topic)
 
     def look_up(self, topics: Collection[str]) -> None:
-        """Find the serdes of topics that are not known yet, or were created again since."""
+        """Look up the serdes of topics that are unknown, or that were created again."""
         if self._resolve is None:
             return
         for topic in {*topics} & self._known.keys():
@@ -85,7 +85,7 @@ class Decoders:
         self._engine.state.topic_settings.pop(topic, None)
 
     def stop(self) -> None:
-        """Look nothing up any more."""
+        """Stop looking up serdes."""
         self._background.stop()
 
     def _told(self, outcome: object) -> None:

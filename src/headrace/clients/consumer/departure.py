@@ -18,11 +18,11 @@ from headrace.errors import HeadraceError
 from headrace.types import TopicPartition
 
 AtClose = Literal["handed out", "finished", "nothing"]
-"""What `close` commits by itself: all that polls returned, what the program came back from, or nothing."""
+"""The records that `close` commits: all that polls returned, the finished ones, or none."""
 
 
 class Departure:
-    """Ends what a consumer is subscribed to or reads."""
+    """Ends the subscription of a consumer."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Departure:
                 limit_ms = min(COMMIT_TIMEOUT_MS, until_ms - self._engine.now_ms)
                 yield from self._leaving.finish(flow, self._not_committed, limit_ms)
             yield from self._group.give_up_all()
-        except Exception as error:  # noqa: BLE001 - raised when the group has been told
+        except Exception as error:  # noqa: BLE001 - raised after the consumer has left the group
             failure = error
         finally:
             self._stop_reading()
@@ -73,7 +73,7 @@ class Departure:
             raise failure
 
     def _leave(self, until_ms: int) -> None:
-        """Be no member any more; the group is told in the background, even if nobody waits for that."""
+        """End the membership; the request that informs the coordinator runs also if no call waits for it."""
         self._leaving.stop()
         farewell = self._group.end()
         if farewell is not None:

@@ -1,6 +1,6 @@
-"""Handing out records: a bounded number at a time, and beginning with another partition each time.
+"""Returns fetched records to polls: a limited number each time, beginning with another partition each time.
 
-While the decompressed batches of all partitions take more than `HELD_BYTES`, the same partition comes first again. So
+While the decompressed batches of all partitions need more than `HELD_BYTES`, the same partition comes first again. So
 memory holds one large batch, and not one for each partition.
 """
 
@@ -15,11 +15,11 @@ from headrace.errors import SerializationError
 from headrace.types import TopicPartition
 
 HELD_BYTES: Final = 16 << 20
-"""Above so many bytes of decompressed batches in all partitions no further batch is decompressed."""
+"""The limit for decompressed batches of all partitions in bytes; above it no other batch is decompressed."""
 
 
 class FetchCollector:
-    """Takes records out of the assigned of one consumer."""
+    """Collects the fetched records of one consumer."""
 
     def __init__(
         self, assigned: dict[TopicPartition, AssignedPartition], decoders: Decoders
@@ -27,14 +27,14 @@ class FetchCollector:
         self._assigned = assigned
         self._decoders = decoders
         self._last: AssignedPartition | None = None
-        """The partition whose record was handed out alone, and is being worked on."""
+        """The partition whose record `take_one` returned last; None if there is none."""
         self.consumed: set[TopicPartition] = set()
-        """The partitions of which records were handed out since the consumer began to read."""
+        """The partitions of which records were returned since the consumer began to read."""
         self.unfinished = False
-        """Whether the last `ready` stopped before it had looked at everything that was fetched."""
+        """Whether the last `ready` stopped before it had looked at all fetched batches."""
 
     def ready(self) -> bool:
-        """Whether there is a record to hand out.
+        """Return whether there is a record to return.
 
         Raises:
             CorruptRecordError: A batch is damaged.
@@ -51,11 +51,11 @@ class FetchCollector:
         return False
 
     def take(self, limit: int) -> list[ConsumerRecord]:
-        """Hand out at most so many records.
+        """Return at most `limit` records.
 
         Raises:
             CorruptRecordError: The first batch is damaged.
-            SerializationError: The first record does not decode.
+            SerializationError: The first record cannot be decoded.
         """
         taken: list[ConsumerRecord] = []
         self._last = None
@@ -73,7 +73,7 @@ class FetchCollector:
         return taken
 
     def take_one(self) -> ConsumerRecord | None:
-        """Hand out one record, from the same partition as before while it has decoded ones."""
+        """Return one record, from the same partition as before while that has decoded ones."""
         partition = self._last
         if (
             partition is None
@@ -91,17 +91,17 @@ class FetchCollector:
         return taken[0]
 
     def finish_last(self) -> None:
-        """The program came back from the record that was handed out alone."""
+        """Mark the record that `take_one` returned last as finished."""
         if self._last is not None:
             self._last.finished = self._last.position()
 
     @property
     def drained(self) -> bool:
-        """Whether the partition that gave the last record has nothing more here."""
+        """Whether the partition of the last record has no more fetched records."""
         return self._last is None or self._last.empty
 
     def _end_turn(self, partition: AssignedPartition) -> None:
-        """Begin with another partition next time: a busy one must not starve the others."""
+        """Begin with another partition next time, so that a busy one does not starve the others."""
         if partition.held and sum(each.held for each in self._assigned.values()) > HELD_BYTES:
             return
         self._assigned[partition.name] = self._assigned.pop(partition.name)
@@ -116,11 +116,11 @@ class FetchCollector:
     def _take_from(
         self, partition: AssignedPartition, taken: list[ConsumerRecord], limit: int
     ) -> bool:
-        """Hand out records of one partition.
+        """Add records of one partition to `taken`.
 
         Returns:
-            False when no other partition may follow: an error has to be raised by the next poll, or the search for the
-            next record goes on.
+            Whether another partition may follow. If not, the next poll must raise an error, or must continue the search
+            for the next record.
         """
         decoders = self._decoders.of(partition.name.topic)
         assert decoders is not None, "checked by the caller"

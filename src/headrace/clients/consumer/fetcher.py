@@ -1,7 +1,7 @@
-"""Reading ahead: one fetch per broker is under way while the program works on what came before.
+"""Fetching ahead: while the program processes records, one fetch for each broker is in flight.
 
-A partition is fetched again only when its records have been handed out, so memory holds at most one answer per broker
-and some decoded records per partition.
+A partition is fetched again only when polls have returned its records. So memory holds at most one response for each
+broker and some decoded records for each partition.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from headrace.records.batch import HEADER_SIZE, MAGIC, MIN_BATCH_LENGTH, BatchHe
 from headrace.types import Buffer, TopicPartition
 
 ASK_AGAIN_MS: Final = 20
-"""How long a partition that had nothing new is left out while there are records of others to hand out."""
+"""Milliseconds for which a partition without new records is not fetched while others have records to return."""
 STALLED_ANSWERS: Final = 3
-"""So many answers in a row that lead no further are an error, which the next poll raises."""
+"""The number of useless responses in a row after which the next poll raises an error."""
 FETCH_CHANNEL: Final = "fetch"
-"""A connection of its own, so that metadata and offsets do not wait behind a long poll."""
+"""The channel of fetches: a separate connection, so that metadata and offsets do not wait behind a long poll."""
 
 
 class Fetcher:
-    """Fetches for the partitions of one consumer."""
+    """Sends the fetches of one consumer."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Fetcher:
         self._on_failure = on_failure
         self._busy_nodes: set[int] = set()
         self._turn = 0
-        """How many fetches were sent: each begins with another partition."""
+        """The number of fetches that were sent; each begins with another partition."""
         committed = config.isolation_level == "read_committed"
         self.isolation_level = READ_COMMITTED if committed else READ_UNCOMMITTED
         self._limits = FetchLimits(
@@ -68,16 +68,16 @@ class Fetcher:
         self._limits_at_hand = replace(self._limits, max_wait_ms=0)
 
     def send(self, usable: Callable[[AssignedPartition], bool]) -> None:
-        """Ask each broker that is not busy for the partitions that have nothing left here.
+        """Send a fetch to each broker without one in flight, for partitions without fetched records.
 
         Args:
-            usable: Whether a partition's position may be believed.
+            usable: Returns whether the position of a partition may be used.
         """
         state = self._engine.state
         now_ms = self._engine.now_ms
-        # While there is something to hand out, no broker may wait for more: (1) one partition has nothing new, so its
-        # fetch waits, (2) the program works through what is here of the others, (3) their next fetch would have to
-        # wait for the first one's end.
+        # While there are records to return, brokers must not wait for more. (1) A partition has no new records, so its
+        # fetch waits. (2) The program processes the records of other partitions. (3) Their next fetch to the same
+        # broker would wait for the first one.
         at_hand = any(
             not (partition.empty or partition.paused) for partition in self._assigned.values()
         )
@@ -110,7 +110,7 @@ class Fetcher:
         self, node: int, positions: dict[TopicPartition, FetchPosition], limits: FetchLimits
     ) -> None:
         self._busy_nodes.add(node)
-        # A broker gathers in this order until it has enough, or has looked into enough for tags.
+        # A broker collects records in this order until it has enough, or has searched enough for tags.
         self._turn += 1
         names = list(positions)
         first = self._turn % len(names)
@@ -143,8 +143,8 @@ class Fetcher:
     def _take_answer(
         self, partition: AssignedPartition, offset: int, data: FetchedPartition, node: int
     ) -> None:
-        # (1) A fetch is sent, (2) the partition is given away and comes back, or the program seeks, (3) the answer
-        # arrives: it belongs to a partition that is gone, or to another place.
+        # (1) A fetch is sent. (2) The partition is revoked and assigned again, or the program seeks. (3) The response
+        # belongs to the previous assignment or position.
         if self._assigned.get(partition.name) is not partition or partition.offset != offset:
             return
         if data.error == ErrorCode.OFFSET_OUT_OF_RANGE:
@@ -177,7 +177,7 @@ class Fetcher:
                 partition.quiet_until_ms = self._engine.now_ms + ASK_AGAIN_MS
 
     def _stalled(self, partition: AssignedPartition, text: str) -> None:
-        """Ask again after a pause; the program is told when that has not helped."""
+        """Fetch again after a backoff; report an error when that has not helped."""
         error = CorruptRecordError(f"{partition.name}: {text}")
         self._engine.trouble.note(error, self._engine.now_ms)
         self._mute([partition])
@@ -185,7 +185,7 @@ class Fetcher:
             self._on_failure(error)
 
     def _mute(self, assigned: Collection[AssignedPartition]) -> None:
-        """Leave partitions alone for a while, longer each time; questions for their leaders follow at that pace."""
+        """Fetch the partitions again only after a backoff, which grows with each failure."""
         for partition in assigned:
             pause_ms = min(
                 self._config.retry_backoff_ms << min(partition.failures, 16),
@@ -198,7 +198,7 @@ class Fetcher:
 
 
 def _no_progress(records: Buffer, offset: int) -> str | None:
-    """Return what is wrong with the beginning of an answer that leads no further; None where nothing is."""
+    """Return why a response is useless, by its beginning; None if it is not."""
     size = len(records)
     if not size:
         return None

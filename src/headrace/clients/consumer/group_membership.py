@@ -1,4 +1,4 @@
-"""A consumer's place in its group, for as long as it is subscribed: the member, and the foreground's part in it."""
+"""The membership of a consumer in its group while it is subscribed: the member, and the rebalances."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from headrace.types import TopicPartition
 
 
 class GroupMembership:
-    """What one consumer and its group have to do with each other; nothing, while it is not subscribed."""
+    """The membership of one consumer. There is no member while the consumer is not subscribed."""
 
     def __init__(
         self,
@@ -53,14 +53,14 @@ class GroupMembership:
     def begin(
         self, assignors: Sequence[Assignor] | None, commits: Commits, listener: object | None
     ) -> None:
-        """Be a member for what is subscribed to by now, or tell the group that it is something else by now."""
+        """Become a member, or rejoin because the subscription has changed."""
         self._assignors, self._commits, self._listener = assignors, commits, listener
         if self.member is not None:
             assert self._rebalancing is not None, "there is none without the other"
             self._rebalancing.listener = listener
             self.member.request_rejoin("the subscription changed")
         elif self._asking.running:
-            pass  # what is remembered above holds when the answer comes
+            pass  # `_become` uses the arguments when the response arrives
         elif self._config.group_protocol == "auto" and assignors is None:
             flow = consumer_group.is_offered(self._engine.state)
             self._asking.start(flow, lambda offered: self._become(server_side=offered is True))
@@ -99,8 +99,8 @@ class GroupMembership:
         self.member.request_rejoin("subscribed")
 
     def _go_classic(self) -> None:
-        """The group has members of the classic protocol, and stays with them."""
-        assert self.member is not None, "it was told so"
+        """Become a classic member, because the group has members of the classic protocol."""
+        assert self.member is not None, "the member calls this"
         self.member.stop()
         self._become(server_side=False)
 
@@ -108,31 +108,31 @@ class GroupMembership:
         self._topics.took(arrival.partition_counts)
 
     def end(self) -> Flow[None] | None:
-        """Be no member any more; return the flow that tells the group, if there is something to tell."""
+        """End the membership; return the flow that leaves the group, or None if there is no member."""
         self._asking.stop()
         member, self.member, self._rebalancing = self.member, None, None
         return None if member is None else member.leave()
 
-    # What follows for the consumer
+    # State of the membership
 
     @property
     def stopping(self) -> bool:
-        """Whether an administrator stops this member."""
+        """Whether an administrator has asked this member to stop."""
         return self.member is not None and self.member.stopping
 
     @property
     def belongs(self) -> bool:
-        """Whether the consumer is a member, or about to be one."""
+        """Whether the consumer is a member, or is becoming one."""
         return self.member is not None or self._asking.running
 
     @property
     def joined(self) -> bool:
-        """Whether the consumer has its place in its group, with or without partitions."""
+        """Whether the consumer is a member of its group, with or without partitions."""
         return self.member is not None and self.member.settled
 
     @property
     def trouble(self) -> str | None:
-        """Why the consumer has no place in its group; None while it has one, or reads without a group."""
+        """The reason why the consumer is no member of its group; None if it is one, or reads without a group."""
         if self.member is None:
             return "it has not found its group yet" if self._asking.running else None
         if self.member.generation >= 0:
@@ -140,44 +140,45 @@ class GroupMembership:
         return f"it is not a member of its group at present (why it joins: {self.member.reason})"
 
     def identity(self) -> Committer | None:
-        """Return who commits; None while the consumer has lost its place and must not."""
+        """Return the identity for commits; None while the consumer is no member and must not commit."""
         if self.member is None:
             return None if self._asking.running else Committer()
         return self.member.identity() if self.member.generation >= 0 else None
 
     def fenced_identity(self) -> Committer | None:
-        """Return who commits, or who did while it had a place: its transactions are refused, not taken for anybody's.
+        """Return the identity for transactions: that of the member, or its last one if it is no member any more.
 
-        (1) A member loses its place, (2) another reads, commits and leaves, (3) a transaction of the first that names
-        no member would be taken, and set the group back.
+        (1) A member is removed from the group. (2) Another member reads, commits and leaves. (3) The coordinator would
+        accept a transaction of the first member without an identity, and the group would be set back. With the last
+        identity the coordinator refuses it.
         """
         who = self.identity()
         return self.member.former if who is None and self.member is not None else who
 
     def answered(self, code: ErrorCode, generation: int) -> None:
-        """Take note of how the coordinator answered a commit of a generation."""
+        """Handle the error code in the response to a commit of a generation."""
         if self.member is not None:
             self.member.answered(code, generation)
 
     def changed(self, reason: str | None) -> None:
-        """Tell the group that what is subscribed to means something else by now."""
+        """Rejoin the group because the topics of the subscription have changed; None is no change."""
         if self.member is not None and reason is not None:
             self.member.request_rejoin(reason)
 
     def poll_began(self) -> None:
-        """The program is inside a call that lets the member do its part."""
+        """Note that the program is inside a call in which the member can take part in rebalances."""
         self._polling = True
         if self.member is not None:
             self.member.polls.began()
 
     def poll_ended(self) -> None:
-        """The program works on its own again, from now on."""
+        """Note that the program has left the call and processes records."""
         self._polling = False
         if self.member is not None:
             self.member.polls.ended()
 
     def may_hand_out(self) -> bool:
-        """Whether what is here is this consumer's still, as far as can be known; if not, have it confirmed."""
+        """Return whether fetched records may be returned. If ownership is in doubt, ask the coordinator."""
         member = self.member
         if member is None:
             return True
@@ -186,12 +187,12 @@ class GroupMembership:
         return member.lost is None and not member.doubtful
 
     def holds(self, now_ms: int) -> bool:
-        """Whether the partitions are this consumer's at a time, by the clock of the engine; any thread may ask."""
+        """Return whether the consumer owns its partitions at a time of the engine's clock. Any thread may call it."""
         member = self.member
         return member is None or (member.lost is None and not member.doubts(now_ms))
 
     def leaves_time(self) -> bool:
-        """Whether nothing has to be done before the next record, which then counts as a poll."""
+        """Return whether the next record can be returned at once, which then counts as a poll."""
         member = self.member
         if member is None:
             return True
@@ -206,11 +207,11 @@ class GroupMembership:
         return True
 
     def keep(self) -> Flow[None]:
-        """Do what the group waits for."""
+        """Take part in a rebalance, if there is one."""
         if self._rebalancing is not None:
             yield from self._rebalancing.keep()
 
     def give_up_all(self) -> Flow[None]:
-        """Tell the listener before the consumer leaves."""
+        """Call the listener with all partitions before the consumer leaves."""
         if self._rebalancing is not None:
             yield from self._rebalancing.give_up_all()

@@ -1,4 +1,4 @@
-"""What happens to a consumer that the program does not close: when it drops the consumer, and when the program ends.
+"""The end of a consumer that the program does not close: the program drops the consumer, or ends.
 
 A blocking consumer commits what is finished and leaves its group in both cases. An asyncio consumer needs its event
 loop: the loop closes a dropped consumer while the loop runs, and nothing can be done at the end of the program.

@@ -1,7 +1,7 @@
-"""A member's conversation with its coordinator, in the background: what both group protocols have in common.
+"""The requests of a group member to its coordinator: the part that both group protocols share.
 
-The program's own part in it, giving partitions up and taking them, belongs to the foreground (`rebalancing.py`): the
-member says `rejoin`, `lost` or `arrived`, and goes on when it has been heard.
+The member runs beside the calls of the program. Partitions are revoked and assigned inside the program's calls
+(`rebalancing.py`): the member sets `rejoin`, `lost` or `arrived`, and continues when the call has handled it.
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ LEAVE_TIMEOUT_MS: Final = 3_000
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """What a member got, and the generation of the group, or the member epoch, in which it did."""
+    """An assignment that a member has received."""
 
     generation: int
+    """The generation or member epoch of the assignment."""
     partitions: tuple[TopicPartition, ...]
     partition_counts: Mapping[str, int] | None = None
-    """What the leader of a classic group divided; None for the others."""
+    """The number of partitions of each topic, for the leader of a classic group; None for other members."""
 
 
 class Member(ABC):
-    """One consumer's place in its group."""
+    """One consumer as a member of its group."""
 
     def __init__(self, engine: Engine, config: ConsumerConfig, reports: Reports) -> None:
         assert config.group_id is not None, "checked by subscribe"
@@ -48,24 +49,25 @@ class Member(ABC):
         self.generation = -1
         """The generation, or member epoch, that the coordinator knows this member in; -1 while it is no member."""
         self.former: Committer | None = None
-        """Who it was when it lost its place last."""
+        """The identity of the member before it was last removed from the group; None if it never was."""
         self.rejoin = False
-        """The foreground has to prepare for another assignment, and call `join`."""
+        """Whether the next call of the program must prepare for another assignment, and call `join`."""
         self.lost: str | None = None
-        """Why the partitions are another's by now; the foreground has to give them up."""
+        """The reason why the member has lost its partitions; the next call of the program gives them up. None if it has
+        not."""
         self.arrived: Arrival | None = None
-        """What the foreground has to take over."""
+        """The assignment that the next call of the program must take over; None if there is none."""
         self.stopping = False
-        """An administrator stops this member: the foreground has to finish, commit and leave, and not to join again."""
+        """Whether an administrator has asked this member to stop: the next call of the program commits and leaves."""
         self.reason = "subscribed"
-        """Why it joined last, or is about to."""
+        """The reason for the last join, or for the next one."""
         self._failures = 0
-        """Attempts that failed since the coordinator last took this member."""
+        """The number of requests that failed since the last success."""
         self._retry_timer: Timer | None = None
         self._beating = Background(engine)
         self._beat_timer: Timer | None = None
         self._asked_ms = 0
-        """When the last heartbeat was sent."""
+        """The time at which the last heartbeat was sent."""
         self.session = Session(
             engine,
             length_ms=lambda: self.session_ms,
@@ -79,7 +81,7 @@ class Member(ABC):
             on_late=self._stopped_polling,
         )
 
-    # What the protocols do each in its way
+    # The part that differs between the protocols
 
     @property
     @abstractmethod
@@ -89,72 +91,73 @@ class Member(ABC):
     @property
     @abstractmethod
     def joining(self) -> bool:
-        """Whether a join is under way."""
+        """Whether a join is running."""
 
     @property
     @abstractmethod
     def session_ms(self) -> int:
-        """How long the coordinator keeps a member of which it hears nothing."""
+        """Milliseconds without a heartbeat after which the coordinator removes the member."""
 
     @abstractmethod
     def identity(self) -> Committer:
-        """Return who commits."""
+        """Return the identity for commits."""
 
     @abstractmethod
     def join(self) -> None:
-        """Ask for an assignment to what is wanted by now; what must not be kept has been given up."""
+        """Request an assignment; partitions that must not be kept have been revoked."""
 
     @abstractmethod
     def took(self, arrival: Arrival, *, gave_up: bool) -> None:
-        """The foreground has taken over what arrived, and given up what did not."""
+        """Note that the arrived assignment was taken over; `gave_up` if partitions were revoked for it."""
 
     @abstractmethod
     def answered(self, code: ErrorCode, generation: int) -> None:
-        """Take note of what a heartbeat or a commit was answered."""
+        """Handle the error code in the response to a heartbeat or a commit of a generation."""
 
     @abstractmethod
     def _farewell(self) -> Flow[None]:
-        """Return the flow that tells the coordinator; what it says is decided now, before the member stops."""
+        """Return the flow that leaves the group; its request is built before the member stops."""
 
     @abstractmethod
     def _beat(self) -> None:
-        """Send a heartbeat, unless one is under way."""
+        """Send a heartbeat, unless one is in flight."""
 
-    # What is known of it
+    # State of the member
 
     @property
     def settled(self) -> bool:
-        """Whether the member has its place and knows of no change to it."""
+        """Whether the member is in the group, and no rebalance is known."""
         pending = self.rejoin or self.joining or self.arrived is not None or self.lost is not None
         return self.generation >= 0 and not pending
 
     @property
     def doubtful(self) -> bool:
-        """Whether the session may have ended, so that what is in hand must wait for the coordinator's word."""
+        """Whether the session may have expired, so that records must wait for a response of the coordinator."""
         return self.doubts(self._engine.now_ms)
 
     def doubts(self, now_ms: int) -> bool:
-        """Whether the session may have ended at a time, by the clock of the engine; any thread may ask."""
+        """Return whether the session may have expired at a time of the engine's clock. Any thread may call it."""
         return self.session.is_over(now_ms)
 
     @property
     def _has_session(self) -> bool:
-        """Whether there is a session whose end takes partitions away."""
+        """Whether there is a session whose end revokes partitions."""
         return self.generation >= 0
 
     def confirm(self) -> None:
-        """Ask the coordinator whether it counts on this member, unless it was asked a moment ago.
+        """Send a heartbeat to confirm the membership, unless one was sent a moment ago.
 
-        (1) A member joins that keeps its partitions, (2) the join's answer is lost, (3) the coordinator answers that it
-        knows another generation: the doubt stays until the join ends, and asking at once again would not end it.
+        (1) A member that keeps its partitions joins. (2) The response to the join is lost. (3) The coordinator answers
+        heartbeats with an error about the generation. The doubt lasts until the join ends, so more heartbeats do not
+        help.
         """
         if self._engine.now_ms >= self._asked_ms + self._config.retry_backoff_ms:
             self._beat()
 
-    # The program calls in
+    # Joining and leaving
 
     def request_rejoin(self, reason: str) -> None:
-        """Have the foreground prepare for another assignment."""
+        """Make the next call of the program prepare for another assignment."""
         self._cancel_retry()
         if not self.rejoin:
             self.rejoin = True
@@ -162,7 +165,7 @@ class Member(ABC):
             self._engine.notify()
 
     def _rejoin_later(self) -> None:
-        """Have the foreground try again, not at once: the program is told, and may poll again at once."""
+        """Make a later call of the program join again, after a backoff: an error was reported to the program."""
         retry_ms = self._engine.now_ms + self._pause_ms()
         self._cancel_retry()
         self._retry_timer = self._engine.at(
@@ -170,7 +173,7 @@ class Member(ABC):
         )
 
     def _pause_ms(self) -> int:
-        """Return how long to wait after one more attempt that failed."""
+        """Count a failure, and return the backoff in milliseconds."""
         state = self._engine.state
         pause_ms = state.retry_backoff_ms << min(self._failures, 16)
         self._failures += 1
@@ -182,13 +185,13 @@ class Member(ABC):
             self._retry_timer = None
 
     def leave(self) -> Flow[None]:
-        """Stop, and return the flow that tells the coordinator."""
+        """Stop the member, and return the flow that leaves the group."""
         farewell = self._farewell()
         self.stop()
         return farewell
 
     def stop(self) -> None:
-        """Be no member any more, without telling anybody."""
+        """End the membership without a request."""
         self._stop_beating()
         self._cancel_retry()
         self.session.stop()
@@ -199,18 +202,18 @@ class Member(ABC):
         self.lost = None
 
     def has_to_stop(self) -> None:
-        """An answer of the coordinator says that an administrator stops this member."""
+        """Note that a response of the coordinator asks this member to stop."""
         if not self.stopping:
             self.stopping = True
             self._engine.notify()
 
-    # Losing one's place
+    # Losing the membership
 
     def _session_ended(self) -> None:
-        """Give everything up when nothing was acknowledged for as long as a session lasts, less a margin.
+        """Lose all partitions, because no heartbeat was acknowledged for nine tenths of a session.
 
-        (1) The network is cut, (2) the session ends, others get the partitions, (3) the network is back: in between the
-        member cannot learn whose they are, so it owns nothing.
+        (1) The network fails. (2) The session expires, and other members get the partitions. (3) The network works
+        again. Before step 3 the member cannot know who owns the partitions, so it owns none.
         """
         silent_ms = self._engine.now_ms - self.session.confirmed_ms
         reason = (
@@ -224,7 +227,7 @@ class Member(ABC):
         self.lose(reason)
 
     def lose(self, reason: str) -> None:
-        """The group went on without this member: what it read and did not commit is another's."""
+        """Note that the member was removed from the group, and lose its partitions."""
         if self.generation >= 0:
             self.former = self.identity()
         self.generation = -1
@@ -235,7 +238,7 @@ class Member(ABC):
         self._engine.notify()
 
     def _replaced(self) -> None:
-        """Another has this member's instance id: the program is told, or the two would throw each other out."""
+        """Report that another member uses the same instance id; rejoining would only fence that member."""
         text = f"another member of the group has taken over group.instance.id {self._config.group_instance_id!r}"
         self.lose(text)
         self.rejoin = False

@@ -1,8 +1,8 @@
-"""What clients of a group tell each other through the coordinator, which looks into none of it.
+"""The metadata that members of a classic group exchange through the coordinator, which does not read it.
 
-Whoever may join the group may write there what he likes: a subscription that cannot be read, or names a hundred
-thousand topics, or claims each partition many times; as leader, an assignment of topics that nobody asked for. One such
-member must not stop the group, nor take the memory of the others.
+A member may send anything: a subscription that cannot be parsed, that names a hundred thousand topics, or that claims
+each partition many times; a leader may assign topics that nobody subscribed to. Such a member must not stop the group,
+nor exhaust the memory of other members.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from headrace.protocol.messages.join_group import JoinGroupResponse
 from headrace.types import TopicPartition
 
 MAX_GROUP_TOPICS: Final = 100_000
-"""Most topics that the members of a group may be subscribed to together."""
+"""The largest number of topics to which all members of a group together may be subscribed."""
 MAX_ASSIGNED: Final = 100_000
-"""Most partitions of one member."""
+"""The largest number of partitions of one member."""
 
 Warn = Callable[[str], object]
 
 
 def read_topics(joined: JoinGroupResponse, warn: Warn) -> dict[str, frozenset[str]]:
-    """Return the topics of each member whose subscription can be read; those with the fewest topics come first.
+    """Return the topics of each member whose subscription can be parsed; members with the fewest topics come first.
 
     Args:
-        joined: What the coordinator told the leader.
-        warn: Told which members get no partitions, and why.
+        joined: The response of the coordinator to the leader.
+        warn: Logs which members get no partitions, and why.
     """
     found: dict[str, frozenset[str]] = {}
     names: dict[str, str] = {}
@@ -68,9 +68,9 @@ def read_members(
     """Return the subscriptions for an assignor.
 
     Args:
-        joined: What the coordinator told the leader.
-        topics: The topics of the members that are to get partitions; the others are subscribed to nothing.
-        partition_counts: The number of partitions of each topic that exists. Other partitions are owned by nobody.
+        joined: The response of the coordinator to the leader.
+        topics: The topics of each member that may get partitions. Other members count as subscribed to nothing.
+        partition_counts: The number of partitions of each topic that exists. Owned partitions beyond are ignored.
     """
     existing = ExistingPartitions(partition_counts)
     members = {}
@@ -94,16 +94,16 @@ def read_members(
 def accepted(
     group: str, given: Iterable[TopicPartition], topics: frozenset[str], warn: Warn
 ) -> list[TopicPartition]:
-    """Return the partitions that a member takes of those that the leader of its group gave it.
+    """Return the partitions of an assignment that a member accepts.
 
     Args:
         group: The name of the group.
-        given: What the leader gave.
-        topics: What the member had told the group that it is subscribed to: nothing else is taken.
-        warn: Told when the leader gave something else.
+        given: The partitions that the leader assigned.
+        topics: The topics to which the member is subscribed. It accepts no others.
+        warn: Logs that the leader assigned partitions of other topics.
 
     Raises:
-        ProtocolError: They are too many.
+        ProtocolError: There are more than `MAX_ASSIGNED` partitions.
     """
     partitions = list(dict.fromkeys(given))
     taken = [name for name in partitions if name.topic in topics and name.partition >= 0]

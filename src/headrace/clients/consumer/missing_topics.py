@@ -1,4 +1,4 @@
-"""Topics that a consumer subscribes to and that do not exist: a warning names each of them, and later its creation."""
+"""Warnings about topics that a consumer is subscribed to and that do not exist, and about their creation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace.clients.flows import metadata
 from headrace.errors import ErrorCode
 
 PATIENCE_MS: Final = 2_000
-"""How long a topic may be missing before that is reported: it may be in the making."""
+"""Milliseconds for which a topic may be missing before a warning; it may be about to be created."""
 LOOK_TIMEOUT_MS: Final = 10_000
 
 
@@ -23,7 +23,7 @@ class WantedTopics(Protocol):
         """The pattern that the client applies; None where topics are named, or the coordinator applies it."""
 
     def relevant(self) -> frozenset[str]:
-        """Return the topics that are read."""
+        """Return the topics of the subscription and of assigned partitions."""
 
 
 class MissingTopics:
@@ -39,8 +39,8 @@ class MissingTopics:
 
         Args:
             engine: What runs it.
-            topics: What is subscribed to.
-            warn: Told what is missing, and when it is there.
+            topics: The subscription of the consumer.
+            warn: Logs a warning.
         """
         self._engine = engine
         self._topics = topics
@@ -48,16 +48,16 @@ class MissingTopics:
         self._since_ms: int | None = None
         self._timer: Timer | None = None
         self._told: dict[str, str] = {}
-        """By what is missing: what was reported."""
+        """The warnings that were logged, by the name of what is missing."""
         self._asking = Background(engine)
 
     @property
     def text(self) -> str | None:
-        """What was reported and is still missing; None where nothing is."""
+        """The warnings about topics that are still missing, joined; None if there are none."""
         return "; ".join(self._told.values()) or None
 
     def look(self) -> None:
-        """Compare what is wanted with what is there, now that metadata are fresh."""
+        """Compare the subscription with fresh metadata."""
         missing, wanted = self._missing(), self._wanted()
         for name in self._told.keys() - missing:
             del self._told[name]
@@ -70,7 +70,7 @@ class MissingTopics:
             self._timer = self._engine.at(self._since_ms + PATIENCE_MS, self._look_for_names)
 
     def stop(self) -> None:
-        """Look no more, and forget everything."""
+        """Stop looking, and forget all warnings."""
         self._asking.stop()
         self._told.clear()
         self._wait_no_more()
@@ -97,7 +97,7 @@ class MissingTopics:
         }
 
     def _look_for_names(self) -> None:
-        """Ask for all topics: one of them may be the one that was meant."""
+        """Request the names of all topics, to suggest a similar one."""
         if self._since_ms is None or self._asking.running:
             return
         flow = metadata.refresh(self._engine.state, None)

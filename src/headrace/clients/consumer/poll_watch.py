@@ -1,4 +1,4 @@
-"""Notices a program that does not poll for `max.poll.interval.ms`."""
+"""Detects a program that does not poll for `max.poll.interval.ms`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from headrace.clients.engine import Engine, Timer
 
 
 class PollWatch:
-    """The polls of one member's program."""
+    """Watches the polls of one program."""
 
     def __init__(
         self,
@@ -22,36 +22,36 @@ class PollWatch:
 
         Args:
             engine: What runs it.
-            limit_ms: How long the program may work on its own.
-            is_member: Whether there is a place in the group to lose, or a join under way.
-            on_late: Called when the program has not polled for so long.
+            limit_ms: Milliseconds that may pass between two polls.
+            is_member: Returns whether the consumer is a member or joins.
+            on_late: Called when the program has not polled for `limit_ms`.
         """
         self._engine = engine
         self._limit_ms = limit_ms
         self._is_member = is_member
         self._on_late = on_late
         self._polls = 0
-        """Calls under way that let the member do its part."""
+        """The number of running calls in which the member can take part in rebalances."""
         self._polled_ms = engine.now_ms
         self._timer: Timer | None = None
 
     def began(self) -> None:
-        """The program is inside a call that lets the member do its part."""
+        """Note that the program is inside such a call."""
         self._polls += 1
 
     def ended(self) -> None:
-        """The program works on its own again, from now on."""
+        """Note that the program has left such a call."""
         self._polls -= 1
         self._polled_ms = self._engine.now_ms
 
     def start(self) -> None:
-        """Watch from now on."""
+        """Start or continue to watch."""
         self._polled_ms = self._engine.now_ms
         if self._timer is None or not self._timer.pending:
             self._timer = self._engine.at(self._polled_ms + self._limit_ms, self._check)
 
     def stop(self) -> None:
-        """Watch no more."""
+        """Stop watching the program's polls."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

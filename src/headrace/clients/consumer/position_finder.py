@@ -1,4 +1,4 @@
-"""Where to read: committed offsets, the policy where there are none, and a check after leaders have changed."""
+"""Finds positions: committed offsets, `auto.offset.reset` without one, and a check after a change of leaders."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from headrace.types import TopicPartition
 
 
 class PositionFinder:
-    """Finds the positions of one consumer, in the background."""
+    """Finds the positions of one consumer beside the calls of the program."""
 
     def __init__(
         self,
@@ -47,17 +47,17 @@ class PositionFinder:
         self._finding = Background(engine)
         self._checking = Background(engine)
         self._epochs_known = True
-        """False once a broker turned out not to know OffsetForLeaderEpoch."""
+        """Whether brokers support OffsetForLeaderEpoch; False after one did not."""
         self._again_at_ms = 0
-        """After a failure nothing is looked for before this moment."""
+        """The end of the backoff after a failure."""
 
     def stop(self) -> None:
-        """Find no more."""
+        """Stop the running requests."""
         self._finding.stop()
         self._checking.stop()
 
     def work(self) -> None:
-        """Start to find what has to be found."""
+        """Start to find the positions that are missing or in doubt."""
         if self._engine.now_ms < self._again_at_ms:
             return
         if not self._finding.running:
@@ -72,11 +72,11 @@ class PositionFinder:
                 self._checking.start(self._check(doubtful), self._found, limit_ms)
 
     def usable(self, partition: AssignedPartition) -> bool:
-        """Whether a fetch may go on at the partition's position; if not, it is being found out."""
+        """Return whether a fetch may use the position; if not, the position is being checked."""
         return not self._doubtful(partition)
 
     def _doubtful(self, partition: AssignedPartition) -> bool:
-        """Whether a new leader's log may lack what was read last (KIP-320)."""
+        """Return whether a new leader's log may lack the records before the position (KIP-320)."""
         if partition.epoch < 0 or partition.offset is None or not self._epochs_known:
             return False
         leader_epoch = self._engine.state.metadata.leader_epoch(partition.name)
@@ -93,15 +93,15 @@ class PositionFinder:
         ):
             self._reports.warn(f"positions cannot be found yet: {outcome}")
         elif isinstance(outcome, UnknownMemberIdError):
-            pass  # what was to be found is lost with the membership
+            pass  # the partitions are lost with the membership
         elif isinstance(outcome, HeadraceError):
             self._reports.failed(outcome)
 
     def _current(self, partition: AssignedPartition) -> bool:
-        """Whether the consumer still reads by this partition; the partition may have gone, and come back, meanwhile."""
+        """Return whether this object is still assigned; the partition may have been revoked and assigned again."""
         return self._assigned.get(partition.name) is partition
 
-    # Positions that are not known
+    # Unknown positions
 
     def _find(self, assigned: list[AssignedPartition]) -> Flow[None]:
         lost = {
@@ -141,7 +141,7 @@ class PositionFinder:
     def _unknown(
         self, partition: AssignedPartition, lost: Mapping[TopicPartition, int | None]
     ) -> bool:
-        # (1) A position is asked for, (2) the program seeks, (3) the answer comes: what the program says holds.
+        # (1) A position is requested. (2) The program seeks. (3) The response must not replace the program's position.
         if not self._current(partition):
             return False
         if partition.name in lost:
@@ -159,7 +159,7 @@ class PositionFinder:
             )
         partition.move(offset)
 
-    # Positions that a new leader may not have
+    # Positions that a new leader may lack
 
     def _check(self, assigned: list[AssignedPartition]) -> Flow[None]:
         asked = {
@@ -190,7 +190,9 @@ class PositionFinder:
                 f"its log parts at {max(end.offset, 0)}, and auto.offset.reset is none: seek to go on"
             )
         if end.leader_epoch < 0:
-            partition.out_of_range = True  # nothing of that epoch is left: the policy decides
+            partition.out_of_range = (
+                True  # the leader has no records of that epoch: auto.offset.reset decides
+            )
             return
         self._reports.warn(
             f"{partition.name}: a new leader does not have the records before offset {partition.offset}; "

@@ -1,4 +1,4 @@
-"""Where a consumer is, where it goes on, and where partitions begin and end."""
+"""The positions of a consumer, seeking and pausing, and the first and last offsets of partitions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headrace.types import TopicPartition
 
 
 class Positions:
-    """Positions in the partitions that one consumer reads, and offsets in any."""
+    """The positions of one consumer, and offsets of any partition."""
 
     def __init__(
         self,
@@ -32,13 +32,13 @@ class Positions:
         """Prepare the positions of a consumer.
 
         Args:
-            engine: What runs it.
-            assigned: What it reads.
-            finder: What finds positions.
-            isolation_level: What it may read.
-            check: Raises an exception when the consumer is closed.
-            check_reading: Raises an exception when it is closed, or reads nothing.
-            raise_failure: Raises what has failed in the background.
+            engine: The consumer's engine.
+            assigned: The partitions that the consumer reads.
+            finder: Finds unknown positions.
+            isolation_level: Kafka's isolation level, for end offsets.
+            check: Raises an exception if the consumer is closed.
+            check_reading: Raises an exception if the consumer is closed or reads nothing.
+            raise_failure: Raises an error that background work has reported.
         """
         self._engine = engine
         self.assigned = assigned
@@ -49,13 +49,13 @@ class Positions:
         self._raise_failure = raise_failure
 
     def seek(self, name: TopicPartition, offset: int) -> None:
-        """Go on from another offset of a partition that is read."""
+        """Set the position of an assigned partition."""
         partition = self.assigned_partition(name)
         partition.move(checked_offset(partition, offset).offset)
         self._engine.notify()
 
     def seek_to(self, partitions: Iterable[TopicPartition] | None, target: int) -> Flow[None]:
-        """Go to EARLIEST, LATEST or a time; where no record is as late as the time, to the end."""
+        """Set positions to EARLIEST, LATEST or a time; to the end if no record is as late as the time."""
         assigned = self.assigned_partitions(partitions)
         found = yield from self.listed({partition.name: target for partition in assigned})
         late = [name for name, listed in found.items() if listed.offset < 0]
@@ -65,7 +65,7 @@ class Positions:
                 partition.move(found[partition.name].offset)
 
     def position(self, name: TopicPartition, timeout_ms: int) -> Flow[int]:
-        """Return the offset of the next record that polls will return, once it is known."""
+        """Return the offset of the next record that polls will return. Wait until it is known."""
         return (yield from self._known(name, self._engine.now_ms + timeout_ms))
 
     def _known(self, name: TopicPartition, until_ms: int) -> Flow[int]:
@@ -80,11 +80,11 @@ class Positions:
         return offset
 
     def positions(self) -> dict[TopicPartition, int | None]:
-        """Return the position in every partition that is read, as far as it is known."""
+        """Return the position of every assigned partition; None for a position that is not known yet."""
         return {name: self.assigned[name].offset for name in sorted(self.assigned)}
 
     def known_ends(self) -> dict[TopicPartition, int]:
-        """Return the high watermarks that fetches told of; nothing is asked for."""
+        """Return the high watermarks of the last responses to fetches; no request is sent."""
         assigned = self.assigned.items()
         return {
             name: partition.high_watermark
@@ -93,13 +93,13 @@ class Positions:
         }
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Hand out no records of these partitions until `resume`."""
+        """Return no records of these partitions until `resume`."""
         for partition in self.assigned_partitions(partitions):
             partition.paused = True
             partition.release()
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        """Hand out records of these partitions again."""
+        """Return records of these partitions again."""
         for partition in self.assigned_partitions(partitions):
             partition.paused = False
         self._engine.notify()
@@ -111,7 +111,7 @@ class Positions:
     def lag(
         self, partitions: Iterable[TopicPartition] | None, timeout_ms: int
     ) -> Flow[dict[TopicPartition, int]]:
-        """Return how many offsets lie between each position and the end."""
+        """Return the number of offsets between each position and the end."""
         names = [partition.name for partition in self.assigned_partitions(partitions)]
         until_ms = self._engine.now_ms + timeout_ms
         positions = {}
@@ -123,7 +123,7 @@ class Positions:
     def offsets_for(
         self, targets: Mapping[TopicPartition, int]
     ) -> Flow[dict[TopicPartition, ListedOffset]]:
-        """Find EARLIEST, LATEST, or the first record not older than a time; offset -1 where there is none."""
+        """Find EARLIEST, LATEST, or the first record that is not older than a time; offset -1 if there is none."""
         return (yield from self.listed({partition_of(n): at for n, at in targets.items()}))
 
     def begin_offsets(
@@ -134,14 +134,14 @@ class Positions:
         return {name: listed.offset for name, listed in found.items()}
 
     def end_offsets(self, partitions: Iterable[TopicPartition]) -> Flow[dict[TopicPartition, int]]:
-        """Return one past the last offset of each partition, as far as this consumer may read."""
+        """Return one past the last offset of each partition that this consumer's isolation level lets it read."""
         found = yield from self.offsets_for(dict.fromkeys(partitions, LATEST))
         return {name: listed.offset for name, listed in found.items()}
 
     def listed(
         self, targets: Mapping[TopicPartition, int]
     ) -> Flow[dict[TopicPartition, ListedOffset]]:
-        """Ask the leaders; without partitions nobody is asked."""
+        """Request offsets from the leaders; without partitions no request is sent."""
         self._check()
         for name, at in targets.items():
             if not isinstance(at, int):
@@ -156,8 +156,8 @@ class Positions:
         """Return the assigned of these partitions, or (None) of all that are read.
 
         Raises:
-            NoSubscriptionError: Nothing is read.
-            NotAssignedError: One is not read.
+            NoSubscriptionError: The consumer has no subscription and no partitions.
+            NotAssignedError: A partition is not assigned.
         """
         self._check_reading()
         return [
@@ -169,8 +169,8 @@ class Positions:
         """Return the partition of a partition that is read.
 
         Raises:
-            NoSubscriptionError: Nothing is read.
-            NotAssignedError: It is not read.
+            NoSubscriptionError: The consumer has no subscription and no partitions.
+            NotAssignedError: The partition is not assigned.
         """
         self._check_reading()
         partition = self.assigned.get(partition_of(name))
@@ -188,7 +188,7 @@ class Positions:
 
         Raises:
             ConfigError: They are no offsets by partition.
-            NotAssignedError: A partition is not read.
+            NotAssignedError: A partition is not assigned.
         """
         if not isinstance(wanted, Mapping):
             raise ConfigError(
@@ -202,7 +202,7 @@ class Positions:
 
 
 def checked_offset(partition: AssignedPartition, given: object) -> OffsetAndMetadata:
-    """Return an offset that the program gave, as it would be committed."""
+    """Return an offset of the program in the form in which it is committed."""
     if isinstance(given, OffsetAndMetadata):
         return given
     if isinstance(given, bool) or not isinstance(given, int) or given < 0:

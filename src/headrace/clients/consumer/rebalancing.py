@@ -1,9 +1,10 @@
-"""The foreground's part in a rebalance: partitions are given up and taken where the program calls in, listener and all.
+"""The part of a rebalance inside the program's calls: partitions are revoked and assigned, and the listener is called.
 
-(1) The coordinator announces a rebalance on a heartbeat; (2) the program's next poll commits what it finished and tells
-the listener what it has to give up: everything (eager), or what is not subscribed to any more (cooperative); (3) the
-join runs in the background, and polls go on, with what was kept; (4) the assignment arrives; (5) the next poll takes it
-over: a cooperative member commits and gives up what it did not get again, and joins once more to say so.
+(1) The response to a heartbeat announces a rebalance. (2) The next poll of the program commits finished records and
+calls the listener for the partitions that it must revoke: all of them (eager), or those of topics without a
+subscription (cooperative). (3) The join runs beside the program's calls, and polls return records of the partitions
+that were kept. (4) The assignment arrives. (5) The next poll takes it over. A cooperative member commits and revokes
+the partitions that it did not get again, and joins once more.
 """
 
 from __future__ import annotations
@@ -21,27 +22,27 @@ from headrace.errors import HeadraceError
 from headrace.types import TopicPartition
 
 COMMIT_TIMEOUT_MS: Final = 5_000
-"""How long giving partitions up waits for the last commit of what was finished there."""
+"""Milliseconds for which revoking partitions waits for the commit of their finished records."""
 
 
 class RebalanceListener(Protocol):
-    """What is told of partitions that come and go; every method may be left out, and may be a coroutine function.
+    """A listener for assignments. Every method is optional, and may be a coroutine function with asyncio.
 
-    Methods are called from the program's own calls (poll, close ...), and may commit, seek, pause.
+    The methods are called from within calls of the program (poll, close, ...), and may commit, seek and pause.
     """
 
     def on_revoked(self, partitions: list[TopicPartition]) -> Any:
-        """These are given up: finish, and commit, for they go to others as soon as this returns."""
+        """Finish and commit records of these partitions: other members get them when this method has returned."""
 
     def on_assigned(self, partitions: list[TopicPartition]) -> Any:
-        """These came in addition; a seek decides where reading begins."""
+        """Prepare for partitions that were assigned in addition; a seek decides where reading begins."""
 
     def on_lost(self, partitions: list[TopicPartition]) -> Any:
-        """These are already others', for the group went on without this member; commits would be refused."""
+        """Stop processing these partitions: other members may own them already, and commits would be refused."""
 
 
 class Rebalancing:
-    """Keeps what is read in step with what the group says."""
+    """Applies the assignments of the group to one consumer."""
 
     def __init__(
         self,
@@ -65,12 +66,12 @@ class Rebalancing:
         self._last_commit = Background(engine)
         self.listener = listener
         self._told: frozenset[TopicPartition] = frozenset()
-        """Partitions that go, while the listener is told so: it may unsubscribe, and is not told again of them."""
+        """The partitions with which the listener is being called; an `unsubscribe` inside it does not repeat them."""
         self.untold: list[TopicPartition] | None = None
-        """Partitions that came, while the listener has not been told to the end: it decides where reading begins."""
+        """Assigned partitions for which `on_assigned` has not returned yet; None if there are none."""
 
     def keep(self) -> Flow[None]:
-        """Do what the group waits for."""
+        """Take all steps of a rebalance that are due."""
         member = self._member
         while True:
             if member.lost is not None:
@@ -93,7 +94,7 @@ class Rebalancing:
             member.join()
 
     def give_up_all(self) -> Flow[None]:
-        """Tell the listener before the consumer leaves."""
+        """Call the listener for all partitions before the consumer leaves."""
         names = sorted(name for name in self._assigned if name not in self._told)
         if not names:
             return
@@ -104,7 +105,7 @@ class Rebalancing:
             raise error
 
     def commit_finished(self, names: Iterable[TopicPartition]) -> Flow[None]:
-        """Commit what is finished in some partitions, as far as that goes in a few seconds."""
+        """Commit finished records of some partitions, within a few seconds."""
         if not self._commits.automatic:
             return
         wanted = self._commits.finished(names)
@@ -136,7 +137,7 @@ class Rebalancing:
             return
         yield from self.commit_finished(names)
         if self._member.lost is not None:
-            return  # found out by the commit
+            return  # the commit found out that the partitions are lost
         error = yield from self._tell("on_revoked", names)
         self._drop(names)
         if error is not None:
@@ -155,8 +156,9 @@ class Rebalancing:
             self._drop(revoked)
         if self._member.arrived is not arrival:
             return
-        # A partition that this member had before an eager rebalance begins at its committed offset all the same:
-        # (1) this member was late, (2) in the generation between the other read and committed, (3) it came back.
+        # A partition that this member owned before an eager rebalance also begins at its committed offset.
+        # (1) This member joined late. (2) In the generation between, another member read and committed. (3) The
+        # partition is assigned to this member again.
         self._assigned.update((name, AssignedPartition(name)) for name in added)
         self._member.took(arrival, gave_up=bool(revoked))
         self._took(arrival)
@@ -167,7 +169,7 @@ class Rebalancing:
             raise error
 
     def _announce(self) -> Flow[Exception | None]:
-        # (1) The listener looks up an offset kept outside, (2) the poll is cancelled: the next one tells it again.
+        # (1) The listener looks up an offset elsewhere. (2) The poll is cancelled. The next poll calls it again.
         names = [name for name in self.untold or () if name in self._assigned]
         error = yield from self._tell("on_assigned", names)
         self.untold = None
@@ -178,7 +180,7 @@ class Rebalancing:
             self._assigned.pop(name, None)
 
     def _tell(self, hook: str, names: list[TopicPartition]) -> Flow[Exception | None]:
-        """Call the listener; its exception is the program's, and is raised when the rebalance has gone its step."""
+        """Call the listener, and return its exception, which is raised after this step of the rebalance."""
         method = getattr(self.listener, hook, None)
         if method is None:
             return None

@@ -1,4 +1,4 @@
-"""What a consumer hands out, and how it comes out of fetched batches."""
+"""The records that a consumer returns, and their decoding from fetched batches."""
 
 from __future__ import annotations
 
@@ -27,34 +27,35 @@ LOG_APPEND_TIME: Final = "LogAppendTime"
 ABORT_MARKER: Final = 0
 _ABORT_CODE: Final = ABORT_MARKER.to_bytes(2, "big")
 BATCH_COST: Final = 16
-"""The cost of a batch without its records: to read the header and to compute the CRC costs as much as 16 records."""
+"""The cost of a batch without its records, in records: reading its header and computing its checksum."""
 BYTES_PER_COST: Final = 1024
-"""To decompress so many bytes costs as much as one record."""
+"""The number of bytes whose decompression costs as much as one record."""
 
 
 class ConsumerRecord(NamedTuple, Generic[V_co]):
-    """A record with its place; `ConsumerRecord[Order]` is one whose value is an `Order`."""
+    """A record with its topic, partition and offset. `ConsumerRecord[Order]` is a record whose value is an `Order`."""
 
     topic: str
     partition: int
     offset: int
     timestamp_ms: int
-    """Milliseconds since 1970; `timestamp_type` says of what."""
+    """The record's time in milliseconds since 1970; `timestamp_type` says who set it."""
     key: Any
-    """Bytes, or what the key's serde makes of them; None where there is none."""
+    """The key as bytes, or as the key's serde has decoded it; None if the record has no key."""
     value: V_co
-    """Bytes, or what the serde makes of them; None where there is none."""
+    """The value as bytes, or as the serde has decoded it; None if the record has no value."""
     headers: tuple[tuple[str, bytes | None], ...]
+    """Pairs of name and value, in the order of the producer."""
     leader_epoch: int
-    """Epoch of the leader that wrote the record's batch."""
+    """The epoch of the leader that wrote the record's batch."""
     timestamp_type: TimestampName = CREATE_TIME
-    """`CreateTime` where the producer set the time, `LogAppendTime` where the broker did (`message.timestamp.type`)."""
+    """`CreateTime` if the producer set the time, `LogAppendTime` if the broker did (`message.timestamp.type`)."""
     decoded_bytes: int = -1
-    """Bytes of key and value together, where a serde has decoded one of them; -1 where both are as they were stored."""
+    """The stored size of key and value in bytes, if a serde has decoded one of them; -1 if none was decoded."""
 
     @property
     def size(self) -> int:
-        """Bytes of the key, the value and the headers as they were stored, before compression."""
+        """The stored size of key, value and headers in bytes, before compression."""
         size = self.decoded_bytes
         if size < 0:
             size = _length(self.key) + _length(self.value)
@@ -64,7 +65,7 @@ class ConsumerRecord(NamedTuple, Generic[V_co]):
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """The record's tags, in the order of its headers; bytes that are no UTF-8 are replaced by U+FFFD."""
+        """The record's tags, in the order of its headers. U+FFFD replaces bytes that are not UTF-8."""
         return tuple(
             content.decode("utf-8", "replace")
             for name, content in self.headers
@@ -75,7 +76,7 @@ class ConsumerRecord(NamedTuple, Generic[V_co]):
 def decoded_record(
     record: ConsumerRecord, key: Any, value: Any, new: Any = tuple.__new__
 ) -> ConsumerRecord:
-    """Return a record with what serdes made of its key and value; it knows how many bytes they were made of."""
+    """Return a record with a decoded key and value; `decoded_bytes` is their stored size."""
     topic, partition, offset, timestamp_ms, old_key, old_value, headers, epoch, kind, _ = record
     size = (0 if old_key is None else len(old_key)) + (0 if old_value is None else len(old_value))
     fields = topic, partition, offset, timestamp_ms, key, value, headers, epoch, kind, size
@@ -94,20 +95,20 @@ def _length(content: object) -> int:
 
 
 class Slice(NamedTuple):
-    """Some records of one batch, in order."""
+    """Some consecutive records of one batch."""
 
     records: list[ConsumerRecord]
-    """Empty where the batch is a marker, belongs to an aborted transaction, or has no record with a wanted tag."""
+    """The records. Empty for a transaction marker, for a batch of an aborted transaction, and without matching tags."""
     end_offset: int
-    """Where reading goes on after the records."""
+    """The position after the records."""
     leader_epoch: int
-    """Of the batch."""
+    """The epoch of the leader that wrote the batch."""
     cost: int
-    """The work to find the records, in records: see `BATCH_COST` and `BYTES_PER_COST`."""
+    """The cost of decoding, in records; see `BATCH_COST` and `BYTES_PER_COST`."""
 
 
 class FetchedBatches:
-    """One partition's part of an answer, decoded slice by slice."""
+    """The batches of one partition in a response to a fetch, decoded in slices."""
 
     __slots__ = (
         "_aborted",
@@ -129,13 +130,13 @@ class FetchedBatches:
         check_crcs: bool,
         tags: TagFilter | None = None,
     ) -> None:
-        """Decode what a partition gave; of the records only those with any of the tags, if some are given.
+        """Prepare to decode the batches of a partition.
 
         Args:
             name: The partition.
-            data: What it gave.
-            check_crcs: Whether to check that batches are as they were written.
-            tags: Leaves out records without any of them.
+            data: The part of the response for the partition.
+            check_crcs: Whether to check the checksum of each batch.
+            tags: The tags of which a record must have one. None returns all records.
         """
         self._name = tuple(name)
         self._buffer: Buffer = data.records
@@ -145,23 +146,23 @@ class FetchedBatches:
         self._aborted = deque(sorted(data.aborted_transactions, key=lambda entry: entry[1]))
         self._active_aborts: set[int] = set()
         self._open: BatchSlices[ConsumerRecord] | None = None
-        """The batch of which records are left."""
+        """The batch that is partly decoded; None if there is none."""
         self._header: BatchHeader | None = None
-        """Of that batch."""
+        """The header of the partly decoded batch; None if there is none."""
 
     @property
     def exhausted(self) -> bool:
-        """Whether nothing is left that could be a batch."""
+        """Whether no batch is left."""
         return self._open is None and len(self._buffer) - self._position < HEADER_SIZE
 
     @property
     def held(self) -> int:
-        """Bytes that the decompressed records of the batch under way take."""
+        """The bytes of decompressed records in memory."""
         return 0 if self._open is None else self._open.held
 
     @property
     def batch_end(self) -> int:
-        """The offset behind the batch that is decoded next, by its header; -1 at the end."""
+        """The offset after the next batch, by its header; -1 if no batch is left."""
         header = self._header
         if header is None:
             if len(self._buffer) - self._position < HEADER_SIZE:
@@ -170,15 +171,15 @@ class FetchedBatches:
         return header.last_offset + 1
 
     def release(self) -> None:
-        """Free the decompressed records; the next slice decompresses them again."""
+        """Free the decompressed records. The next slice decompresses them again."""
         if self._open is not None:
             self._open.release()
 
     def next_slice(self) -> Slice | None:
-        """Return the next records of a batch; None at the end.
+        """Return the next records; None if no batch is left.
 
         Raises:
-            CorruptRecordError: A batch is damaged; it stays the next.
+            CorruptRecordError: A batch is damaged. It stays the next batch.
         """
         if self._open is not None:
             return self._more(self._open)
@@ -250,5 +251,5 @@ class FetchedBatches:
 
 
 def _behind(records: list[ConsumerRecord], header: BatchHeader) -> int:
-    """Return where reading goes on in a batch after some of its records."""
+    """Return the position after some records of a batch."""
     return min(records[-1].offset, header.last_offset) + 1

@@ -1,4 +1,4 @@
-"""What a consumer's background work reports: errors, which the next poll raises, and warnings, which are logged."""
+"""Reports of work beside the program's calls: errors, which the next poll raises, and warnings, which are logged."""
 
 from __future__ import annotations
 

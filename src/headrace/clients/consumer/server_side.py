@@ -1,9 +1,10 @@
-"""A member under the protocol `consumer` (KIP-848): the coordinator leads it, by the answers to its heartbeats.
+"""A member under the protocol `consumer` (KIP-848): responses to heartbeats contain its assignment.
 
-(1) A first heartbeat, in epoch 0, says everything and makes the member one; (2) each answer has the member's epoch and,
-where that is news, all that the member is to have; (3) the foreground gives up what is not in it any more, and takes
-what came; (4) a heartbeat says so at once, for the next owner waits for it. In between, heartbeats say nothing but that
-the member lives. After one whose fate is not known, the next says everything again: the coordinator may be ahead.
+(1) The first heartbeat, in epoch 0, contains all fields and creates the member. (2) Each response has the member epoch
+and, if it has changed, the whole assignment. (3) The next call of the program revokes partitions that are missing in
+it, and takes over new ones. (4) A heartbeat reports this at once, because the next owner waits for it. Other heartbeats
+are empty. After a heartbeat without a response, the next one contains all fields again, as the coordinator may have
+advanced.
 """
 
 from __future__ import annotations
@@ -40,16 +41,17 @@ NOT_A_MEMBER: Final = frozenset(
     }
 )
 CLASSIC_ONLY: Final = frozenset({ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION})
-"""Answers to a first heartbeat: the group has members of the classic protocol only, and so has the broker."""
+"""Error codes in the response to a first heartbeat if the group, or the broker, supports the classic protocol only."""
 NOTHING: Final[TopicIdPartitions] = frozenset()
 FIRST_INTERVAL_MS: Final = 5_000
-"""Until an answer says how often to send heartbeats."""
+"""The interval between heartbeats in milliseconds before the first response, which contains the interval."""
 ASLEEP_INTERVALS: Final = 3
-"""A member that sent nothing for so many intervals did not run: others may have taken its place meanwhile."""
+"""The number of intervals without a heartbeat after which the process counts as suspended: it may have lost its
+partitions."""
 SHORTEST_INTERVAL_MS: Final = 500
-"""As far as time limits go: who waits for partitions may be told to come back in a few milliseconds."""
+"""The least interval in milliseconds for time limits; a member that waits for partitions may have a shorter one."""
 UNRELEASED_PATIENCE_MS: Final = 60_000
-"""A static member that was killed comes back before its old session has ended; its successor waits so long for that."""
+"""Milliseconds for which a restarted static member waits until the session of its predecessor has expired."""
 
 
 NOT_SPOKEN: Final = (
@@ -59,7 +61,7 @@ NOT_SPOKEN: Final = (
 
 
 class SubscriptionLookup(Protocol):
-    """What the member asks of its consumer."""
+    """The subscription, which the consumer looks up for its member."""
 
     def wanted(self) -> Flow[Wanted]:
         """Look up what the member subscribes to."""
@@ -69,7 +71,7 @@ class SubscriptionLookup(Protocol):
 
 
 class ServerSideMember(Member):
-    """One consumer's place in its group, where the coordinator divides the partitions."""
+    """One consumer as a member of a group whose coordinator assigns the partitions."""
 
     cooperative = True
 
@@ -86,17 +88,17 @@ class ServerSideMember(Member):
         """Prepare a member.
 
         Args:
-            engine: What runs it.
+            engine: The consumer's engine.
             config: The consumer's configuration.
-            topics: What is subscribed to.
-            reports: The consumer.
-            member_id: An id that no other member has.
-            or_classic: Called when the group does not take members of this protocol, None if that is an error.
+            topics: The subscription.
+            reports: Receives errors and warnings.
+            member_id: A unique member id.
+            or_classic: Called if the group refuses members of this protocol. None makes that an error.
         """
         super().__init__(engine, config, reports)
         self._or_classic = or_classic
         self.member_id = member_id
-        """The same for as long as there is this member, whatever becomes of its membership."""
+        """The member id, which stays the same when the member rejoins."""
         self._topics = topics
         self._settings = MemberSettings(
             group_id=self._group,
@@ -109,47 +111,47 @@ class ServerSideMember(Member):
         self._interval_ms = FIRST_INTERVAL_MS
         self._length = SessionLength(engine, config, self.session.length_changed)
         self._sent_ms = 0
-        """When the heartbeat under way was sent."""
+        """The time at which the heartbeat in flight was sent."""
         self._joining = False
         self._joined = 0
-        """How often the group has taken this member in."""
+        """How often the member has joined the group."""
         self._unsettled = False
-        """Whether what is wanted has to be looked up and told."""
+        """Whether the next heartbeat must look up and contain the subscription."""
         self._wanted = Wanted(frozenset())
         self._tell_all = True
         self._tell_owned = False
         self._at_once = False
-        """Whether there is news for the coordinator that the heartbeat under way does not carry."""
+        """Whether another heartbeat must follow the one in flight at once."""
         self._began_ms = 0
-        """When the first attempt to join was made."""
+        """The time of the first attempt to join."""
         self._woke_ms = 0
         self._given: TopicIdPartitions = NOTHING
-        """What the coordinator gives."""
+        """The assignment of the coordinator."""
         self._offered: TopicIdPartitions | None = None
-        """What of it, with names that are known, the foreground was told last."""
+        """The part of the assignment, with known topic names, that was offered last; None if none was offered."""
         self._owned: TopicIdPartitions = NOTHING
-        """What the foreground has taken over."""
+        """The partitions that the program's calls have taken over."""
         self._names: dict[bytes, str] = {}
         self._naming = Background(engine)
         self._name_timer: Timer | None = None
 
     @property
     def joining(self) -> bool:
-        """Whether a join is under way."""
+        """Whether a join is running."""
         return self._joining
 
     @property
     def settled(self) -> bool:
-        """Whether the member has its place and knows of no change to it."""
+        """Whether the member is in the group, and its assignment is taken over."""
         return super().settled and self._offered == self._given
 
     @property
     def session_ms(self) -> int:
-        """How long the coordinator keeps a member of which it hears nothing: as it said, or else a cautious guess."""
+        """Milliseconds without a heartbeat until the coordinator removes the member; a low estimate if unknown."""
         return self._length.within(self._pace_ms)
 
     def doubts(self, now_ms: int) -> bool:
-        """Whether the session may have ended at a time, or this process has slept."""
+        """Return whether the session may have expired at a time, or this process was suspended."""
         if self.generation < 0:
             return False
         return (
@@ -166,13 +168,13 @@ class ServerSideMember(Member):
         return now_ms >= self._asked_ms + ASLEEP_INTERVALS * self._pace_ms
 
     def identity(self) -> Committer:
-        """Return who commits."""
+        """Return the identity for commits."""
         return Committer(
             self.generation, self.member_id, self._config.group_instance_id, self._joined
         )
 
     def join(self) -> None:
-        """Become a member, or tell what is wanted by now; what must not be kept has been given up."""
+        """Join the group, or send the new subscription; partitions that must not be kept have been revoked."""
         self.rejoin = False
         self._unsettled = True
         if self.generation < 0:
@@ -187,7 +189,7 @@ class ServerSideMember(Member):
         self._beat_soon()
 
     def took(self, arrival: Arrival, *, gave_up: bool) -> None:  # noqa: ARG002 - it shows in what is offered
-        """The foreground has taken over what arrived: the coordinator is told, and may give away what is not in it."""
+        """Report to the coordinator that the assignment was taken over; it may assign revoked partitions to others."""
         self.arrived = None
         assert self._offered is not None, "it arrived"
         if self._owned != self._offered:
@@ -196,14 +198,14 @@ class ServerSideMember(Member):
             self._beat_soon()
 
     def stop(self) -> None:
-        """Be no member any more, without telling anybody."""
+        """End the membership without a request."""
         self._joining = False
         self._forget_assignment()
         self._length.stop()
         super().stop()
 
     def lose(self, reason: str) -> None:
-        """The group went on without this member: what it read and did not commit is another's."""
+        """Note that the member was removed from the group, and lose its partitions."""
         self._joining = False
         self._forget_assignment()
         super().lose(reason)
@@ -235,7 +237,7 @@ class ServerSideMember(Member):
         if self._slept(began_ms):
             self._woke_ms = began_ms
         self._asked_ms = began_ms
-        # No longer than an interval or two: a member whose heartbeat hangs is not one that sleeps.
+        # At most two intervals: a member with a slow heartbeat must not count as suspended.
         limit_ms = (ASLEEP_INTERVALS - 1) * self._pace_ms
         if self.generation < 0 or self._unsettled:
             limit_ms = max(limit_ms, self._config.request_timeout_ms)
@@ -277,7 +279,7 @@ class ServerSideMember(Member):
             else:
                 self._refused(code, outcome.error_message or code.description)
         elif isinstance(outcome, TransportError) or getattr(outcome, "retriable", False):
-            # The coordinator moves or is away: reading goes on, and the next beat looks for it again.
+            # The coordinator moves or is unreachable. Reading continues; the next heartbeat looks it up again.
             self._try_again()
         else:
             self._not_taken(outcome)
@@ -338,7 +340,7 @@ class ServerSideMember(Member):
         return True
 
     def _not_taken(self, error: HeadraceError) -> None:
-        """The group does not take this member, or not what it says: the program has to know."""
+        """Report that the group refuses this member or its subscription; use the classic protocol if possible."""
         if isinstance(error, ApiError) and error.code == ErrorCode.UNSUPPORTED_VERSION:
             error = ApiError.for_code(error.code, NOT_SPOKEN)
         if self.generation >= 0:
@@ -353,7 +355,7 @@ class ServerSideMember(Member):
         self._reports.failed(error)
 
     def answered(self, code: ErrorCode, generation: int) -> None:
-        """Take note of what a commit was answered: only that the member is none, for an epoch may be on its way."""
+        """Handle the error code in the response to a commit. A newer epoch may be in flight, so few codes count."""
         if generation != self.generation:
             return
         if code in NOT_A_MEMBER:
@@ -364,10 +366,10 @@ class ServerSideMember(Member):
             self._tell_all = True
             self._beat_soon()
 
-    # What the coordinator gives, by name
+    # Topic names of the assignment
 
     def _offer(self) -> None:
-        """Tell the foreground what it is to have, as far as names are known; look up those that are not."""
+        """Offer the part of the assignment with known topic names; look up the other names."""
         unknown = self._unnamed()
         if unknown and not self._naming.running:
             flow = metadata.name_topics(self._engine.state, unknown)
@@ -382,7 +384,7 @@ class ServerSideMember(Member):
         if not self._unnamed():
             self._offer()
             return
-        # A topic so new that the broker that was asked has not heard of it, or one that is being deleted.
+        # The topic is so new that the broker does not know it yet, or it is being deleted.
         pause_ms = self._engine.state.retry_backoff_max_ms
         self._name_timer = self._engine.at(self._engine.now_ms + pause_ms, self._offer)
 

@@ -1,4 +1,4 @@
-"""How long a session lasts under the protocol `consumer`: the coordinator decides it, and heartbeats do not tell."""
+"""The length of sessions under the protocol `consumer`: the coordinator decides, and heartbeats do not contain it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from headrace.clients.flows.group_session import session_timeout
 DEFAULT_SESSION_MS: Final = 45_000
 """Kafka's default for `group.consumer.session.timeout.ms`."""
 SESSION_INTERVALS: Final = 9
-"""Kafka's default session in its default heartbeat intervals, for a session that may not be looked up."""
+"""The length of Kafka's default session in heartbeat intervals, as an estimate if the length cannot be looked up."""
 CHECK_MS: Final = 60_000
-"""How often it is looked up: an administrator may change it at any time."""
+"""Milliseconds between two look-ups; an administrator may change the length at any time."""
 
 
 class SessionLength:
@@ -27,9 +27,9 @@ class SessionLength:
         """Prepare to look.
 
         Args:
-            engine: What runs it.
+            engine: The consumer's engine.
             config: The consumer's configuration.
-            on_change: Called when the length is known, or known to be another.
+            on_change: Called when the length is known or has changed.
         """
         self._engine = engine
         self._config = config
@@ -39,13 +39,13 @@ class SessionLength:
         self._known_ms: int | None = None
 
     def within(self, interval_ms: int) -> int:
-        """Return the length in milliseconds, or a cautious guess by the interval between heartbeats."""
+        """Return the length in milliseconds, or a low estimate from the interval between heartbeats."""
         if self._known_ms is not None:
             return self._known_ms
         return min(DEFAULT_SESSION_MS, SESSION_INTERVALS * interval_ms)
 
     def look(self) -> None:
-        """Ask a broker, unless that was done a while ago."""
+        """Request the length from a broker, unless that was done less than a minute ago."""
         now_ms = self._engine.now_ms
         if self._asking.running:
             return
@@ -56,7 +56,7 @@ class SessionLength:
             self._asking.start(flow, self._found, self._config.request_timeout_ms)
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop looking up the length."""
         self._asking.stop()
 
     def _found(self, outcome: object) -> None:

@@ -1,4 +1,4 @@
-"""Which topics a subscription means, and whether that has changed since the group was told."""
+"""The topics of a subscription, and whether they have changed since they were sent to the group."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from headrace.errors import ApiError, ErrorCode
 from headrace.types import TopicPartition
 
 ANY_TIME: Final = ("range", "roundrobin", "sticky", "equal")
-"""Assignors that a group may go over to while its members run: the members that follow it join with all of these."""
+"""The assignors between which an administrator may change at any time: members of attached groups support all."""
 ATTACHMENTS_CHECK_MS: Final = 3_000
-"""How often members look what their group is attached to, at least: an administrator waits for it."""
+"""The longest interval in milliseconds in which members look up the attachments of their group."""
 
 PATTERN_CHECK_MS: Final = 5_000
-"""How often a consumer looks for topics that match its pattern, where the coordinator does not do it. The coordinator
-sees new partitions of a classic group's topics, but not the pattern."""
+"""The interval in milliseconds in which a consumer looks for topics that match its pattern, if the coordinator does
+not. The coordinator of a classic group knows its topics, but not the pattern."""
 PATTERN_CHECK_MS_PER_TOPIC: Final = 5
-"""A broker with many topics is asked less often: an answer costs time in proportion to them."""
+"""Milliseconds that each topic of the cluster adds to the interval, because a large response costs more."""
 
 TOPICS_NAMED: Final = 1_000
-"""Most topics that a question about the members' topics names: a request with more may be larger than brokers take."""
+"""The largest number of topics that a metadata request names; a longer request may be refused for its size."""
 
 
 class SubscribedTopics:
@@ -45,19 +45,19 @@ class SubscribedTopics:
         self._assigned = assigned
         self._subscription = Subscription()
         self.assignor: str | None = None
-        """The assignor that an administrator chose for the group."""
+        """The assignor that an administrator has chosen for the group; None if there is none."""
         self._told: tuple[frozenset[str], str | None] | None = None
-        """The topics and the assignor that the group was told; None while there is nothing to compare with."""
+        """The topics and the assignor that were sent to the group; None before that."""
         self._divided: Mapping[str, int] | None = None
-        """The numbers of partitions that this member, as leader, divided among the group."""
+        """The number of partitions of each topic when this member last assigned them; None if it is not the leader."""
         self._group_topics: frozenset[str] = frozenset()
         self.server_side = False
-        """Whether the coordinator divides the partitions: then it can apply patterns, too."""
+        """Whether the coordinator assigns the partitions. Then it can apply patterns, too."""
         self._refused: str | None = None
-        """The expression that the coordinator did not take."""
+        """The regular expression that the coordinator has refused; None if it has refused none."""
 
     def follow(self, subscription: Subscription) -> None:
-        """Look after another subscription."""
+        """Follow another subscription from now on."""
         self._subscription = subscription
         self._told = None
         self._divided = None
@@ -65,7 +65,7 @@ class SubscribedTopics:
 
     @property
     def regex(self) -> str | None:
-        """The expression that the coordinator applies in place of this client; None where topics are named."""
+        """The regular expression that the coordinator applies; None if it applies none."""
         subscription = self._subscription
         if not self.server_side or subscription.kind != "pattern" or subscription.exclude:
             return None
@@ -75,12 +75,12 @@ class SubscribedTopics:
 
     @property
     def known(self) -> frozenset[str] | None:
-        """The topics that are subscribed to; None where only the coordinator knows them."""
+        """The topics of the subscription; None if only the coordinator knows them."""
         return self._subscription.topics if self.regex is None else None
 
     @property
     def local_pattern(self) -> str | None:
-        """The pattern that this client applies; None where topics are named, or the coordinator applies it."""
+        """The pattern that this client applies; None if there is none, or the coordinator applies it."""
         pattern = self._subscription.pattern
         return pattern.pattern if self._match_all and pattern is not None else None
 
@@ -90,7 +90,7 @@ class SubscribedTopics:
 
     @property
     def age_ms(self) -> int:
-        """How long what is known of topics holds."""
+        """Milliseconds for which metadata of the topics is valid."""
         longest_ms = self._config.metadata_max_age_ms
         if self._subscription.kind == "group":
             return min(ATTACHMENTS_CHECK_MS, longest_ms)
@@ -100,11 +100,11 @@ class SubscribedTopics:
         return longest_ms
 
     def relevant(self) -> frozenset[str]:
-        """Return the topics whose leaders matter."""
+        """Return the topics of the subscription and of assigned partitions."""
         return self._subscription.topics.union(name.topic for name in self._assigned)
 
     def refused(self) -> ApiError | None:
-        """Return why one of the topics cannot be read: whoever waits for what it may not see would wait for ever."""
+        """Return the error of a topic that the client may not read; None if there is none. Waiting would not help."""
         for name in sorted(self.relevant()):
             topic = self._engine.state.metadata.topics.get(name)
             if topic is not None and topic.error == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
@@ -112,17 +112,17 @@ class SubscribedTopics:
         return None
 
     def question(self) -> Flow[frozenset[str] | None]:
-        """Find which topics have to be asked about now and then; None is all of them."""
+        """Return the topics whose metadata is needed regularly; None is all topics."""
         yield from self._look_at_attachments()
         if self._match_all:
             return None
         return self._named(self.relevant() | self._group_topics)
 
     def attachments(self) -> Flow[str]:
-        """Ask what the group is attached to; return the names of the assignors to join it with, best first.
+        """Look up the attachments of the group; return the names of the assignors for joining it, preferred first.
 
         Raises:
-            ConfigError: The broker does not keep such a thing.
+            ConfigError: The broker does not store attachments.
         """
         assert self._config.group_id is not None, "checked by subscribe"
         found = yield from group_attachments(self._engine.state, self._config.group_id)
@@ -141,10 +141,10 @@ class SubscribedTopics:
         if subscription.pattern is None:
             subscription.topics = found.topics
 
-    # What the member asks
+    # Look-ups for the member
 
     def subscribed(self) -> Flow[frozenset[str]]:
-        """Look up which topics the member wants; they are what the group is told."""
+        """Look up the topics of the subscription, which are then sent to the group."""
         yield from self._look_at_attachments()
         if self._match_all:
             yield from metadata.refresh(self._engine.state, None)
@@ -153,7 +153,7 @@ class SubscribedTopics:
         return self._subscription.topics
 
     def wanted(self) -> Flow[Wanted]:
-        """Look up what the coordinator is told, where it divides the partitions."""
+        """Look up the subscription for a coordinator that assigns the partitions."""
         regex = self.regex
         if regex is not None:
             self._told = None
@@ -162,14 +162,14 @@ class SubscribedTopics:
         return Wanted(topics)
 
     def match_here(self) -> None:
-        """The coordinator does not take the pattern: from now on it is matched here."""
+        """Apply the pattern here from now on, because the coordinator has refused it."""
         self._refused = self.regex
 
     def count_partitions(self, topics: frozenset[str]) -> Flow[Mapping[str, int]]:
-        """Look up how many partitions the topics of the group have; those that do not exist are left out.
+        """Look up the number of partitions of the group's topics; topics that do not exist are left out.
 
-        Only this member's own are created (`allow.auto.create.topics`): what others name is not to become a topic by
-        this client's rights.
+        The broker may create only topics of this member's own subscription (`allow.auto.create.topics`), and not topics
+        that other members name.
         """
         self._group_topics = topics
         yield from self.create_own()
@@ -177,26 +177,26 @@ class SubscribedTopics:
         return self._count(topics)
 
     def create_own(self) -> Flow[None]:
-        """Have the broker create the topics that are subscribed to and missing, if this client is to do that."""
+        """Make the broker create missing topics of the subscription, if `allow.auto.create.topics` is set."""
         own = self._subscription.topics
         if self._config.allow_auto_create_topics and own:
             yield from metadata.refresh(self._engine.state, own, auto_create=True)
 
     def _named(self, topics: frozenset[str]) -> frozenset[str] | None:
-        """Return the topics to ask about; None is all that there are, where members want many that may not exist."""
+        """Return the topics for a metadata request; None is all topics, if a pattern needs them or there are many."""
         every = self._subscription.needs_all_topics or len(topics) > TOPICS_NAMED
         return None if every else topics
 
     def took(self, divided: Mapping[str, int] | None) -> None:
-        """An assignment is taken over; the leader watches whether what it divided still holds."""
+        """Note that an assignment was taken over; a leader compares its numbers of partitions with later metadata."""
         self._divided = divided
         if divided is None:
             self._group_topics = frozenset()
 
-    # News
+    # Changes
 
     def changed(self) -> str | None:
-        """Return why the group has to rebalance, now that metadata are fresh; None if it has not."""
+        """Return the reason for which fresh metadata requires a rebalance; None if it does not."""
         if self._match_all:
             self._match()
         if self._told not in {None, (self._subscription.topics, self.assignor)}:

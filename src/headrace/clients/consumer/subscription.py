@@ -1,4 +1,4 @@
-"""What a consumer reads: topics, a pattern, whatever its group is attached to, or partitions chosen by hand."""
+"""The subscription of a consumer: topics, a pattern, the attachments of its group, or partitions chosen by hand."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace.errors import ConfigError, ConflictingSubscriptionError, InvalidTo
 from headrace.types import TopicPartition
 
 LEGAL_NAME: Final = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
-"""What brokers allow; they become the names of directories there."""
+"""The topic names that brokers allow; brokers use them as names of directories."""
 
 Kind = Literal["none", "topics", "pattern", "group", "partitions"]
 
@@ -26,12 +26,13 @@ _DESCRIPTIONS: dict[Kind, str] = {
 
 @dataclass(slots=True)
 class Subscription:
-    """What is subscribed to, and the topics that this means at the moment."""
+    """A subscription, and the topics that match it now."""
 
     kind: Kind = "none"
     topics: frozenset[str] = frozenset()
-    """The topics named, or those that match; they may not all exist."""
+    """The topics that are named or that match. They need not exist."""
     pattern: re.Pattern[str] | None = None
+    """The pattern of topic names; None if topics are named."""
     exclude: re.Pattern[str] | frozenset[str] = field(default_factory=frozenset)
 
     @property
@@ -41,11 +42,11 @@ class Subscription:
 
     @property
     def needs_all_topics(self) -> bool:
-        """Whether it takes the names of all topics to know what is subscribed to."""
+        """Whether the names of all topics are needed to apply the subscription."""
         return self.pattern is not None
 
     def check_change(self, kind: Kind) -> None:
-        """Raise ConflictingSubscriptionError unless one of this kind may take this one's place."""
+        """Raise ConflictingSubscriptionError unless a subscription of this kind may replace this one."""
         if self.kind not in {"none", kind}:
             raise ConflictingSubscriptionError(
                 f"the consumer reads {_DESCRIPTIONS[self.kind]}: call unsubscribe() before it reads "
@@ -53,7 +54,7 @@ class Subscription:
             )
 
     def match(self, names: Iterable[str]) -> None:
-        """Take those of all topics that match."""
+        """Set `topics` to the names that match the pattern."""
         if self.pattern is not None:
             self.topics = frozenset(name for name in names if self._matches(name))
 
@@ -67,7 +68,7 @@ class Subscription:
 
 
 def topics_of(names: object) -> frozenset[str]:
-    """Return the names of topics, checked to be names.
+    """Return topic names, checked to be text.
 
     Raises:
         ConfigError: It is no collection of names, for example a single name.
@@ -81,11 +82,11 @@ def topics_of(names: object) -> frozenset[str]:
 
 
 def wanted_topics(names: object) -> frozenset[str]:
-    """Return the topics to subscribe to; they need not exist, but they must be able to.
+    """Return the topics to subscribe to. They need not exist, but their names must be valid.
 
     Raises:
         ConfigError: It is no collection of names.
-        InvalidTopicError: A name is one that no topic may have.
+        InvalidTopicError: A name is not a valid topic name.
     """
     topics = topics_of(names)
     for name in sorted(topics):
@@ -98,10 +99,10 @@ def wanted_topics(names: object) -> frozenset[str]:
 
 
 def check_listener(listener: object | None) -> None:
-    """Make sure that what is to be told of partitions can be told.
+    """Check that a listener has a method that can be called.
 
     Raises:
-        ConfigError: It has none of the methods that are called.
+        ConfigError: It has none of the methods.
     """
     hooks = ("on_revoked", "on_assigned", "on_lost")
     if listener is not None and not any(callable(getattr(listener, hook, None)) for hook in hooks):
@@ -111,10 +112,10 @@ def check_listener(listener: object | None) -> None:
 
 
 def partition_of(given: object) -> TopicPartition:
-    """Return a partition that the program named.
+    """Return a partition that the program has given.
 
     Raises:
-        ConfigError: It is none, for example the name of a topic.
+        ConfigError: It is not a partition, for example the name of a topic.
     """
     match given:
         case (str(topic), int(partition)):
@@ -140,7 +141,7 @@ def pattern_of(text: str | re.Pattern[str]) -> re.Pattern[str]:
 def exclusion_of(
     exclude: str | re.Pattern[str] | Collection[str],
 ) -> re.Pattern[str] | frozenset[str]:
-    """Return what is excluded: a pattern, or names."""
+    """Return the exclusion: a pattern, or names."""
     if isinstance(exclude, str | re.Pattern):
         return pattern_of(exclude)
     return topics_of(exclude)
@@ -155,7 +156,7 @@ def wanted_subscription(
 
     Raises:
         ConfigError: There are topics and a pattern, or an argument is of the wrong form.
-        InvalidTopicError: A name is one that no topic may have.
+        InvalidTopicError: A name is not a valid topic name.
     """
     if topics is not None and pattern is not None:
         raise ConfigError("subscribe takes topics or a pattern, not both")
@@ -176,11 +177,11 @@ _COMMON: Final = re.compile(
     )+""",
     re.VERBOSE | re.ASCII,
 )
-"""What means the same in Python and in RE2, which brokers apply, as long as names are ASCII."""
+"""Regular expressions that mean the same in Python and in RE2, which brokers use, for names in ASCII."""
 
 
 def regex_for_broker(pattern: re.Pattern[str]) -> str | None:
-    """Return the expression by which a broker finds the same topics; None if RE2 may read the pattern otherwise."""
+    """Return the expression with which a broker finds the same topics; None if RE2 may read the pattern differently."""
     text, flags = pattern.pattern, pattern.flags & ~(re.UNICODE | re.ASCII)
     if flags & ~re.IGNORECASE or _COMMON.fullmatch(text) is None:
         return None

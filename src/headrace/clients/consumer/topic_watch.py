@@ -1,4 +1,4 @@
-"""Metadata kept fresh in the background: leaders when they are found to be wrong, everything else now and then."""
+"""Keeps metadata fresh: leaders as soon as they are known to be wrong, everything else at intervals."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace.errors import HeadraceError
 
 
 class TopicWatch:
-    """Looks topics up, one question at a time."""
+    """Requests metadata of topics, one request at a time."""
 
     def __init__(
         self,
@@ -28,12 +28,12 @@ class TopicWatch:
         """Prepare a watch.
 
         Args:
-            engine: What runs it.
+            engine: The consumer's engine.
             config: The consumer's configuration.
-            topics: Says what to ask about, and how long an answer holds. While one that is relevant is stale, it is
-                looked up again soon; a topic that does not exist yet is stale too.
-            on_news: Told when an answer has come.
-            on_failure: Told why there is none.
+            topics: The topics to request, and for how long metadata is valid. While a relevant topic is stale, it is
+                requested again soon. A topic that does not exist yet is stale, too.
+            on_news: Called after a response.
+            on_failure: Called with the error if there is no response.
         """
         self._engine = engine
         self._config = config
@@ -48,25 +48,25 @@ class TopicWatch:
 
     @property
     def stale(self) -> bool:
-        """Whether a leader that matters has to be looked up."""
+        """Whether the metadata of a relevant topic is stale."""
         return not self._engine.state.stale_topics.isdisjoint(self._topics.relevant())
 
     def watch(self) -> None:
-        """Look again and again, as often as answers become old."""
+        """Request metadata whenever it gets too old."""
         age_ms = self._topics.age_ms
         if self._age_ms != age_ms:
             self._age_ms = age_ms
             self._schedule(self._engine.now_ms + age_ms)
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop the requests and the timer."""
         self._age_ms = None
         self._background.stop()
         if self._timer is not None:
             self._timer.cancel()
 
     def refresh(self) -> None:
-        """Look now, or as soon as the pause after a question that settled nothing is over."""
+        """Request metadata now, or at the end of the backoff after a request without success."""
         if self._background.running:
             return
         if self._engine.now_ms < self._next_ms:

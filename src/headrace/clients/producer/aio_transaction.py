@@ -23,7 +23,7 @@ class ProducerOfTransactions(Protocol):
         """Whether a transaction has begun and has not ended."""
 
     async def begin_transaction(self) -> None:
-        """Begin a transaction."""
+        """Begin a new transaction."""
 
     async def send_offsets_to_transaction(
         self, offsets: Offsets, group: GroupMember | GroupConsumer
@@ -34,7 +34,7 @@ class ProducerOfTransactions(Protocol):
         """Deliver the records of the transaction and commit it."""
 
     async def abort_transaction(self) -> None:
-        """Abort the transaction."""
+        """Abort the open transaction."""
 
 
 class Transaction:

@@ -1,11 +1,11 @@
-"""A producer's records on their way: batches per partition, their sequences, what is in flight, what comes next.
+"""The batches of a producer, by partition: their order, their sequence numbers, and which are in flight.
 
-It decides and does no I/O: time is an argument (`now_ms`), requests are the sender's.
+This module does no I/O: time is an argument (`now_ms`), and the sender sends the requests.
 
-One partition's batches keep their order. A batch that fails with an error that passes goes back to the head of its
-partition's line, and nothing of the partition is sent until every batch in flight has its answer; then they go again
-in order. Without idempotence a second batch in flight could overtake a repeated first one, so then a partition has
-one batch in flight at a time.
+The batches of one partition keep their order. A batch that fails with a retriable error returns to the head of its
+partition's queue. The partition sends nothing until every batch in flight has a response; then all of them are sent
+again, in order. Without idempotence a second batch in flight could overtake the retry of the first one, so such a
+partition has one batch in flight at a time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _UINT32: Final = struct.Struct(">I")
 
 
 class Batch:
-    """One batch from its first record to its acknowledgement."""
+    """One batch, from its first record to its acknowledgement."""
 
     __slots__ = (
         "append",
@@ -51,35 +51,39 @@ class Batch:
     def __init__(self, topic_partition: TopicPartition, builder: BatchBuilder, now_ms: int) -> None:
         self.topic_partition = topic_partition
         self.builder: BatchBuilder | None = builder
-        """Holds the records until the batch is sent."""
+        """Collects the records; None when the batch has been encoded."""
         self.append = builder.append
-        """Adds a record to an open batch (the builder's own method, for it runs for each record)."""
+        """Adds a record to an open batch. It is the builder's own method, because it runs for each record."""
         self.extend = builder.extend
-        """Adds many values."""
+        """Adds many values to an open batch; the builder's own method."""
         self.data = b""
-        """The encoded batch, once it is sent."""
+        """The encoded batch; empty until it is sent for the first time."""
         self.encoded_count = 0
+        """The number of records in `data`."""
         self.created_ms = now_ms
         self.fate = Fate(topic_partition)
         self.deliveries: list[Delivery] = []
-        """What the program was given for each record, in their order."""
+        """The futures that the program got for the records, in their order."""
         self.base_sequence = -1
+        """The sequence number of the first record; -1 without idempotence, and until the batch is encoded."""
         self.attempts = 0
+        """How often the batch was sent."""
         self.doubtful = False
-        """Whether it may have been written though nobody said so: only the same sequence of the same identity tells."""
+        """Whether the batch may be written though no response said so. Only a retry with the same producer id, epoch
+        and sequence number can find out."""
 
     @property
     def size(self) -> int:
-        """Bytes it holds in memory."""
+        """The bytes that the batch holds in memory."""
         return len(self.data) if self.builder is None else self.builder.size
 
     @property
     def count(self) -> int:
-        """Number of records."""
+        """The number of records in the batch."""
         return self.encoded_count if self.builder is None else len(self.builder)
 
     def encode(self, identity: ProducerIdentity, base_sequence: int) -> None:
-        """Encode the records, under a producer's identity."""
+        """Encode the records with a producer id, an epoch and a sequence number."""
         assert self.builder is not None, "a batch is encoded once"
         self.base_sequence = base_sequence
         self.encoded_count = len(self.builder)
@@ -87,7 +91,7 @@ class Batch:
         self.builder = None
 
     def restamp(self, identity: ProducerIdentity, base_sequence: int) -> None:
-        """Give an encoded batch another identity and sequence."""
+        """Write another producer id, epoch and sequence number into an encoded batch."""
         self.base_sequence = base_sequence
         data = bytearray(self.data)
         _PRODUCER.pack_into(
@@ -98,7 +102,7 @@ class Batch:
 
 
 class PartitionQueue:
-    """One partition's batches: the open one, those ready to go, those in flight."""
+    """The batches of one partition: the open one, those that are ready, and those in flight."""
 
     __slots__ = (
         "confirmed",
@@ -118,25 +122,26 @@ class PartitionQueue:
         self.ready: deque[Batch] = deque()
         self.in_flight: list[Batch] = []
         self.identity = ProducerIdentity()
-        """Under which its sequence runs; the producer may have another by now, see `adopt`."""
+        """The producer id and epoch of the queue's sequence numbers. The producer may have newer ones; see `adopt`."""
         self.next_sequence = 0
+        """The sequence number of the next record that is encoded."""
         self.confirmed = False
-        """Whether the leader has acknowledged a batch of the present sequence. Before that it may take any batch for
-        the first, so a second one must not be on its way: (1) the first is refused for a passing reason, (2) the
-        second is taken, (3) the first, repeated, comes too late."""
+        """Whether the leader has acknowledged a batch of this id and epoch. Until then the leader accepts any batch as
+        the first one, so only one may be in flight: (1) the leader refuses the first batch for a passing reason,
+        (2) it accepts the second batch, (3) the retry of the first batch is out of order."""
         self.end_offset = 0
         """One past the last record that the leader has acknowledged."""
         self.muted_until_ms = 0
-        """Nothing is sent before this moment: the pause after a failure."""
+        """The end of the backoff after a failure; nothing is sent earlier."""
 
     @property
     def empty(self) -> bool:
-        """Whether every record has been delivered or given up."""
+        """Whether every record was delivered or has failed."""
         return self.open is None and not self.ready and not self.in_flight
 
     @property
     def recovering(self) -> bool:
-        """Whether a batch came back while others are still in flight: they must be answered first."""
+        """Whether a failed batch waits for the responses to the batches that are still in flight."""
         return bool(self.in_flight) and bool(self.ready) and self.ready[0].attempts > 0
 
     def sendable(self, now_ms: int, *, pipelined: bool) -> bool:
@@ -146,13 +151,13 @@ class PartitionQueue:
         return not self.in_flight or (pipelined and self.confirmed)
 
     def close_open(self) -> None:
-        """Move the open batch to those that are ready."""
+        """Move the open batch to the ready ones."""
         if self.open is not None:
             self.ready.append(self.open)
             self.open = None
 
     def take(self) -> Batch:
-        """Take the first ready batch for sending, encoded and with its place in the sequence."""
+        """Take the first ready batch for sending; encode it and number its records if that is not done."""
         batch = self.ready[0]
         if batch.builder is not None:
             sequence = self.next_sequence if self.identity.producer_id >= 0 else -1
@@ -165,23 +170,24 @@ class PartitionQueue:
         return batch
 
     def put_back(self, batch: Batch, muted_until_ms: int) -> None:
-        """Return a failed batch to its place in line."""
+        """Put a failed batch back to its position in the queue."""
         self.in_flight.remove(batch)
-        # Batches leave in order, so what came back before and precedes this one is what was sent before it.
+        # Batches are sent in order, so the failed batches with lower sequence numbers were sent before this one.
         earlier = sum(1 for other in self.ready if other.attempts > 0 and precedes(other, batch))
         self.ready.insert(earlier, batch)
         self.muted_until_ms = max(self.muted_until_ms, muted_until_ms)
 
     def is_first_outstanding(self, batch: Batch) -> bool:
-        """Whether no earlier batch of the partition still waits for its fate."""
+        """Whether no earlier batch of the partition is pending."""
         others = [*self.in_flight, *(other for other in self.ready if other.attempts > 0)]
         return not any(precedes(other, batch) for other in others if other is not batch)
 
     def adopt(self, identity: ProducerIdentity) -> bool:
-        """Go over to the producer's identity; false while a batch may have been written under the one before.
+        """Take over the producer's id and epoch; return False while a batch may be written with the previous ones.
 
-        (1) A batch is written, its answer lost; (2) another partition makes the producer take a new epoch; (3) under
-        that epoch the batch would be written again. So it is repeated as it was, and the new epoch begins after it.
+        (1) The broker writes a batch, and the response is lost. (2) Another partition makes the producer use a new
+        epoch. (3) With the new epoch the broker would write the batch again. So the batch is retried unchanged, and the
+        new epoch begins after it.
         """
         if identity != self.identity:
             if self.in_flight or (self.ready and self.ready[0].doubtful):
@@ -190,7 +196,7 @@ class PartitionQueue:
         return True
 
     def renumber(self, identity: ProducerIdentity) -> None:
-        """Start a new sequence under a new identity; nothing may be in flight."""
+        """Begin a new sequence with a new id or epoch; nothing may be in flight."""
         assert not self.in_flight, "batches in flight keep their sequence"
         self.identity = identity
         self.next_sequence = 0
@@ -203,12 +209,12 @@ class PartitionQueue:
 
 
 def add_sequence(sequence: int, count: int) -> int:
-    """Return the sequence `count` records later; after 2^31 - 1 comes 0."""
+    """Return the sequence number `count` records later; 0 follows 2^31 - 1."""
     return (sequence + count) & MAX_SEQUENCE
 
 
 def precedes(first: Batch, second: Batch) -> bool:
-    """Whether one sent batch of a partition comes before another, also across the wrap of sequences."""
+    """Whether one sent batch of a partition precedes another, also where sequence numbers wrap to 0."""
     if first.base_sequence < 0 or second.base_sequence < 0:
         return first.created_ms < second.created_ms
     distance = (second.base_sequence - first.base_sequence) & MAX_SEQUENCE
@@ -222,7 +228,7 @@ def split(
     *,
     transactional: bool = False,
 ) -> list[Batch]:
-    """Divide a batch that is too large for its topic into halves that keep its place in the sequence."""
+    """Split a batch that is too large for its topic into two, which keep its sequence numbers."""
     _, records = read_batch(batch.data)
     middle = (len(records) + 1) // 2
     halves = []

@@ -24,7 +24,7 @@ class ProducerOfTransactions(Protocol):
         """Whether a transaction has begun and has not ended."""
 
     def begin_transaction(self) -> None:
-        """Begin a transaction."""
+        """Begin a new transaction."""
 
     def send_offsets_to_transaction(
         self, offsets: Offsets, group: GroupMember | GroupConsumer
@@ -35,7 +35,7 @@ class ProducerOfTransactions(Protocol):
         """Deliver the records of the transaction and commit it."""
 
     def abort_transaction(self) -> None:
-        """Abort the transaction."""
+        """Abort the open transaction."""
 
 
 class Transaction:

@@ -1,4 +1,4 @@
-"""What a producer decides: partitions, batches, when a program has to wait. Its faces add the waiting."""
+"""The decisions of a producer: partitions, batches, and when the program has to wait. The public clients wait."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ LAST_ABORT_MS: Final = 5_000
 
 
 class ProducerCore(Generic[D]):
-    """One producer."""
+    """The state of one producer."""
 
     def __init__(
         self,
@@ -64,14 +64,14 @@ class ProducerCore(Generic[D]):
         Args:
             engine: The client's engine.
             config: The producer's configuration.
-            delivery: Makes what the program is given for a record, of its batch's fate, its place and its timestamp.
-            choose: Returns a number below its argument, at random.
-            partitioner: For all topics; None is what each topic's metadata says, or else `key_hash`.
-            serde: For values; None is what each topic's metadata says, or else bytes.
-            key_serde: For keys, likewise.
-            share: Given a topic, what it names its partitioner and a new one of it, returns the one that all producers
-                of this process use.
-            warn: Told what the program's operator should know.
+            delivery: Makes the future of a record from its batch's fate, its index in the batch, and its timestamp.
+            choose: Returns a random number below its argument.
+            partitioner: The partitioner for all topics. None is the one that each topic names, or `key_hash`.
+            serde: The serde for values. None is the one that each topic names, or bytes.
+            key_serde: The serde for keys. None is the one that each topic names, or bytes.
+            share: Called with a topic, the name of its partitioner, and a new partitioner; returns the partitioner that
+                all producers of this process use for the topic. None shares none.
+            warn: Logs a warning.
 
         Raises:
             ConfigError: There is no such partitioner or serde.
@@ -96,7 +96,7 @@ class ProducerCore(Generic[D]):
         self._delivery = delivery
         self._compression = Compression[config.compression_type.upper()]
         self._topics = self._known.by_name
-        """Those that `send` may write to; none while the producer is closed or has no transaction open."""
+        """The topics that `send` may write to, by name; empty while the producer is closed or outside a transaction."""
         self.transactions: TransactionManager | None = None
         if config.transactional_id is not None:
             name = config.transactional_id
@@ -119,7 +119,7 @@ class ProducerCore(Generic[D]):
         partition: int | None,
         on_delivery: Callable[[D], object] | None,
     ) -> D | None:
-        """Add a record to its partition's batch; None, and nothing is done, when `prepare` has to run first.
+        """Add a record to its partition's batch. Return None, and do nothing, if `prepare` has to run first.
 
         Raises:
             ClosedError: The producer is closed.
@@ -168,7 +168,7 @@ class ProducerCore(Generic[D]):
         return delivery
 
     def send_many(self, many: Many[D]) -> bool:
-        """Add records to their partitions' batches; false, with some added or none, when `prepare` has to run first.
+        """Add records to their partitions' batches. Return False, with some records added, if `prepare` has to run.
 
         Raises:
             ClosedError: The producer is closed.
@@ -223,7 +223,7 @@ class ProducerCore(Generic[D]):
         return True
 
     def send_rows(self, rows: Rows) -> bool:
-        """Add records that nobody asks the fate of one by one, as `send_many` does; `flush` tells of a failure.
+        """Add records without futures, as `send_many` does with futures. `flush` raises a failure.
 
         Raises:
             ClosedError: The producer is closed.
@@ -273,7 +273,7 @@ class ProducerCore(Generic[D]):
             self.sender.close_open(queue)
             self.sender.work()
             if partition is None and key is None and topic.batch_closed is not None:
-                # Where records stick to a batch, the next one begins in another partition.
+                # A sticky partitioner chooses another partition for the next batch.
                 number = topic.partitioner.partition(key, value, topic.available, topic.count)
                 return self._append(
                     topic, key, value, headers=headers, timestamp_ms=timestamp_ms, partition=number
@@ -304,7 +304,7 @@ class ProducerCore(Generic[D]):
     # Waiting, as flows
 
     def prepare(self, topic: str, partition: int | None) -> Flow[None]:
-        """Learn what is needed to write to a topic, or to a partition of it, and wait until the buffer has room.
+        """Look up a topic, or a partition of it, and wait until the buffer has room.
 
         Raises:
             ApiError: There is no such topic, or it may not be written.
@@ -318,7 +318,7 @@ class ProducerCore(Generic[D]):
             yield from self._known.learn(topic)
         known = self._known.by_name[topic]
         if partition is not None and partition not in range(known.count):
-            # It may have been added since.
+            # The partition may have been added since.
             yield from metadata.refresh(self._engine.state, [topic])
             self._known.update_partitions([topic])
             if topic not in self._known.by_name:
@@ -337,10 +337,10 @@ class ProducerCore(Generic[D]):
             self._check_sending()
 
     def delivered(self, delivery: Delivery, timeout_ms: int) -> Flow[None]:
-        """Wait until a record's fate is known.
+        """Wait until a record is delivered or has failed.
 
         Raises:
-            TransportError: It is not, in time.
+            TransportError: Neither happened in time.
         """
         began_ms = self._engine.now_ms
         until_ms = began_ms + timeout_ms
@@ -353,11 +353,11 @@ class ProducerCore(Generic[D]):
             yield Wait(until_ms)
 
     def flush(self, timeout_ms: int) -> Flow[None]:
-        """Send everything that was given so far, and wait until it is delivered.
+        """Send all records that were added so far, and wait until they are delivered.
 
         Raises:
-            HeadraceError: The first failed delivery since the last flush that nobody has looked at.
-            TransportError: Records are still on their way when the time is over.
+            HeadraceError: A record failed since the last flush, and the program has not asked its future.
+            TransportError: Records are still in flight when the time is over.
         """
         began_ms = self._engine.now_ms
         until_ms = began_ms + timeout_ms
@@ -379,7 +379,7 @@ class ProducerCore(Generic[D]):
         raise TransportError(self._engine.trouble.explain(text, began_ms))
 
     def close(self, timeout_ms: int) -> Flow[None]:
-        """Flush, take no more records, and give up what is not delivered in time."""
+        """Accept no more records, flush, and fail the records that are not delivered in time."""
         if self.closed:
             return
         self.closed = True

@@ -101,7 +101,7 @@ class KnownTopics:
             self._warn(hidden_settings(topic, "producer", ", ".join(missing)))
 
     def _count_records(self, topic: str) -> Flow[int]:
-        """Return how many records a topic has had; if that cannot be told, any number."""
+        """Return how many records a topic has had; a random number if the brokers do not answer."""
         partitions = self._engine.state.metadata.partitions(topic)
         wanted = dict.fromkeys(partitions, list_offsets.LATEST)
         try:

@@ -1,4 +1,4 @@
-"""What happens to a producer that the program does not close: when it drops the producer, and when the program ends.
+"""The end of a producer that the program does not close: the program drops the producer, or ends.
 
 A blocking producer is flushed and closed in both cases. An asyncio producer needs its event loop: the loop closes a
 dropped producer while the loop runs; at the end of the program only the lost records can be logged.

@@ -1,4 +1,4 @@
-"""Many records of one topic on their way into a producer's buffer."""
+"""Many records of one topic, which a producer adds to its buffer in one call."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ D = TypeVar("D", bound=Delivery)
 
 
 class Many(Generic[D]):
-    """What was given to `send_many`, and how far it has come: the buffer may have to be waited for in between."""
+    """The records of one `send_many`, and how many of them were added: the call may have to wait for room."""
 
     def __init__(
         self,
@@ -31,10 +31,10 @@ class Many(Generic[D]):
         partition: int | None,
         on_delivery: Callable[[D], object] | None,
     ) -> None:
-        """Keep what the records consist of.
+        """Store the parts of the records.
 
         Raises:
-            ConfigError: There are not as many keys as values, or one of them is no list of things.
+            ConfigError: The numbers of keys and values differ, or one of the two is no list.
         """
         for name, given in (("values", values), ("keys", keys)):
             if given is None and name == "keys":
@@ -59,10 +59,10 @@ class Many(Generic[D]):
         self.serialized = False
         """Whether keys and values are bytes already."""
         self.deliveries: list[D] = []
-        """Of the records that are in the buffer."""
+        """The futures of the records that were added to the buffer so far."""
 
     def serialize(self, topic: ProducerTopic) -> None:
-        """Turn keys and values into bytes, once and all of them before the first record is added."""
+        """Turn keys and values into bytes: once, and all of them before the first record is added."""
         if self.serialized:
             return
         keys, values = self.keys, self.values
@@ -86,15 +86,15 @@ Row = tuple[bytes | None, bytes | None, Headers, int, int | None]
 
 
 class Rows:
-    """Records as bytes, each with all that it has of its own; who adds them takes them off."""
+    """Records as bytes, each with its own headers and timestamp. Adding a record removes it from here."""
 
     def __init__(self, topic: str, records: Iterable[Row], partitions: Iterable[int] = ()) -> None:
-        """Keep what the records consist of.
+        """Store the records.
 
         Args:
-            topic: Where to.
+            topic: The topic of all records.
             records: The records.
-            partitions: Every partition that one of them names.
+            partitions: The partitions that records name.
         """
         self.topic = topic
         self.records: Iterator[Row] = iter(records)

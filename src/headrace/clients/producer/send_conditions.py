@@ -1,4 +1,4 @@
-"""What must be known before batches can be sent: the leaders of their partitions, and the producer's id and epoch."""
+"""Leaders of partitions, and the producer's id and epoch: both must be known before batches can be sent."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class SendConditions:
             return []
         state = self._engine.state
         topics = {queue.topic_partition.topic for queue in queues}
-        # With acks=0 a broker tells by closing the connection that it does not lead the partition any more.
+        # With acks=0 a broker that does not lead the partition any more closes the connection.
         lost = self._engine.transport.lost_connections
         closed = self._config.acks == 0 and lost != self._lost_connections
         if closed or now_ms - self._metadata_at_ms > self._config.metadata_max_age_ms:
@@ -133,14 +133,14 @@ class SendConditions:
                 queue.muted_until_ms = self._engine.now_ms + pause_ms
 
     def _identified(self) -> bool:
-        """Whether the producer has its id and epoch; else get it one, once nothing is in flight."""
+        """Return whether the producer has an id and epoch. If not, ask for them when nothing is in flight."""
         if self.identity.producer_id >= 0 and not self.identity_lost:
             return True
         if self._identifying or any(queue.in_flight for queue in self._active):
             return False
         producer_id, epoch = self.identity.producer_id, self.identity.producer_epoch
         if self.identity_lost and epoch < LAST_EPOCH and not self.id_taken:
-            # Its own next epoch and no other id: what is still on its way under this epoch is refused when it comes.
+            # The next epoch of the same id fences batches that are still in flight with this epoch.
             self._become(ProducerIdentity(producer_id, epoch + 1))
             return True
         self._identifying = True
@@ -161,11 +161,11 @@ class SendConditions:
         self._engine.notify()
 
     def lose_identity(self, queue: PartitionQueue) -> None:
-        """Have a new epoch begin for a queue, unless one is at hand that it has not begun yet."""
+        """Make the producer use a new epoch, unless the queue has not taken over the newest epoch yet."""
         if queue.identity == self.identity:
             self.identity_lost = True
 
     def begins_anew(self, topic: str) -> None:
-        """Look a topic up whose offsets went back: it was deleted and created again, which no error tells by name."""
+        """Look up a topic whose offsets went back: it was deleted and created again."""
         self._engine.state.stale_topics.add(topic)
         self._refresh({topic} - self._refreshing)

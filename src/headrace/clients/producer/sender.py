@@ -1,7 +1,6 @@
-"""What carries a producer's batches to their leaders: requests in flight, answers, repeats, the producer's identity.
+"""The sender of a producer: it sends batches to their leaders, handles the responses, and retries.
 
-`ProducerCore` fills the queues; from then on the sender moves by itself, at each answer and at each moment it asked
-the engine for. It never waits.
+`ProducerCore` fills the queues. The sender runs after each response and at each timer that it has set. It never waits.
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ LOST_IDENTITY: Final = frozenset(
         ErrorCode.INVALID_PRODUCER_EPOCH,
     }
 )
-"""The broker's and our idea of the sequence differ: nothing was written, a new epoch begins a new sequence.
+"""Errors about sequence numbers or the epoch. Nothing was written; a new epoch begins a new sequence.
 
-INVALID_PRODUCER_EPOCH says that another client has used the producer's id with a later epoch: a new id is needed then.
+INVALID_PRODUCER_EPOCH means that another client uses the producer's id with a later epoch: a new id is needed.
 """
 MAYBE_WRITTEN: Final = frozenset(
     {
@@ -49,14 +48,14 @@ MAYBE_WRITTEN: Final = frozenset(
 )
 TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 CONCURRENT_MS: Final = 20
-"""The pause after a batch that came while the transaction before was not complete yet."""
+"""The backoff in milliseconds while the coordinator completes the previous transaction."""
 
 TAKEN_MS: Final = 20
-"""The pause before a batch goes out under a new producer id: other clients may have used many of the next ids, too."""
+"""The backoff in milliseconds before a retry with a new producer id, when other clients use the producer's id."""
 
 
 class OpenTransaction(Protocol):
-    """What the sender asks of a producer's transactions, and reports to them."""
+    """The interface between the sender and the producer's transactions."""
 
     @property
     def transactional_id(self) -> str:
@@ -78,7 +77,7 @@ class OpenTransaction(Protocol):
 
 
 class Sender:
-    """Moves batches from their queues to the brokers."""
+    """Sends the batches of one producer."""
 
     def __init__(
         self,
@@ -93,26 +92,26 @@ class Sender:
         Args:
             engine: The client's engine.
             config: The producer's configuration.
-            on_batch_closed: Told the partition of each batch that takes no more records.
-            on_topics: Told the topics whose metadata was asked for again.
+            on_batch_closed: Called with the partition of each batch that accepts no more records.
+            on_topics: Called with the topics whose metadata was asked for again.
         """
         self.queues: dict[TopicPartition, PartitionQueue] = {}
         self.active: dict[PartitionQueue, None] = {}
-        """Queues that hold records, those first that were served longest ago."""
+        """The queues that hold records; those that were sent longest ago come first."""
         self.buffered = 0
-        """Bytes in closed batches that are not delivered yet."""
+        """The bytes of closed batches that are pending."""
         self.delivered = 0
         self.failed = 0
         self.failures: list[Delivery] = []
-        """The first failed record since this was last emptied, if there is one."""
+        """The first record that failed since `flush` emptied this list; at most one entry."""
         self.transactions: OpenTransaction | None = None
-        """Whose identity the batches have, and which partitions they may go to, for a producer with transactions."""
+        """The producer's transactions, which provide the id and epoch of batches; None without transactions."""
         self._engine = engine
         self._config = config
         self._on_batch_closed = on_batch_closed
         self._compression = Compression[config.compression_type.upper()]
         self._node_requests: dict[int, int] = {}
-        """Node id to the number of requests in flight."""
+        """The number of Produce requests in flight, by node id."""
         self._identity = ProducerIdentity()
         self._conditions = SendConditions(
             engine,
@@ -137,15 +136,15 @@ class Sender:
         self._wake_at(batch.created_ms + self._config.linger_ms)
 
     def close_open(self, queue: PartitionQueue) -> None:
-        """Let a queue's open batch take no more records; `work` sends it as soon as may be."""
+        """Close a queue's open batch, so that `work` sends it as soon as possible."""
         if queue.open is not None:
             self.buffered += queue.open.size
             queue.close_open()
             self._on_batch_closed(queue.topic_partition)
 
     def work(self) -> None:
-        """Close what has lingered, give up what is late, send what may go, and ask to be called when there is more."""
-        if self._working:  # an answer that came while a request was handed over
+        """Close batches after `linger.ms`, fail late ones, send those that may be sent, and set the next timer."""
+        if self._working:  # a response arrived while a request was being submitted
             self._work_again = True
             return
         self._working = True
@@ -160,7 +159,7 @@ class Sender:
 
     @property
     def outstanding(self) -> int:
-        """Records that are neither delivered nor given up."""
+        """The number of records that are pending."""
         return sum(
             batch.count
             for queue in list(self.queues.values())
@@ -168,7 +167,7 @@ class Sender:
         )
 
     def give_up(self, error: HeadraceError) -> None:
-        """Fail everything that has not been delivered."""
+        """Fail all pending records."""
         for queue in list(self.active):
             self.close_open(queue)
             for batch in [*queue.in_flight, *queue.ready]:
@@ -176,20 +175,20 @@ class Sender:
             self.retire(queue)
 
     def drop_unsent(self, error: HeadraceError) -> None:
-        """Fail everything that is not on its way."""
+        """Fail all pending records that are not in flight."""
         for queue in list(self.active):
             self.close_open(queue)
             for batch in list(queue.ready):
                 self._abandon(queue, batch, error)
 
     def take_identity(self, identity: ProducerIdentity) -> None:
-        """Go on under another identity."""
+        """Use another producer id or epoch from now on."""
         self._identity = self._conditions.identity = identity
         for queue in self.queues.values():
             queue.adopt(identity)
 
     def retire(self, queue: PartitionQueue) -> None:
-        """Forget a queue that holds nothing any more."""
+        """Remove a queue from the active ones if it is empty."""
         if queue.empty:
             self.active.pop(queue, None)
 
@@ -250,7 +249,7 @@ class Sender:
         ]
 
     def _send_request(self, node: int, queues: list[PartitionQueue]) -> None:
-        """Send one batch of each queue, as many as a request may hold."""
+        """Send one batch of each queue, as many as fit into a request."""
         batches: dict[TopicPartition, Batch] = {}
         size = 0
         for queue in queues:
@@ -263,7 +262,7 @@ class Sender:
                 what = f"{queue.topic_partition}: a batch cannot be built"
                 self._abandon(queue, queue.ready[0], InternalError.of(error, what))
                 continue
-            # A queue that was served goes to the end of the line, so that no partition is always last.
+            # A queue that was served moves to the end, so that no partition is always last.
             self.active.pop(queue, None)
             self.active[queue] = None
             self.buffered += batch.size - before
@@ -344,10 +343,10 @@ class Sender:
         elif self._config.enable_idempotence and code in LOST_IDENTITY:
             passing = True
             if queue.is_first_outstanding(batch):
-                # Not the echo of an earlier batch's failure: the broker has lost track of this producer.
+                # No earlier batch caused this error: the broker has lost the state of this producer.
                 batch.doubtful = False
                 self._conditions.lose_identity(queue)
-                # No later epoch of its own can be on record: it writes under one only when no batch before is open.
+                # The later epoch cannot be the producer's own, which it uses only when no batch is pending.
                 conditions = self._conditions
                 if code == ErrorCode.INVALID_PRODUCER_EPOCH and conditions.identity_lost:
                     conditions.id_taken = True
@@ -393,7 +392,7 @@ class Sender:
     def _abandon(self, queue: PartitionQueue, batch: Batch, error: HeadraceError) -> None:
         self._let_go(queue, batch)
         self.failed += batch.count
-        # The records after it have a gap before them: a new epoch begins their sequence anew.
+        # The failed batch leaves a gap in the sequence numbers: a new epoch begins a new sequence.
         if batch.base_sequence >= 0 and self.transactions is None:
             self._conditions.lose_identity(queue)
         for delivery in batch.deliveries or (Delivery(None, batch.fate, 0, -1),):
@@ -424,7 +423,7 @@ class Sender:
 
 
 def _is_echo(queue: PartitionQueue, batch: Batch, code: ErrorCode) -> bool:
-    """Whether a batch is refused only because one that was sent before it is to be sent again."""
+    """Whether a batch is refused only because an earlier batch is being retried."""
     out_of_order = code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     return out_of_order and not queue.is_first_outstanding(batch)
 

@@ -1,4 +1,4 @@
-"""What a producer knows of one topic."""
+"""One topic that a producer writes to."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace.serdes.serde import Serde
 
 
 class ProducerTopic:
-    """What a producer knows of a topic that it writes to."""
+    """A topic's partitions, partitioner and serdes, and the queues of its batches."""
 
     __slots__ = (
         "available",
@@ -38,16 +38,17 @@ class ProducerTopic:
         self.serialize_key = key_serde.serialize
         self.serialize_value = serde.serialize
         self.bytes_as_they_are = isinstance(serde, BytesSerde)
-        """Whether values of bytes need no call at all."""
+        """Whether values that are bytes are used without a call of the serde."""
         self.count = 0
+        """The number of partitions."""
         self.available: Sequence[int] = ()
-        """Partitions with a leader, or all when none has."""
+        """The partitions with a leader; all partitions if none has a leader."""
         self.queues: dict[int, PartitionQueue] = {}
         self.topic_id = NO_TOPIC_ID
-        """As far as metadata tell."""
+        """The topic's id from the metadata; zero if the broker does not return ids."""
 
     def is_recreated(self, topic_id: bytes) -> bool:
-        """Take note of the topic's id; return whether the topic was deleted and created again."""
+        """Store the topic's id; return whether the topic was deleted and created again."""
         if topic_id in {NO_TOPIC_ID, self.topic_id}:
             return False
         known, self.topic_id = self.topic_id, topic_id

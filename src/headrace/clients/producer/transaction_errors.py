@@ -1,4 +1,4 @@
-"""What an error of a broker means for a transaction, and the errors that a program gets for it."""
+"""Errors of brokers, by their consequence for a transaction, and the errors that the program gets."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ FATAL_TO_PRODUCE: Final = FATAL - {
     ErrorCode.INVALID_TXN_STATE,
     ErrorCode.INVALID_REQUEST,
 }
-"""A partition's leader may see an old epoch, or no transaction, because the coordinator has just ended it: the abort
-that follows learns from the coordinator what has become of the producer."""
+"""The fatal errors in a response to Produce. A leader may see an old epoch, or no transaction, only because the
+coordinator has just ended it; then the abort that follows finds out whether the producer is fenced."""
 FORGOTTEN: Final = frozenset({ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.UNKNOWN_PRODUCER_ID})
-"""The coordinator knows nothing of this producer any more, so neither of a transaction of its."""
+"""The coordinator has no state of this producer any more, and so no transaction of it."""
 
 
 def fatal_error(

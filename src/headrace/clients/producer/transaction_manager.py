@@ -1,14 +1,14 @@
-"""A producer's transactions: what may happen in which state, and what an error makes of them.
+"""A producer's transactions: the allowed calls in each state, and the consequences of errors.
 
-Three kinds of errors. What passes is tried again. What spoils the transaction (`doom`) leaves the producer as good as
-new once it is aborted. What says that this producer is none any more (`die`) is the end of it. Which is which follows
-from the code, and from Produce, where an old epoch may only mean that the coordinator has aborted meanwhile: the abort
-that follows finds out.
+There are three kinds of errors. Retriable errors are retried. After an abortable error (`doom`) the program aborts the
+transaction and continues with the next one. After a fatal error (`die`) the producer can only be closed. The error
+code decides the kind. A Produce response with an old epoch may only mean that the coordinator has aborted the
+transaction; the abort that follows finds out.
 
-An answer that was lost may be that of a request which is still on its way, and arrives in the next transaction. By the
-older protocol nothing tells it from one that belongs there. So after a lost answer, and after a batch whose fate is not
-known, the next transaction has a new epoch (KIP-360), and what comes late is refused. By the newer one every
-transaction has.
+After a lost response the request may still be in flight, and may arrive during the next transaction. In the older
+protocol the broker cannot distinguish it from a request of that transaction. So after a lost response, and after a
+batch that may or may not be written, the next transaction uses a new epoch (KIP-360), and the broker refuses late
+requests. In the newer protocol (KIP-890) every transaction has an epoch of its own.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ class TransactionManager:
         sender: Sender,
         on_change: Callable[[bool], object],
     ) -> None:
-        """Prepare the first transaction; nobody is asked before it begins.
+        """Prepare the first transaction. Its begin sends the first request.
 
         Args:
             engine: The client's engine.
             config: The producer's configuration.
             transactional_id: The producer's name for transactions.
-            sender: What sends its batches.
-            on_change: Told whether records may be sent.
+            sender: The sender of the producer's batches.
+            on_change: Called with whether records may be sent.
         """
         self.state = State.NONE
         self._engine = engine
@@ -73,33 +73,34 @@ class TransactionManager:
         self._on_change = on_change
         self._who = TransactionalProducer(transactional_id, config.transaction_timeout_ms)
         self._ready = False
-        """Whether the transactional id is this producer's."""
+        """Whether this producer has taken over the transactional id."""
         self._call: str | None = None
-        """What a call does at the moment that only one may do at a time."""
+        """The description of the running call that excludes others, for errors; None if there is none."""
         self._begun = False
-        """Whether anybody may have heard of the present transaction."""
+        """Whether the coordinator may know the current transaction."""
         self._begun_ms = 0
+        """When the program began the transaction."""
         self._partitions: set[TopicPartition] = set()
-        """Those that the coordinator knows to be in it."""
+        """The partitions that the coordinator has added to the transaction."""
         self._adding: frozenset[TopicPartition] = frozenset()
         self._groups: set[str] = set()
         self._sending_offsets = 0
-        """Calls that are sending offsets."""
+        """The number of calls that are sending offsets."""
         self._needs_epoch = False
-        """Whether the next transaction must not have the epoch of this one."""
+        """Whether the next transaction needs a new epoch."""
         self._error: TransactionError | None = None
-        """Why it is doomed, or the producer dead."""
+        """The error in the states DOOMED and DEAD; None in other states."""
         sender.transactions = self
 
     @property
     def under_way(self) -> bool:
-        """Whether a transaction has begun that has not ended; that of a dead producer never does."""
+        """Whether a transaction has begun and has not ended; the transaction of a fenced producer never ends."""
         return self.state is not State.NONE
 
-    # What the program does
+    # Calls of the program
 
     def check_sending(self) -> None:
-        """Raise why no record may be sent, if so."""
+        """Raise an error unless records may be sent."""
         if self.state is State.OPEN:
             return
         self._raise_if(State.DEAD, State.DOOMED)
@@ -134,7 +135,7 @@ class TransactionManager:
         self._sender.take_identity(self._who.identity)
 
     def begin(self) -> Flow[None]:
-        """Begin a transaction."""
+        """Begin a transaction; first take over the transactional id if needed."""
         self._raise_if(State.DEAD)
         if self.state is State.ABORTING:
             yield from self.abort(self._config.max_block_ms)  # one that was interrupted
@@ -156,12 +157,12 @@ class TransactionManager:
         member: GroupMember,
         check: Callable[[], object],
     ) -> Flow[None]:
-        """Have a group's offsets committed with the transaction.
+        """Commit offsets of a consumer group with the transaction.
 
         Args:
-            offsets: The offsets.
-            member: The group, and the consumer's place in it.
-            check: Called when the group has taken the offsets; raises HeadraceError if they must not be committed.
+            offsets: The offsets by partition.
+            member: The group and the identity of the consumer in it.
+            check: Called when the coordinator has stored the offsets; raises HeadraceError to refuse the commit.
         """
         self._raise_if(State.DEAD, State.DOOMED)
         if self.state is not State.OPEN:
@@ -192,7 +193,7 @@ class TransactionManager:
         Raises:
             AbortableTransactionError: A record was not delivered, or the coordinator will not commit.
             CommitInDoubtError: The coordinator has not answered in time.
-            FatalTransactionError: The producer is none any more.
+            FatalTransactionError: The producer cannot be used any more.
         """
         self._raise_if(State.DEAD, State.DOOMED)
         with self._alone("commits the transaction"):
@@ -218,7 +219,7 @@ class TransactionManager:
         self._finish()
 
     def _deliver(self, until_ms: int) -> Flow[None]:
-        """Wait until every record of the transaction is delivered; meanwhile no more are taken."""
+        """Wait until every record of the transaction is delivered; accept no more records meanwhile."""
         began_ms = self._engine.now_ms
         self._change(State.DELIVERING)
         try:
@@ -239,13 +240,14 @@ class TransactionManager:
                 self._change(State.OPEN)
 
     def hand_over(self, timeout_ms: int) -> Flow[TransactionalProducer]:
-        """Deliver what was sent, and leave it to whoever gets what this returns to end the transaction.
+        """Deliver the records, and return the identity with which another process ends the transaction.
 
-        This producer is of no more use then; one that takes over the transactional id aborts the transaction as ever.
+        This producer cannot be used afterwards. A new producer with the transactional id aborts the transaction, as
+        always.
 
         Raises:
             AbortableTransactionError: A record was not delivered.
-            FatalTransactionError: The producer is none any more.
+            FatalTransactionError: The producer cannot be used any more.
             TransportError: Records are not delivered in time.
         """
         self._raise_if(State.DEAD, State.DOOMED)
@@ -260,12 +262,12 @@ class TransactionManager:
             return self._who
 
     def abort(self, timeout_ms: int) -> Flow[None]:
-        """Give up what was sent, and have it taken for never written.
+        """Fail the pending records, and abort the transaction.
 
         Raises:
-            FatalTransactionError: The producer is none any more.
-            TransportError: The coordinator has not answered in time; it aborts by itself when the transaction's time
-                is over.
+            FatalTransactionError: The producer cannot be used any more.
+            TransportError: The coordinator has not answered in time. It aborts the transaction by itself after
+                `transaction.timeout.ms`.
         """
         self._raise_if(State.DEAD)
         with self._alone("aborts the transaction"):
@@ -282,7 +284,7 @@ class TransactionManager:
         self._sender.drop_unsent(TransactionStateError("the transaction was aborted"))
         began_ms = self._engine.now_ms
         until_ms = began_ms + timeout_ms
-        # What is on its way would otherwise be written behind the mark that ends the transaction.
+        # Batches in flight would otherwise be written after the abort marker.
         while self._adding or self._sender.active or self._sending_offsets:
             if self._engine.now_ms >= until_ms:
                 text = "the transaction is not aborted yet: call abort_transaction() again"
@@ -313,10 +315,10 @@ class TransactionManager:
 
     @contextmanager
     def _alone(self, what: str) -> Iterator[None]:
-        """Refuse other calls of this kind meanwhile.
+        """Refuse other calls that begin or end a transaction until this one is finished.
 
-        (1) Two tasks end a transaction, or begin one, (2) the second asks while the first is being answered, (3) what
-        it asks for meets the next transaction, or they share one, or both believe to have ended it, each in its way.
+        (1) Two tasks end a transaction, or begin one. (2) The second task sends its request before the response to the
+        first. (3) The second request applies to the next transaction, or both tasks use the same one.
         """
         if self._call is not None:
             raise TransactionStateError(
@@ -331,7 +333,7 @@ class TransactionManager:
             self._engine.notify()
 
     def close(self, timeout_ms: int) -> Flow[None]:
-        """Let another call bring the transaction to its end; then complete a commit, or abort what is open."""
+        """Wait for another call that ends the transaction; then complete a commit, or abort an open transaction."""
         until_ms = self._engine.now_ms + timeout_ms
         while self._call is not None and self._engine.now_ms < until_ms:
             yield Wait(until_ms)
@@ -347,7 +349,7 @@ class TransactionManager:
         elif self.state not in {State.NONE, State.DEAD}:
             yield from self.abort(timeout_ms)
 
-    # What the sender asks and tells
+    # Calls of the sender
 
     @property
     def transactional_id(self) -> str:
@@ -356,11 +358,11 @@ class TransactionManager:
 
     @property
     def max_produce_version(self) -> int | None:
-        """The newest version of Produce that means what is meant."""
+        """The newest version of Produce that may be used; None is the newest of the client."""
         return None if self._who.per_transaction else flows.OLDER_PRODUCE
 
     def admitted(self, queues: list[PartitionQueue]) -> list[PartitionQueue]:
-        """Return the queues whose partition is in the transaction; see to it that those of the others will be."""
+        """Return the queues whose partition is in the transaction; add the other partitions in the background."""
         if self.state not in WRITING:
             return []
         if self._who.per_transaction:
@@ -389,21 +391,21 @@ class TransactionManager:
 
     @property
     def goes_on(self) -> bool:
-        """Whether a batch that failed is worth another attempt."""
+        """Whether a batch that failed may be sent again."""
         return self.state in WRITING
 
     def batch_failed(self, error: HeadraceError, *, sent: bool) -> None:
-        """A batch is given up; one that was sent may be written, and leaves a gap before what comes after it."""
+        """Handle a batch that was given up. If it was sent, it may be written, or there is a gap after it."""
         self._needs_epoch = self._needs_epoch or sent
         if isinstance(error, ApiError) and error.code in FATAL_TO_PRODUCE:
             self.die(error)
         else:
             self.doom(error)
 
-    # What errors make of it
+    # Consequences of errors
 
     def failed(self, error: HeadraceError) -> TransactionError:
-        """Have an error its consequences, and return what the program is to be told."""
+        """Change the state as the error requires, and return the error for the program."""
         code = error.code if isinstance(error, ApiError) else None
         if code in FATAL:
             return self.die(error)
@@ -411,7 +413,7 @@ class TransactionManager:
         return self.doom(error)
 
     def doom(self, error: HeadraceError) -> TransactionError:
-        """The transaction cannot be committed any more."""
+        """Make the transaction abortable only: it cannot be committed any more."""
         if self.state in {*WRITING, State.COMMITTING}:
             self._error = AbortableTransactionError(
                 f"the transaction has failed: {without_stop(error)}. Abort it, go back to the last committed "
@@ -424,7 +426,7 @@ class TransactionManager:
         return self._error or AbortableTransactionError(str(error))
 
     def die(self, error: HeadraceError) -> TransactionError:
-        """The producer is none any more."""
+        """Make the producer unusable."""
         if self.state is not State.DEAD:
             open_ms = 0 if self.state is State.NONE else self._engine.now_ms - self._begun_ms
             self._error = fatal_error(
@@ -437,7 +439,7 @@ class TransactionManager:
             self._change(State.DEAD)
             self._sender.give_up(self._error)
             self._engine.notify()
-        assert self._error is not None, "whoever is dead knows why"
+        assert self._error is not None, "a dead producer has an error"
         return self._error
 
     def _raise_if(self, *states: State) -> None:

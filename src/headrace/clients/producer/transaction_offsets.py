@@ -55,10 +55,10 @@ def member_of(group: GroupMember | GroupConsumer) -> GroupMember:
 
 
 def check_place(group: GroupMember | GroupConsumer, before: GroupMember) -> None:
-    """Check that a consumer has not joined its group again since a transaction's offsets were on their way.
+    """Check that a consumer has not rejoined its group while the offsets of a transaction were sent.
 
-    The coordinator cannot tell: a member that joins again gets its former epoch if nothing else has changed. But that
-    member may have asked where to go on before the offsets arrived, so they must not be committed.
+    The coordinator cannot detect it: a member that rejoins gets its previous epoch if nothing else has changed. But the
+    member may have read the committed offsets before the new ones arrived, so they must not be committed.
 
     Raises:
         AbortableTransactionError: The consumer has joined again.

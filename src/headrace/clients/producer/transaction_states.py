@@ -7,16 +7,16 @@ from typing import Final
 
 
 class State(Enum):
-    """Where a producer is with its transaction."""
+    """The state of a producer's transaction."""
 
     NONE = auto()
     OPEN = auto()
     DELIVERING = auto()
-    """Its last records are on their way before it is committed; no more are taken."""
+    """The producer delivers the last records before the commit, and accepts no more."""
     COMMITTING = auto()
-    """The coordinator has been asked for it, and has perhaps done it."""
+    """The coordinator was asked for the commit, and may have committed."""
     DOOMED = auto()
-    """It failed; what is left is to abort it."""
+    """The transaction failed and must be aborted."""
     ABORTING = auto()
     DEAD = auto()
 
