@@ -117,6 +117,57 @@ def test_the_backup_of_a_stopped_broker_has_the_records(tmp_path: Path) -> None:
         assert [record.value for record in consumer.poll(10)] == [b"one"]
 
 
+def values(bootstrap: str, topic: str) -> list[int]:
+    """Return the committed values of a topic, sorted."""
+    zero = headrace.TopicPartition(topic, 0)
+    found: list[int] = []
+    with headrace.Consumer(
+        bootstrap, auto_offset_reset="earliest", isolation_level="read_committed"
+    ) as consumer:
+        consumer.assign([zero])
+        end = consumer.end_offsets([zero])[zero]
+        while consumer.position(zero) < end:
+            found += [int(record.value) for record in consumer.poll(0.5)]
+    return sorted(found)
+
+
+def test_a_copy_of_a_paused_broker_has_whole_transactions_and_all_that_were_acknowledged(
+    tmp_path: Path,
+) -> None:
+    committed = 0
+    busy, stop = threading.Event(), threading.Event()
+
+    def produce(bootstrap: str) -> None:
+        nonlocal committed
+        with headrace.Producer(bootstrap, transactional_id="billing") as producer:
+            while not stop.is_set():
+                with producer.transaction():
+                    for number in range(committed, committed + 20):
+                        producer.send("orders", b"%d" % number)
+                        producer.send("invoices", b"%d" % number)
+                committed += 20
+                if committed > 500:
+                    busy.set()
+
+    data, log = tmp_path / "data", tmp_path / "log"
+    with ServerProcess(data, log_path=log) as server:
+        thread = threading.Thread(target=produce, args=(server.bootstrap,))
+        thread.start()
+        try:
+            assert busy.wait(30)
+            acknowledged = committed
+            server.process.send_signal(signal.SIGSTOP)
+            shutil.copytree(data, tmp_path / "backup")
+        finally:
+            server.process.send_signal(signal.SIGCONT)
+            stop.set()
+            thread.join()
+    with ServerProcess(tmp_path / "backup", log_path=log) as server:
+        orders = values(server.bootstrap, "orders")
+        assert orders == values(server.bootstrap, "invoices") == list(range(len(orders)))
+        assert len(orders) >= acknowledged
+
+
 def test_a_disk_that_is_short_of_space_refuses_records_and_serves_readers(tmp_path: Path) -> None:
     data, log = tmp_path / "data", tmp_path / "log"
     write_one(data, log)
