@@ -93,7 +93,7 @@ def _properties(owner: type[Any], leave_out: set[str]) -> str:
                 prose(docs.get(each.name, "")),
             )
         )
-    return table(("setting", "type", "default", "values", "other names", "meaning"), sorted(rows))
+    return table(("setting", "type", "default", "values", "other names", "meaning"), rows)
 
 
 def choices_of(attribute: str) -> list[str]:
