@@ -85,3 +85,17 @@ def test_every_page_that_code_or_prose_names_exists() -> None:
     }
     assert len(named) > 20
     assert [entry for entry in sorted(named) if not (ROOT / entry[1]).exists()] == []
+
+
+def test_every_module_that_a_page_of_the_design_names_exists() -> None:
+    modules = [f"/{path.relative_to(ROOT)}" for path in tracked_files(".py")]
+    named = {
+        (page.name, module)
+        for page in (ROOT / "docs" / "design").glob("*.md")
+        for module in re.findall(r"`([\w/]+/\w+\.py)`", page.read_text())
+    }
+    assert len(named) > 50
+    unknown = {
+        entry for entry in named if not any(path.endswith(f"/{entry[1]}") for path in modules)
+    }
+    assert unknown == set()
