@@ -75,6 +75,24 @@ def test_every_method_of_the_asyncio_clients_is_there(client: str) -> None:
     assert rows == public
 
 
+def test_every_name_that_a_page_imports_is_public() -> None:
+    listed = dict(
+        re.findall(
+            r"^\| \[`(headrace[.\w]*)`\]\(.*?\) \| (.*?) \|$",
+            (REFERENCE / "python-api.md").read_text(),
+            re.MULTILINE,
+        )
+    )
+    for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        for module, names in re.findall(
+            r"^from (headrace[.\w]*) import ([\w, ]+)$", path.read_text(), re.MULTILINE
+        ):
+            for name in names.split(","):
+                assert f"`{name.strip()}`" in listed.get(module, ""), (
+                    f"{path.name}: {module}.{name}"
+                )
+
+
 def test_a_section_of_a_docstring_is_read_by_names() -> None:
     text = (
         "Do it.\n\n    Args:\n        one: First,\n            and more.\n"

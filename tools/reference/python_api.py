@@ -13,7 +13,7 @@ from typing import Any, Final
 import headrace
 from headrace import aio
 from tools.reference.declared import attribute_docs, default_text, first_sentence
-from tools.reference.markdown import WIDTH, anchor, code, prose, table
+from tools.reference.markdown import WIDTH, anchor, code, paragraphs, prose, table
 
 HEAD: Final = """\
 # Python API
@@ -46,6 +46,12 @@ MODULES: Final[tuple[tuple[str, tuple[str, ...] | None], ...]] = (
     ("headrace.kinesis.blocking", None),
     ("headrace.kinesis.consumer", None),
     ("headrace.spark.archive.table", ("find_table",)),
+    (
+        "headrace.security.acls",
+        ("AclBinding", "AclFilter", "Operation", "PatternType", "Permission", "ResourceType"),
+    ),
+    ("headrace.serdes.avro", ("AvroSerde", "RegistryAvroSerde", "SchemaRegistry")),
+    ("headrace.ports", ("FileSystem", "SegmentStorage")),
     ("headrace.storage.conformance", ("CHECKS",)),
     ("headrace.testing", None),
     ("headrace.testing.factories", None),
@@ -115,7 +121,10 @@ def _base(exception: type[Exception]) -> str:
 
 def _class(name: str, owner: type[Any]) -> str:
     text = f"\n### `{name}`\n\n{first_sentence(owner.__doc__)}\n"
-    if not issubclass(owner, Enum):
+    if issubclass(owner, Enum):
+        members = ", ".join(code(each.name) for each in owner)
+        text += "\n" + paragraphs(f"Members: {members}.")
+    elif not getattr(owner, "_is_protocol", False):
         call = textwrap.fill(f"{name}{signature(owner)}", WIDTH, subsequent_indent="    ")
         text += f"\n```text\n{call}\n```\n"
     rows = list(_attributes(owner)) + list(_members(owner))
