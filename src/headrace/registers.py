@@ -1,9 +1,9 @@
-"""Factories by name: the serdes, partitioners and storages that a topic's metadata can name.
+"""Registers of factories: the serdes, partitioners and storages that a topic's configuration can name.
 
-A name is built in, registered by the program (`headrace.register_serde` and its siblings), or offered by an installed
-package as an entry point. A factory is called with the topic's parameters as keyword arguments, so a class with a
-suitable `__init__` is a factory. The metadata never name code to import: a client calls only what its own process or
-its installed packages have made known.
+A name is built in, registered by the program (`headrace.register_serde`, ...), or an entry point of an installed
+package. A factory is called with the topic's parameters as keyword arguments, so a class with a suitable `__init__` is
+a factory. A topic's configuration never names code to import: a client calls only factories that its own process has
+registered or its installed packages offer.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 NAME_LIMIT: Final = 255
-"""Longest name of a serde or partitioner, in characters."""
+"""The longest name of a factory, in characters."""
 PARAMETERS_LIMIT: Final = 32_767
-"""Longest text of parameters, in bytes of UTF-8: Kafka's own clients read no longer text of a configuration."""
+"""The longest text of parameters, in bytes of UTF-8; Kafka's clients read no longer texts in a configuration."""
 _SHOWN: Final = 80
 
 T = TypeVar("T")
 
 
 def entry_points(**selected: str) -> Any:
-    """Return the entry points of installed packages with a group and, if it is given, a name."""
+    """Return the entry points of installed packages, selected by group and optionally by name."""
     from importlib import metadata  # noqa: PLC0415 - slow to load, and seldom needed
 
     return metadata.entry_points(**selected)
 
 
 class Given:
-    """An object or class that a program gave to `create_topic` in the broker's own process."""
+    """An object or a class that a program gave to `create_topic` in the broker's own process."""
 
     __slots__ = ("value",)
 
@@ -46,17 +46,17 @@ class Given:
 
 
 class Named(NamedTuple):
-    """A serde or partitioner as a topic's metadata describe it."""
+    """The name and the parameters of a serde or partitioner in a topic's configuration."""
 
     name: str
     parameters: str = ""
-    """A JSON object as text; empty if there are none."""
+    """The parameters, a JSON object as text; "" is none."""
     given: Given | None = None
-    """What stands behind the name in this process alone; None asks the register."""
+    """The object that was given for the name in this process; None if the register must be asked."""
 
 
 class Register(Generic[T]):
-    """The factories of one kind."""
+    """The factories of one kind, by name."""
 
     def __init__(
         self, kind: str, group: str, adding: str, built_in: Mapping[str, Callable[..., T] | str]
@@ -64,10 +64,10 @@ class Register(Generic[T]):
         """Prepare a register.
 
         Args:
-            kind: What the factories make, for messages: serde.
-            group: The group of entry points in which packages offer more.
-            adding: The function by which programs register more, for messages.
-            built_in: Factories by name; a text is MODULE:ATTRIBUTE, which is imported when it is first used.
+            kind: The kind of objects that the factories make, for messages, such as "serde".
+            group: The group of entry points in which packages offer factories.
+            adding: The name of the function with which programs register factories, for messages.
+            built_in: Factories by name. A text MODULE:ATTRIBUTE is imported when it is first used.
         """
         self.kind = kind
         self.group = group
@@ -75,7 +75,7 @@ class Register(Generic[T]):
         self._factories = dict(built_in)
 
     def add(self, name: str, factory: Callable[..., T]) -> None:
-        """Register a factory under a name, in place of what had the name before.
+        """Register a factory under a name; it replaces an earlier factory of that name.
 
         Raises:
             ConfigError: The name or the factory cannot be used.
@@ -86,10 +86,10 @@ class Register(Generic[T]):
         self._factories[name] = factory
 
     def find(self, name: str) -> Callable[..., T]:
-        """Return the factory of a name, from an installed package if need be.
+        """Return the factory of a name, also one that an installed package offers.
 
         Raises:
-            ConfigError: Nothing has that name, or the package cannot be imported.
+            ConfigError: There is no factory of that name, or its package cannot be imported.
         """
         factory = self.known(name)
         if factory is None:
@@ -100,7 +100,7 @@ class Register(Generic[T]):
         return factory
 
     def known(self, name: str) -> Callable[..., T] | None:
-        """Return the factory of a name that is built in or registered; packages are not asked."""
+        """Return the factory of a name that is built in or registered; None for others. Packages are not searched."""
         factory = self._factories.get(name)
         if isinstance(factory, str):
             module, _, attribute = factory.partition(":")
@@ -116,11 +116,11 @@ class Register(Generic[T]):
         return next((name for name, each in self._factories.items() if each is factory), None)
 
     def near(self, name: str) -> list[str]:
-        """Return known names that a mistyped name may have meant, the likeliest first."""
+        """Return known names that are similar to a mistyped name, the most similar first."""
         return difflib.get_close_matches(name[:NAME_LIMIT], self.names(), n=2)
 
     def unknown(self, name: str) -> str:
-        """Return what to tell about a name that nothing has."""
+        """Return the message of an error about an unknown name."""
         near = self.near(name)
         hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ";"
         return (
@@ -130,16 +130,16 @@ class Register(Generic[T]):
         )
 
     def describe(self, given: Any, parameters: Mapping[str, Any] | None = None) -> Named:
-        """Return what a topic's metadata keep of a name, a class or an object.
+        """Return the name and the parameters that a topic stores for a name, a class or an object.
 
         Args:
-            given: A name; or a class or an object, whose name is its attribute `name` if that is text, else the one
-                under which its class is registered, else MODULE.CLASS. The parameters of an object are its attribute
-                `parameters`, if it has one.
-            parameters: What the factory is called with; None is nothing.
+            given: A name, a class or an object. The name of a class or object is its attribute `name` if that is text,
+                or the name under which its class is registered, or MODULE.CLASS. The parameters of an object are its
+                attribute `parameters`, if it has one.
+            parameters: The parameters for a name or a class. None is no parameters.
 
         Raises:
-            ConfigError: The name or the parameters cannot be kept.
+            ConfigError: The name or the parameters cannot be stored.
         """
         if isinstance(given, str):
             check_name(given)
@@ -159,15 +159,15 @@ class Register(Generic[T]):
         return Named(name, render_parameters(parameters), Given(given))
 
     def check(self, name: str, parameters: str, offered: tuple[str, ...] = ()) -> None:
-        """Check that parameters fit a name, without making anything; a name that is not known fits any.
+        """Check that parameters fit the factory of a name, without a call of it. An unknown name accepts any.
 
         Args:
-            name: The name.
-            parameters: A JSON object as text, or nothing.
-            offered: Arguments that the caller of the factory gives besides, if the factory takes them.
+            name: The name of the factory.
+            parameters: The parameters, a JSON object as text; "" is none.
+            offered: Names of further arguments that the factory gets if it has such parameters.
 
         Raises:
-            ConfigError: They do not fit.
+            ConfigError: The parameters do not fit.
         """
         values = parse_parameters(parameters)
         factory = self.known(name)
@@ -175,19 +175,19 @@ class Register(Generic[T]):
             self._fitting(name, factory, values, dict.fromkeys(offered))
 
     def make(self, named: Named, **offered: Any) -> T:
-        """Return a new object of a name.
+        """Return a new object, made by the factory of a name.
 
         Args:
             named: The name and the parameters.
-            offered: Arguments that the factory is given besides, if it has parameters of these names.
+            offered: Further arguments that the factory gets if it has such parameters.
 
         Raises:
-            ConfigError: Nothing has that name, the parameters do not fit, or the factory raised an error.
+            ConfigError: There is no factory of that name, the parameters do not fit, or the factory raised an error.
         """
         return self.build(named.name, self.find(named.name), named.parameters, **offered)
 
     def build(self, name: str, factory: Callable[..., T], parameters: str, **offered: Any) -> T:
-        """Do the same as `make` with a factory that the caller has."""
+        """Return a new object, made by a given factory; see `make`."""
         fitting = self._fitting(name, factory, parse_parameters(parameters), offered)
         try:
             return factory(**fitting)
@@ -204,12 +204,12 @@ class Register(Generic[T]):
     ) -> dict[str, Any]:
         try:
             signature = inspect.signature(factory)
-        except (TypeError, ValueError):  # a builtin: it says itself what is wrong
+        except (TypeError, ValueError):  # a builtin without a signature: its call raises the error
             return dict(parameters)
         known = signature.parameters
         given = {each: value for each, value in offered.items() if each in known}
         try:
-            # A name that is in both raises a TypeError, too.
+            # A name in both mappings raises a TypeError, too.
             signature.bind(**given, **parameters)
         except TypeError as error:
             takes = ", ".join(each for each in known if each not in offered) or "no parameters"
@@ -230,10 +230,10 @@ class Register(Generic[T]):
 
 
 def check_name(name: object) -> None:
-    """Check a name of a serde, partitioner or storage.
+    """Check the name of a serde, partitioner or storage.
 
     Raises:
-        ConfigError: It is no text of 1 to 255 printable characters.
+        ConfigError: It is not a text of 1 to 255 printable characters.
     """
     if not isinstance(name, str) or not 1 <= len(name) <= NAME_LIMIT or not name.isprintable():
         raise ConfigError(
@@ -245,10 +245,10 @@ def parse_parameters(text: str) -> dict[str, Any]:
     """Return parameters as keyword arguments.
 
     Args:
-        text: A JSON object, or nothing.
+        text: A JSON object; "" is no parameters.
 
     Raises:
-        ConfigError: It is something else, or too long.
+        ConfigError: It is not a JSON object, or it is too long.
     """
     if not text:
         return {}
@@ -276,10 +276,10 @@ def _refuse_constant(text: str) -> None:
 
 
 def render_parameters(values: Mapping[str, Any] | None) -> str:
-    """Return parameters as the text that a topic's metadata keep; nothing if there are none.
+    """Return parameters as the text that a topic stores; "" if there are none.
 
     Raises:
-        ConfigError: JSON cannot say them, or they are too long.
+        ConfigError: JSON cannot represent them, or they are too long.
     """
     if not values:
         return ""

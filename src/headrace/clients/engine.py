@@ -1,10 +1,9 @@
-"""Many flows of one client at once, and its timers: what a driver pumps.
+"""The engine of a client: it runs the client's flows and timers.
 
-An engine decides and does no I/O. A driver hands it the time (`advance`) and the outcomes of calls (through the
-transport), and asks when it wants to be called next (`next_deadline_ms`). Whatever a client does, in the foreground
-for the program or in the background for itself, is a task: a flow that is under way. Tasks run until they have to
-wait, one step after another and never inside each other, so a flow may take what it sees for settled between two
-yields.
+An engine does no I/O. A driver passes it the time (`advance`) and the outcomes of calls (through the transport), and
+asks when to call it next (`next_deadline_ms`). Everything that a client does, for a call of the program or by itself,
+is a task: a running flow. A task runs until it must wait. Steps of tasks never overlap, so nothing changes between two
+yields of a flow.
 """
 
 from __future__ import annotations
@@ -33,16 +32,16 @@ from headrace.protocol.codec import Message
 T = TypeVar("T")
 
 Outcome = Message | HeadraceError | None
-"""Of a call: the response, why there is none, or None for a request that has no response."""
+"""The outcome of a call: the response, an error, or None for a request without a response."""
 
 UNLIMITED_MS: Final = 1 << 60
-"""A time-out that never comes."""
+"""A timeout that never expires, in milliseconds."""
 TIMERS_KEPT: Final = 64
-"""Timers are not looked through before there are more."""
+"""The least number of timers at which cancelled ones are removed."""
 LATE_MS: Final = 1_000
-"""So long after its deadline a call ends without the transport, which should have ended it."""
+"""Milliseconds after its deadline at which the engine ends a call that the transport should have ended."""
 ANY_NODE_SHARE: Final = 3
-"""Where any broker will do, one that hangs may take only this part of the time."""
+"""A call to any broker may use only this part (a third) of its time for one broker."""
 
 
 class Transport(Protocol):
@@ -50,42 +49,42 @@ class Transport(Protocol):
 
     @property
     def lost_connections(self) -> int:
-        """How many connections ended so far, for whatever reason."""
+        """The number of connections that have ended so far."""
 
     def submit(self, call: Call, deadline_ms: int, on_done: Callable[[Outcome], object]) -> None:
-        """Send a request without waiting; tell `on_done` its outcome, at the deadline at the latest.
+        """Send a request without waiting; call `on_done` with its outcome, at the deadline at the latest.
 
-        It may be told before this returns. It must not be told while a broker in this process is handling another
-        request, since the engine goes on at once.
+        The call may come before this method returns. It must not come while a broker in this process handles another
+        request, because the engine continues at once.
         """
 
 
 class Timer:
-    """A function to be called at a time."""
+    """A function that the engine calls at a time."""
 
     __slots__ = ("callback", "when_ms")
 
     def __init__(self, when_ms: int, callback: Callable[[], object] | None) -> None:
         self.when_ms = when_ms
         self.callback = callback
-        """None once it was called or cancelled."""
+        """The function; None when it was called or cancelled."""
 
     @property
     def pending(self) -> bool:
-        """Whether it is still to be called."""
+        """Whether the timer is neither due nor cancelled."""
         return self.callback is not None
 
     def cancel(self) -> None:
-        """Do not call it."""
+        """Cancel the timer: its function is not called."""
         self.callback = None
 
 
 class TaskCancelled(HeadraceError):  # noqa: N818 - as asyncio's CancelledError: no fault
-    """The operation was given up before it had an outcome."""
+    """The operation was cancelled before it had an outcome."""
 
 
 class Task(Generic[T]):
-    """A flow under way."""
+    """One running flow."""
 
     __slots__ = (
         "alarm",
@@ -107,22 +106,22 @@ class Task(Generic[T]):
         self.deadline_ms = deadline_ms
         self.done = False
         self.failure: HeadraceError | None = None
-        """After what it tried again last."""
+        """The error after which the flow retried last; None if it did not retry."""
         self.outcome: T | BaseException | None = None
         self.invocation: Invoke | None = None
-        """The program's code that the task waits for; the driver runs it and calls `Engine.resume`."""
+        """The call of the program's code that the task waits for; the driver makes it and calls `Engine.resume`."""
         self.on_done: Callable[[Task[T]], object] | None = None
         self.on_invoke: Callable[[Task[T]], object] | None = None
         self.turn = 0
-        """Counts the yields, so that what is left of an earlier wait cannot end a later one."""
+        """The number of yields, so that the end of an earlier wait cannot end a later one."""
         self.paused_turn = -1
         """The turn that the alarm may end."""
         self.alarm: Timer | None = None
         self.late: object = None
-        """What the flow gets when the alarm ends its turn."""
+        """The value that the flow gets if the alarm ends its turn."""
 
     def result(self) -> T:
-        """Return what the flow returned, or raise what it raised; only when done."""
+        """Return the result of the flow, or raise its exception; only when `done`."""
         assert self.done, "the task is not done"
         if isinstance(self.outcome, BaseException):
             raise self.outcome
@@ -144,42 +143,42 @@ class Engine:
         """Prepare an engine.
 
         Args:
-            state: What the flows share.
-            transport: What carries calls.
-            now_ms: The time, milliseconds since 1970 of a clock that never goes back.
-            request_timeout_ms: How long a call may take that does not say so itself.
-            jitter: Returns a factor for a pause, around 1.
+            state: The state that the flows share.
+            transport: Sends calls to brokers.
+            now_ms: The time in milliseconds since 1970, by a clock that never goes back.
+            request_timeout_ms: Milliseconds that a call without a timeout of its own may take.
+            jitter: Returns a factor for a backoff, around 1.
         """
         self.state = state
         self.transport = transport
         self.now_ms = now_ms
-        """The time as of the driver's last word."""
+        """The time that the driver has passed last, in milliseconds since 1970."""
         self.callbacks: deque[Callable[[], object]] = deque()
-        """The program's own code that is due, in order. The driver runs it when it holds no lock; what it raises must
-        not end anything but itself."""
+        """Callbacks of the program that are due, in order. The driver runs them without a lock. An exception of a
+        callback must not affect anything else."""
         self.trouble = Trouble()
-        """What is tried again."""
+        """The errors after which the client retries."""
         self._request_timeout_ms = request_timeout_ms
         self._jitter = jitter
         self._ready: deque[tuple[Task[Any], Any]] = deque()
         self._running = False
         self._timers: list[tuple[int, int, Timer]] = []
         self._prune_at = TIMERS_KEPT
-        """With so many timers, those that were cancelled are thrown out: most are, long before their time."""
+        """The number of timers at which cancelled ones are removed. Most timers are cancelled before they are due."""
         self._timer_numbers = itertools.count()
         self._waiting: dict[Task[Any], int] = {}
-        """Tasks at a `Wait`, with the turn they wait in."""
+        """The tasks that are in a `Wait`, each with its turn."""
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When `advance` should be called at the latest; None when nothing depends on the time."""
+        """The latest time for the next `advance`; None if nothing depends on the time."""
         timers = self._timers
         while timers and not timers[0][2].pending:
             heapq.heappop(timers)
         return timers[0][0] if timers else None
 
     def advance(self, now_ms: int) -> None:
-        """Let time pass: call the timers that are due, and go on with the tasks that waited for them."""
+        """Set the time, run the timers that are due, and continue the tasks that waited for them."""
         self.now_ms = max(self.now_ms, now_ms)
         while (due_ms := self.next_deadline_ms) is not None and due_ms <= self.now_ms:
             timer = heapq.heappop(self._timers)[2]
@@ -199,11 +198,11 @@ class Engine:
         return timer
 
     def submit(self, call: Call, on_done: Callable[[Outcome], object]) -> None:
-        """Make a call outside of a flow; `on_done` is told its outcome, perhaps at once."""
+        """Make a call outside a flow; `on_done` is called with its outcome, possibly before this method returns."""
         self.transport.submit(call, self.now_ms + self._limit_ms(call), on_done)
 
     def notify(self) -> None:
-        """Go on with the tasks that wait for a change."""
+        """Continue the tasks that wait for a change."""
         waiting, self._waiting = self._waiting, {}
         for task, turn in waiting.items():
             self._resume(task, turn, None)
@@ -216,13 +215,13 @@ class Engine:
         on_done: Callable[[Task[T]], object] | None = None,
         on_invoke: Callable[[Task[T]], object] | None = None,
     ) -> Task[T]:
-        """Start a flow; it runs until it first has to wait.
+        """Start a flow, and run it until it first waits.
 
         Args:
             flow: The flow.
-            timeout_ms: How long it may take, from now on.
-            on_done: Told when it has ended, perhaps before this returns.
-            on_invoke: Told when it asks for the program's own code; without it, such a request is an error.
+            timeout_ms: Milliseconds that the flow may take.
+            on_done: Called with the task when it has ended, possibly before this method returns.
+            on_invoke: Called with the task when it needs a call of the program's code. None makes that an error.
         """
         task = Task(flow, self.now_ms + timeout_ms)
         task.on_done = on_done
@@ -232,12 +231,12 @@ class Engine:
         return task
 
     def resume(self, task: Task[Any], value: object) -> None:
-        """Answer a task's `Invoke` with what the program's code returned, or the exception it raised."""
+        """Continue a task after its `Invoke`, with the result or the exception of the program's code."""
         task.invocation = None
         self._resume(task, task.turn, value)
 
     def cancel(self, task: Task[Any]) -> None:
-        """Give a task up. Its requests that are on their way are not taken back."""
+        """Cancel a task. Its requests that are in flight are not withdrawn."""
         if not task.done:
             self._finish(task, TaskCancelled("the operation was cancelled"))
             task.flow.close()
@@ -276,14 +275,14 @@ class Engine:
             effect = flow.throw(value) if isinstance(value, BaseException) else flow.send(value)
         except StopIteration as stop:
             self._finish(task, stop.value)
-        except BaseException as error:  # noqa: BLE001 - whoever started the task is told
+        except BaseException as error:  # noqa: BLE001 - the task has it as its outcome
             if task.on_invoke is None:  # no program waits for its own exceptions
                 error = InternalError.of(error, "the client failed in the background")
             self._finish(task, error)
         else:
             try:
                 self._carry_out(task, effect)
-            except Exception as error:  # noqa: BLE001 - the flow is told, and goes on or ends
+            except Exception as error:  # noqa: BLE001 - the flow gets it, and continues or ends
                 self._resume(task, task.turn, InternalError.of(error, "the call failed"))
 
     def _finish(self, task: Task[Any], outcome: object) -> None:
@@ -356,7 +355,7 @@ class Engine:
         if until_ms < task.deadline_ms:
             self._resume_at(task, until_ms)
         elif type(cause) is TransportError:
-            # The last attempt had perhaps no time left, and what went wrong before says why.
+            # The last attempt may have had no time left; the error before it explains more.
             self._resume(task, task.turn, _timed_out(advised(cause), before))
         else:
             self._resume(task, task.turn, cause)

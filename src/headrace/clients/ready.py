@@ -1,7 +1,7 @@
-"""Answers that are there at once, and may be awaited all the same.
+"""Results of asyncio methods that do not wait, and that may be awaited nevertheless.
 
-In `headrace.aio` every method may be awaited, so that nobody has to know which of them wait for a broker. A method that
-waits for nothing returns one of these objects: a program uses it as it is, or awaits it.
+In `headrace.aio` every method may be awaited, so that programs need not know which methods wait for a broker. A method
+that does not wait returns one of these objects: a program uses it directly, or awaits it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Done:
-    """What is returned by a method that has done everything when it returns."""
+    """The result of a method that returns nothing and has acted when it returns."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""What `create_topic` makes of partitioners and serdes: names and parameters for the topic's metadata, checked."""
+"""Partitioner, serdes and storage of a new topic: checks, and their names and parameters for its configuration."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from headrace.serdes.serde import SERDES, AnySerde, is_serde_class, resolve_serd
 
 Parameters = Mapping[str, Any]
 PartitionerChoice = str | type[Any] | Partitioner
-"""A name, a class or an object."""
+"""The type of `partitioner=`: a name, a class or an object."""
 StorageChoice = str | type[Any] | FileSystem
-"""A name, a class or a log directory."""
+"""The type of `storage=`: a name, a class or a log directory."""
 _REGISTERS: Final[Mapping[str, Register[Any]]] = {
     PARTITIONER: PARTITIONERS,
     SERDE: SERDES,
@@ -31,7 +31,7 @@ _REGISTERS: Final[Mapping[str, Register[Any]]] = {
 
 
 class Strategies(NamedTuple):
-    """What `create_topic` is given; None is left to the broker."""
+    """The arguments of `create_topic`; None leaves a choice to the broker."""
 
     storage: StorageChoice | None = None
     partitioner: PartitionerChoice | None = None
@@ -42,14 +42,14 @@ class Strategies(NamedTuple):
     key_serde_parameters: Parameters | None = None
 
     def named(self, *, keeps_objects: bool) -> dict[str, Named]:
-        """Return what the topic's metadata are to keep of partitioner and serdes, by the name of the config.
+        """Return the names and parameters of partitioner and serdes for the topic, by the name of the config.
 
         Args:
-            keeps_objects: Whether the broker is in this process, and can keep an object that has no name elsewhere.
+            keeps_objects: Whether the broker is in this process, and can keep an object that has no registered name.
 
         Raises:
-            ConfigError: A name is not known here, the parameters do not fit, or something is neither name nor class nor
-                object of its kind.
+            ConfigError: A name is unknown here, the parameters do not fit, or an argument is neither a name, nor a
+                class or an object of the right kind.
         """
         rows = {
             PARTITIONER: ("partitioner", self.partitioner, self.partitioner_parameters),
@@ -95,7 +95,7 @@ def _strategy(
 
 
 def _make(config: str, named: Named) -> None:
-    """Make one, for the errors."""
+    """Make a partitioner or serde, to raise its errors."""
     if _REGISTERS[config] is SERDES:
         resolve_serde(named)
     else:
@@ -107,7 +107,7 @@ def _first(_count: int) -> int:
 
 
 def configs_of(found: Mapping[str, Named]) -> dict[str, str]:
-    """Return the configs that say the same."""
+    """Return the configs for names and parameters."""
     configs = {config: named.name for config, named in found.items()}
     parameters = {
         config + PARAMETERS: named.parameters for config, named in found.items() if named.parameters
@@ -116,12 +116,12 @@ def configs_of(found: Mapping[str, Named]) -> dict[str, str]:
 
 
 def check_topic_config(topic: TopicConfig) -> None:
-    """Check that the parameters in a topic's configuration fit its names, as far as this process knows these.
+    """Check that the parameters in a topic's configuration fit the names that this process knows.
 
-    Nothing is made and no package is imported: a broker does this for requests of its clients.
+    Brokers call this for requests of clients, so no factory is called and no package is imported.
 
     Raises:
-        ConfigError: They do not fit.
+        ConfigError: The parameters do not fit.
     """
     for config, register in _REGISTERS.items():
         name, parameters = (
@@ -137,13 +137,13 @@ def check_topic_config(topic: TopicConfig) -> None:
 
 
 def check_configs(configs: Mapping[str, str]) -> None:
-    """Check names together with their parameters, as a client can: by making one of each, if its name is known here.
+    """Check names and parameters by a call of each factory that this process knows; clients may do that.
 
     Args:
-        configs: Configs of a topic; a name without parameters among them is not looked at.
+        configs: Configs of a topic. Names without parameters are not checked.
 
     Raises:
-        ConfigError: The parameters do not fit, or nothing can be made of them.
+        ConfigError: The parameters do not fit, or a factory raised an error.
     """
     for config, register in _REGISTERS.items():
         name, parameters = configs.get(config), configs.get(config + PARAMETERS)
@@ -155,7 +155,7 @@ def check_configs(configs: Mapping[str, str]) -> None:
 
 
 def doubtful_names(configs: Mapping[str, str]) -> list[str]:
-    """Return warnings of names that nothing here has, and that are like names which something has."""
+    """Return warnings about unknown names that are similar to known names."""
     warnings = []
     for config, register in _REGISTERS.items():
         name = configs.get(config)

@@ -1,8 +1,8 @@
-"""What goes wrong and is tried again: for the text of time-outs, and for the log.
+"""Errors that a client retries, for the messages of timeouts and for the log.
 
-A call that runs out of time has failed for a reason that was seen before: no broker took the connection, the broker's
-disk is full, the topic is missing. Whatever is tried again is noted here, so that the time-out names it, and so that
-the log names it while the call still waits.
+A call that times out has failed for a reason that was seen before: no broker accepted the connection, the broker's disk
+is full, the topic is missing. Each retried error is noted here, so that the message of the timeout contains it, and so
+that it is logged while the call still waits.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Final
 from headrace.errors import ApiError, ErrorCode, HeadraceError, TransportError
 
 WARN_AFTER_MS: Final = 1_000
-"""An error that is still there after so long is logged."""
+"""Milliseconds after which an error that persists is logged."""
 WARN_AGAIN_MS: Final = 60_000
-"""The same error is logged again no earlier."""
+"""Milliseconds before an error that persists is logged again."""
 FORGET_AFTER_MS: Final = 30_000
-"""An error that was not seen for so long is a new one when it is seen again."""
+"""Milliseconds without an error after which it counts as new."""
 KINDS_KEPT: Final = 32
-"""Errors that are told apart at most; others are taken for new."""
+"""The largest number of different errors that are kept; then all of them are forgotten."""
 
 ADVICE: Final[dict[ErrorCode, str]] = {
     ErrorCode.KAFKA_STORAGE_ERROR: "make room on the broker's disk, or see the broker's log for what failed",
@@ -36,17 +36,17 @@ ADVICE: Final[dict[ErrorCode, str]] = {
     ErrorCode.THROTTLING_QUOTA_EXCEEDED: "raise the quota of this client, or send less",
     ErrorCode.NETWORK_EXCEPTION: "see whether a broker runs there and can be reached",
 }
-"""What a program's operator can do about an error that does not pass by itself."""
+"""Advice for the operator, by error code, for errors that may persist."""
 ADVICE_FOR_TRANSPORT: Final = "see whether a broker runs there and can be reached"
 
 
 _NUMBERS: Final = re.compile(r"(?<![\w.:-])\d+(?![\w-]|\.\w)")
-"""Numbers that stand alone; those in names of topics, partitions and addresses tell errors apart."""
+"""Numbers that stand alone. Numbers in names of topics, partitions and addresses distinguish errors."""
 
 
 @dataclass(slots=True)
 class _Kind:
-    """One error that is seen again and again."""
+    """One error that repeats, with the times of the first and the last occurrence and of the last warning."""
 
     first_ms: int
     last_ms: int
@@ -54,20 +54,20 @@ class _Kind:
 
 
 class Trouble:
-    """The errors after which one client tries again."""
+    """The errors after which one client retries."""
 
     def __init__(self) -> None:
         self.warn: Callable[[str], object] | None = None
-        """Told what the program's operator should know; None tells nobody."""
+        """Logs a warning; None logs nothing."""
         self._last: HeadraceError | None = None
         self._last_ms = 0
         self._kinds: dict[tuple[str, str], _Kind] = {}
-        """By the error's type and its text without its numbers: offsets and sizes differ each time."""
+        """The errors by type and text. The text is without numbers, because offsets and sizes differ each time."""
 
     def note(self, error: HeadraceError, now_ms: int) -> None:
-        """Take note of an error after which something is tried again.
+        """Note an error that is retried.
 
-        Errors of brokers are logged here. That a broker cannot be reached is logged once for it, by `Reach`.
+        Errors of brokers are logged here. `Reach` logs once that a broker cannot be reached.
         """
         self._last, self._last_ms = error, now_ms
         name = type(error).__name__, _NUMBERS.sub("", str(error))
@@ -87,11 +87,11 @@ class Trouble:
             self.warn(f"tried again for {since_ms / 1000:.0f} s: {advised(error)}")
 
     def explain(self, text: str, since_ms: int) -> str:
-        """Return the text of a time-out with the last error, if there was one.
+        """Return the message of a timeout, with the last error if there was one.
 
         Args:
-            text: What was not done in time.
-            since_ms: When the call began; an error of before has nothing to do with it.
+            text: The message.
+            since_ms: The time at which the call began. Earlier errors are ignored.
         """
         if self._last is None or self._last_ms < since_ms:
             return text
@@ -99,7 +99,7 @@ class Trouble:
 
 
 def advised(error: HeadraceError) -> str:
-    """Return an error's text with what to do about it."""
+    """Return the text of an error, with advice if there is any."""
     advice = None
     if isinstance(error, ApiError):
         advice = ADVICE.get(error.code)

@@ -1,4 +1,4 @@
-"""What acts for a client's engine: over TCP or with a broker in this process, for programs that wait or for asyncio."""
+"""Drivers run the engine of a client: over TCP or with a broker in this process, blocking or with asyncio."""
 
 from __future__ import annotations
 
@@ -17,47 +17,47 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Target = str | LocalBroker
-"""Where a client finds its brokers: `HOST:PORT,HOST:PORT`, or a broker in this process."""
+"""The brokers of a client: `HOST:PORT,HOST:PORT`, or a broker in this process."""
 
 
 class Driver(Protocol):
-    """Runs the engine of one client for a program that waits. Any thread may use it."""
+    """Runs the engine of one blocking client. Any thread may use it."""
 
     engine: Engine
 
     def now_ms(self) -> int:
-        """Return the time by the clock of the engine, which may not have looked at it for a while; from any thread."""
+        """Return the time of the engine's clock. Any thread may call it."""
 
     @property
     def by_hand(self) -> bool:
-        """Whether the program moves the clock of the broker: then no thread of Headrace may use the client."""
+        """Whether the program moves the broker's clock. Then no thread of Headrace may use the client."""
 
     @property
     def closed(self) -> bool:
-        """Whether the client was closed, or belongs to the parent of this forked process."""
+        """Whether the client is closed, or belongs to the parent of this forked process."""
 
     @property
     def ended(self) -> bool:
-        """Whether the client holds nothing any more: it is closed, or the broker of this process is."""
+        """Whether the client has no resources: it is closed, or its broker in this process is."""
 
     @property
     def lost_connections(self) -> int:
-        """How many connections ended so far, for whatever reason."""
+        """The number of connections that have ended so far."""
 
     def run(self, flow: Flow[T], timeout_ms: int | None = None) -> T:
-        """Run a flow to its end and return its result; also from the program's code in an `Invoke`."""
+        """Run a flow to its end and return its result. The program's code in an `Invoke` may call it, too."""
 
     def enter(self) -> AbstractContextManager[Engine]:
         """Return a context in which the engine may be used at once: `with driver.enter() as engine`."""
 
     def start_background(self) -> None:
-        """From now on do what is due also while the program is not inside a call."""
+        """Also do what is due while the program is not inside a call."""
 
     def connect(self) -> None:
-        """Make sure that some broker answers, trying each address once."""
+        """Check that some broker answers; try each address once."""
 
     def close(self) -> None:
-        """Close every connection; calls under way fail."""
+        """Close all connections; running calls fail."""
 
 
 class AsyncDriver(Protocol):
@@ -67,52 +67,52 @@ class AsyncDriver(Protocol):
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The event loop."""
+        """The event loop of the client."""
 
     def now_ms(self) -> int:
-        """Return the time by the clock of the engine, which may not have looked at it for a while; from any thread."""
+        """Return the time of the engine's clock. Any thread may call it."""
 
     @property
     def closed(self) -> bool:
-        """Whether the client was closed, or belongs to the parent of this forked process."""
+        """Whether the client is closed, or belongs to the parent of this forked process."""
 
     @property
     def trouble(self) -> str | None:
-        """Why no broker can be asked at present; None where that is not known."""
+        """The reason why no broker can be reached at present; None if there is no known reason."""
 
     @property
     def ended(self) -> bool:
-        """Whether the client holds nothing any more: it is closed, or the broker of this process is."""
+        """Whether the client has no resources: it is closed, or its broker in this process is."""
 
     @property
     def lost_connections(self) -> int:
-        """How many connections ended so far, for whatever reason."""
+        """The number of connections that have ended so far."""
 
     async def run(self, flow: Flow[T], timeout_ms: int | None = None) -> T:
-        """Run a flow to its end and return its result; also from the program's code in an `Invoke`."""
+        """Run a flow to its end and return its result. The program's code in an `Invoke` may call it, too."""
 
     def enter(self) -> AbstractContextManager[Engine]:
         """Return a context in which the engine may be used at once: `with driver.enter() as engine`."""
 
     def start_background(self) -> None:
-        """From now on do what is due also while the program is not inside a call."""
+        """Also do what is due while the program is not inside a call."""
 
     async def connect(self) -> None:
-        """Make sure that some broker answers, trying each address once."""
+        """Check that some broker answers; try each address once."""
 
     async def close(self) -> None:
-        """Close every connection; calls under way fail."""
+        """Close all connections; running calls fail."""
 
 
 def open_blocking_driver(target: Target, config: ClientConfig) -> Driver:
-    """Return the driver of a client that waits.
+    """Return the driver of a blocking client.
 
     Args:
-        target: Where its brokers are. An address must be in `config` too, as `bootstrap_servers`.
+        target: The brokers. An address must also be in `config`, as `bootstrap_servers`.
         config: The client's configuration.
     """
     if isinstance(target, str):
-        # A program with its broker inside needs no sockets.
+        # A program with a broker in its process needs no sockets.
         from headrace.clients.drivers.blocking import BlockingDriver  # noqa: PLC0415 - an embedded one needs no sockets
 
         return BlockingDriver(client_state(config), config)
@@ -120,7 +120,7 @@ def open_blocking_driver(target: Target, config: ClientConfig) -> Driver:
 
 
 def open_aio_driver(target: Target, config: ClientConfig) -> AsyncDriver:
-    """Return the driver of a client on the running event loop; the arguments as for a blocking one."""
+    """Return the driver of an asyncio client on the running event loop; see `open_blocking_driver`."""
     # Importing asyncio takes longer than all of a blocking client.
     from headrace.clients.drivers.aio import AioDriver  # noqa: PLC0415 - slow to import
     from headrace.clients.drivers.local_aio import LocalAioDriver  # noqa: PLC0415 - slow to import

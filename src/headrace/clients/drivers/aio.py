@@ -141,7 +141,7 @@ class LinkProtocol(asyncio.BufferedProtocol):
             driver.pool.denied(link, error)
         except ProtocolError as error:
             driver.pool.lost(link, f"lost: {error}")
-        except Exception as error:  # noqa: BLE001 - whoever waits for the connection is told
+        except Exception as error:  # noqa: BLE001 - calls that wait for the connection get it
             driver.pool.failed(link, error)
         else:
             driver.pool.received(link)
@@ -213,7 +213,7 @@ class Transports:
                 answer = await answer if inspect.isawaitable(answer) else answer
             credentials.keep(answer)
             client = credentials.client()
-        except Exception as error:  # noqa: BLE001 - it is told to whoever waits for the connection
+        except Exception as error:  # noqa: BLE001 - calls that wait for the connection get it
             self._driver.refresh()
             self._driver.pool.denied(link, no_token(error))
         else:
@@ -307,31 +307,31 @@ class AioDriver:
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The event loop."""
+        """The event loop of the client."""
         return self._loop
 
     @property
     def closed(self) -> bool:
-        """Whether the client was closed, or belongs to the parent of this forked process."""
+        """Whether the client is closed, or belongs to the parent of this forked process."""
         return self._closed
 
     @property
     def trouble(self) -> str | None:
-        """Why no broker can be asked at present; None where that is not known."""
+        """The reason why no broker can be reached at present; None if there is no known reason."""
         return self.pool.trouble
 
     @property
     def ended(self) -> bool:
-        """Whether the client holds nothing any more: it is closed, or the broker of this process is."""
+        """Whether the client has no resources: it is closed, or its broker in this process is."""
         return self._closed
 
     @property
     def lost_connections(self) -> int:
-        """How many connections ended so far, for whatever reason."""
+        """The number of connections that have ended so far."""
         return self.pool.lost_connections
 
     def now_ms(self) -> int:
-        """Return the time; any thread may ask."""
+        """Return the time of the engine's clock. Any thread may call it."""
         return self._clock.now_ms()
 
     async def run(self, flow: Flow[T], timeout_ms: int | None = None) -> T:
@@ -339,10 +339,10 @@ class AioDriver:
 
         Args:
             flow: The flow.
-            timeout_ms: How long it may take; None is `request.timeout.ms`.
+            timeout_ms: Milliseconds that the flow may take; None is `request.timeout.ms`.
 
         Raises:
-            ApiError: A broker said no.
+            ApiError: A broker refused.
             TransportError: No broker answered in time.
             ClosedError: The client is closed.
         """
@@ -377,7 +377,7 @@ class AioDriver:
         """Nothing: what is due happens on the loop in any case."""
 
     async def connect(self) -> None:
-        """Make sure that some broker answers, trying each address once.
+        """Check that some broker answers; try each address once.
 
         Raises:
             TransportError: None does.
@@ -398,7 +398,7 @@ class AioDriver:
             raise outcomes[0]
 
     async def close(self) -> None:
-        """Close every connection; calls under way fail."""
+        """Close all connections; running calls fail."""
         if self._closed:
             return
         self._closed = True
@@ -454,7 +454,7 @@ class AioDriver:
         self.pool.expire(self.engine.now_ms)
         try:
             self.engine.advance(self.engine.now_ms)
-        except Exception as error:  # noqa: BLE001 - one callback's fault must not stop the others
+        except Exception as error:  # noqa: BLE001 - an error of one callback must not stop the others
             report(error)
         self.arm()
 

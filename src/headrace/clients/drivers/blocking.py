@@ -106,12 +106,12 @@ class BlockingDriver:
 
     @property
     def closed(self) -> bool:
-        """Whether the client was closed, or belongs to the parent of this forked process."""
+        """Whether the client is closed, or belongs to the parent of this forked process."""
         return self._closed
 
     @property
     def ended(self) -> bool:
-        """Whether the client holds nothing any more: it is closed, or the broker of this process is."""
+        """Whether the client has no resources: it is closed, or its broker in this process is."""
         return self._closed
 
     @property
@@ -121,11 +121,11 @@ class BlockingDriver:
 
     @property
     def lost_connections(self) -> int:
-        """How many connections ended so far, for whatever reason."""
+        """The number of connections that have ended so far."""
         return self.pool.lost_connections
 
     def now_ms(self) -> int:
-        """Return the time; any thread may ask."""
+        """Return the time of the engine's clock. Any thread may call it."""
         return self._clock.now_ms()
 
     @uninterrupted
@@ -134,10 +134,10 @@ class BlockingDriver:
 
         Args:
             flow: The flow.
-            timeout_ms: How long it may take; None is `request.timeout.ms`.
+            timeout_ms: Milliseconds that the flow may take; None is `request.timeout.ms`.
 
         Raises:
-            ApiError: A broker said no.
+            ApiError: A broker refused.
             TransportError: No broker answered in time.
             ClosedError: The client is closed.
         """
@@ -185,7 +185,7 @@ class BlockingDriver:
 
     @uninterrupted
     def start_background(self) -> None:
-        """From now on do what is due also while the program is not inside a call."""
+        """Also do what is due while the program is not inside a call."""
         with self._entry:
             if self._thread is None:
                 name = f"{self._config.client_id}-background"
@@ -194,7 +194,7 @@ class BlockingDriver:
 
     @uninterrupted
     def connect(self) -> None:
-        """Make sure that some broker answers, trying each address once.
+        """Check that some broker answers; try each address once.
 
         Raises:
             TransportError: None does.
@@ -215,7 +215,7 @@ class BlockingDriver:
 
     @uninterrupted
     def close(self) -> None:
-        """Close every connection; calls under way fail."""
+        """Close all connections; running calls fail."""
         inside = owned(self._served)
         with self._served:
             if self._closed:
@@ -365,7 +365,7 @@ class BlockingDriver:
             self.pool.expire(now_ms)
         try:
             self.engine.advance(now_ms)
-        except Exception as error:  # noqa: BLE001 - one callback's fault must not stop the others
+        except Exception as error:  # noqa: BLE001 - an error of one callback must not stop the others
             report(error)
         if self.pool.busy:
             self._serve_at_ms = now_ms + SERVE_EVERY_MS

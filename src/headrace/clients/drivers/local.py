@@ -185,7 +185,7 @@ class LocalTransport:
             return
         try:
             pending.give_up = self._target.submit(self._client, call, pending.complete)
-        except Exception as error:  # noqa: BLE001 - whoever waits for the outcome gets it
+        except Exception as error:  # noqa: BLE001 - it is the outcome of the call
             what = f"{type(call.request).__name__} failed in the embedded broker"
             pending.complete(InternalError.of(error, what))
         if not pending.done:
@@ -238,7 +238,7 @@ class Local:
 
     @property
     def closed(self) -> bool:
-        """Whether the client was closed, or belongs to the parent of this forked process."""
+        """Whether the client is closed, or belongs to the parent of this forked process."""
         return self._closed
 
     @property
@@ -248,7 +248,7 @@ class Local:
 
     @property
     def ended(self) -> bool:
-        """Whether the client holds nothing any more: it is closed, or the broker of this process is."""
+        """Whether the client has no resources: it is closed, or its broker in this process is."""
         return self._closed or self._orphaned
 
     def disown(self) -> None:
@@ -275,7 +275,7 @@ class Local:
         return 0
 
     def now_ms(self) -> int:
-        """Return the time; any thread may ask."""
+        """Return the time of the engine's clock. Any thread may call it."""
         return self.target.now_ms()
 
     def wake(self) -> None:
@@ -375,10 +375,10 @@ class LocalDriver(Local):
 
         Args:
             flow: The flow.
-            timeout_ms: How long it may take; None is `request.timeout.ms`.
+            timeout_ms: Milliseconds that the flow may take; None is `request.timeout.ms`.
 
         Raises:
-            ApiError: The broker said no.
+            ApiError: The broker refused.
             TransportError: The broker did not answer in time.
             ClosedError: The client is closed.
         """
@@ -421,7 +421,7 @@ class LocalDriver(Local):
 
     @uninterrupted
     def start_background(self) -> None:
-        """From now on do what is due also while the program is not inside a call."""
+        """Also do what is due while the program is not inside a call."""
         with self.target.condition:
             self.target.start_background()
 
@@ -433,7 +433,7 @@ class LocalDriver(Local):
 
     @uninterrupted
     def close(self) -> None:
-        """Leave the broker; calls under way fail."""
+        """Leave the broker; running calls fail."""
         inside = owned(self.target.condition)
         with self.target.condition:
             if self._end():

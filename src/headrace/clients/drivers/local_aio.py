@@ -37,7 +37,7 @@ class LocalAioDriver(Local):
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The event loop."""
+        """The event loop of the client."""
         return self._loop
 
     @property
@@ -57,10 +57,10 @@ class LocalAioDriver(Local):
 
         Args:
             flow: The flow.
-            timeout_ms: How long it may take; None is `request.timeout.ms`.
+            timeout_ms: Milliseconds that the flow may take; None is `request.timeout.ms`.
 
         Raises:
-            ApiError: The broker said no.
+            ApiError: The broker refused.
             TransportError: The broker did not answer in time.
             ClosedError: The client is closed.
         """
@@ -85,7 +85,7 @@ class LocalAioDriver(Local):
         return task.result()
 
     def start_background(self) -> None:
-        """From now on do what is due also while the program is not inside a call."""
+        """Also do what is due while the program is not inside a call."""
         self._background = True
         self._pump()
 
@@ -95,7 +95,7 @@ class LocalAioDriver(Local):
             pass
 
     async def close(self) -> None:
-        """Leave the broker; calls under way fail."""
+        """Leave the broker; running calls fail."""
         with self.target.condition:
             self._end()
         self._loop_callbacks.run()

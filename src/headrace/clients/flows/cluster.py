@@ -1,4 +1,4 @@
-"""What a client knows of a cluster: brokers, topics, partitions and their leaders."""
+"""Cluster metadata: brokers, topics, partitions and their leaders."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NO_TOPIC_ID = bytes(16)
 
 @dataclass(frozen=True, slots=True)
 class BrokerAddress:
-    """Where a broker can be reached."""
+    """The address of one broker."""
 
     node_id: int
     host: str
@@ -29,13 +29,13 @@ class BrokerAddress:
 
 @dataclass(frozen=True, slots=True)
 class PartitionMetadata:
-    """A partition's place in the cluster."""
+    """The leader and the replicas of one partition."""
 
     partition: int
     leader: int
-    """Node id of the leader, or -1."""
+    """The node id of the leader; -1 if there is none."""
     leader_epoch: int
-    """The leader's epoch, or -1 where the broker does not tell."""
+    """The leader's epoch; -1 if the broker does not return it."""
     replicas: tuple[int, ...] = ()
     isr: tuple[int, ...] = ()
     error: ErrorCode = ErrorCode.NONE
@@ -47,25 +47,25 @@ class TopicMetadata:
 
     name: str
     topic_id: bytes = NO_TOPIC_ID
-    """The id as 16 bytes, all zero where the broker does not tell."""
+    """The topic id, 16 bytes; zero if the broker does not return it."""
     partitions: dict[int, PartitionMetadata] = field(default_factory=dict)
     is_internal: bool = False
     error: ErrorCode = ErrorCode.NONE
 
 
 class TopicSettings(NamedTuple):
-    """What a topic's configuration tells Headrace's clients; None where it says nothing."""
+    """The settings for Headrace's clients in a topic's configuration; None for a setting that is not there."""
 
     partitioner: Named | None = None
     serde: Named | None = None
     key_serde: Named | None = None
     may_read: bool = True
-    """Whether the client may read that at all."""
+    """Whether the client may read the configuration."""
 
 
 @dataclass(slots=True)
 class ClusterMetadata:
-    """Brokers and topics, as the last answers described them."""
+    """Brokers and topics, from the last responses."""
 
     brokers: dict[int, BrokerAddress] = field(default_factory=dict)
     controller_id: int = -1
@@ -73,7 +73,7 @@ class ClusterMetadata:
     topics: dict[str, TopicMetadata] = field(default_factory=dict)
 
     def topic_id(self, topic: str) -> bytes:
-        """Return a topic's id; all zero while it is unknown."""
+        """Return a topic's id; zero while it is unknown."""
         known = self.topics.get(topic)
         return NO_TOPIC_ID if known is None else known.topic_id
 
@@ -90,7 +90,7 @@ class ClusterMetadata:
         return -1 if partition is None else partition.leader_epoch
 
     def partition(self, topic_partition: TopicPartition) -> PartitionMetadata | None:
-        """Return what is known of one partition."""
+        """Return the metadata of one partition; None if it is unknown."""
         topic = self.topics.get(topic_partition.topic)
         return None if topic is None else topic.partitions.get(topic_partition.partition)
 
@@ -102,10 +102,10 @@ class ClusterMetadata:
         )
 
     def remember(self, topic: TopicMetadata) -> None:
-        """Take over what an answer says of a topic, but never an older leader epoch of the same topic.
+        """Take over a response about a topic, except partitions with an older leader epoch than the known one.
 
-        A broker that lags behind may still name the previous leader; believing it would send requests back and forth
-        (Kafka's Metadata.updateLatestMetadata). A new topic id starts afresh.
+        A broker that lags behind may return the previous leader; using it would send requests back and forth (see
+        Kafka's Metadata.updateLatestMetadata). After a change of the topic id every epoch is accepted.
         """
         known = self.topics.get(topic.name)
         if known is None or known.topic_id != topic.topic_id or topic.error:

@@ -50,13 +50,13 @@ K = TypeVar("K")
 
 DEFAULT_MAX_FRAME_BYTES: Final = 128 << 20
 HANDSHAKE_MAX_FRAME_BYTES: Final = 1 << 20
-"""Nothing before the end of the handshake is this large, unless the other side does not speak Kafka."""
+"""The largest response in bytes before the end of the handshake; a larger one is not in the Kafka protocol."""
 
 _LENGTH_BYTES: Final = 4
 _TLS_ALERT: Final = 0x15
-"""The first byte of what a TLS server answers who does not begin with a handshake."""
+"""The first byte of the response of a TLS server to a client without TLS."""
 _CHUNK_BYTES: Final = 16 << 10
-"""What is received at once between frames: most responses are smaller, and then one read takes in several."""
+"""The size of the receive buffer between frames in bytes. Most responses are smaller, so one read gets several."""
 
 
 class Completed(NamedTuple, Generic[K]):
@@ -64,7 +64,7 @@ class Completed(NamedTuple, Generic[K]):
 
     token: K
     outcome: Message | HeadraceError | None
-    """None for a request that has no response."""
+    """The response or an error; None for a request without a response."""
 
 
 class _InFlight(NamedTuple, Generic[K]):
@@ -72,11 +72,11 @@ class _InFlight(NamedTuple, Generic[K]):
     response_type: type[Message]
     version: int
     token: K | None
-    """None for what the connection asks for itself."""
+    """The token of the request; None for requests of the connection itself."""
 
 
 class Connection(Generic[K]):
-    """The protocol state of one connection; `K` is the type by which the owner tells its requests apart."""
+    """The protocol state of one connection; `K` is the type of the tokens that identify requests."""
 
     def __init__(
         self,
@@ -89,28 +89,28 @@ class Connection(Generic[K]):
         """Begin the handshake.
 
         Args:
-            client_id: The name by which the broker knows the client.
+            client_id: The name of the client in requests.
             peer: The broker's name in messages.
-            max_frame_bytes: No response is larger.
-            authenticates: Whether nothing may be asked before `authenticate`.
+            max_frame_bytes: The largest response in bytes.
+            authenticates: Whether `authenticate` must come before the first request.
         """
         self.peer = peer
         self.versions: dict[int, VersionRange] | None = None
-        """What the broker speaks, by API key; None until it has said so."""
+        """The API versions of the broker, by API key; None before the handshake."""
         self._extensions: Sequence[str] = ()
-        """What it understands besides Kafka's protocol."""
+        """The extensions of Kafka's protocol that the broker supports."""
         self.ready = False
         """Whether the handshake is done."""
         self.logins = 0
-        """How often we have logged in."""
+        """The number of logins on this connection."""
         self.session_lifetime_ms = 0
-        """How long the last login lasts; 0 is for ever."""
+        """Milliseconds for which the last login is valid; 0 is without limit."""
         self._authenticates = authenticates
         self._exchange: SaslExchange | None = None
-        """The login that is to come or under way."""
+        """The login that is pending or running; None if there is none."""
         self._exchanging = False
         self._holding = True
-        """Whether requests wait."""
+        """Whether new requests wait for a handshake or a login."""
         self._client_id = client_id
         self._max_frame_bytes = max_frame_bytes
         self._correlation_id = 0
@@ -118,33 +118,33 @@ class Connection(Generic[K]):
         self._waiting: deque[tuple[Message, K, bool, int | None]] = deque()
         self._output: list[Payload] = []
         self._unconfirmed: list[K] = []
-        """Requests without an answer that may not have been written yet."""
+        """The tokens of requests without a response that may not be written to the socket yet."""
         self._completed: list[Completed[K]] = []
         self._chunk = bytearray(_CHUNK_BYTES)
         self._held = 0
-        """Bytes at the start of the chunk that belong to a length which is not complete."""
+        """The number of bytes at the start of the chunk that belong to an incomplete length."""
         self._frame: bytearray | None = None
         self._filled = 0
         self._handshake(CLIENT_MAX_VERSIONS[ApiKey.API_VERSIONS])
 
     @property
     def wants_credentials(self) -> bool:
-        """Whether nothing goes on before `authenticate`."""
+        """Whether the connection waits for `authenticate`."""
         return not self.ready and self.versions is not None and self._exchange is None
 
     @property
     def logging_in(self) -> bool:
-        """Whether the broker has been asked to log us in and has not said that it did."""
+        """Whether a login is running."""
         return self._exchanging
 
     @property
     def answers(self) -> int:
-        """How many requests have been answered, the connection's own included."""
+        """The number of responses so far, including those to the connection's own requests."""
         return self._correlation_id - len(self._in_flight)
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is waited for."""
+        """Whether no request is pending."""
         return not (self._in_flight or self._waiting or self._unconfirmed)
 
     def send(
@@ -152,13 +152,13 @@ class Connection(Generic[K]):
     ) -> None:
         """Queue a request; its outcome appears in `take_completed` under `token`.
 
-        A version that both sides speak is chosen here; when there is none, the outcome is an UNSUPPORTED_VERSION.
+        The newest version that both sides support is used. If there is none, the outcome is UNSUPPORTED_VERSION.
 
         Args:
             request: The request.
-            token: Names the request among the outcomes.
-            answered: False for Produce with acks=0: complete as soon as it is written.
-            max_version: The newest version that may be chosen; None is the newest of ours.
+            token: Identifies the request among the outcomes.
+            answered: Whether there is a response. False for Produce with acks=0, which is complete when it is written.
+            max_version: The newest version that may be used. None is the newest of the client.
         """
         if self._holding:
             self._waiting.append((request, token, answered, max_version))
@@ -174,7 +174,7 @@ class Connection(Generic[K]):
             )
             leave_out_unknown(request, self._extensions)
             self._encode(request, version, token if answered else None, answered=answered)
-        except Exception as error:  # noqa: BLE001 - whoever waits for the outcome gets it
+        except Exception as error:  # noqa: BLE001 - it is the outcome of the request
             what = f"{type(request).__name__} cannot be sent to {self.peer}"
             self._completed.append(Completed(token, InternalError.of(error, what)))
             return
@@ -182,14 +182,14 @@ class Connection(Generic[K]):
             self._unconfirmed.append(token)
 
     def hold(self) -> None:
-        """From now on let requests wait until the end of the login that is to come."""
+        """Make new requests wait until the end of the next login."""
         self._holding = True
 
     def authenticate(self, client: SaslClient) -> None:
-        """Log in, or log in again, as soon as everything that was asked before is answered; requests wait meanwhile.
+        """Log in (again) when all earlier requests have responses; new requests wait meanwhile.
 
         Raises:
-            AuthenticationError: The broker cannot be asked; close the connection.
+            AuthenticationError: The broker does not support the login; close the connection.
         """
         self._holding = True
         self._exchange = SaslExchange(client, self.peer)
@@ -197,31 +197,31 @@ class Connection(Generic[K]):
             self._begin_exchange()
 
     def written(self) -> None:
-        """Take note that all output so far has been written: requests without an answer are complete."""
+        """Note that all output so far has been written: requests without a response are complete."""
         self._completed += [Completed(token, None) for token in self._unconfirmed]
         self._unconfirmed.clear()
 
     def take_output(self) -> list[Payload]:
-        """Return the buffers to be written, in order, and forget them."""
+        """Return the buffers to write, in order, and remove them."""
         output, self._output = self._output, []
         return output
 
     def get_buffer(self) -> memoryview:
-        """Return where the next received bytes belong; never empty.
+        """Return the buffer for the next received bytes; it is never empty.
 
-        Every frame ends up in a buffer of its own, so records in a response can refer to it; of a large one only the
-        beginning is copied there, the rest is received into it.
+        Every frame gets a buffer of its own, so that records can refer to it. Only the beginning of a large frame is
+        copied there; the rest is received into it.
         """
         if self._frame is not None:
             return memoryview(self._frame)[self._filled :]
         return memoryview(self._chunk)[self._held :]
 
     def bytes_received(self, count: int) -> None:
-        """Take note of `count` bytes written into the buffer.
+        """Handle `count` bytes that were received into the buffer.
 
         Raises:
-            ProtocolError: The broker broke the protocol; close the connection and fail what it carried.
-            AuthenticationError: The broker did not log us in; the same.
+            ProtocolError: The broker violated the protocol; close the connection.
+            AuthenticationError: The broker refused the login; close the connection.
         """
         frame = self._frame
         if frame is None:
@@ -238,7 +238,7 @@ class Connection(Generic[K]):
         return completed
 
     def abandon(self, error: HeadraceError) -> list[Completed[K]]:
-        """Give up the connection: every request without an outcome fails with `error`."""
+        """Close the connection: every pending request fails with `error`."""
         tokens = [entry.token for entry in self._in_flight if entry.token is not None]
         tokens += [token for _, token, _, _ in self._waiting]
         tokens += self._unconfirmed
@@ -249,7 +249,7 @@ class Connection(Generic[K]):
         return self.take_completed() + [Completed(token, error) for token in tokens]
 
     def _split(self, end: int) -> None:
-        """Take the frames out of the chunk's first `end` bytes."""
+        """Handle the frames in the first `end` bytes of the chunk."""
         chunk = self._chunk
         position = 0
         while end - position >= _LENGTH_BYTES:
@@ -323,7 +323,7 @@ class Connection(Generic[K]):
             self._begin_exchange()
 
     def _answered(self, frame: memoryview, entry: _InFlight[K]) -> None:
-        """Take in the answer to what the connection asked for itself."""
+        """Handle the response to a request of the connection itself."""
         if entry.response_type is ApiVersionsResponse:
             self._handshake_answered(frame, entry)
             return
@@ -359,7 +359,7 @@ class Connection(Generic[K]):
         self._encode(request, version, None)
 
     def _release(self) -> None:
-        """Send what waited."""
+        """Send the requests that have waited."""
         self.ready = True
         self._holding = False
         waiting, self._waiting = self._waiting, deque()
@@ -386,7 +386,7 @@ class Connection(Generic[K]):
 
     @staticmethod
     def _decode_versions(frame: memoryview, version: int) -> ApiVersionsResponse:
-        # Error 35 is always answered in version 0, whatever was asked for; its body begins with the code.
+        # A response with error 35 is always in version 0; its body begins with the code.
         code = int.from_bytes(frame[4:6], "big", signed=True)
         if code == ErrorCode.UNSUPPORTED_VERSION:
             version = 0

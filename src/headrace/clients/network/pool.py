@@ -1,13 +1,12 @@
-"""The connections of one client: which there are, which call goes where, and what is given up when.
+"""The connections of one client: which connection carries a call, and when calls and connections are given up.
 
-A pool decides and does no I/O. Its shell opens and closes sockets and moves bytes, and reports what happened
-(`connected`, `received`, `lost`). Calls may be submitted at any time: they wait in the connection until it is open
-and has shaken hands.
+A pool does no I/O. Its shell opens and closes sockets and moves bytes, and reports events (`connected`, `received`,
+`lost`). Calls may be submitted at any time: they wait in the connection until it is open and the handshake is done.
 
-A call that runs out of time fails alone. Its connection goes only when the broker has been silent for as long as a
-broker may take: answers come in order, so behind one that is missing no other can be believed to arrive.
+A call that times out fails alone. Its connection is closed only when the broker has been silent for as long as one
+request may take: responses come in order, so no later response can arrive before a missing one.
 
-A broker that refuses our credentials is not asked again for a moment: calls fail at once with what it said.
+After a broker has refused the credentials, calls to it fail at once for a moment, with the error of the broker.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ from headrace.errors import (
 from headrace.security.mechanisms import SaslClient
 
 HANG_UPS: Final = 3
-"""A broker that hangs up so often on the first request wants a login."""
+"""The number of connections that a broker closes on the first request before the pool reports a wrong protocol."""
 RENEWAL_PAUSE_MS: Final = 1000
-"""After credentials for another login could not be had, they are asked for again no earlier."""
+"""Milliseconds before credentials for a new login are requested again after a failure."""
 
 
 class Pool:
@@ -54,22 +53,22 @@ class Pool:
         """Prepare a pool.
 
         Args:
-            state: What the client knows; the addresses of brokers.
-            config: Bootstrap servers, limits.
-            shell: What acts.
-            now_ms: Returns the time.
-            shuffle: Puts the known brokers in some order, so that clients spread over them.
-            on_error: Told what a call's `on_done` raised; the others are told their outcomes all the same.
-            renewal_share: Returns the part of a session after which to log in again, so that not all connections of
-                many clients do it together.
-            report: Told which broker does not answer, and when it is back.
+            state: The state of the client, with the addresses of brokers.
+            config: The client's configuration.
+            shell: Opens, closes and serves sockets.
+            now_ms: Returns the time in milliseconds.
+            shuffle: Shuffles the known brokers, so that clients spread over them.
+            on_error: Called with an exception of a call's `on_done`. Other calls get their outcomes nevertheless.
+            renewal_share: Returns the part of a session after which to log in again; it varies, so that many clients do
+                not log in at the same time.
+            report: Logs that a broker does not answer, or answers again.
         """
         self._reach = Reach(lambda address, text: report(f"broker {peer_name(address)}: {text}"))
         self.links: dict[tuple[Address, str], Link] = {}
         self.lost_connections = 0
-        """How many connections that had shaken hands ended so far, for whatever reason."""
+        """The number of connections that have ended after their handshake."""
         self.submitted = 0
-        """How many requests were handed over so far."""
+        """The number of requests that were submitted so far."""
         self._state = state
         self._config = config
         self._shell = shell
@@ -80,17 +79,17 @@ class Pool:
         self._bootstrap = parse_bootstrap(config.bootstrap_servers)
         self._walks: dict[str, Walk] = {}
         self._hung_up: dict[Address, int] = {}
-        """How often a broker has hung up on the first request, on a client that has never had an answer."""
+        """How often a broker has closed a connection on the first request, by address."""
         self._failed_ms: dict[Address, int] = {}
-        """When an address failed last: it is tried after those that did not."""
+        """The time of the last failure of an address. Such addresses are tried last."""
         self._refusals: dict[Address, tuple[AuthenticationError, int]] = {}
-        """Why an address may not be tried again before when."""
+        """The error of a refused login, and the time until which calls fail with it, by address."""
         self._closed: ClosedError | None = None
 
-    # What the engine asks for
+    # Calls of the engine
 
     def submit(self, call: Call, deadline_ms: int, on_done: OnDone) -> None:
-        """Send a request as soon as may be; `on_done` is told its outcome, at the deadline at the latest."""
+        """Send a request as soon as possible; call `on_done` with its outcome, at the deadline at the latest."""
         self.submitted += 1
         limit_ms = self._config.request_timeout_ms
         if call.timeout_ms is not None:
@@ -100,7 +99,7 @@ class Pool:
         pending = Pending(call, deadline_ms, limit_ms, on_done)
         try:
             self._submit(call, pending)
-        except Exception as error:  # noqa: BLE001 - whoever waits for the outcome gets it
+        except Exception as error:  # noqa: BLE001 - it is the outcome of the call
             what = f"{type(call.request).__name__} cannot be sent"
             self._complete(pending, InternalError.of(error, what))
 
@@ -116,7 +115,7 @@ class Pool:
             self._carry(self._link((broker.host, broker.port), call.channel), pending)
 
     def connect(self, deadline_ms: int, on_done: OnDone) -> None:
-        """Find a broker that answers, trying each address once; `on_done` is told None or the error."""
+        """Find a broker that answers, trying each address once; call `on_done` with None or the error."""
         pending = Pending(None, deadline_ms, 0, on_done)
         if self._closed is not None:
             self._complete(pending, self._closed)
@@ -125,7 +124,7 @@ class Pool:
 
     @property
     def busy(self) -> bool:
-        """Whether the pool waits for something to happen on a socket."""
+        """Whether the pool waits for an event of a socket."""
         if self._walks:
             return True
         return any(
@@ -135,7 +134,7 @@ class Pool:
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When `expire` should be called at the latest; None when nothing depends on the time."""
+        """The latest time for the next `expire`; None if nothing depends on the time."""
         moments = [pending.deadline_ms for walk in self._walks.values() for pending in walk.waiting]
         for link in self.links.values():
             if not link.ready:
@@ -157,17 +156,17 @@ class Pool:
 
     @property
     def trouble(self) -> str | None:
-        """Why nothing can be asked of any broker at present, as it was reported; None where something can."""
+        """The reported reason why no broker can be reached at present; None if one can."""
         return None if self._answering else self._reach.reason(self._now_ms())
 
     @property
     def _answering(self) -> set[Address]:
-        """The brokers to which there is a connection, and of which it was not reported that they are away."""
+        """The brokers with a connection that are not reported as unreachable."""
         ready = {link.address for link in self.links.values() if link.ready}
         return {address for address in ready if not self._reach.is_away(address)}
 
     def _report_silence_ms(self, link: Link) -> int | None:
-        """Return when it is to be reported that a connection is silent."""
+        """Return when a silent connection must be reported; None if it need not be."""
         if not link.ready or self._reach.is_away(link.address):
             return None
         pending = next(unsettled(link), None)
@@ -176,7 +175,7 @@ class Pool:
         return max(pending.sent_ms, link.heard_ms) + pending.patience_ms
 
     def expire(self, now_ms: int) -> None:
-        """Give up what has run out of time: calls, and connections that are silent; report who does not answer."""
+        """Fail calls that have timed out, close silent connections, and report brokers that do not answer."""
         for link in list(self.links.values()):
             silent_ms = self._report_silence_ms(link)
             if silent_ms is not None and silent_ms <= now_ms:
@@ -201,7 +200,7 @@ class Pool:
         self._reach.expire(now_ms, self._answering)
 
     def close(self) -> None:
-        """Give up every connection and every call, and take no more."""
+        """Close all connections, fail all calls, and accept no more."""
         self._closed = ClosedError("the client was closed")
         self._reach.clear()
         walks, self._walks = self._walks, {}
@@ -210,16 +209,16 @@ class Pool:
         for link in list(self.links.values()):
             self._drop(link, self._closed)
 
-    # What the shell reports
+    # Reports of the shell
 
     def connected(self, link: Link) -> None:
-        """Take note that a socket is open."""
+        """Note that the socket of a link is open."""
         if link.lost is None:
             link.open = True
             self._flush(link)
 
     def received(self, link: Link) -> None:
-        """Take in what the connection made of received bytes."""
+        """Handle the responses that a connection has decoded."""
         if link.lost is not None:
             return
         link.heard_ms = self._now_ms()
@@ -233,7 +232,7 @@ class Pool:
         self._settle(link.connection.take_completed())
 
     def _note_answer(self, address: Address, now_ms: int) -> None:
-        """A broker is there (again): its other connections have as long to say something as this one had."""
+        """Note that a broker answers (again); its other connections get time to answer, too."""
         if self._reach.is_away(address):
             for link in self.links.values():
                 if link.address == address:
@@ -241,7 +240,7 @@ class Pool:
         self._reach.answered(address, now_ms)
 
     def present(self, link: Link, client: SaslClient) -> None:
-        """Log in with these credentials, now or as soon as what was asked before is answered."""
+        """Log in with these credentials when all earlier requests have responses."""
         if link.lost is not None:
             return
         if link.authenticating:
@@ -250,18 +249,18 @@ class Pool:
             link.connection.authenticate(client)
         except AuthenticationError as error:
             self.denied(link, error)
-        except Exception as error:  # noqa: BLE001 - what waits for the login is told
+        except Exception as error:  # noqa: BLE001 - calls that wait for the login get it
             self.failed(link, error)
         else:
             self._flush(link)
 
     def denied(self, link: Link, error: AuthenticationError) -> None:
-        """Give up a connection whose broker does not trust us or is not to be trusted, or for want of credentials."""
+        """Close a connection because authentication of the client or of the broker failed."""
         if link.lost is not None:
             return
         now_ms = self._now_ms()
         if link.authenticating and not link.connection.logging_in and now_ms < link.expires_ms:
-            # Nothing but the credentials failed, and those of the last login will do for a while.
+            # Only the new credentials failed; the last login is still valid.
             link.authenticating = False
             link.renew_at_ms = now_ms + max(RENEWAL_PAUSE_MS, (link.expires_ms - now_ms) // 2)
             self._on_error(error)
@@ -270,17 +269,17 @@ class Pool:
         self._give_up(link, error)
 
     def lost(self, link: Link, reason: str) -> None:
-        """Give up a connection: its calls fail with an error that names the peer.
+        """Close a connection; its calls fail with an error that names the peer.
 
         Args:
             link: The connection.
-            reason: What happened, to be read after the peer's name.
+            reason: The reason, a phrase that follows the name of the peer.
         """
         hung_up = link.lost is None and reason.startswith(("closed", "lost"))
         supposed = self._supposed(link) if hung_up else ""
         text = f"{link.peer} {reason}{supposed}"
         if supposed and link.connection.answers:
-            # Not a broker that is being started: it answers the handshake, and hangs up on all that follows.
+            # The broker is not starting: it answers the handshake, and closes the connection on the next request.
             self._hung_up[link.address] = self._hung_up.get(link.address, 0) + 1
             if self._hung_up[link.address] >= HANG_UPS:
                 self.denied(link, AuthenticationError(text))
@@ -288,12 +287,12 @@ class Pool:
         self._give_up(link, TransportError(text))
 
     def failed(self, link: Link, error: Exception) -> None:
-        """Give up a connection that the client's own code has failed to serve."""
+        """Close a connection after an exception in the client's own code."""
         self._on_error(error)
         self.lost(link, f"cannot be used: {type(error).__name__}: {error}")
 
     def refused(self, link: Link, reason: str) -> None:
-        """Give up a connection that could not be opened."""
+        """Fail a connection that could not be opened."""
         self._give_up(link, TransportError(f"cannot connect to {link.peer}: {reason}"))
 
     # Links
@@ -310,7 +309,7 @@ class Pool:
             self._try_next(link.channel, walk, error)
 
     def _supposed(self, link: Link) -> str:
-        """Return what may be the matter with a broker that hung up on a client to which none has ever answered."""
+        """Return a hint about `security.protocol` for a broker that closes the connection without any response."""
         config, connection = self._config, link.connection
         if config.authenticates or self._state.metadata.brokers:
             return ""

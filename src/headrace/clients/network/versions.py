@@ -1,4 +1,4 @@
-"""Which version of each API the clients speak: the highest that both sides know, up to a cap of ours."""
+"""The version of each API that clients use: the newest that both sides support, limited by a table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.protocol.messages.list_offsets import ListOffsetsRequest
 from headrace.protocol.versions import VersionRange
 
 CLIENT_MAX_VERSIONS: Final[dict[int, int]] = {
-    # Fetch 13, Produce 13, OffsetCommit 10 and OffsetFetch 10 speak of topics by id only; the flows speak of names.
+    # Fetch 13, Produce 13, OffsetCommit 10 and OffsetFetch 10 name topics by id only; the flows use names.
     ApiKey.PRODUCE: 12,
     ApiKey.FETCH: 12,
     ApiKey.LIST_OFFSETS: 9,
@@ -22,19 +22,19 @@ CLIENT_MAX_VERSIONS: Final[dict[int, int]] = {
     ApiKey.OFFSET_FETCH: 9,
     ApiKey.FIND_COORDINATOR: 4,
     ApiKey.INIT_PRODUCER_ID: 5,
-    # From 4 on it is the brokers' among themselves.
+    # Versions from 4 on are for brokers only.
     ApiKey.ADD_PARTITIONS_TO_TXN: 3,
     ApiKey.API_VERSIONS: 3,
     ApiKey.DESCRIBE_GROUPS: 5,
     ApiKey.DESCRIBE_CLUSTER: 1,
 }
-"""Caps below the newest version that the codec knows, where a newer one changes what a request means."""
+"""The newest version that clients use of an API, where newer versions change the meaning of a request."""
 
 
 FILTER_EXTENSION: Final = "filter"
-"""By this word brokers say that a fetch may name tags, see docs/guides/beyond-kafka.md."""
+"""The extension with which a broker supports tags in fetches; see docs/guides/beyond-kafka.md."""
 DELAYED_EXTENSION: Final = "delayed"
-"""By this one, that ListOffsets may ask how many delayed records wait."""
+"""The extension with which a broker supports the count of scheduled records in ListOffsets."""
 
 
 def choose_version(
@@ -58,13 +58,13 @@ def choose_version(
 
 
 def our_range(request: Message, max_version: int | None = None) -> VersionRange:
-    """Return the versions in which a request can be sent, none above `max_version` if there is such a bound."""
+    """Return the versions in which a request can be sent, limited by `max_version` unless that is None."""
     newest = request.MAX_VERSION if max_version is None else min(request.MAX_VERSION, max_version)
     return VersionRange(request.MIN_VERSION, newest)
 
 
 def leave_out_unknown(request: Message, extensions: Sequence[str]) -> None:
-    """Take out of a request what only Headrace's brokers understand, unless this one says that it does."""
+    """Remove the fields of Headrace's extensions from a request, unless the broker supports them."""
     if isinstance(request, FetchRequest) and FILTER_EXTENSION not in extensions:
         request.headrace_filter = b""
     if isinstance(request, ListOffsetsRequest) and DELAYED_EXTENSION not in extensions:
