@@ -24,7 +24,7 @@ from headrace.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResp
 from headrace.protocol.messages.join_group import JoinGroupResponse
 from headrace.protocol.messages.sync_group import SyncGroupRequestAssignment, SyncGroupResponse
 from tests.acceptance.place import QUICK, Member, Place, until
-from tests.fixtures.consumer_world import ConsumerWorld, rebalance
+from tests.fixtures.consumer_simulation import ConsumerSimulation, rebalance
 
 YOURS = membership.encode_assignment([TopicPartition("t", 0)])
 
@@ -177,7 +177,7 @@ def test_b4_invalid_session_timeout(peer, session_ms) -> None:
 )
 def test_b4_a_coordinator_that_loads_or_has_moved_is_asked_again(code) -> None:
     """One broker is never without its groups for long: the answers are put in."""
-    world = ConsumerWorld()
+    world = ConsumerSimulation()
     world.broker.create_topic("t", partitions=2)
     members = [world.consumer(group="g", assignor="equal") for _ in range(2)]
     for member in members:

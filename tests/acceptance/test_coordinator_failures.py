@@ -24,7 +24,7 @@ from headrace.protocol.messages.join_group import JoinGroupRequest
 from headrace.protocol.messages.leave_group import LeaveGroupRequest
 from headrace.protocol.messages.metadata import MetadataRequest
 from headrace.protocol.messages.sync_group import SyncGroupRequest
-from tests.fixtures.consumer_world import ConsumerWorld, Program, rebalance
+from tests.fixtures.consumer_simulation import ConsumerSimulation, Program, rebalance
 
 SERVER_SIDE = "server-side"
 """No assignor of a member's: the protocol `consumer` (KIP-848), where every request is a heartbeat."""
@@ -50,7 +50,7 @@ class Scenario:
     def __init__(
         self, assignor: str, members: int = 3, session_ms: int = 10_000, **options: Any
     ) -> None:
-        self.world = ConsumerWorld(group_consumer_session_timeout_ms=session_ms)
+        self.world = ConsumerSimulation(group_consumer_session_timeout_ms=session_ms)
         self.session_ms = session_ms
         self.world.broker.create_topic("t", partitions=6)
         self.assignor = assignor
@@ -246,7 +246,7 @@ def test_b5_partitions_of_subscribed_topics_change(assignor) -> None:
 
 
 def test_b5_topics_appear_that_match_a_pattern() -> None:
-    world = ConsumerWorld()
+    world = ConsumerSimulation()
     member = world.consumer(group="g")
     member.subscribe(pattern="t.*", exclude=["tx"])
     rebalance(member)

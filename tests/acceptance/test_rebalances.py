@@ -12,7 +12,7 @@ import pytest
 import headrace
 from headrace import TopicPartition
 from tests.acceptance.place import QUICK_CONSUMER, Member, settled, until
-from tests.fixtures.consumer_world import ConsumerWorld
+from tests.fixtures.consumer_simulation import ConsumerSimulation
 
 ROOT = Path(__file__).resolve().parents[2]
 CLIENTS = ROOT / "src" / "headrace" / "clients"
@@ -107,7 +107,7 @@ def test_b7_what_talks_to_the_coordinator_is_small() -> None:
 
 def test_b7_one_thread_is_enough_and_heartbeats_come_from_polls() -> None:
     """The core lives on calls alone: without a thread, a loop or a socket, a group forms and stays together."""
-    world = ConsumerWorld()
+    world = ConsumerSimulation()
     world.broker.create_topic("t", partitions=2)
     threads = threading.active_count()
     members = [world.consumer(group="g", auto_offset_reset="earliest") for _ in range(2)]

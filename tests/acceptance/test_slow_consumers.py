@@ -10,7 +10,7 @@ from headrace import TopicPartition
 from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.messages.leave_group import LeaveGroupRequest
 from tests.acceptance.test_coordinator_failures import SERVER_SIDE, Scenario, is_kind
-from tests.fixtures.consumer_world import Program, rebalance
+from tests.fixtures.consumer_simulation import Program, rebalance
 
 POLL_MS = 15_000
 SESSION_MS = 10_000

@@ -9,7 +9,7 @@ import pytest
 
 from headrace.core.coordinator.group.coordinator import GroupCoordinator
 from headrace.types import TopicPartition
-from tests.fixtures.consumer_world import ConsumerWorld, Program
+from tests.fixtures.consumer_simulation import ConsumerSimulation, Program
 
 MEMBERS = 1_000
 TOPICS = 4
@@ -26,7 +26,7 @@ class Crowd:
     """Members that poll now and then, and what the coordinator spends on their heartbeats."""
 
     def __init__(self) -> None:
-        self.world = ConsumerWorld(
+        self.world = ConsumerSimulation(
             group_consumer_heartbeat_interval_ms=INTERVAL_MS, group_consumer_max_size=MEMBERS
         )
         for number in range(TOPICS):

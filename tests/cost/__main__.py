@@ -14,11 +14,11 @@ from pathlib import Path
 
 from tests.cost.bounds import LOOP_MS, SCENARIO, Bound
 from tests.cost.broker import Cost, WatchedBroker
+from tests.cost.contents import LONG, SHORT, Contents
 from tests.cost.driving import bound_of, drive, violations
 from tests.cost.requests import Values
 from tests.cost.scenarios import SCENARIOS
 from tests.cost.shapes import request_schemas
-from tests.cost.world import LONG, SHORT, World
 
 Measured = tuple[str, int, Cost, Bound]
 """A request's name, its size in bytes, its cost, and its bound."""
@@ -53,7 +53,7 @@ def _options() -> argparse.Namespace:
 def _run(broker: WatchedBroker, options: argparse.Namespace) -> int:
     """Send everything, show what is over its bound, and return how much that is."""
     began = time.monotonic()
-    world = World(broker, SHORT if options.short else LONG)
+    world = Contents(broker, SHORT if options.short else LONG)
     values = world.make()
     print(f"prepared in {time.monotonic() - began:.0f} s", flush=True)
     over = count = 0
@@ -69,7 +69,7 @@ def _run(broker: WatchedBroker, options: argparse.Namespace) -> int:
     return over + len(bugs)
 
 
-def _measured(world: World, values: Values, options: argparse.Namespace) -> Iterator[Measured]:
+def _measured(world: Contents, values: Values, options: argparse.Namespace) -> Iterator[Measured]:
     for scenario in SCENARIOS:
         wanted = scenario.__name__ in options.scenario if options.scenario else not options.api
         if wanted and not options.requests_only:

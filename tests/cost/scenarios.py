@@ -46,16 +46,16 @@ from headrace.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from headrace.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from headrace.records.builder import build_batch
 from tests.cost.broker import Connection, Cost, WatchedBroker, framed
-from tests.cost.requests import Values, tagged_frames
-from tests.cost.shapes import request_schemas
-from tests.cost.world import (
+from tests.cost.contents import (
     NOW_MS,
     SPECIAL,
-    World,
+    Contents,
     begin,
     build_transactional,
     produce_request,
 )
+from tests.cost.requests import Values, tagged_frames
+from tests.cost.shapes import request_schemas
 
 Found = Iterator[tuple[str, int, Cost]]
 """The scenario's name, the bytes that were sent, and the cost."""
@@ -65,7 +65,13 @@ TAGS: Final = b"\1" + b"".join(b"\1" + bytes([65 + number]) for number in range(
 
 
 def one(
-    world: World, name: str, request: Message, version: int, *, as_admin: bool = False, **more: Any
+    world: Contents,
+    name: str,
+    request: Message,
+    version: int,
+    *,
+    as_admin: bool = False,
+    **more: Any,
 ) -> Found:
     """Measure one request on a connection of its own."""
     frame = framed(request, version)
@@ -76,12 +82,12 @@ def one(
 # What is asked of few records
 
 
-def bombs_are_produced(world: World, values: Values) -> Found:
+def bombs_are_produced(world: Contents, values: Values) -> Found:
     """Return the cost of planting each bomb."""
     yield from world.planting
 
 
-def bombs_are_searched(world: World, values: Values) -> Found:
+def bombs_are_searched(world: Contents, values: Values) -> Found:
     """ListOffsets by time, which looks into the batch that it finds."""
     for topic in SPECIAL:
         for number, name in enumerate(world.planted.get(topic, [])):
@@ -99,7 +105,7 @@ def bombs_are_searched(world: World, values: Values) -> Found:
                 yield from one(world, f"ListOffsets {what} of {topic}: {name}", request, 7)
 
 
-def bombs_are_fetched(world: World, values: Values) -> Found:
+def bombs_are_fetched(world: Contents, values: Values) -> Found:
     """Fetch, with a filter and without, each batch."""
     for topic in SPECIAL:
         for offset in world.offsets.get(topic, []):
@@ -112,7 +118,7 @@ def bombs_are_fetched(world: World, values: Values) -> Found:
 # Much at once
 
 
-def much_is_asked(world: World, values: Values) -> Found:
+def much_is_asked(world: Contents, values: Values) -> Found:
     """One request for all there is."""
     every = list(range(world.scale.partitions))
     few = len(every)
@@ -171,7 +177,7 @@ def _much_produced(every: list[int], batch: bytes | None, count: int) -> Produce
     return request
 
 
-def expressions(world: World, values: Values) -> Found:
+def expressions(world: Contents, values: Values) -> Found:
     """A regular expression as long as it may be, over the names of all topics."""
     patterns = {
         "alternatives": "|".join(f"few.{i}x*" for i in range(90)),
@@ -190,7 +196,7 @@ def expressions(world: World, values: Values) -> Found:
         yield from one(world, f"ConsumerGroupHeartbeat with a pattern of {name}", request, 1)
 
 
-def tags_of_heartbeats(world: World, values: Values) -> Found:
+def tags_of_heartbeats(world: Contents, values: Values) -> Found:
     """Tagged fields that nobody knows, before anybody has logged in."""
     for name in ("ApiVersionsRequest", "SaslHandshakeRequest", "SaslAuthenticateRequest"):
         _, _, versions = request_schemas()[name]
@@ -200,7 +206,7 @@ def tags_of_heartbeats(world: World, values: Values) -> Found:
             yield f"{case.name}, before authentication", len(case.frame), cost
 
 
-def strangers(world: World, values: Values) -> Found:
+def strangers(world: Contents, values: Values) -> Found:
     """Send the requests that a client can send before it logs in."""
     content = b"a" * (world.unauthenticated_bytes - 100)
     for mechanism in ("PLAIN", "SCRAM-SHA-256"):
@@ -221,7 +227,7 @@ def strangers(world: World, values: Values) -> Found:
 # Many requests, many connections
 
 
-def pipelined(world: World, values: Values) -> Found:
+def pipelined(world: Contents, values: Values) -> Found:
     """Send as many requests in one write as a connection may have in flight, and check that others are served in
     between."""
     every = list(range(world.scale.partitions))
@@ -244,7 +250,7 @@ def pipelined(world: World, values: Values) -> Found:
         yield f"{name}, {len(frames)} pipelined", len(frame) * len(frames), cost
 
 
-def slow_reader(world: World, values: Values) -> Found:
+def slow_reader(world: Contents, values: Values) -> Found:
     """Answers that are not taken."""
     request = framed(_metadata(), 9)
     with world.broker.connection() as connection:
@@ -252,7 +258,7 @@ def slow_reader(world: World, values: Values) -> Found:
     yield "256 answers that are not taken", 256 * len(request), cost
 
 
-def long_polls(world: World, values: Values) -> Found:
+def long_polls(world: Contents, values: Values) -> Found:
     """Fetches that wait, on connections that close; then what wakes all that wait."""
     broker = world.broker
     request = fetch({"few.0": [0]}, offset=0, max_wait_ms=300_000, min_bytes=1 << 30)
@@ -286,7 +292,7 @@ def long_polls(world: World, values: Values) -> Found:
     broker.settle()
 
 
-def churn(world: World, values: Values) -> Found:
+def churn(world: Contents, values: Values) -> Found:
     """Connections that come and go at once."""
     broker = world.broker
     before = broker.resident_mb
@@ -299,7 +305,7 @@ def churn(world: World, values: Values) -> Found:
     del cost
 
 
-def joins_of_closed_connections(world: World, values: Values) -> Found:
+def joins_of_closed_connections(world: Contents, values: Values) -> Found:
     """Members with much metadata, each of a new group, whose connections close."""
     broker = world.broker
     before = broker.resident_mb
@@ -322,7 +328,7 @@ def joins_of_closed_connections(world: World, values: Values) -> Found:
     )
 
 
-def invented_producers(world: World, values: Values) -> Found:
+def invented_producers(world: Contents, values: Values) -> Found:
     """Batches of producer ids that nobody was given."""
     broker = world.broker
     count = 10 * world.scale.producers
@@ -345,7 +351,7 @@ def invented_producers(world: World, values: Values) -> Found:
     yield from one(world, "DescribeProducers of all of them", request, 0)
 
 
-def transactions(world: World, values: Values) -> Found:
+def transactions(world: Contents, values: Values) -> Found:
     """The end of a transaction that has every partition."""
     every = range(world.scale.partitions)
     for committed in (True, False):
@@ -369,12 +375,12 @@ def transactions(world: World, values: Values) -> Found:
             yield "the markers that follow", 0, idle(world.broker, 1.0)
 
 
-def silence(world: World, values: Values) -> Found:
+def silence(world: Contents, values: Values) -> Found:
     """Measure the broker's own work while no client sends a request."""
     yield "nothing at all, for three seconds", 0, idle(world.broker, 3.0)
 
 
-def administrators(world: World, values: Values) -> Found:
+def administrators(world: Contents, values: Values) -> Found:
     """Much created and deleted at once."""
     count = world.scale.created
     topics = [
@@ -399,7 +405,7 @@ def administrators(world: World, values: Values) -> Found:
     yield "what follows the deletion", 0, idle(world.broker, 2.0)
 
 
-SCENARIOS: Final[tuple[Callable[[World, Values], Found], ...]] = (
+SCENARIOS: Final[tuple[Callable[[Contents, Values], Found], ...]] = (
     bombs_are_produced,
     bombs_are_searched,
     bombs_are_fetched,

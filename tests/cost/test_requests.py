@@ -12,10 +12,10 @@ import pytest
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.cost.bounds import Bound
 from tests.cost.broker import Cost, WatchedBroker, framed
+from tests.cost.contents import TINY, Contents
 from tests.cost.driving import bound_of, drive, violations
 from tests.cost.requests import Values
 from tests.cost.shapes import request_schemas
-from tests.cost.world import TINY, World
 
 pytestmark = pytest.mark.slow  # not in `make check`
 
@@ -29,7 +29,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[WatchedBr
     broker = WatchedBroker(tmp_path_factory.mktemp("cost"), {})
     broker.start()
     try:
-        yield broker, World(broker, TINY).make()
+        yield broker, Contents(broker, TINY).make()
     finally:
         broker.stop()
 

@@ -27,7 +27,7 @@ LONG_KEY = b"a key that is longer than its digest"
 Fields = tuple[bytes, bytes | None]
 
 
-class World:
+class Harness:
     """A broker's storage that compacts, dies and comes back. `known` is what was acknowledged, by offset."""
 
     def __init__(self, seed: int, *, retention_bytes: int = -1) -> None:
@@ -210,7 +210,7 @@ class World:
 def test_no_last_value_is_lost_and_no_deleted_key_comes_back(
     seed: int, retention_bytes: int
 ) -> None:
-    world = World(seed, retention_bytes=retention_bytes)
+    world = Harness(seed, retention_bytes=retention_bytes)
     for life in range(4):
         world.files.fuse = world.files.operations + world.chance.randint(1, 400)
         try:
@@ -250,9 +250,9 @@ def segment_contents(files: CrashFileSystem) -> dict[str, bytes]:
     return {path: data for path, data in files.contents().items() if path.endswith(".log")}
 
 
-def build(seed: int) -> World:
+def build(seed: int) -> Harness:
     """A log of several small segments with all sorts of records, everything acknowledged, one round to be done."""
-    world = World(seed)
+    world = Harness(seed)
     world.config = LogConfig(
         compacts=True,
         min_cleanable_dirty_ratio=0.0,
@@ -282,7 +282,7 @@ def build(seed: int) -> World:
     return world
 
 
-def rounds(world: World) -> None:
+def rounds(world: Harness) -> None:
     for _ in range(30):
         world.compact()
 
@@ -315,7 +315,7 @@ def test_power_cuts_at_every_operation_of_a_round() -> None:
             assert latest(world.log(PARTITIONS[0])) == latest(reference.log(PARTITIONS[0]))
 
 
-def recover_with_interruptions(world: World, seed: int) -> None:
+def recover_with_interruptions(world: Harness, seed: int) -> None:
     for cut in range(1, 6):
         world.files.fuse = world.files.operations + cut
         try:

@@ -56,7 +56,7 @@ BITS: Final = {"int8": 7, "int16": 15, "int32": 31, "int64": 63}
 COUNTS: Final = [0, 1, 1, 1, 2, 3, 30, 300]
 
 
-class _World:
+class _Contents:
     """A broker, and the names of what it holds."""
 
     def __init__(self) -> None:
@@ -185,7 +185,7 @@ def _number(type_name: str, known: list[Any], chance: Random) -> int | None:
 
 def fuzz_structure(chance: Random) -> None:
     """Every request is answered, refused, or costs the client its connection, soon and in little memory."""
-    world = _World()
+    world = _Contents()
     measured = chance.random() < 0.1
     for _ in range(REQUESTS):
         name = chance.choice(sorted(request_schemas()))
@@ -206,7 +206,7 @@ def fuzz_structure(chance: Random) -> None:
     assert not errors, errors
 
 
-def _frame(name: str, version: int, world: _World, chance: Random) -> bytes | None:
+def _frame(name: str, version: int, world: _Contents, chance: Random) -> bytes | None:
     shape = hostile_shape(name, version, world.known, chance)
     try:
         frame = framed(make(name, version, shape), version)[4:]

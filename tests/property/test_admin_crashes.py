@@ -63,7 +63,7 @@ class CuttingStore(MemoryMetadataStore):
         return versions
 
 
-class AdminWorld(RuleBasedStateMachine):
+class AdminMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.store = CuttingStore()
@@ -242,5 +242,5 @@ class AdminWorld(RuleBasedStateMachine):
         return answer.topics[0].partitions[0].committed_offset if answer.topics else None
 
 
-AdminWorld.TestCase.settings = settings(stateful_step_count=40, deadline=None)
-TestAdminWorld = AdminWorld.TestCase
+AdminMachine.TestCase.settings = settings(stateful_step_count=40, deadline=None)
+TestAdminMachine = AdminMachine.TestCase

@@ -68,7 +68,7 @@ class Log:
     """Acknowledged, or seen by a consumer."""
 
 
-class BrokerWorld(RuleBasedStateMachine):
+class BrokerMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.store = CuttingStore()
@@ -286,5 +286,5 @@ class BrokerWorld(RuleBasedStateMachine):
         return int(answer.topics[0].partitions[0].committed_offset) if answer.topics else 0
 
 
-BrokerWorld.TestCase.settings = settings(stateful_step_count=40)
-TestBrokerWorld = BrokerWorld.TestCase
+BrokerMachine.TestCase.settings = settings(stateful_step_count=40)
+TestBrokerMachine = BrokerMachine.TestCase

@@ -15,7 +15,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from headrace.core.coordinator.state.classic_states import GroupState
 from headrace.core.coordinator.state.consumer_group import ConsumerGroupState
 from tests.fixtures.classic_consumers import ClassicConsumer
-from tests.fixtures.consumer_protocol_world import REBALANCE_MS, SESSION_MS, Consumer, ConsumerWorld
+from tests.fixtures.consumer_group_harness import (
+    REBALANCE_MS,
+    SESSION_MS,
+    Consumer,
+    ConsumerGroupHarness,
+)
 
 NAMES = ("a", "b", "c", "d", "e")
 INSTANCES = {"d": "static-d", "e": "static-e"}
@@ -54,7 +59,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         members: list[tuple[tuple[str, ...], str]],
         cooperative: object,
     ) -> None:
-        self.world = ConsumerWorld()
+        self.world = ConsumerGroupHarness()
         self.assignor = assignor
         self.cooperative = bool(cooperative)
         self.world.topics.create("t", sizes[0])

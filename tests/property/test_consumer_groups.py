@@ -21,7 +21,7 @@ from headrace.protocol.messages.offset_commit import OffsetCommitRequest
 from headrace.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from headrace.protocol.messages.sync_group import SyncGroupRequest
 from headrace.types import TopicPartition
-from tests.fixtures.consumer_world import ConsumerWorld, Program
+from tests.fixtures.consumer_simulation import ConsumerSimulation, Program
 
 pytestmark = pytest.mark.slow  # not in `make check`
 
@@ -122,7 +122,7 @@ class Life:
     def __init__(self, seed: int, assignor: str) -> None:
         self.chance = Random(seed)
         self.assignor = assignor
-        self.world = ConsumerWorld()
+        self.world = ConsumerSimulation()
         self.world.broker.create_topic("t", partitions=PARTITIONS)
         self.workers: list[Worker] = []
         self.written: set[bytes] = set()
@@ -255,7 +255,7 @@ class Life:
 class ConsumerObserver:
     """Reads committed offsets past the consumers."""
 
-    def __init__(self, world: ConsumerWorld) -> None:
+    def __init__(self, world: ConsumerSimulation) -> None:
         self._world = world
 
     def offsets(self) -> dict[TopicPartition, int]:

@@ -61,7 +61,7 @@ class Sent:
 
 
 @dataclass
-class World:
+class Harness:
     seed: int
     options: dict[str, Any]
     sent: list[Sent] = field(default_factory=list)
@@ -286,10 +286,10 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(needed, "_CHUNK_BITS", 2)
 
 
-def live(seed: int) -> World:
+def live(seed: int) -> Harness:
     """Run a broker through power cuts and kills, also while it starts, until everything is due."""
     chance = random.Random(f"lives {seed}")
-    world = World(seed, {"log_segment_bytes": 900, "num_partitions": 1})
+    world = Harness(seed, {"log_segment_bytes": 900, "num_partitions": 1})
     world.start()
     for life in range(4):
         world.files.fuse = world.files.operations + chance.randint(1, 260)
@@ -326,10 +326,10 @@ def test_each_delayed_record_comes_once_when_it_is_due_whatever_power_cuts_do() 
     assert released > SEEDS
 
 
-def begin(seed: int) -> World:
+def begin(seed: int) -> Harness:
     """Let power fail while a schedule is new, then end the broker between a release and its mark, a few times over."""
     chance = random.Random(f"begins {seed}")
-    world = World(seed, {"log_segment_bytes": 900, "num_partitions": 1})
+    world = Harness(seed, {"log_segment_bytes": 900, "num_partitions": 1})
     world.start()
     for _ in range(chance.randint(1, 3)):
         world.produce_without_waiting()
@@ -433,7 +433,7 @@ def test_a_rule_that_is_left_out_is_missed(
     monkeypatch: pytest.MonkeyPatch,
     fault: Callable[[pytest.MonkeyPatch], None],
     first_seed: int,
-    history: Callable[[int], World],
+    history: Callable[[int], Harness],
 ) -> None:
     fault(monkeypatch)
     for seed in range(first_seed, first_seed + 200):
@@ -444,7 +444,7 @@ def test_a_rule_that_is_left_out_is_missed(
     pytest.fail("nobody noticed")
 
 
-def script(world: World) -> None:
+def script(world: Harness) -> None:
     """Schedule, release and mark, twice over, with a produce that comes while a release is not synced."""
     for _ in range(2):
         for _ in range(3):
@@ -463,8 +463,8 @@ def script(world: World) -> None:
         world.delete()
 
 
-def run_script(seed: int, fuse: int | None) -> tuple[World, int]:
-    world = World(seed, {"log_segment_bytes": 900, "num_partitions": 1})
+def run_script(seed: int, fuse: int | None) -> tuple[Harness, int]:
+    world = Harness(seed, {"log_segment_bytes": 900, "num_partitions": 1})
     world.start()
     begun = world.files.operations
     world.files.fuse = None if fuse is None else begun + fuse

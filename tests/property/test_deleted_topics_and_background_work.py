@@ -50,7 +50,7 @@ def values(harness: BrokerHarness) -> list[bytes]:
         offset = records[-1].offset + 1
 
 
-class World:
+class Harness:
     """A broker on a disk, with a topic that has something to be done, and the same topic made anew."""
 
     def __init__(self, root: Path, settings: dict[str, Any]) -> None:
@@ -89,14 +89,14 @@ class World:
         assert not [name for name in self.files.list("") if name.endswith("-delete")]
 
 
-def compaction(world: World) -> Any:
+def compaction(world: Harness) -> Any:
     for number in range(40):
         put(world.harness, b"k%d" % (number % 3), b"old %d" % number)
     world.harness.advance(60_000)
     return world.harness.broker.start_compaction()
 
 
-def expiry(world: World) -> Any:
+def expiry(world: Harness) -> Any:
     for number in range(40):
         put(world.harness, b"k", b"old %d" % number, ttl_ms=AT_ONCE_MS)
         put(world.harness, b"k", b"that stays %d" % number)
@@ -104,7 +104,7 @@ def expiry(world: World) -> Any:
     return world.harness.broker.start_compaction()
 
 
-def run_rounds(world: World, task: Any, *, until_replaced: bool) -> None:
+def run_rounds(world: Harness, task: Any, *, until_replaced: bool) -> None:
     """Run the steps of a round as the server does; with `until_replaced` the broker is killed then."""
     broker, harness, hook = world.harness.broker, world.harness, world.files.hook
     while task is not None:
@@ -126,11 +126,11 @@ def run_rounds(world: World, task: Any, *, until_replaced: bool) -> None:
     ("settings", "begin"), [(COMPACTED, compaction), (EXPIRING, expiry)], ids=["compact", "expire"]
 )
 def test_a_round_never_changes_a_topic_that_was_created_meanwhile(
-    tmp_path: Path, settings: dict[str, str], begin: Callable[[World], Any], *, killed: bool
+    tmp_path: Path, settings: dict[str, str], begin: Callable[[Harness], Any], *, killed: bool
 ) -> None:
     number = 0
     while True:
-        world = World(tmp_path / str(number), settings)
+        world = Harness(tmp_path / str(number), settings)
         task = begin(world)
         assert task is not None
         world.files.hook = Before(number, world.replace_topic)
@@ -152,7 +152,7 @@ def test_a_sync_never_fails_for_a_topic_that_was_deleted_meanwhile(
 ) -> None:
     number = 0
     while True:
-        world = World(tmp_path / str(number), SMALL | {"headrace_durability": durability})
+        world = Harness(tmp_path / str(number), SMALL | {"headrace_durability": durability})
         harness, broker = world.harness, world.harness.broker
         write_outs = WriteOuts(broker.services.replicas.dirs)
         for value in (b"old 0", b"old 1"):

@@ -109,7 +109,7 @@ REFUSALS = {
 }
 
 
-class World:
+class Harness:
     """A broker with a topic, and the records that it has acknowledged."""
 
     def __init__(self, policy: str, times: dict[str, int]) -> None:
@@ -193,7 +193,7 @@ FEW = settings(  # each example makes a broker, and shrinking would make hundred
 )
 
 
-def live(world: World, produced: list[bytes], waits: list[int]) -> None:
+def live(world: Harness, produced: list[bytes], waits: list[int]) -> None:
     for number, batch in enumerate(produced):
         world.produce(batch)
         if number % 3 == 2:
@@ -216,7 +216,7 @@ def test_any_field_at_its_end_is_read_again_on_a_compacted_topic(
 ) -> None:
     if configs["min_compaction_lag_ms"] > configs["max_compaction_lag_ms"]:
         configs["min_compaction_lag_ms"] = 0
-    world = World("compact", configs)
+    world = Harness("compact", configs)
     live(world, produced, [HOUR_MS, HOUR_MS])
     newest = {key: offset for offset, (_, key, _) in sorted(world.kept.items())}
     found = world.read()
@@ -231,11 +231,11 @@ def test_any_field_at_its_end_is_read_again_on_a_topic_with_expiring_records(
     produced: list[bytes], configs: dict[str, int]
 ) -> None:
     configs = {key: value for key, value in configs.items() if "compaction" not in key}
-    live(World("delete", configs), produced, [HOUR_MS, 3 * HOUR_MS])
+    live(Harness("delete", configs), produced, [HOUR_MS, 3 * HOUR_MS])
 
 
 def test_a_tombstone_from_before_1970_is_kept_for_ever_with_its_neighbours() -> None:
-    world = World("compact", {"delete_retention_ms": INT64 - 1})
+    world = Harness("compact", {"delete_retention_ms": INT64 - 1})
     header = BatchHeader.parse(world_batch())
     assert header.base_timestamp < 0
     live(world, [world_batch() for _ in range(20)], [HOUR_MS])
@@ -246,7 +246,7 @@ def test_a_tombstone_from_before_1970_is_kept_for_ever_with_its_neighbours() -> 
 
 
 def test_a_batch_kept_for_ever_has_the_time_of_its_newest_record_after_each_round() -> None:
-    world = World("compact", {"delete_retention_ms": INT64 - 1})
+    world = Harness("compact", {"delete_retention_ms": INT64 - 1})
     for number in range(6):
         world.produce(world_batch(b"alice %d" % number, b"bob %d" % number, later=86_401_000))
     for _ in range(3):  # the first round moves the base timestamp, the next ones drop `last`

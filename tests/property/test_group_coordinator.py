@@ -19,10 +19,10 @@ from headrace.core.coordinator.state.classic_states import GroupState
 from headrace.core.deferred import Deferred
 from headrace.errors import ErrorCode
 from tests.fixtures.group_clients import PARTITIONS, RETRIED, GroupClient, converge
-from tests.fixtures.group_world import (
+from tests.fixtures.group_harness import (
     REBALANCE_MS,
     SESSION_MS,
-    GroupWorld,
+    GroupHarness,
     now,
     parked,
     subscription,
@@ -102,7 +102,7 @@ class GroupCoordinatorMachine(RuleBasedStateMachine):
         # Empty groups are not deleted here: a deleted group begins again with generation 1 (and with new member ids,
         # which is what keeps its former members out), so numbers would not distinguish generations.
         never_ms = 10**12
-        self.world = GroupWorld(
+        self.world = GroupHarness(
             manual=manual,
             group_initial_rebalance_delay_ms=delay_ms,
             offsets_retention_check_interval_ms=never_ms,

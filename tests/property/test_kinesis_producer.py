@@ -81,7 +81,7 @@ class Stream:
         return next(name for name, (first, last) in self.open.items() if first <= hash_key <= last)
 
 
-class World:
+class Harness:
     """A core, its stream, and the requests between them."""
 
     def __init__(self, seed: int, *, aggregated: bool) -> None:
@@ -201,7 +201,7 @@ class World:
 @given(seed=st.integers(0, 2**32))
 @settings(max_examples=60)
 def test_records_of_a_key_stay_in_order_and_none_is_lost(*, aggregated: bool, seed: int) -> None:
-    world = World(seed, aggregated=aggregated)
+    world = Harness(seed, aggregated=aggregated)
     world.run(150)
     world.check()
 

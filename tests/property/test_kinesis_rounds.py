@@ -26,7 +26,7 @@ def turn() -> Generator[None]:
     yield
 
 
-class World:
+class Harness:
     """A shard that grows, a store, and time."""
 
     def __init__(self, chance: random.Random) -> None:
@@ -67,7 +67,7 @@ class World:
 class Reader:
     """Reads the shard as Kinesis does: a part, behind or not, sometimes nothing in between."""
 
-    def __init__(self, world: World, start: Checkpoint) -> None:
+    def __init__(self, world: Harness, start: Checkpoint) -> None:
         self.world = world
         self.after = int(start.position) if start.is_sequence_number else 0
 
@@ -92,7 +92,7 @@ def rows(batches: list[Any]) -> list[bytes]:
     return [value for batch in batches for value in batch.column("data").to_pylist()]
 
 
-async def read(world: World, number: int, start: Checkpoint, bounds: Bounds) -> list[bytes]:
+async def read(world: Harness, number: int, start: Checkpoint, bounds: Bounds) -> list[bytes]:
     async def agree(end: End) -> str:
         return await world.record_once(str(number), end.to_text())
 
@@ -108,7 +108,7 @@ def some_bounds(chance: random.Random, number: int, until_ms: int | None) -> Bou
     return Bounds(chance.choice([1, 30, 1000]), chance.choice([None, 1, 4]), until_ms)
 
 
-def interleave(world: World, copies: list[Coroutine[Any, Any, list[bytes]]]) -> list[list[bytes]]:
+def interleave(world: Harness, copies: list[Coroutine[Any, Any, list[bytes]]]) -> list[list[bytes]]:
     """Run copies of a task step by step; some die, but not all."""
     done: list[list[bytes]] = []
     alive = list(copies)
@@ -131,7 +131,7 @@ def interleave(world: World, copies: list[Coroutine[Any, Any, list[bytes]]]) -> 
 def test_every_read_of_a_round_has_the_same_rows_and_rounds_are_the_shard() -> None:
     for seed in range(SEEDS):
         chance = random.Random(seed)
-        world = World(chance)
+        world = Harness(chance)
         start, found = TRIM_HORIZON, []
         number = 0
         while not start.is_end:

@@ -37,7 +37,7 @@ class History:
     start_offset: int = 0
 
 
-class World:
+class Harness:
     """A broker's storage that works, dies and comes back."""
 
     def __init__(self, seed: int) -> None:
@@ -253,7 +253,7 @@ def test_acknowledged_batches_survive_any_power_cut(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_files, "CACHES_AFTER_BYTES", 300)
-    world = World(seed)
+    world = Harness(seed)
     for life in range(3):
         world.files.fuse = world.files.operations + world.chance.randint(1, 250)
         try:
@@ -305,7 +305,7 @@ def test_a_sync_that_leaves_something_out_loses_acknowledged_batches(
     monkeypatch.setattr(SyncTask, "run", careless)
     lost = 0
     for seed in range(40):
-        world = World(seed)
+        world = Harness(seed)
         world.start()
         world.append()
         world.sync()

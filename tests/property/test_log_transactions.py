@@ -61,7 +61,7 @@ class Transaction:
     marker: Appended | None = None
 
 
-class World:
+class Harness:
     """The model: `appended`, from the first batch on. Everything else is found out by going through it."""
 
     def __init__(self, seed: int) -> None:
@@ -346,7 +346,7 @@ class World:
         assert not any(part.unsaved for part in aborted.parts)
 
 
-class CrashingWorld(World):
+class CrashingHarness(Harness):
     """With power cuts; what was not synced may be lost from its end."""
 
     def new_files(self):
@@ -387,7 +387,7 @@ class CrashingWorld(World):
         self.reopen(clean=False)
 
 
-def run(world: World, steps: int) -> None:
+def run(world: Harness, steps: int) -> None:
     actions = world.actions
     for _ in range(steps):
         world.chance.choices(list(actions), weights=list(actions.values()))[0]()
@@ -396,9 +396,9 @@ def run(world: World, steps: int) -> None:
 
 @pytest.mark.parametrize("seed", range(24))
 def test_readers_agree_with_the_list(seed: int) -> None:
-    run(World(seed), 50)
+    run(Harness(seed), 50)
 
 
 @pytest.mark.parametrize("seed", [*range(24), 185, 225])  # the last two found faults
 def test_readers_agree_with_the_list_after_power_cuts(seed: int) -> None:
-    run(CrashingWorld(seed), 50)
+    run(CrashingHarness(seed), 50)

@@ -74,7 +74,7 @@ class RefusingSystem:
         return call
 
 
-class World:
+class Harness:
     """A broker that does everything, and what it has acknowledged."""
 
     def __init__(self, root: Path) -> None:
@@ -207,7 +207,7 @@ class World:
 
 def run(root: Path, system: RefusingSystem, monkeypatch: pytest.MonkeyPatch) -> int:
     """Run the script with some operations refused, and check what is there; return how many operations there were."""
-    world = World(root)
+    world = Harness(root)
     steps = world.script()
     with monkeypatch.context() as patch:
         patch.setattr(os_files, "os", system.namespace)

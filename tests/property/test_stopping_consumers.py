@@ -10,7 +10,7 @@ import pytest
 from headrace import TopicPartition
 from headrace.clients.flows.stopping import stop_member
 from headrace.errors import MemberStoppedError, TransportError
-from tests.fixtures.consumer_world import ConsumerWorld, Program
+from tests.fixtures.consumer_simulation import ConsumerSimulation, Program
 
 pytestmark = pytest.mark.slow  # not in `make check`
 
@@ -24,7 +24,7 @@ class Life:
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
-        self.world = ConsumerWorld(group_consumer_session_timeout_ms=10_000)
+        self.world = ConsumerSimulation(group_consumer_session_timeout_ms=10_000)
         self.world.broker.create_topic("t", partitions=PARTITIONS)
         self.world.fill("t", PARTITIONS, RECORDS)
         self.server_side = self.random.random() < 0.5

@@ -10,8 +10,8 @@ import pytest
 from headrace.core.coordinator.state.stops import StopState
 from headrace.errors import ErrorCode
 from tests.fixtures.classic_consumers import ClassicConsumer
-from tests.fixtures.consumer_protocol_world import Consumer, ConsumerWorld
-from tests.fixtures.group_world import SESSION_MS, now
+from tests.fixtures.consumer_group_harness import Consumer, ConsumerGroupHarness
+from tests.fixtures.group_harness import SESSION_MS, now
 
 STEP_MS = 1_000
 TIMEOUT_MS = 20_000
@@ -46,7 +46,7 @@ class History:
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
-        self.world = ConsumerWorld()
+        self.world = ConsumerGroupHarness()
         self.world.topics.create("t", 6)
         kinds = self.random.choice(["classic", "consumer", "both"])
         self.cooperative = self.random.random() < 0.5

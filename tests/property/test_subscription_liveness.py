@@ -24,7 +24,7 @@ from headrace.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from headrace.types import TopicPartition
-from tests.fixtures.consumer_world import ConsumerWorld, Program
+from tests.fixtures.consumer_simulation import ConsumerSimulation, Program
 from tests.simulation.groups.mutants import without
 
 pytestmark = pytest.mark.slow  # not in `make check`
@@ -54,7 +54,7 @@ class Round:
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(f"subscriptions {seed}")
-        self.world = ConsumerWorld()
+        self.world = ConsumerSimulation()
         self.topics = {"t1": 2, "t2": 3}
         for name, count in self.topics.items():
             self.world.broker.create_topic(name, partitions=count)

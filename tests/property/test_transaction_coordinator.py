@@ -14,13 +14,13 @@ from headrace.core.coordinator.runtime import NOTHING, Result
 from headrace.core.coordinator.transaction import shard, transactions
 from headrace.core.coordinator.transaction.producers import Producer
 from headrace.errors import ErrorCode
-from tests.fixtures.transaction_model import BumpingWorld, ViolationError, World
+from tests.fixtures.transaction_model import BumpingModel, TransactionModel, ViolationError
 
 SEEDS = 60
 STEPS = 300
 
 
-def run(seed: int, kind: type[World] = World) -> None:
+def run(seed: int, kind: type[TransactionModel] = TransactionModel) -> None:
     world = kind(seed)
     for _ in range(STEPS):
         world.step()
@@ -28,9 +28,11 @@ def run(seed: int, kind: type[World] = World) -> None:
     world.check()
 
 
-@pytest.mark.parametrize("kind", [World, BumpingWorld])
+@pytest.mark.parametrize("kind", [TransactionModel, BumpingModel])
 @pytest.mark.parametrize("block", range(4))
-def test_transactions_are_all_or_nothing_whatever_is_lost(block: int, kind: type[World]) -> None:
+def test_transactions_are_all_or_nothing_whatever_is_lost(
+    block: int, kind: type[TransactionModel]
+) -> None:
     for seed in range(block * SEEDS // 4, (block + 1) * SEEDS // 4):
         run(seed, kind)
 
@@ -70,7 +72,7 @@ def _no_epoch_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _batches_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(BumpingWorld, "waits", False)
+    monkeypatch.setattr(BumpingModel, "waits", False)
 
 
 DEFENCES = [_markers_at_once, _no_verification, _no_recovery, _no_time_out, _no_fencing]
@@ -100,7 +102,7 @@ def test_without_a_defence_of_version_2_a_violation_is_found(
     switch_off(monkeypatch)
     for seed in range(400):
         try:
-            run(seed, BumpingWorld)
+            run(seed, BumpingModel)
         except ViolationError:
             return
     pytest.fail("nothing was found")

@@ -19,7 +19,7 @@ def record(partition: int, offset: int, key: bytes | None = None) -> ConsumerRec
     return ConsumerRecord("t", partition, offset, 0, key, b"v", (), 0)
 
 
-class World:
+class Harness:
     """A scheduler with random results of handlers, and a model to compare it with."""
 
     def __init__(self, seed: int, ordering: str, concurrency: int, batch: int | None) -> None:
@@ -164,7 +164,7 @@ class World:
     st.sampled_from([None, 3]),
 )
 def test_random_lives(seed: int, ordering: str, concurrency: int, batch: int | None) -> None:
-    world = World(seed, ordering, concurrency, batch)
+    world = Harness(seed, ordering, concurrency, batch)
     for _ in range(200):
         world.step()
     world.drain()

@@ -28,7 +28,7 @@ from headrace.spark.source.batch import batch_ranges
 from headrace.spark.source.tasks import ReadTask
 from headrace.types import TopicPartition
 from tests.fixtures.s3_server import ENVIRONMENT, new_bucket, s3_server
-from tests.unit.spark.archive.worlds import SCHEMA, World
+from tests.unit.spark.archive.archive_harness import SCHEMA, ArchiveHarness
 
 KINDS = ["delta", "iceberg"]
 FLIGHTS = TopicPartition("flights", 0)
@@ -48,7 +48,7 @@ def store(store_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
     return f"s3://{new_bucket(store_url)}"
 
 
-class StoreWorld(World):
+class StoreArchiveHarness(ArchiveHarness):
     """An archive whose table is in an object store."""
 
     def __init__(self, tmp_path: Path, address: str, kind: str, **limits: Any) -> None:
@@ -75,7 +75,7 @@ class StoreWorld(World):
         return find_table(self.address, self.catalog)
 
 
-def read_history_of(world: StoreWorld) -> list[int]:
+def read_history_of(world: StoreArchiveHarness) -> list[int]:
     given = {
         "kafka.bootstrap.servers": "localhost:1",
         "subscribe": "flights",
@@ -96,7 +96,7 @@ def read_history_of(world: StoreWorld) -> list[int]:
 def test_a_table_in_a_store_is_written_read_compacted_and_cleaned(
     kind: str, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = StoreWorld(tmp_path, store, kind)
+    world = StoreArchiveHarness(tmp_path, store, kind)
     for _ in range(3):
         world.cluster.grow("flights", 0, 6)
         assert world.archiver().run_batch() is not None
@@ -127,7 +127,7 @@ def test_a_table_in_a_store_is_written_read_compacted_and_cleaned(
 def test_of_two_archivers_of_one_store_one_is_refused(
     kind: str, store: str, tmp_path: Path
 ) -> None:
-    world = StoreWorld(tmp_path, store, kind)
+    world = StoreArchiveHarness(tmp_path, store, kind)
     world.cluster.grow("flights", 0, 12)
     world.archiver().run_batch()
     world.cluster.grow("flights", 0, 12)
@@ -164,11 +164,13 @@ def test_a_store_that_overwrites_what_it_should_not_is_refused(
     with s3_server("careless") as url:
         for name, value in {**ENVIRONMENT, "AWS_ENDPOINT_URL": url}.items():
             monkeypatch.setenv(name, value)
-        world = StoreWorld(tmp_path, f"s3://{new_bucket(url)}", "delta")
+        world = StoreArchiveHarness(tmp_path, f"s3://{new_bucket(url)}", "delta")
         with pytest.raises(ConfigError, match=r"If-None-Match.*conditional writes"):
             world.archiver()
         assert not world.place.occupied()  # not even of the trial
-        StoreWorld(tmp_path, f"s3://{new_bucket(url)}", "iceberg").archiver()  # its catalog decides
+        StoreArchiveHarness(
+            tmp_path, f"s3://{new_bucket(url)}", "iceberg"
+        ).archiver()  # its catalog decides
 
 
 def test_what_is_missing_is_named(
@@ -214,7 +216,7 @@ def test_a_store_that_goes_away_is_something_to_try_again(
     with s3_server() as url:
         for name, value in {**ENVIRONMENT, "AWS_ENDPOINT_URL": url}.items():
             monkeypatch.setenv(name, value)
-        world = StoreWorld(tmp_path, f"s3://{new_bucket(url)}", "iceberg")
+        world = StoreArchiveHarness(tmp_path, f"s3://{new_bucket(url)}", "iceberg")
         world.cluster.grow("flights", 0, 3)
         archiver = world.archiver()
     with pytest.raises(HeadraceError) as raised:
@@ -228,9 +230,9 @@ ARCHIVE_AND_COMPACT = """
 import sys
 from pathlib import Path
 from headrace.spark.archive.compaction import compact
-from tests.integration.spark.test_archive_stores import StoreWorld
+from tests.integration.spark.test_archive_stores import StoreArchiveHarness
 
-world = StoreWorld(Path(sys.argv[1]), sys.argv[2], sys.argv[3], max_offsets=4)
+world = StoreArchiveHarness(Path(sys.argv[1]), sys.argv[2], sys.argv[3], max_offsets=4)
 world.cluster.grow("flights", 0, 16)
 archiver = world.archiver()
 while result := archiver.run_batch():
@@ -244,7 +246,7 @@ while result := archiver.run_batch():
 def test_a_killed_archive_in_a_store_has_each_record_once(
     kind: str, store: str, tmp_path: Path
 ) -> None:
-    world = StoreWorld(tmp_path, store, kind, max_offsets=4)
+    world = StoreArchiveHarness(tmp_path, store, kind, max_offsets=4)
     world.cluster.grow("flights", 0, 16)
     command = [sys.executable, "-c", ARCHIVE_AND_COMPACT, str(tmp_path), store, kind]
     for batches, more_s in KILLS[kind]:

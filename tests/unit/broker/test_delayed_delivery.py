@@ -57,7 +57,7 @@ def records(*entries: tuple[bytes, Headers], **options: Any) -> bytes:
     return build_batch([(None, value, headers, START_MS) for value, headers in entries], **options)
 
 
-class World(BrokerHarness):
+class Harness(BrokerHarness):
     """A broker with a topic that delays."""
 
     def __init__(self, **options: Any) -> None:
@@ -106,7 +106,7 @@ class World(BrokerHarness):
 
 
 def test_a_delayed_record_comes_when_it_is_due_and_not_before() -> None:
-    world = World()
+    world = Harness()
     part = world.put(delayed(b"a", 1000))
     assert part.error_code == ErrorCode.NONE
     assert world.values() == []
@@ -121,7 +121,7 @@ def test_a_delayed_record_comes_when_it_is_due_and_not_before() -> None:
 
 
 def test_records_come_in_the_order_of_their_due_times_and_ties_in_that_of_arrival() -> None:
-    world = World()
+    world = Harness()
     world.put(delayed(b"c", 30), delayed(b"a", 10), delayed(b"b1", 20))
     world.put(at(b"b2", START_MS + 20), delayed(b"d", 40))
     world.put(delayed(b"b3", 20))
@@ -130,7 +130,7 @@ def test_records_come_in_the_order_of_their_due_times_and_ties_in_that_of_arriva
 
 
 def test_the_other_records_of_the_batch_are_appended_at_once_at_the_answered_offsets() -> None:
-    world = World()
+    world = Harness()
     part = world.put(plain(b"x"), delayed(b"later", 50), plain(b"y"))
     assert [(each.offset, each.value) for each in world.there()] == [(0, b"x"), (2, b"y")]
     assert part.base_offset == 0
@@ -141,7 +141,7 @@ def test_the_other_records_of_the_batch_are_appended_at_once_at_the_answered_off
 
 @pytest.mark.parametrize("codec", [Compression.GZIP, Compression.ZSTD, Compression.LZ4])
 def test_a_compressed_batch_is_looked_into(codec: Compression) -> None:
-    world = World()
+    world = Harness()
     world.put(plain(b"x"), delayed(b"later", 50), compression=codec)
     assert world.values() == [b"x"]
     world.pass_time(50)
@@ -149,7 +149,7 @@ def test_a_compressed_batch_is_looked_into(codec: Compression) -> None:
 
 
 def test_what_was_due_before_it_came_is_delivered_at_once() -> None:
-    world = World()
+    world = Harness()
     world.put(at(b"old", 5), at(b"older", 0), delayed(b"none", 0))
     world.pass_time(0)
     assert world.values() == [b"old", b"older", b"none"]
@@ -172,7 +172,7 @@ def test_what_was_due_before_it_came_is_delivered_at_once() -> None:
 def test_a_header_that_makes_no_sense_is_refused_with_the_whole_batch(
     headers: Headers, what: str
 ) -> None:
-    world = World()
+    world = Harness()
     part = world.put(plain(b"x"), (b"wrong", headers), delayed(b"y", 5))
     assert part.error_code == ErrorCode.INVALID_RECORD
     assert what in part.error_message
@@ -185,7 +185,7 @@ def test_a_header_that_makes_no_sense_is_refused_with_the_whole_batch(
 
 
 def test_topics_without_the_option_take_the_headers_as_they_are() -> None:
-    world = World()
+    world = Harness()
     world.create_topic("plain")
     world.call(produce_request("plain", 0, records((b"now", ((AFTER, b"nonsense"),)))))
     part = world.fetch("plain", 0)
@@ -193,13 +193,13 @@ def test_topics_without_the_option_take_the_headers_as_they_are() -> None:
 
 
 def test_compacted_topics_cannot_delay() -> None:
-    world = World()
+    world = Harness()
     with pytest.raises(AssertionError, match=r"cleanup\.policy=delete"):
         world.create_topic("c", cleanup_policy="compact", headrace_delay_enable="true")
 
 
 def test_a_retry_of_an_idempotent_producer_is_not_scheduled_twice() -> None:
-    world = World()
+    world = Harness()
     identity = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
     first = world.put(plain(b"x"), delayed(b"a", 50), **identity)
     again = world.put(plain(b"x"), delayed(b"a", 50), **identity)
@@ -216,7 +216,7 @@ def test_a_retry_of_an_idempotent_producer_is_not_scheduled_twice() -> None:
 
 
 def test_sequences_without_their_predecessors_are_refused_though_all_before_was_delayed() -> None:
-    world = World()
+    world = Harness()
     world.put(delayed(b"a", 50), producer_id=7, producer_epoch=0, base_sequence=0)
     part = world.put(delayed(b"c", 50), producer_id=7, producer_epoch=0, base_sequence=2)
     assert part.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -225,7 +225,7 @@ def test_sequences_without_their_predecessors_are_refused_though_all_before_was_
 
 
 def test_nothing_is_answered_before_the_schedule_is_synced() -> None:
-    world = World()
+    world = Harness()
     pending = world.send(produce_request("later", 0, records(delayed(b"a", 0))))
     world.advance(100)
     assert not pending.done
@@ -236,7 +236,7 @@ def test_nothing_is_answered_before_the_schedule_is_synced() -> None:
 
 
 def test_a_retry_of_which_only_the_schedule_has_nothing_waits_for_the_schedule() -> None:
-    world = World()
+    world = Harness()
     batch = records(delayed(b"a", 10), producer_id=7, producer_epoch=0, base_sequence=0)
     first = world.call(produce_request("later", 0, batch)).responses[0].partition_responses[0]
     world.files.remove_tree("~later-0")  # as a power cut before the first sync could have left it
@@ -253,7 +253,7 @@ def test_a_retry_of_which_only_the_schedule_has_nothing_waits_for_the_schedule()
 def test_what_waits_is_there_after_a_crash_and_after_a_stop_and_what_came_does_not_come_again() -> (
     None
 ):
-    world = World()
+    world = Harness()
     world.put(*(delayed(b"%d" % number, number * 10) for number in range(10)))
     world.pass_time(35)
     world.crash()
@@ -268,7 +268,7 @@ def test_what_waits_is_there_after_a_crash_and_after_a_stop_and_what_came_does_n
 
 
 def test_what_waits_comes_though_the_option_has_been_switched_off() -> None:
-    world = World()
+    world = Harness()
     world.put(delayed(b"a", 500), delayed(b"b", 5000))
     config = AlterableConfig(name="headrace.delay.enable", config_operation=0, value="false")
     resource = AlterConfigsResource(resource_type=2, resource_name="later", configs=[config])
@@ -282,7 +282,7 @@ def test_what_waits_comes_though_the_option_has_been_switched_off() -> None:
 
 
 def test_with_its_topic_a_schedule_goes() -> None:
-    world = World()
+    world = Harness()
     world.put(delayed(b"a", 500))
     assert "~later-0" in world.files.list("")
     world.call(DeleteTopicsRequest(topics=[DeleteTopicState(name="later")]))
@@ -297,7 +297,7 @@ def test_with_its_topic_a_schedule_goes() -> None:
 
 
 def test_a_clock_that_was_set_back_between_two_lives_holds_nothing_up_and_repeats_nothing() -> None:
-    world = World()
+    world = Harness()
     world.put(delayed(b"a", 10), delayed(b"c", 2 * DAY_MS))
     world.now_ms += DAY_MS  # a day too far
     world.put(delayed(b"b", 10))
@@ -316,7 +316,7 @@ def test_a_clock_that_was_set_back_between_two_lives_holds_nothing_up_and_repeat
 
 
 def test_a_record_with_another_time_type_gets_the_time_of_its_append() -> None:
-    world = World()
+    world = Harness()
     world.create_topic(
         "stamped", headrace_delay_enable="true", message_timestamp_type="LogAppendTime"
     )
@@ -327,7 +327,7 @@ def test_a_record_with_another_time_type_gets_the_time_of_its_append() -> None:
 
 
 def test_fetches_that_wait_are_woken_by_a_release() -> None:
-    world = World()
+    world = Harness()
     world.put(delayed(b"a", 100))
     pending = world.send(fetch_request(("later", 0, 1), max_wait_ms=60_000))
     assert not pending.done
@@ -336,7 +336,7 @@ def test_fetches_that_wait_are_woken_by_a_release() -> None:
 
 
 def test_transactions_do_not_delay() -> None:
-    world = World()
+    world = Harness()
     entries = [(None, b"a", ((AFTER, b"5"),), START_MS)]
     batch = bytearray(build_batch(entries, producer_id=1, producer_epoch=0, base_sequence=0))
     batch[22] |= 0x10
@@ -347,7 +347,7 @@ def test_transactions_do_not_delay() -> None:
 
 def test_a_full_disk_puts_a_release_off_and_keeps_the_order() -> None:
     files = CrashFileSystem()
-    world = World(files=files)
+    world = Harness(files=files)
     world.put(delayed(b"b", 2000), delayed(b"a", 1000))
     files.fault = lambda kind, _path: errno.ENOSPC if kind in {"append", "create"} else None
     world.pass_time(5000)
@@ -361,7 +361,7 @@ def test_a_full_disk_puts_a_release_off_and_keeps_the_order() -> None:
 
 
 def test_partitions_that_are_added_change_nothing_for_what_waits() -> None:
-    world = World()
+    world = Harness()
     world.put(delayed(b"a", 1000))
     topic = CreatePartitionsTopic(name="later", count=3, assignments=None)
     world.call(CreatePartitionsRequest(topics=[topic], timeout_ms=1000))
@@ -374,7 +374,7 @@ def test_partitions_that_are_added_change_nothing_for_what_waits() -> None:
 
 def test_a_record_that_the_disk_has_damaged_does_not_hold_up_the_others() -> None:
     files = CrashFileSystem()
-    world = World(files=files)
+    world = Harness(files=files)
     world.put(delayed(b"aaaa", 1000), delayed(b"bbbb", 2000))
     (path,) = [path for path in files.contents() if path.startswith("~later-0") and ".log" in path]
     content = files._entries[path].content
@@ -386,7 +386,7 @@ def test_a_record_that_the_disk_has_damaged_does_not_hold_up_the_others() -> Non
 
 
 def test_many_partitions_take_their_turns() -> None:
-    world = World()
+    world = Harness()
     world.create_topic("wide", partitions=30, headrace_delay_enable="true")
     for index in range(30):
         world.call(produce_request("wide", index, records(delayed(b"a", 100 + index))))
@@ -397,7 +397,7 @@ def test_many_partitions_take_their_turns() -> None:
 
 
 def test_a_time_to_live_counts_from_when_a_record_comes() -> None:
-    world = World()
+    world = Harness()
     world.create_topic("both", headrace_delay_enable="true", headrace_ttl_enable="true")
     headers = ((AFTER, b"1000"), ("headrace.ttl-ms", b"50"))
     world.call(produce_request("both", 0, records((b"a", headers))))
@@ -412,7 +412,7 @@ def test_a_time_to_live_counts_from_when_a_record_comes() -> None:
 
 
 def test_a_record_that_waits_comes_though_its_time_to_live_would_be_refused_by_now() -> None:
-    world = World()
+    world = Harness()
     headers = ((AFTER, b"1000"), ("headrace.ttl-ms", b"long"))
     world.put((b"a", headers), delayed(b"b", 2000))
     config = AlterableConfig(name="headrace.ttl.enable", config_operation=0, value="true")
@@ -425,7 +425,7 @@ def test_a_record_that_waits_comes_though_its_time_to_live_would_be_refused_by_n
 def test_many_schedules_share_what_may_be_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deliveries, "IN_MEMORY", 100)
     monkeypatch.setattr(deliveries, "LEAST_IN_MEMORY", 4)
-    world = World()
+    world = Harness()
     world.create_topic("wide", partitions=20, headrace_delay_enable="true")
     for _ in range(2):
         for index in range(20):
@@ -439,7 +439,7 @@ def test_many_schedules_share_what_may_be_in_memory(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_log_has_the_number_of_scheduled_records() -> None:
-    world = World()
+    world = Harness()
     world.put(delayed(b"a", DAY_MS), delayed(b"b", 90_000))
     world.pass_time(240_000)
     told = [fields for _, event, fields in world.journal.lines if event == "delayed_records"]
@@ -447,7 +447,7 @@ def test_the_log_has_the_number_of_scheduled_records() -> None:
 
 
 def test_what_is_not_needed_any_more_is_deleted_from_the_schedule() -> None:
-    world = World()
+    world = Harness()
     for _ in range(3):
         world.put(*(delayed(b"x" * 1000, 10) for _ in range(100)))
         world.pass_time(200_000)
@@ -462,19 +462,19 @@ def test_what_is_not_needed_any_more_is_deleted_from_the_schedule() -> None:
     assert world.values() == [b"x" * 1000] * 300 + [b"y"]
 
 
-def put_into(world: World, topic: str, *entries: tuple[bytes, Headers], **options: Any) -> Any:
+def put_into(world: Harness, topic: str, *entries: tuple[bytes, Headers], **options: Any) -> Any:
     part = world.call(produce_request(topic, 0, records(*entries, **options)))
     return part.responses[0].partition_responses[0].error_code
 
 
-def waiting_in(world: World, topic: str) -> int:
+def waiting_in(world: Harness, topic: str) -> int:
     return world.broker.services.deliveries.pending(
         world.broker.services.topics.require(topic).partition(0)
     )
 
 
 def test_much_that_is_due_at_once_is_released_in_batches_that_small_segments_hold() -> None:
-    world = World()
+    world = Harness()
     world.create_topic("small", headrace_delay_enable="true", segment_bytes="4000")
     for _ in range(20):
         assert put_into(world, "small", delayed(b"x" * 1000, 10)) == ErrorCode.NONE
@@ -483,7 +483,7 @@ def test_much_that_is_due_at_once_is_released_in_batches_that_small_segments_hol
 
 
 def test_a_batch_that_no_segment_holds_is_refused_though_it_waits() -> None:
-    world = World()
+    world = Harness()
     world.create_topic("small", headrace_delay_enable="true", segment_bytes="4000")
     refused = put_into(world, "small", delayed(b"x" * 5000, 10))
     assert refused == ErrorCode.RECORD_LIST_TOO_LARGE
@@ -491,7 +491,7 @@ def test_a_batch_that_no_segment_holds_is_refused_though_it_waits() -> None:
 
 
 def test_a_record_that_was_compressed_is_released_though_it_is_larger_than_a_segment() -> None:
-    world = World()
+    world = Harness()
     world.create_topic("small", headrace_delay_enable="true", segment_bytes="4000")
     noise = b"".join(b"%d" % (number**7) for number in range(500))  # gzip does less for it
     value = noise * 9
@@ -508,7 +508,7 @@ def test_a_small_batch_of_very_many_records_is_not_looked_into(
 ) -> None:
     for module in ("headrace.core.scheduled.division", "headrace.records.expiry"):
         monkeypatch.setattr(f"{module}.MAX_DIRECTED", 3)
-    world = World()
+    world = Harness()
     world.create_topic("dies", headrace_ttl_enable="true")
     dies = (b"", (("headrace.ttl-ms", b"10"),))
     for few, many, topic in (
@@ -522,7 +522,7 @@ def test_a_small_batch_of_very_many_records_is_not_looked_into(
 
 
 def test_a_broker_whose_last_topic_that_delays_has_gone_has_nothing_left_to_do() -> None:
-    world = World()
+    world = Harness()
     world.put(delayed(b"a", DAY_MS))
     world.call(DeleteTopicsRequest(topics=[DeleteTopicState(name="later")], timeout_ms=1000))
     for _ in range(4):
@@ -537,7 +537,7 @@ def test_a_broker_whose_last_topic_that_delays_has_gone_has_nothing_left_to_do()
 
 def test_what_stands_for_delayed_records_stays_where_records_expire() -> None:
     # A group that had committed 0 would have to begin anew, at the end perhaps.
-    world = World()
+    world = Harness()
     world.create_topic("dies", headrace_delay_enable="true", headrace_ttl_enable="true")
     entry = (b"a", ((AFTER, b"1000"), ("headrace.ttl-ms", b"1000000")))
     assert put_into(world, "dies", entry) == ErrorCode.NONE
@@ -549,7 +549,7 @@ def test_what_stands_for_delayed_records_stays_where_records_expire() -> None:
     assert world.fetch("dies", 0).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-def alter(world: World, name: str, value: str) -> None:
+def alter(world: Harness, name: str, value: str) -> None:
     config = AlterableConfig(name=name, config_operation=0, value=value)
     resource = AlterConfigsResource(resource_type=2, resource_name="later", configs=[config])
     answer = world.call(IncrementalAlterConfigsRequest(resources=[resource]))
@@ -564,7 +564,7 @@ def test_a_retry_is_scheduled_though_the_option_has_been_switched_off(
     batch: tuple[tuple[bytes, Headers], ...],
 ) -> None:
     files = CrashFileSystem()
-    world = World(files=files)
+    world = Harness(files=files)
     world.put(delayed(b"first", 1))
     world.pass_time(10)
     files.fault = lambda kind, path: (
@@ -585,7 +585,7 @@ def test_a_retry_is_scheduled_though_the_option_has_been_switched_off(
 def test_a_retry_of_what_was_appended_whole_is_not_scheduled_by_an_option_switched_on_since() -> (
     None
 ):
-    world = World()
+    world = Harness()
     world.put(delayed(b"first", 1))
     alter(world, "headrace.delay.enable", "false")
     for _ in range(2):
@@ -596,7 +596,7 @@ def test_a_retry_of_what_was_appended_whole_is_not_scheduled_by_an_option_switch
     assert world.values().count(b"a") == 1
 
 
-def told(world: World, topic: str = "later", *, asked: bool = True) -> tuple[int, int] | None:
+def told(world: Harness, topic: str = "later", *, asked: bool = True) -> tuple[int, int] | None:
     """Return the offsets of scheduled records that ListOffsets reports."""
     wanted = ListOffsetsPartition(partition_index=0, timestamp=-1)
     request = ListOffsetsRequest(
@@ -610,7 +610,7 @@ def told(world: World, topic: str = "later", *, asked: bool = True) -> tuple[int
 
 
 def test_list_offsets_reports_the_number_of_scheduled_records_and_the_next_time() -> None:
-    world = World()
+    world = Harness()
     world.create_topic("plain")
     assert (told(world), told(world, "plain")) == ((0, -1), None)
     world.put(plain(b"x"), delayed(b"b", 2000), delayed(b"a", 1000))
@@ -630,7 +630,7 @@ def test_after_a_start_no_inexact_number_is_reported(
     end: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headrace.core.scheduled.schedule._LOAD_BYTES", 200)
-    world = World()
+    world = Harness()
     for number in range(20):
         world.put(delayed(b"soon", 10), delayed(b"later", 5000 + number))
     world.pass_time(10)
@@ -649,7 +649,7 @@ def test_after_a_start_no_inexact_number_is_reported(
     assert answers[-1] == (20, START_MS + 5000)
 
 
-def clean(world: World) -> None:
+def clean(world: Harness) -> None:
     """Write segments anew without what has expired, as a server does it in threads."""
     world.broker.tick(world.now_ms)
     while (task := world.broker.start_compaction()) is not None:
@@ -657,12 +657,12 @@ def clean(world: World) -> None:
         world.broker.finish_compaction(task, None, world.now_ms)
 
 
-def let_expire(world: World) -> None:
+def let_expire(world: Harness) -> None:
     for name, value in (("headrace.ttl.enable", "true"), ("segment.bytes", "1000")):
         alter(world, name, value)
 
 
-def fill_a_segment(world: World) -> None:
+def fill_a_segment(world: Harness) -> None:
     for _ in range(10):
         assert world.put(plain(b"." * 200)).error_code == ErrorCode.NONE
     world.pass_time(10)
@@ -689,7 +689,7 @@ DELAYS: Headers = ((AFTER, b"100"),)
 def test_a_retry_of_what_was_appended_whole_is_not_scheduled_though_records_of_it_have_expired(
     batch: list[tuple[bytes, Headers]],
 ) -> None:
-    world = World()
+    world = Harness()
     world.put(plain(b"stays"), delayed(b"first", 1))
     let_expire(world)
     alter(world, "headrace.delay.enable", "false")
@@ -707,7 +707,7 @@ def test_a_retry_of_a_divided_batch_is_known_though_records_of_it_have_expired(
     *, delayed_lives: bool
 ) -> None:
     files = CrashFileSystem()
-    world = World(files=files)
+    world = Harness(files=files)
     world.put(plain(b"stays"), delayed(b"first", 1))
     let_expire(world)
     world.pass_time(10)
@@ -736,7 +736,7 @@ def test_a_retry_of_a_divided_batch_is_known_though_records_of_it_have_expired(
 
 
 def test_a_retry_is_accepted_though_its_delay_would_be_too_long_by_now() -> None:
-    world = World()
+    world = Harness()
     first = world.put(delayed(b"a", 100_000), **IDENTITY)
     alter(world, "headrace.delay.max.ms", "1000")
     again = world.put(delayed(b"a", 100_000), **IDENTITY)
@@ -750,7 +750,7 @@ def test_a_retry_is_accepted_though_its_delay_would_be_too_long_by_now() -> None
 def test_while_a_schedule_is_damaged_nothing_is_deleted_and_no_retry_is_taken_for_done(
     damaged: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = World()
+    world = Harness()
     world.put(delayed(b"a", 10), **IDENTITY)
     world.pass_time(100_000)
     alter(world, "headrace.delay.enable", "false")
@@ -786,7 +786,7 @@ def test_what_is_due_in_many_partitions_is_released_some_at_a_time(
 ) -> None:
     monkeypatch.setattr("headrace.broker.scheduled.deliveries.RECORDS_AT_ONCE", 4)
     monkeypatch.setattr("headrace.core.scheduled.schedule.RELEASE_RECORDS", 2)
-    world = World()
+    world = Harness()
     world.create_topic("many", partitions=8, headrace_delay_enable="true")
     partitions = [
         world.broker.services.topics.require("many").partition(index) for index in range(8)

@@ -54,7 +54,7 @@ class Shell:
         return reply
 
 
-class World(BrokerHarness):
+class Harness(BrokerHarness):
     broker: Any  # a `Shell`
 
     def _open(self) -> Any:
@@ -115,15 +115,15 @@ class World(BrokerHarness):
 
 
 @pytest.fixture
-def world() -> World:
-    world = World()
+def world() -> Harness:
+    world = Harness()
     world.create_topic("flights")
     return world
 
 
 class TestWhatIsStored:
     @pytest.mark.parametrize("version", [0, 1])
-    def test_quotas_are_set_changed_and_removed(self, world: World, version: int) -> None:
+    def test_quotas_are_set_changed_and_removed(self, world: Harness, version: int) -> None:
         spark = {"client-id": "spark"}
         assert world.alter(spark, {PRODUCER: 1000, REQUEST: 12.5}, version=version) == (0, None)
         world.alter(spark, {PRODUCER: 2000, CONSUMER: 5}, version=version)
@@ -134,7 +134,7 @@ class TestWhatIsStored:
         assert world.describe() == []
         assert not world.broker.services.quotas.active
 
-    def test_quotas_survive_a_restart(self, world: World) -> None:
+    def test_quotas_survive_a_restart(self, world: Harness) -> None:
         entities: list[Parts] = [
             {"client-id": "a/b&c=d\n\u20ac"},
             {"client-id": "<default>"},
@@ -154,7 +154,7 @@ class TestWhatIsStored:
         # The store lists by key.
         assert sorted(map(str, world.describe())) == sorted(map(str, found[1:]))
 
-    def test_addresses_have_rates_of_connections(self, world: World) -> None:
+    def test_addresses_have_rates_of_connections(self, world: Harness) -> None:
         quotas = world.broker.services.quotas
         assert quotas.connection_rate("192.0.2.1") is None
         for address, rate in (("192.0.2.1", 5), ("2001:DB8::0001", 6), (None, 7)):
@@ -178,7 +178,7 @@ class TestWhatIsStored:
         assert world.broker.services.quotas.connection_rate("127.0.0.1") is None
 
     def test_a_change_parses_no_other_address_again(
-        self, world: World, monkeypatch: pytest.MonkeyPatch
+        self, world: Harness, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """With thousands of addresses each change would take longer than a step may."""
         for number in range(5):
@@ -194,7 +194,7 @@ class TestWhatIsStored:
         world.set({"ip": "198.51.100.99"}, connection_creation_rate=5)
         assert parsed == ["198.51.100.99"]
 
-    def test_a_check_changes_nothing(self, world: World) -> None:
+    def test_a_check_changes_nothing(self, world: Harness) -> None:
         assert world.alter({"user": "u"}, {PRODUCER: 1}, validate_only=True) == (0, None)
         code, _ = world.alter({"user": "u"}, {PRODUCER: -1}, validate_only=True)
         assert code == ErrorCode.INVALID_REQUEST
@@ -229,14 +229,14 @@ class TestWhatIsStored:
         ],
     )
     def test_what_is_refused(
-        self, world: World, entity: Parts, quotas: Mapping[str, float], reason: str
+        self, world: Harness, entity: Parts, quotas: Mapping[str, float], reason: str
     ) -> None:
         code, message = world.alter(entity, quotas)
         assert code == ErrorCode.INVALID_REQUEST
         assert reason in str(message)
         assert world.describe() == []
 
-    def test_an_entity_or_a_quota_given_twice_is_refused(self, world: World) -> None:
+    def test_an_entity_or_a_quota_given_twice_is_refused(self, world: Harness) -> None:
         part = AlterClientQuotasRequestEntityData(entity_type="user", entity_name="u")
         op = OpData(key=PRODUCER, value=1)
         request = AlterClientQuotasRequest(
@@ -249,7 +249,7 @@ class TestWhatIsStored:
         codes = [entry.error_code for entry in world.call(request).entries]
         assert codes == [ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_REQUEST, ErrorCode.NONE]
 
-    def test_entities_are_bounded(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_entities_are_bounded(self, world: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(client_quotas, "ENTITIES_LIMIT", 2)
         for name in ("a", "b"):
             world.set({"user": name}, **{PRODUCER: 1})
@@ -262,7 +262,7 @@ class TestWhatIsStored:
 
 class TestDescribe:
     @pytest.fixture
-    def described(self, world: World) -> World:
+    def described(self, world: Harness) -> Harness:
         for user in ("u", None, "-"):
             for client_id in ("c", None, "-"):
                 entity = {"user": user, "client-id": client_id}
@@ -289,7 +289,7 @@ class TestDescribe:
     )
     def test_the_filter(
         self,
-        described: World,
+        described: Harness,
         components: list[tuple[str, int, str | None]],
         strict: bool,  # noqa: FBT001 - a parameter of the table
         expected: int,
@@ -314,7 +314,7 @@ class TestDescribe:
         ],
     )
     def test_what_is_refused(
-        self, world: World, components: list[tuple[str, int, str | None]], code: ErrorCode
+        self, world: Harness, components: list[tuple[str, int, str | None]], code: ErrorCode
     ) -> None:
         response = world.filtered(*components)
         assert response.error_code == code
@@ -334,7 +334,7 @@ class TestPrecedence:
         Entity(None, DEFAULT),
     )
 
-    def test_the_nearest_counts(self, world: World) -> None:
+    def test_the_nearest_counts(self, world: Harness) -> None:
         quotas = world.broker.services.quotas
         for number, entity in enumerate(reversed(self.ORDER), 1):
             quotas.change(entity, {PRODUCER: number})
@@ -348,7 +348,7 @@ class TestPrecedence:
         quotas.change(self.ORDER[-1], {})
         assert quotas.find(PRODUCER, "ANONYMOUS", "c") is None
 
-    def test_each_quota_is_looked_for_by_itself(self, world: World) -> None:
+    def test_each_quota_is_looked_for_by_itself(self, world: Harness) -> None:
         quotas = world.broker.services.quotas
         quotas.change(self.ORDER[0], {PRODUCER: 1})
         quotas.change(self.ORDER[-1], {PRODUCER: 2, CONSUMER: 3})
@@ -356,28 +356,28 @@ class TestPrecedence:
         assert quotas.find(CONSUMER, "ANONYMOUS", "c").limit == 3
         assert quotas.find(REQUEST, "ANONYMOUS", "c") is None
 
-    def test_others_are_not_meant(self, world: World) -> None:
+    def test_others_are_not_meant(self, world: Harness) -> None:
         quotas = world.broker.services.quotas
         quotas.change(Entity("somebody"), {PRODUCER: 1})
         quotas.change(Entity(None, "other"), {PRODUCER: 1})
         assert quotas.find(PRODUCER, "ANONYMOUS", "c") is None
 
 
-def put(world: World, size: int, client_id: str | None = "test", **options: Any) -> Any:
+def put(world: Harness, size: int, client_id: str | None = "test", **options: Any) -> Any:
     world.broker.request_bytes = size
     request = produce_request("flights", 0, batch(b"x"), **options)
     return world.call(request, client_id=client_id)
 
 
 class TestProduce:
-    def test_nobody_is_paused_without_quotas(self, world: World) -> None:
+    def test_nobody_is_paused_without_quotas(self, world: Harness) -> None:
         assert put(world, 10**9).throttle_time_ms == 0
         world.set({"client-id": "other"}, **{PRODUCER: 1})
         assert put(world, 10**9).throttle_time_ms == 0
         assert world.broker.pause_ms == 0
 
     def test_above_the_quota_the_records_are_taken_and_a_pause_is_asked_for(
-        self, world: World
+        self, world: Harness
     ) -> None:
         world.set({"client-id": "test"}, **{PRODUCER: 1000})
         assert put(world, 10_000).throttle_time_ms == 0
@@ -389,12 +389,12 @@ class TestProduce:
         assert put(world, 5_000, "other").throttle_time_ms == 0
         assert world.call(MetadataRequest(topics=None)).throttle_time_ms == 0
 
-    def test_a_client_without_a_name_has_the_default(self, world: World) -> None:
+    def test_a_client_without_a_name_has_the_default(self, world: Harness) -> None:
         world.set({"client-id": None}, **{PRODUCER: 1000})
         assert put(world, 11_000, None).throttle_time_ms == 1_000
         assert put(world, 12_000, "").throttle_time_ms == 13_000
 
-    def test_defaults_are_for_each_and_users_for_all(self, world: World) -> None:
+    def test_defaults_are_for_each_and_users_for_all(self, world: Harness) -> None:
         world.set({"client-id": None}, **{PRODUCER: 1000})
         assert put(world, 10_000, "a").throttle_time_ms == 0
         assert put(world, 10_000, "b").throttle_time_ms == 0
@@ -402,7 +402,7 @@ class TestProduce:
         assert put(world, 10_000, "a").throttle_time_ms == 0
         assert put(world, 10_000, "b").throttle_time_ms == 10_000
 
-    def test_the_client_comes_to_its_quota(self, world: World) -> None:
+    def test_the_client_comes_to_its_quota(self, world: Harness) -> None:
         world.set({"client-id": "test"}, **{PRODUCER: 50_000})
         sent, began_ms = 0, world.now_ms
         while world.now_ms < began_ms + 100_000:
@@ -411,14 +411,14 @@ class TestProduce:
             world.advance(1 + pause_ms)
         assert sent / (world.now_ms - began_ms) * 1000 == pytest.approx(50_000, rel=0.15)
 
-    def test_without_an_answer_the_connection_is_paused(self, world: World) -> None:
+    def test_without_an_answer_the_connection_is_paused(self, world: Harness) -> None:
         world.set({"client-id": "test"}, **{PRODUCER: 1000})
         world.broker.request_bytes = 20_000
         pending = world.send(produce_request("flights", 0, batch(b"x"), acks=0))
         assert pending.silent
         assert world.broker.pause_ms == 10_000
 
-    def test_a_quota_that_is_removed_pauses_nobody(self, world: World) -> None:
+    def test_a_quota_that_is_removed_pauses_nobody(self, world: Harness) -> None:
         world.set({"client-id": "test"}, **{PRODUCER: 1000})
         assert put(world, 20_000).throttle_time_ms == 10_000
         world.set({"client-id": "test"}, **{PRODUCER: 100_000})
@@ -429,13 +429,13 @@ class TestProduce:
 
 class TestFetch:
     @pytest.fixture
-    def limited(self, world: World) -> World:
+    def limited(self, world: Harness) -> Harness:
         for _ in range(4):
             world.produce("flights", b"x" * 10_000)
         world.set({"client-id": "test"}, **{CONSUMER: 2_000})
         return world
 
-    def test_above_the_quota_nothing_comes_until_the_pause_is_over(self, limited: World) -> None:
+    def test_above_the_quota_nothing_comes_until_the_pause_is_over(self, limited: Harness) -> None:
         first = limited.call(fetch_request(("flights", 0, 0)))
         assert len(first.responses[0].partitions[0].records) > 10_000
         assert first.throttle_time_ms == 0
@@ -447,7 +447,7 @@ class TestFetch:
         third = limited.call(fetch_request(("flights", 0, 1)))
         assert third.responses[0].partitions[0].records
 
-    def test_it_is_put_off_and_not_lost_in_a_session(self, limited: World) -> None:
+    def test_it_is_put_off_and_not_lost_in_a_session(self, limited: Harness) -> None:
         def fetch(session_id: int, epoch: int, *wanted: tuple[str, int, int]) -> Any:
             return limited.call(
                 fetch_request(
@@ -470,7 +470,7 @@ class TestFetch:
         answered = fetch(session_id, 2)
         assert answered.responses[0].partitions[0].records
 
-    def test_a_fetch_that_waited_is_charged_when_it_is_answered(self, limited: World) -> None:
+    def test_a_fetch_that_waited_is_charged_when_it_is_answered(self, limited: Harness) -> None:
         assert limited.call(fetch_request(("flights", 0, 0))).throttle_time_ms == 0
         waiting = limited.send(fetch_request(("flights", 0, 4), max_wait_ms=60_000))
         limited.advance(5_000)
@@ -480,13 +480,13 @@ class TestFetch:
         assert waiting.response.throttle_time_ms > 0
         assert waiting.response.responses == []
 
-    def test_no_more_is_read_than_the_quota_allows_at_once(self, limited: World) -> None:
+    def test_no_more_is_read_than_the_quota_allows_at_once(self, limited: Harness) -> None:
         limited.set({"client-id": "test"}, **{CONSUMER: 2_100})
         response = limited.call(fetch_request(("flights", 0, 0), min_bytes=30_000, max_wait_ms=0))
         records = response.responses[0].partitions[0].records
         assert 20_000 < len(records) < 21_000
 
-    def test_the_client_comes_to_its_quota(self, limited: World) -> None:
+    def test_the_client_comes_to_its_quota(self, limited: Harness) -> None:
         limited.set({"client-id": "test"}, **{CONSUMER: 5_000})
         got, began_ms = 0, limited.now_ms
         while limited.now_ms < began_ms + 100_000:
@@ -502,7 +502,7 @@ class TestFetch:
 
 class TestRequestTime:
     def test_a_client_that_takes_too_much_time_is_paused_for_a_window_at_most(
-        self, world: World
+        self, world: Harness
     ) -> None:
         world.set({"client-id": "test"}, **{REQUEST: 10})
         world.broker.used_us = 500_000  # half a second: 50 percent-seconds, spread over 10 s
@@ -512,21 +512,23 @@ class TestRequestTime:
         assert world.call(MetadataRequest(topics=None)).throttle_time_ms == 1000
         assert world.call(MetadataRequest(topics=None), client_id="other").throttle_time_ms == 0
 
-    def test_a_version_without_the_field_is_paused_all_the_same(self, world: World) -> None:
+    def test_a_version_without_the_field_is_paused_all_the_same(self, world: Harness) -> None:
         world.set({"client-id": "test"}, **{REQUEST: 1})
         world.broker.used_us = 200_000
         response = world.call(MetadataRequest(topics=None), 1)
         assert world.broker.pause_ms == 1000
         assert response.topics
 
-    def test_a_request_without_an_answer_is_charged_too(self, world: World) -> None:
+    def test_a_request_without_an_answer_is_charged_too(self, world: Harness) -> None:
         world.create_topic("t")
         world.alter({"client-id": "test"}, {REQUEST: 5})
         world.broker.used_us = 600_000
         world.send(produce_request("t", 0, batch(b"a"), acks=0))
         assert world.broker.pause_ms == 1000
 
-    def test_what_was_not_paid_for_yet_is_charged_with_the_next_request(self, world: World) -> None:
+    def test_what_was_not_paid_for_yet_is_charged_with_the_next_request(
+        self, world: Harness
+    ) -> None:
         world.alter({"client-id": "test"}, {REQUEST: 5})
         world.broker.used_us = 0
         session = Session()
@@ -536,7 +538,7 @@ class TestRequestTime:
         world.call(MetadataRequest(topics=[]), session=session)
         assert (world.broker.pause_ms, session.unpaid_us) == (1000, 0)
 
-    def test_further_steps_are_charged_with_the_next_request(self, world: World) -> None:
+    def test_further_steps_are_charged_with_the_next_request(self, world: Harness) -> None:
         names = [MetadataRequestTopic(name=f"unknown{number}") for number in range(4_000)]
         request = MetadataRequest(topics=names, allow_auto_topic_creation=False)
         session = Session()
@@ -552,7 +554,7 @@ class TestRequestTime:
         assert session.unpaid_us == 0
 
     def test_the_read_at_the_end_of_a_wait_is_charged_with_the_next_request(
-        self, world: World
+        self, world: Harness
     ) -> None:
         world.create_topic("t", partitions=3)
         world.alter({"client-id": "test"}, {REQUEST: 5})
@@ -567,7 +569,7 @@ class TestRequestTime:
         world.call(MetadataRequest(topics=[]), session=session)
         assert session.unpaid_us == 0
 
-    def test_long_names_are_not_kept(self, world: World) -> None:
+    def test_long_names_are_not_kept(self, world: Harness) -> None:
         world.alter({"client-id": None}, {REQUEST: 5})
         kept = world.broker.services.throttling._rates
         for number in range(3):
@@ -580,7 +582,7 @@ class TestRequestTime:
         assert world.broker.pause_ms == 1000
         assert len(kept) == before
 
-    def test_the_longer_pause_counts(self, world: World) -> None:
+    def test_the_longer_pause_counts(self, world: Harness) -> None:
         world.set({"client-id": "test"}, **{REQUEST: 1, PRODUCER: 10_000})
         world.broker.used_us = 200_000
         assert put(world, 100).throttle_time_ms == 1000

@@ -28,7 +28,7 @@ class FakeProcess:
         self.signals.append(number)
 
 
-class World:
+class Harness:
     def __init__(self) -> None:
         self.now = 0.0
         self.processes: list[FakeProcess] = []
@@ -48,13 +48,13 @@ class World:
 
 
 @pytest.fixture
-def world() -> World:
-    made = World()
+def world() -> Harness:
+    made = Harness()
     made.poll(0)
     return made
 
 
-def test_a_process_that_is_killed_comes_again_later(world: World) -> None:
+def test_a_process_that_is_killed_comes_again_later(world: Harness) -> None:
     assert world.end(-9) == "delays: its process ended with -9; it is started again in 1 s"
     world.poll(0.9)
     assert len(world.processes) == 1
@@ -62,7 +62,7 @@ def test_a_process_that_is_killed_comes_again_later(world: World) -> None:
     assert len(world.processes) == 2
 
 
-def test_a_process_that_is_killed_too_often_is_given_up(world: World) -> None:
+def test_a_process_that_is_killed_too_often_is_given_up(world: Harness) -> None:
     for wait in (1, 2):
         world.end(-9)
         world.poll(wait)
@@ -70,7 +70,7 @@ def test_a_process_that_is_killed_too_often_is_given_up(world: World) -> None:
     assert (world.child.ended, world.child.code) == (True, -9)
 
 
-def test_a_process_that_was_well_for_long_begins_anew(world: World) -> None:
+def test_a_process_that_was_well_for_long_begins_anew(world: Harness) -> None:
     for _ in range(5):
         world.now += 61
         assert "again in 1 s" in str(world.end(-9))
@@ -78,19 +78,19 @@ def test_a_process_that_was_well_for_long_begins_anew(world: World) -> None:
 
 
 @pytest.mark.parametrize("code", [0, 1, 2])
-def test_a_process_that_knows_why_it_ends_is_done(world: World, code: int) -> None:
+def test_a_process_that_knows_why_it_ends_is_done(world: Harness, code: int) -> None:
     assert world.end(code) is None
     assert world.child.code == code
 
 
-def test_stops_are_passed_on(world: World) -> None:
+def test_stops_are_passed_on(world: Harness) -> None:
     world.child.stop()
     world.child.stop()
     assert world.processes[-1].signals == [signal.SIGTERM] * 2
     world.end(-15)
     assert world.child.ended
 
-    waiting = World()
+    waiting = Harness()
     waiting.child.stop()
     waiting.poll(0)
     assert waiting.child.ended

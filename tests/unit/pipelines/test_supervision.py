@@ -55,7 +55,7 @@ class FakeQuery:
         self.isActive, self.error = False, error
 
 
-class World:
+class Harness:
     """A supervised pipeline, its clock, and all queries that it started."""
 
     def __init__(self, tmp_path: Path, *, trigger: str = "1 second", attempts: int = 3) -> None:
@@ -99,12 +99,12 @@ class World:
 
 @pytest.fixture
 def world(tmp_path: Path) -> Any:
-    made = World(tmp_path)
+    made = Harness(tmp_path)
     yield made
     made.run.claim.release()
 
 
-def test_every_batch_is_reported_once(world: World) -> None:
+def test_every_batch_is_reported_once(world: Harness) -> None:
     assert world.poll() == "running"
     world.query.finish_batch(0)
     world.query.finish_batch(1)
@@ -118,7 +118,7 @@ def test_every_batch_is_reported_once(world: World) -> None:
     assert (found.state, found.progress) == ("running", world.told[-1].progress)
 
 
-def test_a_failure_is_followed_by_a_wait_and_a_start(world: World) -> None:
+def test_a_failure_is_followed_by_a_wait_and_a_start(world: Harness) -> None:
     world.poll()
     world.query.fail(RuntimeError("the broker is away"))
     assert world.poll() == "restarting"
@@ -129,7 +129,7 @@ def test_a_failure_is_followed_by_a_wait_and_a_start(world: World) -> None:
     assert world.run.status.restarts == 1
 
 
-def test_failures_in_a_row_end_it_and_a_batch_in_between_begins_anew(world: World) -> None:
+def test_failures_in_a_row_end_it_and_a_batch_in_between_begins_anew(world: Harness) -> None:
     for _ in range(3):
         world.poll(60)
         world.query.fail(RuntimeError("again"))
@@ -148,7 +148,7 @@ def test_failures_in_a_row_end_it_and_a_batch_in_between_begins_anew(world: Worl
     assert world.run.status.restarts == 6
 
 
-def test_what_cannot_help_is_not_repeated(world: World) -> None:
+def test_what_cannot_help_is_not_repeated(world: Harness) -> None:
     world.poll()
     world.query.fail(
         RuntimeError("x\nTraceback (most recent call last):\na.b.DataLossError: offsets are gone\n")
@@ -158,7 +158,7 @@ def test_what_cannot_help_is_not_repeated(world: World) -> None:
     assert world.run.status.error == "offsets are gone"
 
 
-def test_a_start_that_fails_counts_as_a_failure(world: World) -> None:
+def test_a_start_that_fails_counts_as_a_failure(world: Harness) -> None:
     world.refuse = ConnectionRefusedError("the JVM is gone")
     assert world.poll() == "restarting"
     world.refuse = None
@@ -166,7 +166,7 @@ def test_a_start_that_fails_counts_as_a_failure(world: World) -> None:
     assert world.poll(2) == "running"
 
 
-def test_a_query_whose_report_is_not_understood_is_not_left_running(world: World) -> None:
+def test_a_query_whose_report_is_not_understood_is_not_left_running(world: Harness) -> None:
     world.poll()
     world.query.reports.append({"batchId": 0, "timestamp": "yesterday"})
 
@@ -174,7 +174,7 @@ def test_a_query_whose_report_is_not_understood_is_not_left_running(world: World
     assert world.query.stopped
 
 
-def test_a_status_that_cannot_be_written_is_no_reason_to_end(world: World) -> None:
+def test_a_status_that_cannot_be_written_is_no_reason_to_end(world: Harness) -> None:
     shutil.rmtree(world.state.path)
 
     assert world.poll() == "running"
@@ -184,7 +184,7 @@ def test_a_status_that_cannot_be_written_is_no_reason_to_end(world: World) -> No
 
 
 def test_a_batch_that_does_not_let_itself_be_stopped_is_left_to_the_end_of_spark(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stop() -> None:
         raise TimeoutError("the batch goes on")
@@ -198,7 +198,7 @@ def test_a_batch_that_does_not_let_itself_be_stopped_is_left_to_the_end_of_spark
     assert SETTINGS["spark.sql.streaming.stopTimeout"] == "30s", "else Spark waits for ever"
 
 
-def test_a_stop_lets_the_running_batch_finish(world: World) -> None:
+def test_a_stop_lets_the_running_batch_finish(world: Harness) -> None:
     world.poll()
     world.query.finish_batch(0)
     world.poll()
@@ -214,7 +214,7 @@ def test_a_stop_lets_the_running_batch_finish(world: World) -> None:
 
 
 @pytest.mark.parametrize("how", ["idle", "late", "now"])
-def test_a_stop_does_not_wait_without_need_or_for_ever(world: World, how: str) -> None:
+def test_a_stop_does_not_wait_without_need_or_for_ever(world: Harness, how: str) -> None:
     world.poll()
     world.run.stop()
     if how == "idle":
@@ -229,7 +229,7 @@ def test_a_stop_does_not_wait_without_need_or_for_ever(world: World, how: str) -
     assert world.query.stopped
 
 
-def test_a_stop_ends_a_wait(world: World) -> None:
+def test_a_stop_ends_a_wait(world: Harness) -> None:
     world.poll()
     world.query.fail(RuntimeError("away"))
     world.poll()
@@ -240,7 +240,7 @@ def test_a_stop_ends_a_wait(world: World) -> None:
 
 
 def test_what_was_available_is_finished(tmp_path: Path) -> None:
-    world = World(tmp_path, trigger="available_now")
+    world = Harness(tmp_path, trigger="available_now")
     world.poll()
     world.query.finish_batch(0)
     world.query.isActive = False
@@ -250,7 +250,7 @@ def test_what_was_available_is_finished(tmp_path: Path) -> None:
     world.state.claim("copy").release()
 
 
-def test_one_that_is_given_up_before_it_began_says_why(world: World) -> None:
+def test_one_that_is_given_up_before_it_began_says_why(world: Harness) -> None:
     world.run.give_up("the frame has no column key")
 
     found = world.state.status("copy")

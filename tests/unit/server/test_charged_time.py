@@ -27,7 +27,7 @@ from tests.unit.server.loops import on_loop
 DECODING_MS, HANDLING_MS, ENCODING_MS = 7, 5, 11
 
 
-class World:
+class Harness:
     """A hub whose clock moves when it decodes, handles and encodes, and a broker that notes what it is to charge."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +80,7 @@ class World:
 
 @on_loop
 async def test_decoding_handling_and_encoding_are_charged(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch)
+    world = Harness(monkeypatch)
     for _ in range(3):
         world.request()
     own = (DECODING_MS + HANDLING_MS) * 1000
@@ -92,7 +92,7 @@ async def test_decoding_handling_and_encoding_are_charged(monkeypatch: pytest.Mo
 async def test_a_response_that_comes_late_is_charged_with_the_next_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    world = World(monkeypatch)
+    world = Harness(monkeypatch)
     late: Deferred[Any] = Deferred()
     world.connection.slot_filled = lambda: None
     world.answer = late

@@ -30,7 +30,7 @@ from tests.unit.server.loops import on_loop
 HEADER = RequestHeader(2, 9, 5, "c")
 
 
-class World:
+class Harness:
     """A hub with a broker whose answers come late, and a connection that notes what it gets."""
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ def joined(payloads: Sequence[Any]) -> bytes:
 
 @on_loop
 async def test_a_long_answer_is_encoded_in_steps() -> None:
-    world = World()
+    world = Harness()
     world.request()
     world.answer.resolve(offsets(31_000))
     assert (world.session.busy, world.sent) == (True, [])
@@ -108,7 +108,7 @@ async def test_a_long_answer_is_encoded_in_steps() -> None:
 
 @on_loop
 async def test_a_short_answer_and_one_of_a_single_step_are_encoded_at_once() -> None:
-    world = World()
+    world = Harness()
     for partitions, in_steps in ((900, True), (3_000, False)):
         world.request(in_steps=in_steps)
         world.answer.resolve(offsets(partitions))
@@ -121,7 +121,7 @@ async def test_a_short_answer_and_one_of_a_single_step_are_encoded_at_once() -> 
 
 @on_loop
 async def test_an_answer_that_nobody_wants_any_more_is_not_encoded_further() -> None:
-    world = World()
+    world = Harness()
     slot = world.request()
     world.answer.resolve(offsets(31_000))
     slot.cancel()
@@ -134,7 +134,7 @@ async def test_an_answer_that_nobody_wants_any_more_is_not_encoded_further() -> 
 @on_loop
 async def test_an_answer_that_cannot_be_encoded_closes_its_connection() -> None:
     for wrong in (0, 30_999):
-        world = World()
+        world = Harness()
         world.request()
         response = offsets(31_000)
         response.topics[0].partitions[wrong].offset = 1 << 70

@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from headrace.cli import main
 from headrace.testing import Broker
 from headrace.testing.kinesis import FakeAws, Limits
-from tests.integration.kinesis.bridge.world import committed_records
+from tests.integration.kinesis.bridge.harness import committed_records
 
 PATIENCE_S = 40
 

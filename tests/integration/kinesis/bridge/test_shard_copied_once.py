@@ -14,7 +14,7 @@ from headrace.errors import ConfigError, HeadraceError, ProducerFencedError
 from headrace.kinesis.bridge.positions import Positions, TakeOver, claim_of
 from headrace.kinesis.reading.reader import Fetched, Reader
 from headrace.testing import Broker
-from tests.integration.kinesis.bridge.world import (
+from tests.integration.kinesis.bridge.harness import (
     SHARD,
     STREAM,
     Fuse,
@@ -125,7 +125,7 @@ def test_these_tests_notice_what_a_take_over_must_do(
             await scenario(broker, "orders", 0)
             await check(broker, "orders")
 
-    monkeypatch.setattr("tests.integration.kinesis.bridge.world.Positions", broken)
+    monkeypatch.setattr("tests.integration.kinesis.bridge.harness.Positions", broken)
     with pytest.raises(AssertionError):
         asyncio.run(main())
 

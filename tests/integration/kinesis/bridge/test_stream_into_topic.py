@@ -21,7 +21,7 @@ from headrace.kinesis.reading.settings import ReadSettings
 from headrace.testing import ApiKey, Broker, error
 from headrace.testing.clock import LeapingClock
 from headrace.testing.kinesis import FakeAws, Limits
-from tests.integration.kinesis.bridge.world import committed_records
+from tests.integration.kinesis.bridge.harness import committed_records
 
 Tell = Callable[[Broker, FakeAws], Awaitable[None]]
 

@@ -35,7 +35,7 @@ class Refused(Exception):  # noqa: N818 - it looks like botocore's
         }
 
 
-class World:
+class Harness:
     """A stream that is written and resharded while it is read, without a network but with its losses."""
 
     def __init__(self, seed: int) -> None:
@@ -119,7 +119,7 @@ class World:
         return is_open and self.written >= WRITES and len(read) >= len(expected)
 
 
-async def read_shard(world: World, shard: str) -> set[str]:
+async def read_shard(world: Harness, shard: str) -> set[str]:
     """Read a shard to its end, or to all that is ever written, by one reader after the other; its children."""
     position: Checkpoint = TRIM_HORIZON
     client: Any = world
@@ -149,7 +149,7 @@ async def read_shard(world: World, shard: str) -> set[str]:
 @pytest.mark.parametrize("seed", range(40))
 def test_every_record_is_read_once_and_in_order(seed: int) -> None:
     async def scenario() -> None:
-        world = World(seed)
+        world = Harness(seed)
         waiting, done = [FIRST], set[str]()
         while waiting:
             shard = waiting.pop()

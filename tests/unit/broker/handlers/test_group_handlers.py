@@ -28,7 +28,7 @@ from headrace.protocol.messages.offset_fetch import (
 )
 from headrace.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from tests.fixtures.broker_harness import BrokerHarness
-from tests.fixtures.group_world import subscription
+from tests.fixtures.group_harness import subscription
 
 
 class Groups(BrokerHarness):

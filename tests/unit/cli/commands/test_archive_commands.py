@@ -15,12 +15,12 @@ from headrace import spark
 from headrace.cli import main
 from headrace.cli.commands.archive import _stopped_by_signals
 from headrace.spark import archive
-from tests.unit.spark.archive.worlds import World
+from tests.unit.spark.archive.archive_harness import ArchiveHarness
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    world = World(tmp_path)
+def world(tmp_path: Path) -> ArchiveHarness:
+    world = ArchiveHarness(tmp_path)
     for _ in range(3):
         world.cluster.grow("flights", 0, 3)
         world.cluster.grow("flights", 1, 2)
@@ -32,7 +32,7 @@ def headrace(*arguments: object) -> Result:
     return CliRunner().invoke(main, ["archive", *map(str, arguments)])
 
 
-def test_files_lists_what_the_table_has_and_nothing_else(world: World) -> None:
+def test_files_lists_what_the_table_has_and_nothing_else(world: ArchiveHarness) -> None:
     listed = headrace("files", world.root).stdout.split()
     assert len(listed) == 6
     assert all(Path(path).is_file() for path in listed)
@@ -49,7 +49,7 @@ def test_files_lists_what_the_table_has_and_nothing_else(world: World) -> None:
     assert headrace("files", world.root, "--topic", "others").stdout == ""
 
 
-def test_describe_says_how_far_each_partition_is(world: World) -> None:
+def test_describe_says_how_far_each_partition_is(world: ArchiveHarness) -> None:
     text = headrace("describe", world.root).stdout
     assert "archive-table" in text
     assert "delta" in text
@@ -61,7 +61,7 @@ def test_describe_says_how_far_each_partition_is(world: World) -> None:
     ] == [(0, 0, 9, 9, 3), (1, 0, 6, 6, 3)]
 
 
-def test_compact_and_clean(world: World) -> None:
+def test_compact_and_clean(world: ArchiveHarness) -> None:
     done = json.loads(headrace("compact", world.root, "--format", "json").stdout)
     assert (done["removed"], done["added"]) == (6, 2)
     assert "nothing to compact" in headrace("compact", world.root).stderr
@@ -75,7 +75,9 @@ def test_compact_and_clean(world: World) -> None:
     assert world.archived() == world.expected()
 
 
-def test_what_is_wrong_is_said_before_anything_starts(tmp_path: Path, world: World) -> None:
+def test_what_is_wrong_is_said_before_anything_starts(
+    tmp_path: Path, world: ArchiveHarness
+) -> None:
     nothing = headrace("files", tmp_path / "nothing")
     assert (nothing.exit_code, nothing.stderr) == (
         2,
@@ -97,7 +99,7 @@ def test_what_is_wrong_is_said_before_anything_starts(tmp_path: Path, world: Wor
 
 @pytest.mark.parametrize("words", [["compact"], ["files"], ["run", "flights", "--table"]])
 def test_without_the_extra_it_says_what_to_install(
-    words: list[str], world: World, monkeypatch: pytest.MonkeyPatch
+    words: list[str], world: ArchiveHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spark, "archive", archive)  # which the command imports anew
     for name in [each for each in sys.modules if each.startswith("headrace.spark.archive")]:

@@ -17,13 +17,13 @@ from headrace.errors import (
 from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest
 from headrace.protocol.messages.offset_commit import OffsetCommitRequest
 from headrace.types import TopicPartition
-from tests.fixtures.consumer_world import ConsumerWorld, Program
+from tests.fixtures.consumer_simulation import ConsumerSimulation, Program
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
-def make_reader(**options) -> tuple[ConsumerWorld, Program]:
-    world = ConsumerWorld()
+def make_reader(**options) -> tuple[ConsumerSimulation, Program]:
+    world = ConsumerSimulation()
     world.broker.create_topic("t", partitions=2)
     world.fill("t", 1, 20)
     defaults = {"group": "g", "auto_offset_reset": "earliest", "max_poll_records": 5}
@@ -31,7 +31,7 @@ def make_reader(**options) -> tuple[ConsumerWorld, Program]:
     return world, program
 
 
-def committed(world: ConsumerWorld) -> int | None:
+def committed(world: ConsumerSimulation) -> int | None:
     return world.consumer(group="g").committed(T0)[T0]
 
 

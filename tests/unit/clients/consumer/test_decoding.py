@@ -17,13 +17,13 @@ from headrace.records.builder import BatchBuilder
 from headrace.serdes.serde import resolve_serde
 from headrace.types import TopicPartition
 from tests.fixtures.broker_harness import START_MS, produce_request
-from tests.fixtures.consumer_world import ConsumerWorld
+from tests.fixtures.consumer_simulation import ConsumerSimulation
 
 T0 = TopicPartition("t", 0)
 
 
-def make_world(*values: bytes | None) -> ConsumerWorld:
-    world = ConsumerWorld()
+def make_world(*values: bytes | None) -> ConsumerSimulation:
+    world = ConsumerSimulation()
     world.broker.create_topic("t")
     builder = BatchBuilder()
     for number, value in enumerate(values):

@@ -31,7 +31,7 @@ from headrace.protocol.messages.offset_commit import (
 )
 from headrace.protocol.messages.sync_group import SyncGroupRequest
 from headrace.types import TopicPartition
-from tests.fixtures.consumer_world import ConsumerWorld, Program, rebalance
+from tests.fixtures.consumer_simulation import ConsumerSimulation, Program, rebalance
 
 EAGER = ["range", "roundrobin", "sticky"]
 COOPERATIVE = ["equal", "cooperative-sticky"]
@@ -58,15 +58,15 @@ class Listener:
         self.told.append(("lost", [number for _, number in partitions]))
 
 
-def make_world(partitions: int = 6, records: int = 0) -> ConsumerWorld:
-    world = ConsumerWorld()
+def make_world(partitions: int = 6, records: int = 0) -> ConsumerSimulation:
+    world = ConsumerSimulation()
     world.broker.create_topic("t", partitions=partitions)
     if records:
         world.fill("t", partitions, records)
     return world
 
 
-def member(world: ConsumerWorld, assignor: Any = "equal", **options) -> Program:
+def member(world: ConsumerSimulation, assignor: Any = "equal", **options) -> Program:
     listener = options.pop("listener", None)
     topics = options.pop("topics", ["t"])
     defaults = {"group": "g", "auto_offset_reset": "earliest", "assignor": assignor}
@@ -308,7 +308,7 @@ def test_a_second_member_of_one_instance_id_throws_the_first_out_for_good() -> N
 # Topics that change
 
 
-def add_partitions(world: ConsumerWorld, topic: str, count: int) -> None:
+def add_partitions(world: ConsumerSimulation, topic: str, count: int) -> None:
     request = CreatePartitionsRequest(
         topics=[CreatePartitionsTopic(name=topic, count=count, assignments=None)], timeout_ms=1000
     )

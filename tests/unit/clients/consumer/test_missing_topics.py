@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.fixtures.consumer_world import ConsumerWorld, Program
+from tests.fixtures.consumer_simulation import ConsumerSimulation, Program
 from tests.unit.clients.consumer.test_groups import SERVER_SIDE, member
 
 PROTOCOLS = ["range", SERVER_SIDE]
@@ -17,8 +17,8 @@ def wait(program: Program, seconds: int) -> None:
         program.poll(1_000)
 
 
-def make_world(*topics: str) -> ConsumerWorld:
-    world = ConsumerWorld()
+def make_world(*topics: str) -> ConsumerSimulation:
+    world = ConsumerSimulation()
     for topic in topics:
         world.broker.create_topic(topic)
     return world

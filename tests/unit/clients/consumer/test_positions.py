@@ -35,13 +35,13 @@ from headrace.protocol.messages.offset_for_leader_epoch import (
 )
 from headrace.types import TopicPartition
 from tests.fixtures.broker_harness import START_MS, batch, produce_request
-from tests.fixtures.consumer_world import ConsumerWorld, Program
+from tests.fixtures.consumer_simulation import ConsumerSimulation, Program
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
-def make_reader(records: int = 10, **options) -> tuple[ConsumerWorld, Program]:
-    world = ConsumerWorld()
+def make_reader(records: int = 10, **options) -> tuple[ConsumerSimulation, Program]:
+    world = ConsumerSimulation()
     world.broker.create_topic("t", partitions=2)
     if records:
         world.fill("t", 2, records)
@@ -180,7 +180,7 @@ def test_partitions_take_turns() -> None:
 # New leaders
 
 
-def lead_in_epoch(world: ConsumerWorld, epoch: int, end: EpochEndOffset) -> None:
+def lead_in_epoch(world: ConsumerSimulation, epoch: int, end: EpochEndOffset) -> None:
     """Have the broker lead in another epoch, whose log diverges at `end` from the records that were read."""
 
     def newer(_program, call):

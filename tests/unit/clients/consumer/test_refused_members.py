@@ -14,7 +14,7 @@ from headrace.protocol.messages.consumer_group_heartbeat import (
 )
 from headrace.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 from headrace.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
-from tests.fixtures.consumer_world import Program, rebalance
+from tests.fixtures.consumer_simulation import Program, rebalance
 from tests.unit.clients.consumer.test_groups import SERVER_SIDE, make_world, member, numbers
 
 CODE = ErrorCode.UNKNOWN_SERVER_ERROR

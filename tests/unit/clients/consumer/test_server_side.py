@@ -30,14 +30,14 @@ from headrace.protocol.messages.offset_fetch import (
     OffsetFetchResponseGroup,
 )
 from headrace.types import TopicPartition
-from tests.fixtures.consumer_world import ConsumerWorld, Program, rebalance
+from tests.fixtures.consumer_simulation import ConsumerSimulation, Program, rebalance
 from tests.unit.clients.consumer.test_groups import SERVER_SIDE, Listener, make_world, numbers
 from tests.unit.clients.consumer.test_groups import member as any_member
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
-def member(world: ConsumerWorld, **options: Any) -> Program:
+def member(world: ConsumerSimulation, **options: Any) -> Program:
     return any_member(world, SERVER_SIDE, **options)
 
 
@@ -83,7 +83,7 @@ def test_the_first_heartbeat_says_everything_and_the_next_ones_nothing() -> None
 
 
 def test_the_coordinator_says_how_often() -> None:
-    world = ConsumerWorld(group_consumer_heartbeat_interval_ms=700)
+    world = ConsumerSimulation(group_consumer_heartbeat_interval_ms=700)
     world.broker.create_topic("t")
     first = member(world)
     rebalance(first)
@@ -93,7 +93,7 @@ def test_the_coordinator_says_how_often() -> None:
 
 
 def test_a_short_interval_does_not_make_answers_late() -> None:
-    world = ConsumerWorld(group_consumer_heartbeat_interval_ms=10)
+    world = ConsumerSimulation(group_consumer_heartbeat_interval_ms=10)
     world.broker.create_topic("t")
     first = member(world)
     rebalance(first, rounds=2)
@@ -295,7 +295,7 @@ def test_members_of_both_protocols_share_a_group(assignor: str) -> None:
 
 
 def test_a_group_that_stays_classic_says_what_to_do() -> None:
-    world = ConsumerWorld(group_consumer_migration_policy="disabled")
+    world = ConsumerSimulation(group_consumer_migration_policy="disabled")
     world.broker.create_topic("t", partitions=6)
     classic = any_member(world)
     rebalance(classic)
@@ -530,7 +530,7 @@ def test_auto_takes_the_classic_protocol_where_the_broker_lacks_the_feature() ->
 
 
 def test_auto_takes_the_classic_protocol_where_the_group_has_such_members_and_keeps_them() -> None:
-    world = ConsumerWorld(group_consumer_migration_policy="disabled")
+    world = ConsumerSimulation(group_consumer_migration_policy="disabled")
     world.broker.create_topic("t", partitions=6)
     listener = Listener()
     classic = any_member(world, "range")

@@ -26,7 +26,7 @@ from headrace.protocol.messages.incremental_alter_configs import (
 from headrace.protocol.messages.join_group import JoinGroupRequest
 from headrace.protocol.messages.offset_commit import OffsetCommitRequest
 from headrace.types import TopicPartition
-from tests.fixtures.consumer_world import SILENCE, ConsumerWorld, Program, rebalance
+from tests.fixtures.consumer_simulation import SILENCE, ConsumerSimulation, Program, rebalance
 from tests.unit.clients.consumer.test_groups import (
     COOPERATIVE,
     SERVER_SIDE,
@@ -41,31 +41,31 @@ PARTITIONS = [TopicPartition("t", number) for number in range(4)]
 PROTOCOLS = ["range", *COOPERATIVE, SERVER_SIDE]
 RECORDS = 300
 """Number of records in each partition."""
-Silence = Callable[[ConsumerWorld, "set[Program]"], None]
+Silence = Callable[[ConsumerSimulation, "set[Program]"], None]
 
 
-def cut(world: ConsumerWorld, silent: set[Program]) -> None:
+def cut(world: ConsumerSimulation, silent: set[Program]) -> None:
     """Refuse all connections of these programs."""
     error = TransportError("cannot connect")
     world.fault = lambda program, _: error if program in silent else None
 
 
-def freeze(world: ConsumerWorld, silent: set[Program]) -> None:
+def freeze(world: ConsumerSimulation, silent: set[Program]) -> None:
     """Nothing arrives at the broker, and nobody says so."""
     world.fault = lambda program, _: SILENCE if program in silent else None
 
 
-def half_open(world: ConsumerWorld, silent: set[Program]) -> None:
+def half_open(world: ConsumerSimulation, silent: set[Program]) -> None:
     """Requests arrive, and answers do not."""
     world.lost = lambda program, _: SILENCE if program in silent else None
 
 
-def late(world: ConsumerWorld, silent: set[Program]) -> None:
+def late(world: ConsumerSimulation, silent: set[Program]) -> None:
     """Delay answers for almost as long as a session lasts."""
     world.delay_ms = lambda program: 44_000 if program in silent else 0
 
 
-def slow(world: ConsumerWorld, silent: set[Program]) -> None:
+def slow(world: ConsumerSimulation, silent: set[Program]) -> None:
     """Delay answers for longer than the interval of heartbeats."""
     world.delay_ms = lambda program: 8_000 if program in silent else 0
 
@@ -73,9 +73,9 @@ def slow(world: ConsumerWorld, silent: set[Program]) -> None:
 SILENCES: list[Silence] = [cut, freeze, half_open, late, slow]
 
 
-def watched_world() -> ConsumerWorld:
+def watched_world() -> ConsumerSimulation:
     """Return a simulated cluster in which no partition may have two owners at any moment."""
-    world = ConsumerWorld(group_consumer_heartbeat_interval_ms=5_000)  # Kafka's default
+    world = ConsumerSimulation(group_consumer_heartbeat_interval_ms=5_000)  # Kafka's default
     world.broker.create_topic("t", partitions=len(PARTITIONS))
 
     def watch() -> None:
@@ -87,7 +87,7 @@ def watched_world() -> ConsumerWorld:
     return world
 
 
-def fill(world: ConsumerWorld) -> None:
+def fill(world: ConsumerSimulation) -> None:
     world.fill("t", len(PARTITIONS), RECORDS)
 
 
@@ -104,7 +104,7 @@ def read(program: Program, seen: set[tuple[int, int]], records: int = 1) -> int:
     return len(found)
 
 
-def drain(world: ConsumerWorld, programs: list[Program], seen: set[tuple[int, int]]) -> None:
+def drain(world: ConsumerSimulation, programs: list[Program], seen: set[tuple[int, int]]) -> None:
     """Read everything, with the network as it should be."""
     total = len(PARTITIONS) * RECORDS
     for _ in range(400):
@@ -213,7 +213,7 @@ def test_a_member_that_lost_its_place_commits_transactions_as_who_it_was(protoco
 
 
 def test_a_member_of_the_new_protocol_asks_how_long_its_session_lasts() -> None:
-    world = ConsumerWorld(
+    world = ConsumerSimulation(
         group_consumer_session_timeout_ms=10_000,
         group_consumer_min_session_timeout_ms=10_000,
         group_consumer_heartbeat_interval_ms=3_000,
@@ -233,7 +233,7 @@ def test_a_member_of_the_new_protocol_asks_how_long_its_session_lasts() -> None:
 def test_a_session_that_may_not_be_looked_up_is_no_longer_than_the_default(
     interval_ms: int, guess_ms: int
 ) -> None:
-    world = ConsumerWorld(group_consumer_heartbeat_interval_ms=interval_ms)
+    world = ConsumerSimulation(group_consumer_heartbeat_interval_ms=interval_ms)
     world.broker.create_topic("t")
     refused = DescribeConfigsResponse(
         results=[DescribeConfigsResult(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)]
@@ -248,7 +248,7 @@ def test_a_session_that_may_not_be_looked_up_is_no_longer_than_the_default(
 
 
 def test_a_session_that_an_administrator_shortens_is_shorter_within_a_minute() -> None:
-    world = ConsumerWorld(
+    world = ConsumerSimulation(
         group_consumer_session_timeout_ms=60_000, group_consumer_heartbeat_interval_ms=3_000
     )
     world.broker.create_topic("t")

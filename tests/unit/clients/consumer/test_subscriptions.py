@@ -28,13 +28,13 @@ from headrace.protocol.messages.describe_configs import (
     DescribeConfigsResult,
 )
 from headrace.types import TopicPartition
-from tests.fixtures.consumer_world import ConsumerWorld, Program, rebalance
+from tests.fixtures.consumer_simulation import ConsumerSimulation, Program, rebalance
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
-def make_world(topics: str = "t") -> ConsumerWorld:
-    world = ConsumerWorld()
+def make_world(topics: str = "t") -> ConsumerSimulation:
+    world = ConsumerSimulation()
     for topic in topics:
         world.broker.create_topic(topic, partitions=2)
     return world

@@ -21,7 +21,7 @@ from headrace.core.deferred import Deferred
 from headrace.errors import ApiError, CorruptRecordError, ErrorCode
 from headrace.records.builder import build_batch
 from headrace.records.reader import read_records
-from tests.fixtures.group_world import FakeLog, Notes, now, parked
+from tests.fixtures.group_harness import FakeLog, Notes, now, parked
 
 
 class Numbers:

@@ -17,7 +17,7 @@ from headrace.spark.archive.files import ArchivedFile, ArchivedPartition, Writte
 from headrace.spark.archive.table import BatchCommit, ConflictError, create_table, open_table
 from headrace.spark.archive.table_location import open_location
 from headrace.types import TopicPartition
-from tests.unit.spark.archive.worlds import SCHEMA, World
+from tests.unit.spark.archive.archive_harness import SCHEMA, ArchiveHarness
 
 pytestmark = pytest.mark.slow  # not in `make check`
 
@@ -37,7 +37,7 @@ def drain(archiver: Archiver) -> None:
 def test_batches_follow_each_other_and_a_new_process_goes_on_where_the_table_ends(
     kind: str, tmp_path: Path
 ) -> None:
-    world = World(tmp_path, kind, max_offsets=10)
+    world = ArchiveHarness(tmp_path, kind, max_offsets=10)
     world.cluster.grow("flights", 0, 13)
     world.cluster.grow("flights", 1, 4)
     drain(world.archiver())
@@ -112,7 +112,7 @@ def _killed() -> Any:
 def test_a_process_killed_between_two_steps_leaves_nothing_twice_and_nothing_out(
     kind: str, step: Callable[[Archiver], None], tmp_path: Path
 ) -> None:
-    world = World(tmp_path, kind, max_offsets=10)
+    world = ArchiveHarness(tmp_path, kind, max_offsets=10)
     world.cluster.grow("flights", 0, 14)
     world.cluster.grow("flights", 1, 6)
     doomed = world.archiver()
@@ -128,7 +128,7 @@ def test_a_process_killed_between_two_steps_leaves_nothing_twice_and_nothing_out
 def test_a_task_killed_while_it_writes_leaves_no_file_that_counts(
     function: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = World(tmp_path)
+    world = ArchiveHarness(tmp_path)
     world.cluster.grow("flights", 0, 9)
     archiver = world.archiver()
     with monkeypatch.context() as patched:
@@ -147,7 +147,7 @@ def test_a_task_killed_while_it_writes_leaves_no_file_that_counts(
 def test_a_batch_that_is_committed_again_changes_nothing_and_that_of_another_is_refused(
     kind: str, tmp_path: Path
 ) -> None:
-    world = World(tmp_path, kind)
+    world = ArchiveHarness(tmp_path, kind)
     world.cluster.grow("flights", 0, 5)
     commits: list[BatchCommit] = []
     first = world.archiver()
@@ -176,7 +176,7 @@ def test_a_batch_that_is_committed_again_changes_nothing_and_that_of_another_is_
 def test_the_state_survives_a_log_that_is_cleaned(tmp_path: Path) -> None:
     from deltalake import DeltaTable
 
-    world = World(tmp_path, max_offsets=3)
+    world = ArchiveHarness(tmp_path, max_offsets=3)
     world.cluster.grow("flights", 0, 7)
     drain(world.archiver())
     DeltaTable(str(world.root)).create_checkpoint()
@@ -190,7 +190,7 @@ def test_the_state_survives_a_log_that_is_cleaned(tmp_path: Path) -> None:
 
 
 def test_ranges_without_records_are_covered_so_that_the_archive_goes_on(tmp_path: Path) -> None:
-    world = World(tmp_path, max_offsets=3)
+    world = ArchiveHarness(tmp_path, max_offsets=3)
     world.holes = {1, 3, 4, 5, 8}
     world.cluster.grow("flights", 0, 9)
     drain(world.archiver())
@@ -204,7 +204,7 @@ def test_ranges_without_records_are_covered_so_that_the_archive_goes_on(tmp_path
 
 
 def test_a_topic_made_anew_is_refused_or_archived_beside_the_old_one(tmp_path: Path) -> None:
-    world = World(tmp_path)
+    world = ArchiveHarness(tmp_path)
     world.cluster.grow("flights", 0, 5)
     drain(world.archiver())
     world.cluster.remove("flights")
@@ -223,7 +223,7 @@ def test_a_topic_made_anew_is_refused_or_archived_beside_the_old_one(tmp_path: P
 
 
 def test_a_topic_made_anew_while_it_is_read_is_not_committed(tmp_path: Path) -> None:
-    world = World(tmp_path)
+    world = ArchiveHarness(tmp_path)
     world.cluster.grow("flights", 0, 5)
     archiver = world.archiver()
     execute = archiver.execute
@@ -239,7 +239,7 @@ def test_a_topic_made_anew_while_it_is_read_is_not_committed(tmp_path: Path) -> 
 
 
 def test_records_removed_before_they_were_archived_are_an_error_or_left_out(tmp_path: Path) -> None:
-    world = World(tmp_path)
+    world = ArchiveHarness(tmp_path)
     flights = TopicPartition("flights", 0)
     world.cluster.grow("flights", 0, 5)
     drain(world.archiver())
@@ -255,7 +255,7 @@ def test_records_removed_before_they_were_archived_are_an_error_or_left_out(tmp_
 
 
 def test_an_archive_begins_with_what_is_left(tmp_path: Path) -> None:
-    world = World(tmp_path)
+    world = ArchiveHarness(tmp_path)
     world.cluster.logs[TopicPartition("flights", 0)] = (3, 5)
     world.cluster.ids["flights"] = "id"
     drain(world.archiver())
@@ -266,7 +266,7 @@ def test_an_archive_begins_with_what_is_left(tmp_path: Path) -> None:
 def test_a_batch_whose_tasks_did_not_write_what_was_planned_is_not_committed(
     wrong: str, tmp_path: Path
 ) -> None:
-    world = World(tmp_path)
+    world = ArchiveHarness(tmp_path)
     world.cluster.grow("flights", 0, 5)
     world.cluster.grow("flights", 1, 5)
     archiver = world.archiver()

@@ -21,7 +21,7 @@ from headrace.spark.archive.writing import FileTarget, write_range
 from headrace.spark.decode.step import decoded
 from headrace.spark.source.schema import raw_schema
 from headrace.types import TopicPartition
-from tests.unit.spark.archive.worlds import SCHEMA, World, rows
+from tests.unit.spark.archive.archive_harness import SCHEMA, ArchiveHarness, rows
 
 
 class Stopped(threading.Event):
@@ -39,13 +39,13 @@ class Stopped(threading.Event):
         return self.is_set()
 
 
-def settings(world: World, **given: Any) -> ArchiveSettings:
+def settings(world: ArchiveHarness, **given: Any) -> ArchiveSettings:
     options = {"kafka.bootstrap.servers": "localhost:1", "subscribe": "flights"}
     return ArchiveSettings(options, str(world.root), limits=world.limits, **given)
 
 
 def test_once_ends_at_what_was_there_when_it_began(tmp_path: Path) -> None:
-    world = World(tmp_path, max_offsets=4)
+    world = ArchiveHarness(tmp_path, max_offsets=4)
     world.cluster.grow("flights", 0, 10)
     work = world.archiver()
     records = []
@@ -56,7 +56,7 @@ def test_once_ends_at_what_was_there_when_it_began(tmp_path: Path) -> None:
 
 
 def test_a_run_waits_only_for_few_records_and_ends_on_a_signal(tmp_path: Path) -> None:
-    world = World(tmp_path, max_offsets=4)
+    world = ArchiveHarness(tmp_path, max_offsets=4)
     world.cluster.grow("flights", 0, 10)
     stopped = Stopped(2)
     results = list(run(world.archiver(), settings(world), stopped, clock=lambda: 5.0))
@@ -67,7 +67,7 @@ def test_a_run_waits_only_for_few_records_and_ends_on_a_signal(tmp_path: Path) -
 def test_what_may_pass_is_tried_again_and_what_does_not_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = World(tmp_path)
+    world = ArchiveHarness(tmp_path)
     world.cluster.grow("flights", 0, 3)
     work = world.archiver()
     execute = work.execute
@@ -94,7 +94,7 @@ def test_what_may_pass_is_tried_again_and_what_does_not_is_not(
 
 
 def test_a_task_reads_what_the_brokers_have_and_writes_it(tmp_path: Path) -> None:
-    world = World(tmp_path)
+    world = ArchiveHarness(tmp_path)
     world.cluster.grow("flights", 0, 10)
     source = settings(world).source()
     assert dict(source.client.properties)["isolation.level"] == "read_committed"
@@ -148,7 +148,7 @@ class EndedSpark:
 
 
 def test_a_run_whose_spark_has_ended_says_so_and_does_not_try_again(tmp_path: Path) -> None:
-    world = World(tmp_path)
+    world = ArchiveHarness(tmp_path)
     world.cluster.grow("flights", 0, 3)
     work = world.archiver()
     work.execute = SparkTasks(EndedSpark(), {}, world.place, 1 << 20)
@@ -162,7 +162,7 @@ def test_decoded_values_are_a_column_of_structs(kind: str, tmp_path: Path) -> No
         "carrier string, delay double, legs array<struct<to string, at timestamp>>, "
         "tags map<string, int>, paid decimal(10,2), day date, place struct<lat double, notes string>"
     )
-    given = settings(World(tmp_path), kind=kind)
+    given = settings(ArchiveHarness(tmp_path), kind=kind)
     options = {**given.options, "format": "json", "schema": schema, "onError": "null"}
     source = dataclasses.replace(given, options=options).source()
     value = (
@@ -185,7 +185,7 @@ def test_decoded_values_are_a_column_of_structs(kind: str, tmp_path: Path) -> No
 
 
 def test_settings_that_cannot_be_are_refused(tmp_path: Path) -> None:
-    world = World(tmp_path)
+    world = ArchiveHarness(tmp_path)
     with pytest.raises(ConfigError, match="subscribe"):
         ArchiveSettings({"kafka.bootstrap.servers": "x:1"}, str(world.root)).source()
     unknown = {"kafka.bootstrap.servers": "x:1", "subscribe": "a", "kafka.no.such": "1"}

@@ -20,7 +20,7 @@ from headrace.spark.archive.files import ArchivedFile, ArchivedPartition, Writte
 from headrace.spark.archive.table import ArchiveTable, ConflictError, open_table
 from headrace.spark.archive.table_location import open_location
 from headrace.spark.archive.writing import FileTarget, write_range
-from tests.unit.spark.archive.worlds import SCHEMA, World, rows
+from tests.unit.spark.archive.archive_harness import SCHEMA, ArchiveHarness, rows
 
 pytestmark = pytest.mark.slow  # not in `make check`
 
@@ -29,8 +29,8 @@ KINDS = ["delta", "iceberg"]
 DESCRIPTORS = Path("/proc/self/fd")
 
 
-def archived(tmp_path: Path, kind: str, batches: int = 2) -> World:
-    world = World(tmp_path, kind)
+def archived(tmp_path: Path, kind: str, batches: int = 2) -> ArchiveHarness:
+    world = ArchiveHarness(tmp_path, kind)
     for _ in range(batches):
         world.cluster.grow("flights", 0, 3)
         world.cluster.grow("flights", 1, 2)

@@ -23,14 +23,14 @@ from headrace.spark.source.planner import StreamPlanner
 from headrace.spark.source.schema import arrow_schema
 from headrace.spark.source.tasks import ReadTask
 from headrace.types import TopicPartition
-from tests.unit.spark.archive.worlds import SCHEMA, World
+from tests.unit.spark.archive.archive_harness import SCHEMA, ArchiveHarness
 
 pytestmark = pytest.mark.slow  # not in `make check`
 
 FLIGHTS = TopicPartition("flights", 0)
 
 
-def options(world: World, **given: str) -> SourceOptions:
+def options(world: ArchiveHarness, **given: str) -> SourceOptions:
     return source_options(
         {
             "kafka.bootstrap.servers": "localhost:1",
@@ -43,17 +43,17 @@ def options(world: World, **given: str) -> SourceOptions:
     )
 
 
-def history(world: World) -> History:
+def history(world: ArchiveHarness) -> History:
     return History(HistoryOptions(str(world.root), world.kind))  # type: ignore[arg-type]  # one of the two
 
 
-def archive(world: World) -> None:
+def archive(world: ArchiveHarness) -> None:
     archiver = world.archiver()
     while archiver.run_batch() is not None:
         pass
 
 
-def batch_read(world: World, seen: History | None = None, **given: str) -> list[int]:
+def batch_read(world: ArchiveHarness, seen: History | None = None, **given: str) -> list[int]:
     """The offsets of a batch read, in the order in which they come."""
     chosen, known = options(world, **given), seen or history(world)
     ranges = batch_ranges(HistoryClient(world.cluster, known), chosen)
@@ -63,8 +63,8 @@ def batch_read(world: World, seen: History | None = None, **given: str) -> list[
 
 
 @pytest.fixture(params=["delta", "iceberg"])
-def world(request: Any, tmp_path: Path) -> World:
-    world = World(tmp_path, request.param, max_offsets=5)
+def world(request: Any, tmp_path: Path) -> ArchiveHarness:
+    world = ArchiveHarness(tmp_path, request.param, max_offsets=5)
     world.cluster.grow("flights", 0, 12)
     archive(world)  # files of 5, 5 and 2
     world.cluster.grow("flights", 0, 6)
@@ -72,20 +72,22 @@ def world(request: Any, tmp_path: Path) -> World:
 
 
 @pytest.fixture
-def delta_world(tmp_path: Path) -> World:
-    world = World(tmp_path, max_offsets=5)
+def delta_world(tmp_path: Path) -> ArchiveHarness:
+    world = ArchiveHarness(tmp_path, max_offsets=5)
     world.cluster.grow("flights", 0, 12)
     archive(world)
     world.cluster.grow("flights", 0, 6)
     return world
 
 
-def keep_from(world: World, offset: int) -> None:
+def keep_from(world: ArchiveHarness, offset: int) -> None:
     """The brokers remove what is older."""
     world.cluster.logs[FLIGHTS] = (offset, world.cluster.logs[FLIGHTS][1])
 
 
-def test_earliest_is_all_of_history_and_what_is_archived_is_not_fetched(world: World) -> None:
+def test_earliest_is_all_of_history_and_what_is_archived_is_not_fetched(
+    world: ArchiveHarness,
+) -> None:
     keep_from(world, 9)
     assert batch_read(world) == list(range(18))
     assert min(offset for _, offset in world.cluster.fetches) == 12
@@ -93,7 +95,7 @@ def test_earliest_is_all_of_history_and_what_is_archived_is_not_fetched(world: W
     assert batch_read(world, includeHeaders="true") == list(range(18))
 
 
-def test_rows_from_files_are_those_that_brokers_would_give(delta_world: World) -> None:
+def test_rows_from_files_are_those_that_brokers_would_give(delta_world: ArchiveHarness) -> None:
     world = delta_world
     chosen = options(world, columns="value,offset,key")
     ranges = batch_ranges(HistoryClient(world.cluster, history(world)), chosen)
@@ -106,7 +108,7 @@ def test_rows_from_files_are_those_that_brokers_would_give(delta_world: World) -
     assert list(rows[0]) == ["value", "offset", "key"]
 
 
-def test_values_from_files_are_decoded_as_those_from_brokers(delta_world: World) -> None:
+def test_values_from_files_are_decoded_as_those_from_brokers(delta_world: ArchiveHarness) -> None:
     chosen = options(
         delta_world, format="json", schema="carrier string", onError="null", columns="offset,value"
     )
@@ -120,7 +122,7 @@ def test_values_from_files_are_decoded_as_those_from_brokers(delta_world: World)
 
 
 def test_a_batch_read_is_cut_where_files_end(
-    delta_world: World, monkeypatch: pytest.MonkeyPatch
+    delta_world: ArchiveHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headrace.spark.archive.history.PIECE_OFFSETS", 5)
     client = HistoryClient(delta_world.cluster, history(delta_world))
@@ -131,7 +133,9 @@ def test_a_batch_read_is_cut_where_files_end(
 
 
 @pytest.mark.parametrize(("start", "end"), [(3, 7), (5, 10), (11, 14), (0, 1), (12, 18)])
-def test_ranges_that_begin_and_end_anywhere(delta_world: World, start: int, end: int) -> None:
+def test_ranges_that_begin_and_end_anywhere(
+    delta_world: ArchiveHarness, start: int, end: int
+) -> None:
     keep_from(delta_world, 12)
     assert batch_read(
         delta_world,
@@ -140,7 +144,7 @@ def test_ranges_that_begin_and_end_anywhere(delta_world: World, start: int, end:
     ) == list(range(start, end))
 
 
-def test_a_stream_begins_in_the_archive_too(delta_world: World) -> None:
+def test_a_stream_begins_in_the_archive_too(delta_world: ArchiveHarness) -> None:
     keep_from(delta_world, 12)
     chosen = options(delta_world, startingOffsets="earliest", maxOffsetsPerTrigger="8")
     planner = StreamPlanner(HistoryClient(delta_world.cluster, history(delta_world)), chosen)
@@ -154,7 +158,7 @@ def test_a_stream_begins_in_the_archive_too(delta_world: World) -> None:
     assert sorted(found) == list(range(18))
 
 
-def test_a_compaction_between_planning_and_reading_goes_unnoticed(world: World) -> None:
+def test_a_compaction_between_planning_and_reading_goes_unnoticed(world: ArchiveHarness) -> None:
     keep_from(world, 12)
     known = history(world)
     table = open_table(world.kind, world.root)
@@ -167,7 +171,9 @@ def test_a_compaction_between_planning_and_reading_goes_unnoticed(world: World) 
     assert batch_read(world, known) == list(range(18))
 
 
-def test_files_that_are_deleted_under_a_reader_are_looked_up_again(delta_world: World) -> None:
+def test_files_that_are_deleted_under_a_reader_are_looked_up_again(
+    delta_world: ArchiveHarness,
+) -> None:
     keep_from(delta_world, 12)
     stale = history(delta_world)
     chosen = options(delta_world)
@@ -183,7 +189,7 @@ def test_files_that_are_deleted_under_a_reader_are_looked_up_again(delta_world: 
     assert [*first, *rest] == list(range(18))
 
 
-def test_a_gap_between_archive_and_brokers_is_lost_data(delta_world: World) -> None:
+def test_a_gap_between_archive_and_brokers_is_lost_data(delta_world: ArchiveHarness) -> None:
     keep_from(delta_world, 15)
     with pytest.raises(DataLossError, match="offsets 12 to 14 of flights-0 were removed"):
         batch_read(delta_world)
@@ -198,7 +204,9 @@ def test_a_gap_between_archive_and_brokers_is_lost_data(delta_world: World) -> N
     assert batch_read(delta_world, startingOffsets='{"flights": {"0": 15}}') == [15, 16, 17]
 
 
-def test_a_gap_in_the_archive_is_filled_by_the_brokers_while_they_can(delta_world: World) -> None:
+def test_a_gap_in_the_archive_is_filled_by_the_brokers_while_they_can(
+    delta_world: ArchiveHarness,
+) -> None:
     table = open_table("delta", delta_world.root)
     middle = table.snapshot().files[1]
     table.replace([middle], [])
@@ -209,14 +217,14 @@ def test_a_gap_in_the_archive_is_filled_by_the_brokers_while_they_can(delta_worl
 
 
 def test_a_topic_made_anew_does_not_begin_with_the_records_of_the_old_one(
-    delta_world: World,
+    delta_world: ArchiveHarness,
 ) -> None:
     delta_world.cluster.logs[FLIGHTS] = (0, 4)
     delta_world.cluster.ids["flights"] = "another-id"
     assert batch_read(delta_world) == [0, 1, 2, 3]
 
 
-def test_times_are_found_in_the_archive(delta_world: World) -> None:
+def test_times_are_found_in_the_archive(delta_world: ArchiveHarness) -> None:
     keep_from(delta_world, 14)
     client = HistoryClient(delta_world.cluster, history(delta_world))
     archived_ms = 1_700_000_000_000  # in the archive a record's time is this and its offset
@@ -229,7 +237,7 @@ def test_times_are_found_in_the_archive(delta_world: World) -> None:
 def test_a_time_is_looked_up_in_one_file(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = World(tmp_path, kind)
+    world = ArchiveHarness(tmp_path, kind)
     for _ in range(4):
         world.cluster.grow("flights", 0, 5)
         world.archiver().run_batch()
@@ -248,7 +256,9 @@ def test_a_time_is_looked_up_in_one_file(
     assert len(opened) == 1
 
 
-def test_a_time_is_found_although_its_file_was_replaced_and_deleted(delta_world: World) -> None:
+def test_a_time_is_found_although_its_file_was_replaced_and_deleted(
+    delta_world: ArchiveHarness,
+) -> None:
     client = HistoryClient(delta_world.cluster, history(delta_world))
     table = open_table("delta", delta_world.root)
     old = table.snapshot().files
@@ -266,7 +276,7 @@ def test_archives_that_cannot_be_history_are_refused(tmp_path: Path) -> None:
         History(HistoryOptions(str(tmp_path / "decoded")))
 
 
-def test_tables_that_another_program_rewrites_are_refused(delta_world: World) -> None:
+def test_tables_that_another_program_rewrites_are_refused(delta_world: ArchiveHarness) -> None:
     from deltalake import DeltaTable
 
     DeltaTable(str(delta_world.root)).optimize.compact()
@@ -287,7 +297,7 @@ def test_paths_sort_by_offset() -> None:
 
 
 def test_a_file_that_vanishes_while_it_is_read_is_gone_on_with_behind_the_last_row(
-    delta_world: World, monkeypatch: pytest.MonkeyPatch
+    delta_world: ArchiveHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A store has no open files: what is deleted fails in the middle."""
     keep_from(delta_world, 12)
@@ -311,7 +321,7 @@ def test_a_file_that_vanishes_while_it_is_read_is_gone_on_with_behind_the_last_r
 
 @pytest.mark.parametrize("fail_on_data_loss", ["true", "false"])
 def test_what_was_archived_and_removed_since_the_last_look_is_found_in_the_archive(
-    delta_world: World, fail_on_data_loss: str
+    delta_world: ArchiveHarness, fail_on_data_loss: str
 ) -> None:
     known = history(delta_world)  # has offsets up to 11
     chosen = options(delta_world, failOnDataLoss=fail_on_data_loss)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from headrace.core.coordinator.state.classic_states import GroupState
 from headrace.errors import ErrorCode
-from tests.fixtures.group_world import REBALANCE_MS, GroupWorld, now, parked
+from tests.fixtures.group_harness import REBALANCE_MS, GroupHarness, now, parked
 
 
-def call(world: GroupWorld, group: str = "g") -> None:
+def call(world: GroupHarness, group: str = "g") -> None:
     world.coordinator.rebalance(group, "attached to another topic", world.now_ms)
 
 
 def test_members_of_a_stable_group_join_again_and_nothing_is_written_before() -> None:
-    world = GroupWorld()
+    world = GroupHarness()
     one, two = world.stable(2)
     number = world.group().generation.number
     world.take_records()
@@ -28,7 +28,7 @@ def test_members_of_a_stable_group_join_again_and_nothing_is_written_before() ->
 
 
 def test_a_member_that_does_not_come_back_is_removed() -> None:
-    world = GroupWorld()
+    world = GroupHarness()
     one, _two = world.stable(2)
     call(world)
     reply = world.join(one)
@@ -38,7 +38,7 @@ def test_a_member_that_does_not_come_back_is_removed() -> None:
 
 
 def test_members_that_wait_for_their_assignment_have_to_join_again() -> None:
-    world = GroupWorld()
+    world = GroupHarness()
     one, reply = world.admitted()
     generation = now(reply).generation_id
     two, joined = world.admitted()
@@ -52,7 +52,7 @@ def test_members_that_wait_for_their_assignment_have_to_join_again() -> None:
 
 
 def test_a_running_rebalance_is_enough() -> None:
-    world = GroupWorld()
+    world = GroupHarness()
     one, two = world.stable(2)
     call(world)
     reply = world.join(one)
@@ -63,7 +63,7 @@ def test_a_running_rebalance_is_enough() -> None:
 
 
 def test_groups_without_members_are_left_alone() -> None:
-    world = GroupWorld()
+    world = GroupHarness()
     call(world, "nobody")
     assert not world.coordinator.exists("nobody")
     (member,) = world.stable()
@@ -75,7 +75,7 @@ def test_groups_without_members_are_left_alone() -> None:
 
 
 def test_what_members_support_is_what_all_of_them_do() -> None:
-    world = GroupWorld()
+    world = GroupHarness()
     assert world.coordinator.supports("nobody", "anything")
     world.stable(2)
     assert world.coordinator.supports("g", "range")

@@ -8,11 +8,11 @@ from headrace.core.coordinator.state.classic_states import GroupState
 from headrace.core.coordinator.state.records import Generation, GroupMetadata, StoredMember
 from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.messages.join_group import JoinGroupResponse, JoinGroupResponseMember
-from tests.fixtures.group_world import (
+from tests.fixtures.group_harness import (
     REBALANCE_MS,
     SESSION_MS,
     START_MS,
-    GroupWorld,
+    GroupHarness,
     assignment,
     member_id,
     now,
@@ -59,7 +59,7 @@ def generation(number: int, *names: str, at_ms: int = START_MS, leader: str = ""
     ],
 )
 def test_a_join_that_cannot_be_is_refused_and_leaves_nothing_behind(options, error):
-    world = GroupWorld()
+    world = GroupHarness()
     response = now(world.join(**options))
     assert response.error_code == error
     assert response.member_id == options.get("member", "")
@@ -69,11 +69,13 @@ def test_a_join_that_cannot_be_is_refused_and_leaves_nothing_behind(options, err
 
 @pytest.mark.parametrize("session_ms", [6_000, 1_800_000])
 def test_the_bounds_of_the_session_timeout_are_allowed(session_ms):
-    assert now(GroupWorld().join(session_ms=session_ms)).error_code == ErrorCode.MEMBER_ID_REQUIRED
+    assert (
+        now(GroupHarness().join(session_ms=session_ms)).error_code == ErrorCode.MEMBER_ID_REQUIRED
+    )
 
 
 def test_a_new_member_is_given_an_id_and_joins_with_it():
-    world = GroupWorld()
+    world = GroupHarness()
     assert now(world.join()) == JoinGroupResponse(
         error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id(1)
     )
@@ -92,19 +94,19 @@ def test_a_new_member_is_given_an_id_and_joins_with_it():
 
 @pytest.mark.parametrize("version", [0, 1, 2, 3])
 def test_before_version_4_a_new_member_is_admitted_at_once(version):
-    world = GroupWorld()
+    world = GroupHarness()
     response = now(world.join(version=version))
     assert (response.error_code, response.generation_id) == (ErrorCode.NONE, 1)
 
 
 def test_version_0_uses_its_session_timeout_for_the_rebalance():
-    world = GroupWorld()
+    world = GroupHarness()
     now(world.join(version=0, rebalance_ms=-1))
     assert world.take_generation().members[0].rebalance_timeout_ms == SESSION_MS
 
 
 def test_an_id_that_is_not_used_expires_with_its_session():
-    world = GroupWorld()
+    world = GroupHarness()
     given = now(world.join()).member_id
     world.advance(SESSION_MS - 1)
     assert given in world.group().pending
@@ -114,7 +116,7 @@ def test_an_id_that_is_not_used_expires_with_its_session():
 
 
 def test_an_id_that_is_not_used_does_not_keep_a_deserted_group_from_being_empty():
-    world = GroupWorld()
+    world = GroupHarness()
     (first,) = world.stable()
     given = now(world.join()).member_id
     world.leave((first, None))
@@ -124,7 +126,7 @@ def test_an_id_that_is_not_used_does_not_keep_a_deserted_group_from_being_empty(
 
 
 def test_the_number_of_ids_handed_out_is_bounded():
-    world = GroupWorld(pending_members_max=3)
+    world = GroupHarness(pending_members_max=3)
     given = [now(world.join()).member_id for _ in range(5)]
     assert list(world.group().pending) == given[2:]
     assert now(world.join(given[0])).error_code == ErrorCode.UNKNOWN_MEMBER_ID
@@ -132,7 +134,7 @@ def test_the_number_of_ids_handed_out_is_bounded():
 
 
 def test_a_member_id_begins_with_a_bounded_part_of_the_client_id():
-    given = now(GroupWorld().join(client="c" * 32_000)).member_id
+    given = now(GroupHarness().join(client="c" * 32_000)).member_id
     assert len(given) == 255 + 37
 
 
@@ -140,7 +142,7 @@ def test_a_member_id_begins_with_a_bounded_part_of_the_client_id():
 
 
 def test_an_empty_group_waits_for_more_members():
-    world = GroupWorld(group_initial_rebalance_delay_ms=3_000)
+    world = GroupHarness(group_initial_rebalance_delay_ms=3_000)
     first, reply = world.admitted()
     world.advance(2_999)
     assert parked(reply)
@@ -153,7 +155,7 @@ def test_an_empty_group_waits_for_more_members():
 
 
 def test_the_initial_delay_grows_while_members_arrive_up_to_the_rebalance_timeout():
-    world = GroupWorld(group_initial_rebalance_delay_ms=3_000)
+    world = GroupHarness(group_initial_rebalance_delay_ms=3_000)
     options = {"rebalance_ms": 8_000}
     replies = [world.admitted(**options)[1]]
     for _ in range(3):
@@ -169,7 +171,7 @@ def test_the_initial_delay_grows_while_members_arrive_up_to_the_rebalance_timeou
 
 
 def test_a_group_whose_founders_leave_before_its_first_generation_leaves_no_trace():
-    world = GroupWorld(group_initial_rebalance_delay_ms=3_000)
+    world = GroupHarness(group_initial_rebalance_delay_ms=3_000)
     member, reply = world.admitted()
     now(world.leave((member, None)))
     assert now(reply).error_code == ErrorCode.UNKNOWN_MEMBER_ID
@@ -182,7 +184,7 @@ def test_a_group_whose_founders_leave_before_its_first_generation_leaves_no_trac
 
 
 def test_a_new_member_rebalances_a_stable_group_when_all_have_joined_again():
-    world = GroupWorld()
+    world = GroupHarness()
     (first,) = world.stable()
     second, reply = world.admitted()
     assert parked(reply)
@@ -196,7 +198,7 @@ def test_a_new_member_rebalances_a_stable_group_when_all_have_joined_again():
 
 
 def test_a_member_that_does_not_join_in_time_is_left_out():
-    world = GroupWorld()
+    world = GroupHarness()
     first, second = world.stable(2)
     world.join(first)
     for _ in range(REBALANCE_MS // 5_000):
@@ -210,7 +212,7 @@ def test_a_member_that_does_not_join_in_time_is_left_out():
 
 
 def test_the_join_phase_waits_for_the_longest_rebalance_timeout():
-    world = GroupWorld()
+    world = GroupHarness()
     first, _ = world.stable(2, session_ms=1_000_000)
     world.join(first, rebalance_ms=90_000)
     world.advance(89_999)
@@ -220,7 +222,7 @@ def test_the_join_phase_waits_for_the_longest_rebalance_timeout():
 
 
 def test_the_join_phase_waits_for_ids_that_were_handed_out():
-    world = GroupWorld()
+    world = GroupHarness()
     (first,) = world.stable()
     given = now(world.join()).member_id
     reply = world.join(first)
@@ -230,7 +232,7 @@ def test_the_join_phase_waits_for_ids_that_were_handed_out():
 
 
 def test_the_join_phase_goes_on_when_an_id_that_was_handed_out_expires():
-    world = GroupWorld()
+    world = GroupHarness()
     (first,) = world.stable(session_ms=1_000_000)
     now(world.join())
     reply = world.join(first)
@@ -239,7 +241,7 @@ def test_the_join_phase_goes_on_when_an_id_that_was_handed_out_expires():
 
 
 def test_a_new_member_that_went_away_while_waiting_is_forgotten_after_five_minutes():
-    world = GroupWorld()
+    world = GroupHarness()
     (first,) = world.stable(rebalance_ms=1_000_000)
     _, reply = world.admitted(rebalance_ms=1_000_000)
     for _ in range(60):
@@ -251,7 +253,7 @@ def test_a_new_member_that_went_away_while_waiting_is_forgotten_after_five_minut
 
 
 def test_a_member_waiting_in_join_does_not_expire():
-    world = GroupWorld()
+    world = GroupHarness()
     first, second = world.stable(2)
     reply = world.join(first)
     for _ in range(4):
@@ -262,7 +264,7 @@ def test_a_member_waiting_in_join_does_not_expire():
 
 
 def test_a_repeated_join_answers_the_one_before():
-    world = GroupWorld()
+    world = GroupHarness()
     first, second = world.stable(2)
     lost = world.join(first)
     again = world.join(first)
@@ -273,7 +275,7 @@ def test_a_repeated_join_answers_the_one_before():
 
 
 def test_a_join_phase_that_cannot_be_written_fails_every_join_and_is_retried():
-    world = GroupWorld()
+    world = GroupHarness()
     (first,) = world.stable()
     _, reply = world.admitted()
     world.log.failure = ApiError(ErrorCode.NOT_ENOUGH_REPLICAS)
@@ -294,7 +296,7 @@ def test_a_join_phase_that_cannot_be_written_fails_every_join_and_is_retried():
 
 
 def test_the_leader_stays_leader_when_it_joins_again():
-    world = GroupWorld()
+    world = GroupHarness()
     first, second = world.stable(2)
     reply = world.join(second, protocols={"range": subscription("t", "u")})
     now(world.join(first))
@@ -302,7 +304,7 @@ def test_the_leader_stays_leader_when_it_joins_again():
 
 
 def test_without_the_old_leader_the_first_who_is_there_leads():
-    world = GroupWorld()
+    world = GroupHarness()
     first, second, third = world.stable(3)
     now(world.leave((first, None)))
     early = world.join(second)
@@ -315,13 +317,13 @@ def test_without_the_old_leader_the_first_who_is_there_leads():
 
 
 def test_the_leader_of_a_stable_group_rebalances_it_by_joining():
-    world = GroupWorld()
+    world = GroupHarness()
     (first,) = world.stable()
     assert now(world.join(first)).generation_id == 2
 
 
 def test_an_unchanged_follower_of_a_stable_group_gets_the_present_generation():
-    world = GroupWorld()
+    world = GroupHarness()
     first, second = world.stable(2)
     response = now(world.join(second))
     assert response == JoinGroupResponse(
@@ -336,28 +338,28 @@ def test_an_unchanged_follower_of_a_stable_group_gets_the_present_generation():
 
 
 def test_a_changed_follower_rebalances_a_stable_group():
-    world = GroupWorld()
+    world = GroupHarness()
     _, second = world.stable(2)
     assert parked(world.join(second, protocols={"range": subscription("other")}))
     assert world.group().state is GroupState.PREPARING_REBALANCE
 
 
 def test_while_the_assignment_is_awaited_an_unchanged_member_gets_its_answer_again():
-    world = GroupWorld()
+    world = GroupHarness()
     first, reply = world.admitted()
     assert now(world.join(first)) == now(reply)
     assert len(now(reply).members) == 1
 
 
 def test_while_the_assignment_is_awaited_a_changed_member_rebalances():
-    world = GroupWorld()
+    world = GroupHarness()
     first, _ = world.admitted()
     response = now(world.join(first, protocols={"range": subscription("other")}))
     assert response.generation_id == 2
 
 
 def test_a_known_id_in_an_empty_group_is_unknown():
-    world = GroupWorld()
+    world = GroupHarness()
     (first,) = world.stable()
     now(world.leave((first, None)))
     assert world.group().state is GroupState.EMPTY
@@ -368,7 +370,7 @@ def test_a_known_id_in_an_empty_group_is_unknown():
 
 
 def test_every_member_votes_for_its_favourite_among_the_common_protocols():
-    world = GroupWorld()
+    world = GroupHarness()
     world.stable(protocols={"a": b"1", "b": b"1"})
     second, _ = world.admitted(protocols={"b": b"2", "a": b"2"})
     third, _ = world.admitted(protocols={"c": b"3", "b": b"3", "a": b"3"})
@@ -379,7 +381,7 @@ def test_every_member_votes_for_its_favourite_among_the_common_protocols():
 
 
 def test_a_member_without_a_common_protocol_is_refused():
-    world = GroupWorld()
+    world = GroupHarness()
     world.stable(2, protocols={"a": b"", "b": b""})
     response = now(world.join(protocols={"c": b""}))
     assert response.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
@@ -391,7 +393,7 @@ def test_a_member_without_a_common_protocol_is_refused():
 
 @pytest.mark.parametrize("protocol_type", ["connect", "sr"])
 def test_any_type_of_protocol_can_be_coordinated(protocol_type):
-    world = GroupWorld()
+    world = GroupHarness()
     member, reply = world.admitted(protocol_type=protocol_type, protocols={"v0": b"\x00any"})
     assert (now(reply).protocol_type, now(reply).protocol_name) == (protocol_type, "v0")
     response = now(
@@ -403,7 +405,7 @@ def test_any_type_of_protocol_can_be_coordinated(protocol_type):
 
 
 def test_an_empty_group_takes_members_of_another_type():
-    world = GroupWorld()
+    world = GroupHarness()
     (first,) = world.stable()
     now(world.leave((first, None)))
     _, reply = world.admitted(protocol_type="connect", protocols={"v0": b""})
@@ -414,7 +416,7 @@ def test_an_empty_group_takes_members_of_another_type():
 
 
 def test_a_full_group_turns_new_members_away():
-    world = GroupWorld(group_max_size=2)
+    world = GroupHarness(group_max_size=2)
     world.stable(2)
     response = now(world.join())
     assert response == JoinGroupResponse(error_code=ErrorCode.GROUP_MAX_SIZE_REACHED)
@@ -422,7 +424,7 @@ def test_a_full_group_turns_new_members_away():
 
 
 def test_a_full_group_keeps_members_that_join_again():
-    world = GroupWorld(group_max_size=2)
+    world = GroupHarness(group_max_size=2)
     first, second = world.stable(2)
     reply = world.join(first)
     assert now(world.join(second)).error_code == ErrorCode.NONE
@@ -430,7 +432,7 @@ def test_a_full_group_keeps_members_that_join_again():
 
 
 def test_in_a_rebalance_the_last_to_come_is_turned_away():
-    world = GroupWorld(group_max_size=2)
+    world = GroupHarness(group_max_size=2)
     first, second = world.stable(2)
     given = now(world.join()).member_id
     assert given == ""
@@ -443,7 +445,7 @@ def test_in_a_rebalance_the_last_to_come_is_turned_away():
 
 
 def test_a_loaded_group_that_is_too_large_rebalances_at_once():
-    world = GroupWorld()
+    world = GroupHarness()
     first, second, third = world.stable(3)
     world.config = type(world.config)(group_initial_rebalance_delay_ms=0, group_max_size=2)
     world.restart()
@@ -454,7 +456,7 @@ def test_a_loaded_group_that_is_too_large_rebalances_at_once():
 
 
 def test_generations_start_again_at_one_after_the_last_number():
-    world = GroupWorld()
+    world = GroupHarness()
     (first,) = world.stable()
     group = world.group()
     group.generation = group.generation._replace(number=2**31 - 1)
@@ -462,7 +464,7 @@ def test_generations_start_again_at_one_after_the_last_number():
 
 
 def test_the_protocol_of_a_stored_generation_is_what_members_voted_for():
-    world = GroupWorld()
+    world = GroupHarness()
     (first,) = world.stable()
     assert world.group().generation.members[0].assignment == assignment("t", 0)
     assert world.group().members[first].metadata("range") == TOPIC

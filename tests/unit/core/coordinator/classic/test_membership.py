@@ -8,7 +8,7 @@ from headrace.core.coordinator.state.classic_states import GroupState
 from headrace.core.coordinator.state.records import Generation, GroupMetadata
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.leave_group import LeaveGroupResponse, MemberResponse
-from tests.fixtures.group_world import SESSION_MS, START_MS, GroupWorld, now, parked
+from tests.fixtures.group_harness import SESSION_MS, START_MS, GroupHarness, now, parked
 
 EMPTY = Generation(2, GroupState.EMPTY, "consumer", None, None, START_MS)
 
@@ -30,7 +30,7 @@ EMPTY = Generation(2, GroupState.EMPTY, "consumer", None, None, START_MS)
     ],
 )
 def test_a_heartbeat_says_how_things_stand(member, generation, options, error):
-    world = GroupWorld()
+    world = GroupHarness()
     first, _ = world.stable(2)
     name = {"first": first}.get(member, member)
     assert world.heartbeat(name, generation, **options) == error
@@ -38,7 +38,7 @@ def test_a_heartbeat_says_how_things_stand(member, generation, options, error):
 
 
 def test_heartbeats_keep_a_member_alive():
-    world = GroupWorld()
+    world = GroupHarness()
     (first,) = world.stable()
     for _ in range(10):
         world.advance(SESSION_MS - 1)
@@ -46,7 +46,7 @@ def test_heartbeats_keep_a_member_alive():
 
 
 def test_heartbeats_are_accepted_while_the_assignment_is_awaited():
-    world = GroupWorld()
+    world = GroupHarness()
     first, _ = world.admitted()
     for _ in range(3):
         world.advance(SESSION_MS - 1)
@@ -55,7 +55,7 @@ def test_heartbeats_are_accepted_while_the_assignment_is_awaited():
 
 
 def test_while_loading_a_heartbeat_is_answered_as_if_all_were_well():
-    world = GroupWorld()
+    world = GroupHarness()
     (first,) = world.stable()
     world.coordinator._shards.clear()
     assert world.heartbeat(first, 1) == ErrorCode.NONE
@@ -66,7 +66,7 @@ def test_while_loading_a_heartbeat_is_answered_as_if_all_were_well():
 
 
 def test_a_member_without_heartbeats_is_removed():
-    world = GroupWorld()
+    world = GroupHarness()
     first, second = world.stable(2)
     world.advance(SESSION_MS - 1)
     world.heartbeat(first, 2)
@@ -77,7 +77,7 @@ def test_a_member_without_heartbeats_is_removed():
 
 
 def test_the_last_member_to_expire_leaves_an_empty_generation():
-    world = GroupWorld()
+    world = GroupHarness()
     world.stable()
     world.advance(SESSION_MS)
     assert world.take_records() == [
@@ -87,7 +87,7 @@ def test_the_last_member_to_expire_leaves_an_empty_generation():
 
 
 def test_a_member_that_had_not_joined_yet_expires_and_completes_the_join_phase():
-    world = GroupWorld()
+    world = GroupHarness()
     first, second = world.stable(2)
     reply = world.join(first)
     world.advance(SESSION_MS)
@@ -97,7 +97,7 @@ def test_a_member_that_had_not_joined_yet_expires_and_completes_the_join_phase()
 
 def test_after_a_long_pause_who_was_answered_meanwhile_has_a_full_session():
     """All timers are due at once: the join phase ends and answers members whose old sessions are due too."""
-    world = GroupWorld()
+    world = GroupHarness()
     first, second = world.stable(2, rebalance_ms=20_000, session_ms=30_000)
     reply = world.join(first, rebalance_ms=20_000, session_ms=30_000)
     world.now_ms += 100_000
@@ -113,7 +113,7 @@ def test_after_a_long_pause_who_was_answered_meanwhile_has_a_full_session():
 
 
 def test_the_last_member_to_leave_leaves_an_empty_generation():
-    world = GroupWorld()
+    world = GroupHarness()
     (first,) = world.stable()
     assert now(world.leave((first, None))) == LeaveGroupResponse(
         members=[MemberResponse(member_id=first, group_instance_id=None)]
@@ -122,7 +122,7 @@ def test_the_last_member_to_leave_leaves_an_empty_generation():
 
 
 def test_who_leaves_sends_the_others_back_to_join():
-    world = GroupWorld()
+    world = GroupHarness()
     first, second = world.stable(2)
     now(world.leave((first, None)))
     assert world.take_records() == []
@@ -132,7 +132,7 @@ def test_who_leaves_sends_the_others_back_to_join():
 
 
 def test_several_leave_at_once_each_with_an_outcome_of_its_own():
-    world = GroupWorld()
+    world = GroupHarness()
     first, second, third = world.stable(3)
     response = now(world.leave((first, None), ("stranger", None), (second, "i"), (second, None)))
     assert [member.error_code for member in response.members] == [
@@ -146,7 +146,7 @@ def test_several_leave_at_once_each_with_an_outcome_of_its_own():
 
 
 def test_leaving_completes_the_rebalance_that_waited_for_the_leaver():
-    world = GroupWorld()
+    world = GroupHarness()
     first, second = world.stable(2)
     reply = world.join(first)
     assert parked(reply)
@@ -155,7 +155,7 @@ def test_leaving_completes_the_rebalance_that_waited_for_the_leaver():
 
 
 def test_an_id_that_was_handed_out_can_be_given_back_without_a_rebalance():
-    world = GroupWorld()
+    world = GroupHarness()
     (first,) = world.stable()
     given = now(world.join()).member_id
     assert now(world.leave((given, None))).members[0].error_code == ErrorCode.NONE
@@ -165,7 +165,7 @@ def test_an_id_that_was_handed_out_can_be_given_back_without_a_rebalance():
 
 
 def test_a_leaver_with_a_parked_join_is_answered():
-    world = GroupWorld()
+    world = GroupHarness()
     world.stable()
     second, reply = world.admitted()
     now(world.leave((second, None)))
@@ -180,6 +180,6 @@ def test_a_leaver_with_a_parked_join_is_answered():
     ],
 )
 def test_leaving_a_group_that_is_not_there(group, top, member):
-    response = now(GroupWorld().leave(("m", None), group=group))
+    response = now(GroupHarness().leave(("m", None), group=group))
     assert response.error_code == top
     assert [entry.error_code for entry in response.members] == member

@@ -9,10 +9,10 @@ from headrace.core.coordinator.state.records import GroupMetadata
 from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.messages.join_group import JoinGroupResponse, JoinGroupResponseMember
 from headrace.protocol.messages.leave_group import MemberResponse
-from tests.fixtures.group_world import (
+from tests.fixtures.group_harness import (
     REBALANCE_MS,
     SESSION_MS,
-    GroupWorld,
+    GroupHarness,
     assignment,
     member_id,
     now,
@@ -24,9 +24,9 @@ A, B = member_id(1, "a"), member_id(2, "b")
 
 
 @pytest.fixture
-def world() -> GroupWorld:
+def world() -> GroupHarness:
     """Static members a (the leader) and b, Stable in generation 2."""
-    world = GroupWorld()
+    world = GroupHarness()
     assert now(world.join(instance="a")).member_id == A
     second = world.join(instance="b")
     now(world.join(A, instance="a"))
@@ -39,7 +39,7 @@ def world() -> GroupWorld:
 
 
 def test_a_static_member_needs_no_second_request_to_join():
-    world = GroupWorld()
+    world = GroupHarness()
     response = now(world.join(instance="a"))
     assert (response.error_code, response.member_id) == (ErrorCode.NONE, A)
     assert world.take_generation().members[0].instance_id == "a"
@@ -192,7 +192,7 @@ def test_a_static_member_finds_its_place_after_a_restart_of_the_broker(world):
 
 
 def test_a_full_group_lets_a_static_member_take_its_place_again():
-    world = GroupWorld(group_max_size=1)
+    world = GroupHarness(group_max_size=1)
     now(world.join(instance="a"))
     now(world.sync_group(A, 1, {A: b""}, instance="a"))
     assert now(world.join(instance="a")).error_code == ErrorCode.NONE

@@ -8,17 +8,17 @@ from headrace.core.coordinator.state.classic_states import GroupState
 from headrace.core.coordinator.state.records import GroupMetadata
 from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.messages.sync_group import SyncGroupResponse
-from tests.fixtures.group_world import (
+from tests.fixtures.group_harness import (
     REBALANCE_MS,
     SESSION_MS,
-    GroupWorld,
+    GroupHarness,
     assignment,
     now,
     parked,
 )
 
 
-class World(GroupWorld):
+class Harness(GroupHarness):
     """Members one (the leader) and two, in generation 2, which has no assignment yet."""
 
     def __init__(self) -> None:
@@ -31,8 +31,8 @@ class World(GroupWorld):
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def world() -> Harness:
+    return Harness()
 
 
 def test_followers_wait_for_the_leader(world):

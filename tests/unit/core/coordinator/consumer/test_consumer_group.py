@@ -17,26 +17,26 @@ from headrace.core.coordinator.state.consumer_records import (
 )
 from headrace.core.coordinator.state.topics import TopicInfo, metadata_hash
 from headrace.errors import ErrorCode
-from tests.fixtures.consumer_protocol_world import (
+from tests.fixtures.consumer_group_harness import (
     REBALANCE_MS,
     SESSION_MS,
     Consumer,
-    ConsumerWorld,
+    ConsumerGroupHarness,
     given,
 )
-from tests.fixtures.group_world import now
+from tests.fixtures.group_harness import now
 
 T1, T2 = bytes(15) + b"\x01", bytes(15) + b"\x02"
 
 
 @pytest.fixture
-def world() -> ConsumerWorld:
-    world = ConsumerWorld()
+def world() -> ConsumerGroupHarness:
+    world = ConsumerGroupHarness()
     world.topics.create("t", 4)
     return world
 
 
-def settled(world: ConsumerWorld, *names: str) -> list[Consumer]:
+def settled(world: ConsumerGroupHarness, *names: str) -> list[Consumer]:
     members = [Consumer(world, name, "t") for name in names]
     for _ in range(4):
         for member in members:
@@ -144,7 +144,7 @@ def test_a_static_member_gets_its_place_back_under_another_id(world):
 
 
 def test_a_group_takes_only_so_many(world):
-    world = ConsumerWorld(group_consumer_max_size=1)
+    world = ConsumerGroupHarness(group_consumer_max_size=1)
     assert world.join("a", "t").error_code == 0
     assert world.join("b", "t").error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
 
@@ -183,7 +183,7 @@ def test_a_group_has_only_so_many_regular_expressions(world, monkeypatch):
 
 
 def test_a_thousand_members_cost_a_handful_of_assignments(monkeypatch):
-    world = ConsumerWorld()
+    world = ConsumerGroupHarness()
     world.topics.create("t", 500)
     computed: list[int] = []
 
@@ -211,7 +211,7 @@ def test_a_thousand_members_cost_a_handful_of_assignments(monkeypatch):
 
 
 def test_an_assignment_interval_gathers_what_changes():
-    world = ConsumerWorld(group_consumer_assignment_interval_ms=1000)
+    world = ConsumerGroupHarness(group_consumer_assignment_interval_ms=1000)
     world.topics.create("t", 4)
     first, second = (Consumer(world, name, "t") for name in "ab")
     first.beat()
@@ -243,7 +243,7 @@ def test_commits_and_fetches_of_members_carry_their_epoch(world):
 
 
 def test_an_empty_group_changes_its_protocol_both_ways_and_keeps_its_offsets():
-    world = ConsumerWorld(group_consumer_migration_policy="disabled")
+    world = ConsumerGroupHarness(group_consumer_migration_policy="disabled")
     world.topics.create("t", 2)
     (member,) = settled(world, "a")
     world.commit_code({("t", 0): 7}, member="a", generation=member.epoch)
@@ -286,7 +286,7 @@ class Greedy:
 
 
 def test_a_users_assignor_that_gives_a_partition_twice_changes_nothing():
-    world = ConsumerWorld(assignors={"greedy": Greedy()})
+    world = ConsumerGroupHarness(assignors={"greedy": Greedy()})
     world.topics.create("t", 1)
     assert world.join("a", "t").error_code == 0
     assert world.join("b", "t").error_code == ErrorCode.UNKNOWN_SERVER_ERROR

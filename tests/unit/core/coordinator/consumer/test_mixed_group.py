@@ -11,16 +11,16 @@ from headrace.core.coordinator.state.consumer_group import ConsumerGroupState
 from headrace.core.coordinator.state.records import GroupMetadata
 from headrace.errors import ErrorCode
 from tests.fixtures.classic_consumers import ClassicConsumer
-from tests.fixtures.consumer_protocol_world import SESSION_MS, Consumer, ConsumerWorld
-from tests.fixtures.group_world import REBALANCE_MS, now
-from tests.fixtures.group_world import SESSION_MS as CLASSIC_SESSION_MS
+from tests.fixtures.consumer_group_harness import SESSION_MS, Consumer, ConsumerGroupHarness
+from tests.fixtures.group_harness import REBALANCE_MS, now
+from tests.fixtures.group_harness import SESSION_MS as CLASSIC_SESSION_MS
 
 ROUNDS = 12
 
 
 @pytest.fixture
-def world() -> ConsumerWorld:
-    world = ConsumerWorld()
+def world() -> ConsumerGroupHarness:
+    world = ConsumerGroupHarness()
     world.topics.create("t", 6)
     return world
 
@@ -38,7 +38,7 @@ def check_owners(*members: Consumer | ClassicConsumer) -> None:
     assert len(owned) == len(set(owned))
 
 
-def classic_group(world: ConsumerWorld, count: int, **options: Any) -> list[Any]:
+def classic_group(world: ConsumerGroupHarness, count: int, **options: Any) -> list[Any]:
     members = [ClassicConsumer(world, "t", **options) for _ in range(count)]
     settle(*members)
     assert sum(len(member.owned) for member in members) == 6
@@ -162,11 +162,11 @@ def test_a_classic_member_that_does_not_sync_is_removed(world):
 
 
 def test_a_group_stays_what_it_is_where_the_policy_says_so():
-    world = ConsumerWorld(group_consumer_migration_policy="downgrade")
+    world = ConsumerGroupHarness(group_consumer_migration_policy="downgrade")
     world.topics.create("t", 6)
     classic_group(world, 1)
     assert world.join("new", "t").error_code == ErrorCode.GROUP_ID_NOT_FOUND
-    world = ConsumerWorld(group_consumer_migration_policy="upgrade")
+    world = ConsumerGroupHarness(group_consumer_migration_policy="upgrade")
     world.topics.create("t", 6)
     members = classic_group(world, 1)
     newcomer = Consumer(world, "new", "t")

@@ -8,10 +8,17 @@ from headrace.core.coordinator.state.classic_states import GroupState
 from headrace.core.coordinator.state.records import GroupMetadata, GroupRecord, OffsetCommit
 from headrace.errors import ErrorCode
 from tests.fixtures.group_clients import GroupClient, converge
-from tests.fixtures.group_world import SESSION_MS, GroupWorld, assignment, now, parked, subscription
+from tests.fixtures.group_harness import (
+    SESSION_MS,
+    GroupHarness,
+    assignment,
+    now,
+    parked,
+    subscription,
+)
 
 
-class World(GroupWorld):
+class Harness(GroupHarness):
     """Members first (the leader) and second, Stable in generation 2, all of it synced."""
 
     def __init__(self) -> None:
@@ -32,8 +39,8 @@ class World(GroupWorld):
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def world() -> Harness:
+    return Harness()
 
 
 def test_1_killed_after_noticing_a_change(world):
@@ -124,7 +131,7 @@ def test_4_killed_after_the_new_generation_is_durable(world):
 
 
 def test_4_members_that_support_more_than_the_elected_protocol_are_recognised():
-    world = GroupWorld()
+    world = GroupHarness()
     protocols = {"range": subscription("t"), "sticky": b"anything"}
     first, _ = world.admitted(protocols=protocols)
     world.restart()
@@ -273,7 +280,7 @@ def test_a_compacted_log_gives_the_same_state(world):
 
 
 def test_a_group_tombstone_leaves_the_offsets_that_are_still_there():
-    world = GroupWorld()
+    world = GroupHarness()
     (first,) = world.stable()
     world.commit({("t", 0): 1}, member=first, generation=1)
     shard = world.coordinator._shards[0]
@@ -284,7 +291,7 @@ def test_a_group_tombstone_leaves_the_offsets_that_are_still_there():
 
 
 def test_a_member_read_from_the_log_is_the_one_of_the_last_generation():
-    world = GroupWorld()
+    world = GroupHarness()
     (first,) = world.stable()
     world.join(first, protocols={"range": subscription("u")}, session_ms=20_000)
     world.restart()

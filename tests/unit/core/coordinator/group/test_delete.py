@@ -11,10 +11,10 @@ from headrace.protocol.messages.offset_delete import (
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
 )
-from tests.fixtures.group_world import GroupWorld, now, parked, subscription
+from tests.fixtures.group_harness import GroupHarness, now, parked, subscription
 
 
-def delete_groups(world: GroupWorld, *group_ids: str):
+def delete_groups(world: GroupHarness, *group_ids: str):
     return world.coordinator.delete_groups(group_ids, world.now_ms)
 
 
@@ -22,7 +22,7 @@ def codes(reply) -> list[ErrorCode]:
     return [ErrorCode(result.error_code) for result in now(reply)]
 
 
-def delete_offsets(world: GroupWorld, *wanted: tuple[str, int], group: str = "g"):
+def delete_offsets(world: GroupHarness, *wanted: tuple[str, int], group: str = "g"):
     topics: dict[str, list[OffsetDeleteRequestPartition]] = {}
     for topic, index in wanted:
         partitions = topics.setdefault(topic, [])
@@ -47,7 +47,7 @@ def told(reply) -> dict[tuple[str, int], ErrorCode]:
     }
 
 
-def left(world: GroupWorld, *options) -> None:
+def left(world: GroupHarness, *options) -> None:
     """A group that had a member, and offsets."""
     (member,) = world.stable()
     now(world.commit({("t", 0): 5, ("u", 1): 6}, member=member, generation=1))
@@ -59,7 +59,7 @@ def left(world: GroupWorld, *options) -> None:
 
 
 def test_a_group_without_members_is_forgotten_with_its_offsets():
-    world = GroupWorld()
+    world = GroupHarness()
     left(world)
     assert codes(delete_groups(world, "g")) == [ErrorCode.NONE]
     assert world.take_records() == [
@@ -74,7 +74,7 @@ def test_a_group_without_members_is_forgotten_with_its_offsets():
 
 
 def test_it_stays_forgotten_after_a_restart():
-    world = GroupWorld()
+    world = GroupHarness()
     left(world)
     now(delete_groups(world, "g"))
     world.restart()
@@ -83,7 +83,7 @@ def test_it_stays_forgotten_after_a_restart():
 
 
 def test_a_group_that_only_has_offsets_is_forgotten():
-    world = GroupWorld()
+    world = GroupHarness()
     now(world.commit({("t", 0): 5}))
     assert codes(delete_groups(world, "g")) == [ErrorCode.NONE]
     assert world.offsets() == {}
@@ -91,7 +91,7 @@ def test_a_group_that_only_has_offsets_is_forgotten():
 
 @pytest.mark.parametrize("state", ["Stable", "PreparingRebalance", "CompletingRebalance"])
 def test_a_group_with_members_is_not(state):
-    world = GroupWorld()
+    world = GroupHarness()
     if state == "CompletingRebalance":
         _, reply = world.admitted()
         now(reply)
@@ -107,7 +107,7 @@ def test_a_group_with_members_is_not(state):
 
 
 def test_unknown_groups_and_others_are_answered_each_for_itself():
-    world = GroupWorld(partitions=3)
+    world = GroupHarness(partitions=3)
     now(world.commit({("t", 0): 5}, group="one"))
     now(world.commit({("t", 0): 5}, group=""))
     world.stable(group="two")
@@ -121,7 +121,7 @@ def test_unknown_groups_and_others_are_answered_each_for_itself():
 
 
 def test_handed_out_ids_are_forgotten_with_the_group():
-    world = GroupWorld()
+    world = GroupHarness()
     given = now(world.join())
     assert given.error_code == ErrorCode.MEMBER_ID_REQUIRED
     assert codes(delete_groups(world, "g")) == [ErrorCode.NONE]
@@ -131,7 +131,7 @@ def test_handed_out_ids_are_forgotten_with_the_group():
 
 
 def test_the_answer_waits_until_it_is_durable():
-    world = GroupWorld(manual=True)
+    world = GroupHarness(manual=True)
     world.commit({("t", 0): 5})
     world.sync()
     reply = delete_groups(world, "g", "none")
@@ -144,7 +144,7 @@ def test_the_answer_waits_until_it_is_durable():
 
 
 def test_what_could_not_be_appended_changes_nothing():
-    world = GroupWorld()
+    world = GroupHarness()
     left(world)
     world.log.failure = ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
     assert codes(delete_groups(world, "g")) == [ErrorCode.NOT_COORDINATOR]
@@ -156,7 +156,7 @@ def test_what_could_not_be_appended_changes_nothing():
 
 
 def test_offsets_of_a_group_without_members_are_forgotten():
-    world = GroupWorld()
+    world = GroupHarness()
     left(world)
     assert told(delete_offsets(world, ("t", 0), ("t", 9))) == {
         ("t", 0): ErrorCode.NONE,
@@ -169,14 +169,14 @@ def test_offsets_of_a_group_without_members_are_forgotten():
 
 
 def test_the_same_partition_twice_is_one_tombstone():
-    world = GroupWorld()
+    world = GroupHarness()
     left(world)
     now(delete_offsets(world, ("t", 0), ("t", 0)))
     assert world.take_records() == [OffsetCommit("g", "t", 0, None)]
 
 
 def test_topics_that_members_are_subscribed_to_are_refused_and_others_not():
-    world = GroupWorld()
+    world = GroupHarness()
     (member,) = world.stable()  # subscribed to t
     now(world.commit({("t", 0): 5, ("u", 1): 6}, member=member, generation=1))
     world.take_records()
@@ -188,7 +188,7 @@ def test_topics_that_members_are_subscribed_to_are_refused_and_others_not():
 
 
 def test_while_members_join_every_subscription_counts():
-    world = GroupWorld()
+    world = GroupHarness()
     (member,) = world.stable()
     now(world.commit({("u", 1): 6, ("w", 0): 7}, member=member, generation=1))
     world.admitted(protocols={"range": subscription("u")})
@@ -201,27 +201,27 @@ def test_while_members_join_every_subscription_counts():
 
 
 def test_a_subscription_that_cannot_be_read_may_be_to_anything():
-    world = GroupWorld()
+    world = GroupHarness()
     (member,) = world.stable(protocols={"range": b""})
     now(world.commit({("t", 0): 5}, member=member, generation=1))
     assert told(delete_offsets(world, ("t", 0))) == {("t", 0): ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC}
 
 
 def test_a_group_of_another_protocol_with_members_is_refused_as_a_whole():
-    world = GroupWorld()
+    world = GroupHarness()
     world.stable(protocol_type="connect", protocols={"range": b"x"})
     response = now(delete_offsets(world, ("t", 0)))
     assert (response.error_code, response.topics) == (ErrorCode.NON_EMPTY_GROUP, [])
 
 
 def test_an_unknown_group_is_an_error_of_the_whole():
-    world = GroupWorld()
+    world = GroupHarness()
     response = now(delete_offsets(world, ("t", 0)))
     assert (response.error_code, response.topics) == (ErrorCode.GROUP_ID_NOT_FOUND, [])
 
 
 def test_the_last_offset_takes_a_group_without_generation_with_it():
-    world = GroupWorld()
+    world = GroupHarness()
     now(world.commit({("t", 0): 5}))
     now(delete_offsets(world, ("t", 0)))
     assert codes(delete_groups(world, "g")) == [ErrorCode.GROUP_ID_NOT_FOUND]

@@ -8,12 +8,12 @@ from headrace.core.coordinator.partitioning import java_hash, partition_for_key
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.describe_groups import DescribedGroup, DescribedGroupMember
 from headrace.protocol.messages.list_groups import ListedGroup
-from tests.fixtures.group_world import GroupWorld, assignment, now, subscription
+from tests.fixtures.group_harness import GroupHarness, assignment, now, subscription
 
 
 @pytest.fixture
-def world() -> GroupWorld:
-    world = GroupWorld(partitions=8)
+def world() -> GroupHarness:
+    world = GroupHarness(partitions=8)
     world.stable(2, group="stable")
     world.admitted(group="completing")
     world.stable(group="preparing")
@@ -26,7 +26,7 @@ def world() -> GroupWorld:
     return world
 
 
-def listed(world: GroupWorld, states=(), types=()) -> dict[str, tuple[str, str, str]]:
+def listed(world: GroupHarness, states=(), types=()) -> dict[str, tuple[str, str, str]]:
     error, groups = now(world.coordinator.list_groups(states, types, world.now_ms))
     assert error == ErrorCode.NONE
     return {g.group_id: (g.group_state, g.protocol_type, g.group_type) for g in groups}
@@ -57,7 +57,7 @@ def test_lists_can_be_filtered_by_state_and_type(world, states, types, names):
 
 
 def test_a_list_waits_for_what_it_shows_to_be_durable():
-    world = GroupWorld(manual=True)
+    world = GroupHarness(manual=True)
     world.commit({("t", 0): 1})
     reply = world.coordinator.list_groups([], [], world.now_ms)
     world.sync()

@@ -22,20 +22,20 @@ from headrace.security.acls import Operation, PatternType, Permission, ResourceT
 from headrace.security.principal import Principal
 from tests.fixtures.broker_harness import BrokerHarness
 from tests.fixtures.classic_consumers import ClassicConsumer
-from tests.fixtures.consumer_protocol_world import Consumer, ConsumerWorld, given
-from tests.fixtures.group_world import now, parked
+from tests.fixtures.consumer_group_harness import Consumer, ConsumerGroupHarness, given
+from tests.fixtures.group_harness import now, parked
 from tests.simulation.groups import requests
 from tests.unit.core.coordinator.consumer.test_mixed_group import settle
 
 
 @pytest.fixture
-def world() -> ConsumerWorld:
-    world = ConsumerWorld()
+def world() -> ConsumerGroupHarness:
+    world = ConsumerGroupHarness()
     world.topics.create("t", 6)
     return world
 
 
-def join(world: ConsumerWorld, member: str, regex: str) -> set[tuple[bytes, int]]:
+def join(world: ConsumerGroupHarness, member: str, regex: str) -> set[tuple[bytes, int]]:
     answer = world.join(member, subscribed_topic_regex=regex)
     assert answer.error_code == ErrorCode.NONE, answer
     return given(answer) or set()
@@ -157,7 +157,7 @@ def test_an_online_downgrade_by_a_static_member_ends_with_everything_assigned(wo
 
 
 def test_a_consumer_joins_a_group_whose_founder_left_during_the_initial_delay():
-    world = ConsumerWorld(group_initial_rebalance_delay_ms=3000)
+    world = ConsumerGroupHarness(group_initial_rebalance_delay_ms=3000)
     world.topics.create("t", 2)
     member = now(world.classic_join(client="c")).member_id
     founding = world.classic_join(member)

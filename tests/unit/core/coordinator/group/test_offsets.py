@@ -21,7 +21,7 @@ from headrace.protocol.messages.offset_fetch import (
     OffsetFetchResponsePartitions,
     OffsetFetchResponseTopics,
 )
-from tests.fixtures.group_world import START_MS, GroupWorld, now, parked, subscription
+from tests.fixtures.group_harness import START_MS, GroupHarness, now, parked, subscription
 
 DAY_MS = 86_400_000
 
@@ -34,7 +34,7 @@ def committed(offset: int, *, at_ms: int = START_MS) -> CommittedOffset:
 
 
 def test_a_member_commits():
-    world = GroupWorld()
+    world = GroupHarness()
     (first,) = world.stable()
     response = now(
         world.commit(
@@ -82,7 +82,7 @@ def test_a_member_commits():
 def test_a_commit_that_is_not_the_present_generations_changes_nothing(
     member, generation, instance, error
 ):
-    world = GroupWorld()
+    world = GroupHarness()
     (first,) = world.stable()
     name = first if member == "first" else member
     code = world.commit_code({("t", 0): 5}, member=name, generation=generation, instance=instance)
@@ -92,7 +92,7 @@ def test_a_commit_that_is_not_the_present_generations_changes_nothing(
 
 
 def test_a_consumer_without_a_group_commits_while_the_group_is_empty():
-    world = GroupWorld()
+    world = GroupHarness()
     assert world.commit_code({("t", 0): 5}) == ErrorCode.NONE
     assert world.take_records() == [OffsetCommit("g", "t", 0, committed(5))]
     assert world.group().state is GroupState.EMPTY
@@ -104,7 +104,7 @@ def test_a_consumer_without_a_group_commits_while_the_group_is_empty():
 
 
 def test_the_empty_group_id_may_commit():
-    world = GroupWorld()
+    world = GroupHarness()
     assert world.commit_code({("t", 0): 5}, group="") == ErrorCode.NONE
     assert world.offsets("") == {("t", 0): 5}
 
@@ -118,14 +118,14 @@ def test_the_empty_group_id_may_commit():
     ],
 )
 def test_a_commit_to_a_group_that_can_not_be_is_refused(group, generation, version, error):
-    world = GroupWorld()
+    world = GroupHarness()
     options = {"group": group, "generation": generation, "version": version}
     assert world.commit_code({("t", 0): 5}, **options) == error
     assert world.take_records() == []
 
 
 def test_while_members_join_the_old_generation_may_commit():
-    world = GroupWorld()
+    world = GroupHarness()
     (first,) = world.stable()
     world.admitted()
     assert world.group().state is GroupState.PREPARING_REBALANCE
@@ -133,7 +133,7 @@ def test_while_members_join_the_old_generation_may_commit():
 
 
 def test_while_the_assignment_is_awaited_nobody_may_commit():
-    world = GroupWorld()
+    world = GroupHarness()
     first, _ = world.admitted()
     code = world.commit_code({("t", 0): 5}, member=first, generation=1)
     assert code == ErrorCode.REBALANCE_IN_PROGRESS
@@ -141,7 +141,7 @@ def test_while_the_assignment_is_awaited_nobody_may_commit():
 
 
 def test_a_member_that_was_expelled_can_not_commit_any_more():
-    world = GroupWorld()
+    world = GroupHarness()
     first, second = world.stable(2)
     for _ in range(3):
         world.advance(4_000)
@@ -153,7 +153,7 @@ def test_a_member_that_was_expelled_can_not_commit_any_more():
 
 
 def test_a_commit_counts_as_a_sign_of_life():
-    world = GroupWorld()
+    world = GroupHarness()
     (first,) = world.stable()
     for offset in range(5):
         world.advance(9_999)
@@ -161,7 +161,7 @@ def test_a_commit_counts_as_a_sign_of_life():
 
 
 def test_metadata_that_is_too_long_is_refused_for_its_partition_alone():
-    world = GroupWorld(offset_metadata_max_bytes=4)
+    world = GroupHarness(offset_metadata_max_bytes=4)
     request = world.commit({("t", 0): 5, ("t", 1): 6}, metadata="12345")
     assert [entry.error_code for entry in now(request).topics[0].partitions] == [
         ErrorCode.OFFSET_METADATA_TOO_LARGE
@@ -171,7 +171,7 @@ def test_metadata_that_is_too_long_is_refused_for_its_partition_alone():
 
 
 def test_no_metadata_is_kept_as_empty_metadata():
-    world = GroupWorld()
+    world = GroupHarness()
     world.commit_code({("t", 0): 5}, metadata=None)
     assert world.take_records() == [OffsetCommit("g", "t", 0, committed(5))]
 
@@ -185,7 +185,7 @@ def test_no_metadata_is_kept_as_empty_metadata():
     ],
 )
 def test_a_commit_that_cannot_be_written_did_not_happen(code, told):
-    world = GroupWorld()
+    world = GroupHarness()
     world.log.failure = ApiError(code)
     assert world.commit_code({("t", 0): 5}) == told
     assert world.offsets() == {}
@@ -195,7 +195,7 @@ def test_a_commit_that_cannot_be_written_did_not_happen(code, told):
 
 
 def test_a_fetch_shows_what_was_committed_and_minus_one_where_nothing_was():
-    world = GroupWorld()
+    world = GroupHarness()
     world.commit_code({("t", 0): 5}, metadata="note", leader_epoch=3)
     (response,) = now(world.fetch({"t": [1, 0], "u": [0]}))
     assert response == OffsetFetchResponseGroup(
@@ -222,14 +222,14 @@ def test_a_fetch_shows_what_was_committed_and_minus_one_where_nothing_was():
 
 
 def test_a_fetch_of_everything():
-    world = GroupWorld()
+    world = GroupHarness()
     world.commit_code({("u", 1): 1, ("t", 3): 2, ("t", 0): 3})
     assert world.offsets() == {("t", 0): 3, ("t", 3): 2, ("u", 1): 1}
     assert world.offsets("unknown") == {}
 
 
 def test_offsets_of_several_groups_come_in_the_order_asked():
-    world = GroupWorld(partitions=8)
+    world = GroupHarness(partitions=8)
     for number in range(6):
         world.commit_code({("t", 0): number}, group=f"g{number}")
     groups = [OffsetFetchRequestGroup(group_id=f"g{n}", topics=None) for n in (4, 0, 9, 2)]
@@ -241,7 +241,7 @@ def test_offsets_of_several_groups_come_in_the_order_asked():
 
 
 def test_a_commit_is_answered_and_shown_only_when_it_cannot_be_lost():
-    world = GroupWorld(manual=True)
+    world = GroupHarness(manual=True)
     commit = world.commit({("t", 0): 5})
     fetch = world.fetch()
     assert parked(commit)
@@ -252,7 +252,7 @@ def test_a_commit_is_answered_and_shown_only_when_it_cannot_be_lost():
 
 
 def test_a_fetch_that_waits_too_long_fails_in_a_way_that_old_consumers_retry():
-    world = GroupWorld(manual=True)
+    world = GroupHarness(manual=True)
     commit = world.commit({("t", 0): 5})
     fetch = world.fetch()
     world.advance(5_000)
@@ -262,7 +262,7 @@ def test_a_fetch_that_waits_too_long_fails_in_a_way_that_old_consumers_retry():
 
 
 def test_while_loading_a_fetch_is_an_error_never_minus_one():
-    world = GroupWorld()
+    world = GroupHarness()
     world.commit_code({("t", 0): 5})
     world.coordinator._shards.clear()
     (response,) = now(world.fetch({"t": [0]}))
@@ -270,7 +270,7 @@ def test_while_loading_a_fetch_is_an_error_never_minus_one():
 
 
 def test_without_the_internal_topic_there_is_no_coordinator():
-    world = GroupWorld()
+    world = GroupHarness()
     world.log.partitions_count = 0
     (response,) = now(world.fetch({"t": [0]}))
     assert response.error_code == ErrorCode.NOT_COORDINATOR
@@ -280,7 +280,7 @@ def test_without_the_internal_topic_there_is_no_coordinator():
 
 
 def test_offsets_of_an_empty_group_expire_after_the_retention_from_when_it_became_empty():
-    world = GroupWorld(offsets_retention_minutes=7 * 24 * 60)
+    world = GroupHarness(offsets_retention_minutes=7 * 24 * 60)
     (first,) = world.stable(session_ms=1_800_000)
     world.commit_code({("t", 0): 5, ("t", 1): 6}, member=first, generation=1)
     for _ in range(10 * 48):
@@ -302,7 +302,7 @@ def test_offsets_of_an_empty_group_expire_after_the_retention_from_when_it_becam
 
 
 def test_offsets_of_a_topic_that_a_group_has_unsubscribed_from_expire_from_their_commit():
-    world = GroupWorld()
+    world = GroupHarness()
     world.commit_code({("old", 0): 1, ("t", 0): 2})
     (first,) = world.stable(session_ms=1_800_000)
     for _ in range(8 * 48):
@@ -313,7 +313,7 @@ def test_offsets_of_a_topic_that_a_group_has_unsubscribed_from_expire_from_their
 
 
 def test_offsets_of_groups_of_other_kinds_do_not_expire_while_they_have_members():
-    world = GroupWorld()
+    world = GroupHarness()
     world.commit_code({("t", 0): 1})
     (first,) = world.stable(
         session_ms=1_800_000, protocol_type="connect", protocols={"v0": b"\x00"}
@@ -325,7 +325,7 @@ def test_offsets_of_groups_of_other_kinds_do_not_expire_while_they_have_members(
 
 
 def test_offsets_of_a_group_that_never_had_members_expire_from_their_commit():
-    world = GroupWorld()
+    world = GroupHarness()
     world.commit_code({("t", 0): 1})
     world.advance(4 * DAY_MS)
     world.commit_code({("t", 1): 2})
@@ -338,7 +338,7 @@ def test_offsets_of_a_group_that_never_had_members_expire_from_their_commit():
 
 
 def test_an_empty_group_without_offsets_is_deleted_at_the_next_check():
-    world = GroupWorld()
+    world = GroupHarness()
     (first,) = world.stable()
     now(world.leave((first, None)))
     world.take_records()
@@ -347,7 +347,7 @@ def test_an_empty_group_without_offsets_is_deleted_at_the_next_check():
 
 
 def test_an_unreadable_subscription_keeps_all_offsets():
-    world = GroupWorld()
+    world = GroupHarness()
     world.commit_code({("old", 0): 1})
     (first,) = world.stable(session_ms=1_800_000, protocols={"range": b"\x00\x00\x7f"})
     for _ in range(8 * 48):
@@ -357,7 +357,7 @@ def test_an_unreadable_subscription_keeps_all_offsets():
 
 
 def test_the_offsets_of_a_deleted_topic_go_with_it():
-    world = GroupWorld(partitions=4)
+    world = GroupHarness(partitions=4)
     groups = [f"g{number}" for number in range(8)]
     for group in groups:
         world.commit_code({("t", 0): 1, ("t", 1): 2, ("kept", 0): 3}, group=group)
@@ -370,7 +370,7 @@ def test_the_offsets_of_a_deleted_topic_go_with_it():
 
 
 def test_very_many_offsets_are_forgotten_in_bounded_batches():
-    world = GroupWorld()
+    world = GroupHarness()
     world.commit({("t", number): number for number in range(2_500)})
     world.coordinator.topics_deleted(["t"], world.now_ms)
     assert world.offsets() == {}
@@ -379,7 +379,7 @@ def test_very_many_offsets_are_forgotten_in_bounded_batches():
 
 def test_what_has_expired_is_removed_in_steps(monkeypatch):
     monkeypatch.setattr(coordinator, "LOOKED_AT_FOR_EXPIRY", 100)
-    world = GroupWorld(offsets_retention_minutes=1, offsets_retention_check_interval_ms=600_000)
+    world = GroupHarness(offsets_retention_minutes=1, offsets_retention_check_interval_ms=600_000)
     groups = [f"g{number}" for number in range(20)]
     offsets = {("t", partition): 1 for partition in range(5)}
     for group in groups:

@@ -10,13 +10,13 @@ from headrace.core.coordinator.state import stops
 from headrace.core.coordinator.state.stops import Stops, StopState
 from headrace.errors import ErrorCode
 from tests.fixtures.classic_consumers import ClassicConsumer
-from tests.fixtures.consumer_protocol_world import Consumer, ConsumerWorld
-from tests.fixtures.group_world import SESSION_MS, GroupWorld, now, parked
+from tests.fixtures.consumer_group_harness import Consumer, ConsumerGroupHarness
+from tests.fixtures.group_harness import SESSION_MS, GroupHarness, now, parked
 
 TIMEOUT_MS = 5_000
 
 
-def told(world: GroupWorld, member: str, generation: int, **options: Any) -> bool:
+def told(world: GroupHarness, member: str, generation: int, **options: Any) -> bool:
     response = now(world.heartbeat_reply(member, generation, **options))
     return bool(response.headrace_stop)
 
@@ -25,7 +25,7 @@ def told(world: GroupWorld, member: str, generation: int, **options: Any) -> boo
 
 
 def test_each_heartbeat_asks_the_member_to_stop_until_it_has_left():
-    world = GroupWorld()
+    world = GroupHarness()
     first, second = world.stable(2)
     answer = world.stop(second, timeout_ms=TIMEOUT_MS)
     assert (answer.state, answer.told, answer.error_code) == (StopState.STOPPING, False, 0)
@@ -41,7 +41,7 @@ def test_each_heartbeat_asks_the_member_to_stop_until_it_has_left():
 
 
 def test_the_member_is_asked_to_stop_during_a_rebalance_too():
-    world = GroupWorld()
+    world = GroupHarness()
     first, second = world.stable(2)
     world.stop(second)
     world.join(first)
@@ -51,7 +51,7 @@ def test_the_member_is_asked_to_stop_during_a_rebalance_too():
 
 
 def test_a_member_that_has_not_left_in_time_is_removed_by_force():
-    world = GroupWorld()
+    world = GroupHarness()
     first, second = world.stable(2)
     world.stop(second, timeout_ms=TIMEOUT_MS)
     world.advance(TIMEOUT_MS - 1)
@@ -64,7 +64,7 @@ def test_a_member_that_has_not_left_in_time_is_removed_by_force():
 
 def test_a_member_that_waits_in_a_join_is_asked_to_stop_at_once():
     """It sends no heartbeats there, and the others may take minutes."""
-    world = GroupWorld()
+    world = GroupHarness()
     first, _second = world.stable(2)
     waiting = world.join(first)
     assert parked(waiting)
@@ -83,7 +83,7 @@ def test_a_member_that_waits_in_a_join_is_asked_to_stop_at_once():
 
 
 def test_a_member_that_waits_in_a_join_is_removed_by_force_too():
-    world = GroupWorld()
+    world = GroupHarness()
     first, second = world.stable(2)
     world.stop(first, timeout_ms=TIMEOUT_MS)
     waiting = world.join(first)
@@ -94,7 +94,7 @@ def test_a_member_that_waits_in_a_join_is_removed_by_force_too():
 
 
 def test_of_several_deadlines_the_earliest_holds():
-    world = GroupWorld()
+    world = GroupHarness()
     (only,) = world.stable()
     world.stop(only, timeout_ms=TIMEOUT_MS)
     assert world.stop(only, timeout_ms=9_000).remaining_ms == TIMEOUT_MS
@@ -104,7 +104,7 @@ def test_of_several_deadlines_the_earliest_holds():
 
 
 def test_a_member_that_dies_meanwhile_is_gone():
-    world = GroupWorld()
+    world = GroupHarness()
     first, second = world.stable(2)
     world.stop(second, timeout_ms=10 * SESSION_MS)
     for _ in range(3):
@@ -112,11 +112,11 @@ def test_a_member_that_dies_meanwhile_is_gone():
         world.heartbeat(first, 2)
     answer = world.stop(second, again=True)
     assert (answer.state, answer.error_code) == (0, ErrorCode.UNKNOWN_MEMBER_ID)
-    assert len(world.coordinator._timers) == len(GroupWorld().coordinator._timers) + 2
+    assert len(world.coordinator._timers) == len(GroupHarness().coordinator._timers) + 2
 
 
 def test_who_does_not_exist_cannot_be_stopped():
-    world = GroupWorld()
+    world = GroupHarness()
     world.stable()
     assert world.stop("stranger").error_code == ErrorCode.UNKNOWN_MEMBER_ID
     assert world.stop("").error_code == ErrorCode.UNKNOWN_MEMBER_ID
@@ -128,7 +128,7 @@ def test_who_does_not_exist_cannot_be_stopped():
 
 
 def test_a_static_member_is_named_by_its_instance_id():
-    world = GroupWorld()
+    world = GroupHarness()
     joined = now(world.join(instance="one"))
     member = joined.member_id
     world.sync_group(member, 1, {member: b""}, instance="one")
@@ -140,7 +140,7 @@ def test_a_static_member_is_named_by_its_instance_id():
 
 
 def test_who_takes_over_the_place_of_a_static_member_does_not_have_to_stop():
-    world = GroupWorld()
+    world = GroupHarness()
     member = now(world.join(instance="one")).member_id
     world.sync_group(member, 1, {member: b""}, instance="one")
     world.stop(member)
@@ -150,7 +150,7 @@ def test_who_takes_over_the_place_of_a_static_member_does_not_have_to_stop():
 
 
 def test_after_a_restart_the_next_question_begins_the_stop_again():
-    world = GroupWorld()
+    world = GroupHarness()
     first, _second = world.stable(2)
     world.stop(first, timeout_ms=TIMEOUT_MS)
     world.restart()
@@ -160,7 +160,7 @@ def test_after_a_restart_the_next_question_begins_the_stop_again():
 
 
 def test_a_deadline_of_before_a_restart_removes_nobody():
-    world = GroupWorld()
+    world = GroupHarness()
     first, second = world.stable(2)
     world.stop(first, timeout_ms=TIMEOUT_MS)
     world.coordinator.unload(0)
@@ -173,8 +173,8 @@ def test_a_deadline_of_before_a_restart_removes_nobody():
 
 
 @pytest.fixture
-def consumers() -> ConsumerWorld:
-    world = ConsumerWorld()
+def consumers() -> ConsumerGroupHarness:
+    world = ConsumerGroupHarness()
     world.topics.create("t", 6)
     return world
 

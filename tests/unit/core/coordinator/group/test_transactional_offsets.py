@@ -20,14 +20,14 @@ from headrace.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
-from tests.fixtures.consumer_protocol_world import Consumer, ConsumerWorld
-from tests.fixtures.group_world import GroupWorld, now, parked
+from tests.fixtures.consumer_group_harness import Consumer, ConsumerGroupHarness
+from tests.fixtures.group_harness import GroupHarness, now, parked
 
 UNSTABLE = ErrorCode.UNSTABLE_OFFSET_COMMIT
 
 
 def txn_commit(
-    world: GroupWorld | ConsumerWorld,
+    world: GroupHarness | ConsumerGroupHarness,
     offset: int,
     *,
     producer: int = 1,
@@ -67,13 +67,13 @@ def code(reply: Any) -> int:
 
 
 def end(
-    world: GroupWorld, *, committed: bool, producer: int = 1, epoch: int = 0
+    world: GroupHarness, *, committed: bool, producer: int = 1, epoch: int = 0
 ) -> ErrorCode | Deferred[ErrorCode]:
     marker = Marker(producer, epoch, 0, committed)
     return world.coordinator.end_transaction(0, marker, world.now_ms)
 
 
-def stable(world: GroupWorld, partition: int = 0) -> tuple[int, int]:
+def stable(world: GroupHarness, partition: int = 0) -> tuple[int, int]:
     """Return the error code and offset that a consumer of the next transaction gets."""
     wanted = OffsetFetchRequestTopics(name="t", partition_indexes=[partition])
     request = OffsetFetchRequestGroup(group_id="g", topics=[wanted])
@@ -85,7 +85,7 @@ def stable(world: GroupWorld, partition: int = 0) -> tuple[int, int]:
 @pytest.mark.parametrize("restarts", [True, False])
 @pytest.mark.parametrize("committed", [True, False])
 def test_b17_offsets_count_from_the_commit_marker_on(*, committed: bool, restarts: bool) -> None:
-    world = GroupWorld()
+    world = GroupHarness()
     world.commit({("t", 0): 5})
     assert code(txn_commit(world, 9)) == 0
     if restarts:
@@ -104,7 +104,7 @@ def test_one_transaction_commits_a_bounded_number_of_offsets(
     monkeypatch: pytest.MonkeyPatch, *, committed: bool
 ) -> None:
     monkeypatch.setattr(memory, "PENDING_LIMIT", 3)
-    world = GroupWorld()
+    world = GroupHarness()
     for partition in range(3):
         assert code(txn_commit(world, 9, partition=partition)) == 0
     refused = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
@@ -121,7 +121,7 @@ def test_one_transaction_commits_a_bounded_number_of_offsets(
 
 
 def test_a_group_that_has_pending_offsets_only_exists() -> None:
-    world = GroupWorld(offsets_retention_minutes=1, offsets_retention_check_interval_ms=1_000)
+    world = GroupHarness(offsets_retention_minutes=1, offsets_retention_check_interval_ms=1_000)
     txn_commit(world, 9)
     world.advance(200_000)
     assert world.coordinator.exists("g")
@@ -130,7 +130,7 @@ def test_a_group_that_has_pending_offsets_only_exists() -> None:
 
 
 def test_b6_a_marker_of_an_older_epoch_does_not_end_a_later_transaction() -> None:
-    world = GroupWorld()
+    world = GroupHarness()
     txn_commit(world, 9, epoch=4)
     end(world, committed=True, epoch=3)
     assert stable(world) == (UNSTABLE, -1)
@@ -139,7 +139,7 @@ def test_b6_a_marker_of_an_older_epoch_does_not_end_a_later_transaction() -> Non
 
 
 def test_b20_an_answer_shows_only_what_is_durable() -> None:
-    world = GroupWorld(manual=True)
+    world = GroupHarness(manual=True)
     reply = txn_commit(world, 9)
     assert parked(reply)
     world.sync()
@@ -163,7 +163,7 @@ def test_b20_an_answer_shows_only_what_is_durable() -> None:
 
 @pytest.mark.parametrize("restarts", [True, False])
 def test_what_was_written_last_counts(*, restarts: bool) -> None:
-    world = GroupWorld()
+    world = GroupHarness()
     txn_commit(world, 1, producer=1)
     txn_commit(world, 2, producer=2)
     txn_commit(world, 3, producer=3)
@@ -182,7 +182,7 @@ def test_what_was_written_last_counts(*, restarts: bool) -> None:
 
 
 def test_deleting_forgets_what_is_pending_too() -> None:
-    world = GroupWorld()
+    world = GroupHarness()
     txn_commit(world, 1)
     world.coordinator.topics_deleted(["t"], world.now_ms)
     assert not world.coordinator.exists("g")
@@ -196,7 +196,7 @@ def test_deleting_forgets_what_is_pending_too() -> None:
 
 
 def test_members_are_fenced_by_generation_and_instance() -> None:
-    world = GroupWorld()
+    world = GroupHarness()
     (member,) = world.stable()
     generation = world.group().generation.number
     assert code(txn_commit(world, 1)) == 0  # before version 3 nobody said who they were
@@ -215,17 +215,17 @@ def test_members_are_fenced_by_generation_and_instance() -> None:
 
 
 def test_metadata_that_is_too_large_is_refused() -> None:
-    world = GroupWorld(offset_metadata_max_bytes=3)
+    world = GroupHarness(offset_metadata_max_bytes=3)
     assert code(txn_commit(world, 1, metadata="four")) == ErrorCode.OFFSET_METADATA_TOO_LARGE
     assert not world.coordinator.exists("g")
 
 
 def test_a_generation_is_needed_of_a_group_that_is_not_there() -> None:
-    assert code(txn_commit(GroupWorld(), 1, generation=3)) == ErrorCode.ILLEGAL_GENERATION
+    assert code(txn_commit(GroupHarness(), 1, generation=3)) == ErrorCode.ILLEGAL_GENERATION
 
 
 def test_members_of_the_server_side_protocol_are_fenced_by_their_epoch() -> None:
-    world = ConsumerWorld()
+    world = ConsumerGroupHarness()
     world.topics.create("t", 1)
     member = Consumer(world, "a", "t")
     member.beat()

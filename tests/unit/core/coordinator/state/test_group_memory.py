@@ -15,17 +15,17 @@ from headrace.core.coordinator.state.memory import (
 )
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.join_group import JoinGroupResponse
-from tests.fixtures.consumer_protocol_world import ConsumerWorld
-from tests.fixtures.group_world import SESSION_MS, GroupWorld, now, parked, subscription
+from tests.fixtures.consumer_group_harness import ConsumerGroupHarness
+from tests.fixtures.group_harness import SESSION_MS, GroupHarness, now, parked, subscription
 
 KIB = 1024
 
 
-def memory_of(world: GroupWorld) -> GroupMemory:
+def memory_of(world: GroupHarness) -> GroupMemory:
     return world.coordinator.memory
 
 
-def counted(world: GroupWorld) -> tuple[int, int]:
+def counted(world: GroupHarness) -> tuple[int, int]:
     """Return the memory of groups and offsets, counted anew."""
     groups = offsets = 0
     for shard in world.coordinator._shards.values():
@@ -42,7 +42,7 @@ def counted(world: GroupWorld) -> tuple[int, int]:
     return groups, offsets
 
 
-def is_right(world: GroupWorld) -> bool:
+def is_right(world: GroupHarness) -> bool:
     memory = memory_of(world)
     return counted(world) == (memory.groups_bytes, memory.offsets_bytes)
 
@@ -57,7 +57,7 @@ def code(reply: object) -> ErrorCode:
 
 
 def test_members_that_say_too_much_for_one_group_are_refused_and_the_others_go_on():
-    world = GroupWorld(group_max_bytes=10 * KIB)
+    world = GroupHarness(group_max_bytes=10 * KIB)
     (first,) = world.stable()
     large = {"range": bytes(10 * KIB)}
     assert code(world.join(protocols=large)) is ErrorCode.GROUP_MAX_SIZE_REACHED
@@ -70,7 +70,7 @@ def test_members_that_say_too_much_for_one_group_are_refused_and_the_others_go_o
 
 
 def test_the_leader_is_never_sent_more_than_a_group_may_hold():
-    world = GroupWorld(group_max_bytes=100 * KIB, group_initial_rebalance_delay_ms=3_000)
+    world = GroupHarness(group_max_bytes=100 * KIB, group_initial_rebalance_delay_ms=3_000)
     replies = [world.join(version=3, protocols={"range": bytes(10 * KIB)}) for _ in range(30)]
     refused = [reply for reply in replies if not parked(reply)]
     assert refused
@@ -82,7 +82,7 @@ def test_the_leader_is_never_sent_more_than_a_group_may_hold():
 
 
 def test_when_all_groups_hold_too_much_new_members_are_refused_until_others_have_gone():
-    world = GroupWorld(groups_max_bytes=2 * (GROUP_BYTES + MEMBER_BYTES) + 9 * KIB)
+    world = GroupHarness(groups_max_bytes=2 * (GROUP_BYTES + MEMBER_BYTES) + 9 * KIB)
     (first,) = world.stable()
     large = {"range": bytes(8 * KIB)}
     given = now(world.join(group="large", protocols=large)).member_id
@@ -95,7 +95,7 @@ def test_when_all_groups_hold_too_much_new_members_are_refused_until_others_have
 
 
 def test_ids_that_were_handed_out_count_until_they_are_forgotten():
-    world = GroupWorld(groups_max_bytes=20 * KIB)
+    world = GroupHarness(groups_max_bytes=20 * KIB)
     codes = [code(world.join(group=f"g{number}")) for number in range(50)]
     assert set(codes) == {ErrorCode.MEMBER_ID_REQUIRED, ErrorCode.COORDINATOR_NOT_AVAILABLE}
     assert is_right(world)
@@ -108,7 +108,7 @@ def test_ids_that_were_handed_out_count_until_they_are_forgotten():
 
 
 def test_a_member_of_a_consumer_group_that_names_too_much_is_refused():
-    world = ConsumerWorld(group_max_bytes=20 * KIB)
+    world = ConsumerGroupHarness(group_max_bytes=20 * KIB)
     world.topics.create("t", 1)
     assert world.join("a", "t").error_code == ErrorCode.NONE
     many = [f"topic-{number}" for number in range(1_000)]
@@ -120,7 +120,7 @@ def test_a_member_of_a_consumer_group_that_names_too_much_is_refused():
 
 
 def test_when_all_groups_hold_too_much_no_consumer_group_begins():
-    world = ConsumerWorld(groups_max_bytes=KIB)
+    world = ConsumerGroupHarness(groups_max_bytes=KIB)
     world.topics.create("t", 1)
     assert world.join("a", "t").error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert world.group() is None
@@ -131,7 +131,7 @@ def test_when_all_groups_hold_too_much_no_consumer_group_begins():
 
 def test_offsets_beyond_what_all_may_hold_are_refused_and_those_that_are_there_move_on():
     most = OFFSETS_GROUP_BYTES + 1 + 3 * OFFSET_BYTES
-    world = GroupWorld(offsets_max_bytes=most)
+    world = GroupHarness(offsets_max_bytes=most)
     assert world.commit_code({("t", index): 1 for index in range(3)}) == ErrorCode.NONE
     assert world.commit_code({("t", 0): 2}) == ErrorCode.NONE
     refused = world.commit_code({("t", 3): 1})
@@ -147,7 +147,7 @@ def test_offsets_beyond_what_all_may_hold_are_refused_and_those_that_are_there_m
 @pytest.mark.parametrize("seed", range(40))
 def test_what_is_counted_is_what_is_held_whatever_happens(seed):
     chance = random.Random(seed)
-    world = GroupWorld(partitions=2, group_max_bytes=30 * KIB, groups_max_bytes=100 * KIB)
+    world = GroupHarness(partitions=2, group_max_bytes=30 * KIB, groups_max_bytes=100 * KIB)
     members: list[tuple[str, str]] = []
     for _ in range(60):
         group = chance.choice("abcd")

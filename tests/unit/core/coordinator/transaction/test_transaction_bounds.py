@@ -13,22 +13,22 @@ from headrace.core.coordinator.transaction.states import TransactionState
 from headrace.core.coordinator.transaction.usage import Usage, weight
 from headrace.errors import ErrorCode
 from headrace.types import TopicPartition
-from tests.fixtures.group_world import now
-from tests.fixtures.transaction_world import TransactionWorld
+from tests.fixtures.group_harness import now
+from tests.fixtures.transaction_harness import TransactionHarness
 
 MANY = [TopicPartition("t", index) for index in range(100)]
 
 
-def usage(world: TransactionWorld) -> Usage:
+def usage(world: TransactionHarness) -> Usage:
     return world.coordinator._usage
 
 
-def written(world: TransactionWorld) -> list[int]:
+def written(world: TransactionHarness) -> list[int]:
     return [partition.partition for partition, _ in world.markers.written]
 
 
 def test_the_markers_of_many_partitions_are_written_in_steps() -> None:
-    world = TransactionWorld()
+    world = TransactionHarness()
     producer = world.producer()
     assert now(world.add(producer, *MANY)) is ErrorCode.NONE
     assert now(world.end(producer)) is ErrorCode.NONE
@@ -43,7 +43,7 @@ def test_the_markers_of_many_partitions_are_written_in_steps() -> None:
 
 
 def test_markers_that_fail_are_repeated_with_those_that_follow() -> None:
-    world = TransactionWorld()
+    world = TransactionHarness()
     producer = world.producer()
     assert now(world.add(producer, *MANY)) is ErrorCode.NONE
     world.markers.failure = ErrorCode.KAFKA_STORAGE_ERROR
@@ -57,7 +57,7 @@ def test_markers_that_fail_are_repeated_with_those_that_follow() -> None:
 
 
 def test_a_restart_between_two_steps_writes_all_markers() -> None:
-    world = TransactionWorld()
+    world = TransactionHarness()
     producer = world.producer()
     assert now(world.add(producer, *MANY)) is ErrorCode.NONE
     assert now(world.end(producer)) is ErrorCode.NONE
@@ -69,7 +69,7 @@ def test_a_restart_between_two_steps_writes_all_markers() -> None:
 
 def test_markers_that_are_slow_hold_up_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(markers, "MARKERS_AT_ONCE", 7)
-    world = TransactionWorld()
+    world = TransactionHarness()
     producer = world.producer()
     assert now(world.add(producer, *MANY)) is ErrorCode.NONE
     world.markers.held = True
@@ -83,7 +83,7 @@ def test_markers_that_are_slow_hold_up_no_step(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_ids_have_a_bound_of_memory() -> None:
-    world = TransactionWorld()
+    world = TransactionHarness()
     usage(world).limit = 10 * weight("app-0", 0)
     for number in range(10):
         assert isinstance(now(world.init(name=f"app-{number}")), Producer)
@@ -93,7 +93,7 @@ def test_ids_have_a_bound_of_memory() -> None:
 
 
 def test_partitions_in_transactions_have_a_bound_of_memory() -> None:
-    world = TransactionWorld()
+    world = TransactionHarness()
     producer = world.producer()
     usage(world).limit = weight("id", 50)
     assert now(world.add(producer, *MANY[:50])) is ErrorCode.NONE
@@ -106,7 +106,7 @@ def test_partitions_in_transactions_have_a_bound_of_memory() -> None:
 
 
 def test_a_transaction_of_version_2_without_memory_gets_a_retriable_error() -> None:
-    world = TransactionWorld()
+    world = TransactionHarness()
     producer = world.producer()
     usage(world).limit = weight("id", 1)
     assert now(world.enter(producer, MANY[0])) is ErrorCode.NONE
@@ -116,7 +116,7 @@ def test_a_transaction_of_version_2_without_memory_gets_a_retriable_error() -> N
 
 
 def test_what_is_forgotten_counts_no_longer() -> None:
-    world = TransactionWorld(transactional_id_expiration_ms=1000)
+    world = TransactionHarness(transactional_id_expiration_ms=1000)
     producer = world.producer()
     assert now(world.add(producer, *MANY[:3])) is ErrorCode.NONE
     used = usage(world).used
@@ -132,7 +132,7 @@ def test_what_is_forgotten_counts_no_longer() -> None:
 
 
 def test_many_ids_that_have_expired_are_removed_in_parts() -> None:
-    world = TransactionWorld(transactional_id_expiration_ms=1000)
+    world = TransactionHarness(transactional_id_expiration_ms=1000)
     for number in range(2500):
         now(world.init(name=f"app-{number}"))
     batches = len(world.log.batches[0])
@@ -149,12 +149,12 @@ def test_many_ids_that_have_expired_are_removed_in_parts() -> None:
     assert len(world.log.batches[0]) == batches + 3
 
 
-def log_bytes(world: TransactionWorld) -> int:
+def log_bytes(world: TransactionHarness) -> int:
     return sum(len(batch) for _, batch in world.log.batches[0])
 
 
 def test_ids_and_partitions_take_no_more_memory_than_they_count_for() -> None:
-    world = TransactionWorld()
+    world = TransactionHarness()
     world.producer()
     tracemalloc.start()
     start = log_bytes(world)
@@ -173,7 +173,7 @@ def test_ids_and_partitions_take_no_more_memory_than_they_count_for() -> None:
 
 
 def test_timers_that_are_due_together_run_in_steps() -> None:
-    world = TransactionWorld()
+    world = TransactionHarness()
     count = 2 * TIMERS_AT_ONCE + 10
     for number in range(count):
         name = f"app-{number}"

@@ -19,8 +19,8 @@ from headrace.core.coordinator.transaction.shard import Outcome
 from headrace.core.coordinator.transaction.states import NEXT, STATUS, TransactionState
 from headrace.core.coordinator.transaction.views import Filter, passes
 from headrace.errors import ApiError, ErrorCode
-from tests.fixtures.group_world import now, parked
-from tests.fixtures.transaction_world import TIMEOUT_MS, A, B, TransactionWorld
+from tests.fixtures.group_harness import now, parked
+from tests.fixtures.transaction_harness import TIMEOUT_MS, A, B, TransactionHarness
 
 NONE = ErrorCode.NONE
 CONCURRENT = ErrorCode.CONCURRENT_TRANSACTIONS
@@ -28,13 +28,13 @@ FENCED = ErrorCode.PRODUCER_FENCED
 INVALID_STATE = ErrorCode.INVALID_TXN_STATE
 
 
-def ongoing(world: TransactionWorld) -> Producer:
+def ongoing(world: TransactionHarness) -> Producer:
     producer = world.producer()
     assert world.add(producer, A, B) is NONE
     return producer
 
 
-def at_epoch(world: TransactionWorld, epoch: int) -> Producer:
+def at_epoch(world: TransactionHarness, epoch: int) -> Producer:
     """An id whose producer has come to an epoch."""
     metadata = TransactionMetadata(7, epoch, TIMEOUT_MS, TransactionState.EMPTY, world.now_ms)
     record = TransactionRecord("id", metadata)
@@ -44,7 +44,7 @@ def at_epoch(world: TransactionWorld, epoch: int) -> Producer:
 
 
 def test_commit_marks_every_partition_and_is_complete() -> None:
-    world = TransactionWorld()
+    world = TransactionHarness()
     producer = ongoing(world)
     assert world.verify(producer) is NONE
     assert world.end(producer) is NONE
@@ -61,7 +61,7 @@ def test_commit_marks_every_partition_and_is_complete() -> None:
 
 
 def test_markers_wait_until_the_decision_is_durable() -> None:
-    world = TransactionWorld(manual=True)
+    world = TransactionHarness(manual=True)
     world.init()
     producer = Producer(100, 0)
     world.add(producer, A)
@@ -78,7 +78,7 @@ def test_markers_wait_until_the_decision_is_durable() -> None:
 
 
 def test_b7_nothing_may_be_written_before_the_partition_is_durably_in_the_transaction() -> None:
-    world = TransactionWorld(manual=True)
+    world = TransactionHarness(manual=True)
     world.init()
     producer = Producer(100, 0)
     reply = world.add(producer, A)
@@ -96,7 +96,7 @@ def test_b7_nothing_may_be_written_before_the_partition_is_durably_in_the_transa
 
 
 def test_b9_a_delayed_batch_is_not_verified_once_the_transaction_is_decided() -> None:
-    world = TransactionWorld()
+    world = TransactionHarness()
     producer = ongoing(world)
     world.markers.held = True
     world.end(producer)
@@ -110,7 +110,7 @@ def test_b9_a_delayed_batch_is_not_verified_once_the_transaction_is_decided() ->
 
 @pytest.mark.parametrize("committed", [True, False])
 def test_b12_a_repeated_end_is_answered_as_the_first_was(*, committed: bool) -> None:
-    world = TransactionWorld()
+    world = TransactionHarness()
     producer = ongoing(world)
     world.markers.held = True
     assert world.end(producer, committed=committed) is NONE
@@ -126,7 +126,7 @@ def test_b12_a_repeated_end_is_answered_as_the_first_was(*, committed: bool) -> 
 
 
 def test_ending_nothing_is_refused() -> None:
-    world = TransactionWorld()
+    world = TransactionHarness()
     producer = world.producer()
     assert world.end(producer) is INVALID_STATE
     assert world.add(producer) is NONE  # no partitions: no transaction begins
@@ -134,7 +134,7 @@ def test_ending_nothing_is_refused() -> None:
 
 
 def test_b11_a_new_producer_aborts_and_fences_the_one_before() -> None:
-    world = TransactionWorld()
+    world = TransactionHarness()
     zombie = ongoing(world)
     world.markers.held = True
     assert world.init() is CONCURRENT
@@ -158,7 +158,7 @@ def test_b11_a_new_producer_aborts_and_fences_the_one_before() -> None:
 
 
 def test_b10_a_transaction_that_takes_too_long_is_aborted() -> None:
-    world = TransactionWorld()
+    world = TransactionHarness()
     producer = ongoing(world)
     world.advance(TIMEOUT_MS - 1)
     assert world.state() is TransactionState.ONGOING
@@ -171,7 +171,7 @@ def test_b10_a_transaction_that_takes_too_long_is_aborted() -> None:
 
 
 def test_b10_a_time_out_that_cannot_be_written_down_is_tried_again() -> None:
-    world = TransactionWorld()
+    world = TransactionHarness()
     ongoing(world)
     world.log.failure = ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     world.advance(TIMEOUT_MS)
@@ -183,7 +183,7 @@ def test_b10_a_time_out_that_cannot_be_written_down_is_tried_again() -> None:
 
 @pytest.mark.parametrize("committed", [True, False])
 def test_b7_a_prepared_transaction_is_completed_after_a_restart(*, committed: bool) -> None:
-    world = TransactionWorld()
+    world = TransactionHarness()
     producer = ongoing(world)
     world.markers.held = True
     world.end(producer, committed=committed)
@@ -196,7 +196,7 @@ def test_b7_a_prepared_transaction_is_completed_after_a_restart(*, committed: bo
 
 
 def test_a_marker_that_arrives_for_a_coordinator_that_was_replaced_changes_nothing() -> None:
-    world = TransactionWorld()
+    world = TransactionHarness()
     producer = ongoing(world)
     world.markers.held = True
     world.end(producer)
@@ -211,7 +211,7 @@ def test_a_marker_that_arrives_for_a_coordinator_that_was_replaced_changes_nothi
 
 
 def test_markers_that_cannot_be_written_are_tried_again_and_the_others_are_not() -> None:
-    world = TransactionWorld()
+    world = TransactionHarness()
     producer = ongoing(world)
     world.markers.held = True
     world.end(producer)
@@ -227,7 +227,7 @@ def test_markers_that_cannot_be_written_are_tried_again_and_the_others_are_not()
 
 
 def test_markers_that_are_always_refused_are_logged_once_and_retried_with_backoff() -> None:
-    world = TransactionWorld()
+    world = TransactionHarness()
     producer = ongoing(world)
     world.markers.failure = ErrorCode.TRANSACTION_COORDINATOR_FENCED
     tries: list[int] = []
@@ -247,7 +247,7 @@ def test_markers_that_are_always_refused_are_logged_once_and_retried_with_backof
 
 
 def test_completion_that_cannot_be_written_down_is_tried_again() -> None:
-    world = TransactionWorld()
+    world = TransactionHarness()
     producer = ongoing(world)
     world.markers.held = True
     world.end(producer)
@@ -260,7 +260,7 @@ def test_completion_that_cannot_be_written_down_is_tried_again() -> None:
 
 
 def test_a_decision_that_is_slow_to_become_durable_is_followed_by_its_markers() -> None:
-    world = TransactionWorld(manual=True)
+    world = TransactionHarness(manual=True)
     world.init()
     producer = Producer(100, 0)
     world.add(producer, A)
@@ -279,7 +279,7 @@ def test_a_decision_that_is_slow_to_become_durable_is_followed_by_its_markers() 
 
 
 def test_a_producer_that_goes_on_gets_the_next_epoch_once() -> None:
-    world = TransactionWorld()
+    world = TransactionHarness()
     first = world.producer()
     second = Producer(100, 1)
     assert world.init(first) == second
@@ -297,7 +297,7 @@ def test_a_producer_that_goes_on_gets_the_next_epoch_once() -> None:
 
 @pytest.mark.parametrize("own", [True, False])
 def test_a_producer_whose_epochs_are_used_up_gets_a_new_id(*, own: bool) -> None:
-    world = TransactionWorld()
+    world = TransactionHarness()
     last = at_epoch(world, LAST_EPOCH - 1)
     assert world.init(last if own else NOBODY) == Producer(100, 0)
     assert world.init(last) == (Producer(100, 0) if own else FENCED)
@@ -307,7 +307,7 @@ def test_a_producer_whose_epochs_are_used_up_gets_a_new_id(*, own: bool) -> None
 
 
 def test_the_last_epoch_is_left_for_fencing() -> None:
-    world = TransactionWorld()
+    world = TransactionHarness()
     producer = at_epoch(world, LAST_EPOCH - 1)
     world.add(producer, A)
     assert world.init() is CONCURRENT
@@ -316,23 +316,23 @@ def test_the_last_epoch_is_left_for_fencing() -> None:
 
 
 def test_an_unknown_producer_that_says_who_it_was_begins_anew() -> None:
-    assert TransactionWorld().init(Producer(5, 3)) == Producer(100, 0)
+    assert TransactionHarness().init(Producer(5, 3)) == Producer(100, 0)
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -1, 900_001])
 def test_a_time_out_that_is_not_allowed(timeout_ms: int) -> None:
-    reply = TransactionWorld().init(timeout_ms=timeout_ms)
+    reply = TransactionHarness().init(timeout_ms=timeout_ms)
     assert reply is ErrorCode.INVALID_TRANSACTION_TIMEOUT
 
 
 def test_names_that_are_no_names() -> None:
-    world = TransactionWorld()
+    world = TransactionHarness()
     for name in ("", "x" * 40_000):
         assert world.init(name=name) is ErrorCode.INVALID_REQUEST
 
 
 def test_there_is_a_bound_of_ids_and_expiry_makes_room() -> None:
-    world = TransactionWorld(max_transactional_ids=2, transactional_id_expiration_ms=10**9)
+    world = TransactionHarness(max_transactional_ids=2, transactional_id_expiration_ms=10**9)
     world.init(name="a")
     producer = world.producer(name="b", timeout_ms=900_000)
     assert world.init(name="c") is ErrorCode.POLICY_VIOLATION
@@ -350,7 +350,7 @@ def test_there_is_a_bound_of_ids_and_expiry_makes_room() -> None:
 
 
 def test_list_filters_by_state_producer_and_duration() -> None:
-    world = TransactionWorld()
+    world = TransactionHarness()
     ongoing(world)
     world.producer(name="idle")
     world.advance(1_000)
@@ -374,7 +374,7 @@ def test_list_filters_by_state_producer_and_duration() -> None:
 
 @pytest.mark.parametrize("committed", [True, False])
 def test_a_duration_counts_for_transactions_that_have_ended(*, committed: bool) -> None:
-    world = TransactionWorld()
+    world = TransactionHarness()
     producer = ongoing(world)
     world.advance(1_000)
     world.end(producer, committed=committed)
@@ -410,9 +410,9 @@ def test_the_table_is_kafkas() -> None:
     ],
 )
 def test_a_coordinator_that_is_gone_says_so(
-    ask: Callable[[TransactionWorld], ErrorCode],
+    ask: Callable[[TransactionHarness], ErrorCode],
 ) -> None:
-    world = TransactionWorld()
+    world = TransactionHarness()
     ongoing(world)
     world.coordinator.unload(0)
     assert ask(world) is ErrorCode.NOT_COORDINATOR

@@ -16,8 +16,8 @@ from headrace.core.coordinator.transaction.states import TransactionState
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.transaction_log_record import TransactionLogValue
 from headrace.records.reader import read_records
-from tests.fixtures.group_world import now, parked
-from tests.fixtures.transaction_world import TIMEOUT_MS, A, B, TransactionWorld
+from tests.fixtures.group_harness import now, parked
+from tests.fixtures.transaction_harness import TIMEOUT_MS, A, B, TransactionHarness
 
 NONE = ErrorCode.NONE
 CONCURRENT = ErrorCode.CONCURRENT_TRANSACTIONS
@@ -30,13 +30,13 @@ def following(producer: Producer) -> Producer:
     return producer._replace(producer_epoch=producer.producer_epoch + 1)
 
 
-def ongoing(world: TransactionWorld) -> Producer:
+def ongoing(world: TransactionHarness) -> Producer:
     producer = world.producer()
     assert world.enter(producer, A, B) is NONE
     return producer
 
 
-def at_epoch(world: TransactionWorld, epoch: int) -> Producer:
+def at_epoch(world: TransactionHarness, epoch: int) -> Producer:
     """An id whose producer has come to an epoch, and which has a transaction open."""
     metadata = TransactionMetadata(7, epoch, TIMEOUT_MS, TransactionState.EMPTY, world.now_ms)
     record = TransactionRecord("id", metadata)
@@ -49,7 +49,7 @@ def at_epoch(world: TransactionWorld, epoch: int) -> Producer:
 
 @pytest.mark.parametrize("committed", [True, False])
 def test_the_end_raises_the_epoch_and_its_markers_have_it(*, committed: bool) -> None:
-    world = TransactionWorld()
+    world = TransactionHarness()
     producer = ongoing(world)
     after = world.end_bumping(producer, committed=committed)
     assert after == following(producer)
@@ -63,7 +63,7 @@ def test_the_end_raises_the_epoch_and_its_markers_have_it(*, committed: bool) ->
 
 @pytest.mark.parametrize("committed", [True, False])
 def test_b12_a_repeated_end_gets_the_same_answer_also_after_a_restart(*, committed: bool) -> None:
-    world = TransactionWorld()
+    world = TransactionHarness()
     producer = ongoing(world)
     world.markers.held = True
     after = world.end_bumping(producer, committed=committed)
@@ -79,7 +79,7 @@ def test_b12_a_repeated_end_gets_the_same_answer_also_after_a_restart(*, committ
 
 @pytest.mark.parametrize("committed", [True, False])
 def test_b8_a_delayed_end_does_not_touch_a_later_transaction(*, committed: bool) -> None:
-    world = TransactionWorld()
+    world = TransactionHarness()
     late = ongoing(world)
     producer = now(world.end_bumping(late))
     assert isinstance(producer, Producer)
@@ -90,7 +90,7 @@ def test_b8_a_delayed_end_does_not_touch_a_later_transaction(*, committed: bool)
 
 
 def test_b9_a_delayed_batch_does_not_enter_a_later_transaction() -> None:
-    world = TransactionWorld()
+    world = TransactionHarness()
     late = ongoing(world)
     producer = now(world.end_bumping(late))
     assert isinstance(producer, Producer)
@@ -101,7 +101,7 @@ def test_b9_a_delayed_batch_does_not_enter_a_later_transaction() -> None:
 
 
 def test_b7_what_is_entered_counts_when_it_is_durable() -> None:
-    world = TransactionWorld(manual=True)
+    world = TransactionHarness(manual=True)
     reply = world.init()
     world.sync()
     producer = now(reply)
@@ -117,7 +117,7 @@ def test_b7_what_is_entered_counts_when_it_is_durable() -> None:
 
 
 def test_the_next_transaction_waits_for_the_end_of_the_one_before() -> None:
-    world = TransactionWorld()
+    world = TransactionHarness()
     world.markers.held = True
     producer = now(world.end_bumping(ongoing(world)))
     assert isinstance(producer, Producer)
@@ -131,7 +131,7 @@ def test_the_next_transaction_waits_for_the_end_of_the_one_before() -> None:
 
 
 def test_it_does_not_wait_for_long() -> None:
-    world = TransactionWorld(concurrent_transactions_wait_ms=100)
+    world = TransactionHarness(concurrent_transactions_wait_ms=100)
     world.markers.held = True
     producer = now(world.end_bumping(ongoing(world)))
     assert isinstance(producer, Producer)
@@ -145,7 +145,7 @@ def test_it_does_not_wait_for_long() -> None:
 
 
 def test_it_does_not_wait_for_a_coordinator_that_is_gone() -> None:
-    world = TransactionWorld()
+    world = TransactionHarness()
     world.markers.held = True
     producer = now(world.end_bumping(ongoing(world)))
     assert isinstance(producer, Producer)
@@ -155,7 +155,7 @@ def test_it_does_not_wait_for_a_coordinator_that_is_gone() -> None:
 
 
 def test_a_producer_may_abort_what_has_not_arrived() -> None:
-    world = TransactionWorld()
+    world = TransactionHarness()
     producer = world.producer()
     assert world.end_bumping(producer) is INVALID_STATE
     for _ in range(2):
@@ -173,7 +173,7 @@ def test_an_abort_while_the_transaction_before_is_completed_is_to_be_sent_again(
     *, committed: bool
 ) -> None:
     """A producer that has thrown away what it had not sent yet aborts at once."""
-    world = TransactionWorld()
+    world = TransactionHarness()
     world.markers.held = True
     producer = now(world.end_bumping(ongoing(world), committed=committed))
     assert isinstance(producer, Producer)
@@ -185,7 +185,7 @@ def test_an_abort_while_the_transaction_before_is_completed_is_to_be_sent_again(
 
 @pytest.mark.parametrize("restarted", [False, True])
 def test_used_up_epochs_rotate_the_producer_id(*, restarted: bool) -> None:
-    world = TransactionWorld()
+    world = TransactionHarness()
     producer = at_epoch(world, LAST_EPOCH - 1)
     world.markers.held = True
     after = now(world.end_bumping(producer))
@@ -211,7 +211,7 @@ def test_used_up_epochs_rotate_the_producer_id(*, restarted: bool) -> None:
 
 
 def test_b11_a_transaction_that_is_aborted_by_another_is_not_its_producers_end() -> None:
-    world = TransactionWorld()
+    world = TransactionHarness()
     zombie = ongoing(world)
     assert world.init() is CONCURRENT
     assert world.metadata().producer_epoch == zombie.producer_epoch + 2
@@ -222,7 +222,7 @@ def test_b11_a_transaction_that_is_aborted_by_another_is_not_its_producers_end()
 
 
 def test_b10_neither_is_one_whose_time_is_up() -> None:
-    world = TransactionWorld()
+    world = TransactionHarness()
     producer = ongoing(world)
     world.advance(TIMEOUT_MS)
     assert world.state() is TransactionState.COMPLETE_ABORT
@@ -231,7 +231,7 @@ def test_b10_neither_is_one_whose_time_is_up() -> None:
 
 
 def test_the_last_epoch_of_a_fence_is_nobodys() -> None:
-    world = TransactionWorld()
+    world = TransactionHarness()
     producer = at_epoch(world, LAST_EPOCH - 1)
     assert world.init(producer) is CONCURRENT
     assert world.metadata().producer_epoch == LAST_EPOCH
@@ -243,7 +243,7 @@ def test_the_last_epoch_of_a_fence_is_nobodys() -> None:
 
 @pytest.mark.parametrize("enters", [True, False])
 def test_a_producer_that_aborts_by_asking_for_an_epoch_gets_it(*, enters: bool) -> None:
-    world = TransactionWorld()
+    world = TransactionHarness()
     producer = world.producer()
     (world.enter if enters else world.add)(producer, A)
     assert world.init(producer) is CONCURRENT
@@ -258,7 +258,7 @@ def test_a_producer_that_aborts_by_asking_for_an_epoch_gets_it(*, enters: bool) 
 
 
 def test_a_producer_without_the_answer_to_its_end_may_ask_for_its_epoch() -> None:
-    world = TransactionWorld()
+    world = TransactionHarness()
     producer = ongoing(world)
     after = now(world.end_bumping(producer))
     assert now(world.init(producer)) == after
@@ -266,7 +266,7 @@ def test_a_producer_without_the_answer_to_its_end_may_ask_for_its_epoch() -> Non
 
 
 def test_classic_ends_do_not_raise_the_epoch_and_are_no_ends_of_the_other_kind() -> None:
-    world = TransactionWorld()
+    world = TransactionHarness()
     zombie = world.producer()
     producer = world.producer()
     world.add(producer, A)

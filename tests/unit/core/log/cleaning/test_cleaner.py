@@ -28,7 +28,7 @@ from tests.fixtures.logs import (
 CONFIG = LogConfig(compacts=True, retention_ms=-1, min_cleanable_dirty_ratio=0.0, segment_bytes=400)
 
 
-class World:
+class Harness:
     """A log of several groups of segments, and a round over it."""
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class World:
 
 @pytest.mark.parametrize("kind", ["rename", "sync_directory"])
 def test_a_full_table_of_files_between_removal_and_name_puts_the_name_off(kind: str) -> None:
-    world = World()
+    world = Harness()
     task = world.step_until_ready()
     before = latest(world.log)
     world.cleaner.finish(task, None, NOW_MS)
@@ -101,7 +101,7 @@ def test_a_full_table_of_files_between_removal_and_name_puts_the_name_off(kind: 
 
 @pytest.mark.parametrize("kind", ["rename", "sync_directory"])
 def test_an_error_of_the_disk_between_removal_and_name_ends_the_service(kind: str) -> None:
-    world = World()
+    world = Harness()
     task = world.step_until_ready()
     before = latest(world.log)
     world.cleaner.finish(task, None, NOW_MS)
@@ -117,7 +117,7 @@ def test_an_error_of_the_disk_between_removal_and_name_ends_the_service(kind: st
 
 
 def test_a_full_table_of_files_before_the_removal_ends_the_round() -> None:
-    world = World()
+    world = Harness()
     world.files.fault = lambda operation, _path: errno.EMFILE if operation == "rename" else None
     while True:
         task, error = world.step()
@@ -130,7 +130,7 @@ def test_a_full_table_of_files_before_the_removal_ends_the_round() -> None:
 
 
 def test_what_retention_overtakes_is_dropped_under_each_of_its_names() -> None:
-    world = World()
+    world = Harness()
     task = world.step_until_ready()
     assert world.unnamed == [f"{0:020d}.log.{world.log.owner}.swap"]
     log = world.log
@@ -145,7 +145,7 @@ def test_what_retention_overtakes_is_dropped_under_each_of_its_names() -> None:
 
 def test_no_round_begins_before_the_files_of_the_last_one_are_removed() -> None:
     """A `.swap` that outlived the next round would bring back, at a start, what that round removed."""
-    world = World()
+    world = Harness()
     task = world.step_until_ready()
     log = world.log
     log.advance_log_start_offset(log.segments.all[1].base_offset)
@@ -164,7 +164,7 @@ def test_no_round_begins_before_the_files_of_the_last_one_are_removed() -> None:
 
 
 def test_an_error_of_the_disk_while_files_are_removed_ends_the_service() -> None:
-    world = World()
+    world = Harness()
     task = world.step_until_ready()
     log = world.log
     log.advance_log_start_offset(log.segments.all[1].base_offset)
@@ -175,7 +175,7 @@ def test_an_error_of_the_disk_while_files_are_removed_ends_the_service() -> None
 
 
 def test_retention_between_removal_and_name_loses_nothing_of_what_stays() -> None:
-    world = World()
+    world = Harness()
     first = world.step_until_ready()
     world.cleaner.finish(first, None, NOW_MS)
     log = world.log

@@ -140,7 +140,7 @@ RIGHTS: Final = [
 ]
 
 
-class World:
+class Contents:
     """Fills a broker by way of its administrator's listener."""
 
     def __init__(self, broker: WatchedBroker, scale: Scale) -> None:

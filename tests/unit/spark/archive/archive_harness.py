@@ -52,7 +52,7 @@ def rows(source: TopicPartition | ArchivedPartition, offsets: list[int]) -> pa.R
     return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
 
-class World:
+class ArchiveHarness:
     """`holes` are offsets that have no record."""
 
     def __init__(self, root: Path, kind: str = "delta", **limits: Any) -> None:
