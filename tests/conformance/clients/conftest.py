@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.clients.observer import Observer
-from tests.fixtures.targets import Target, make_target
-from tools.fetch_java import JavaUnavailableError
+from tests.fixtures.targets import Target, make_target, running_target
 
 QUICK_GROUPS = {
     "group.consumer.min.session.timeout.ms": "2000",
@@ -29,14 +28,8 @@ def target(
     default = os.environ.get("CONFORMANCE_TARGET", "headrace")
     name = request.config.getoption("--target", default=default)
     server = make_target(name, tmp_path_factory.mktemp("target") / name, further=QUICK_GROUPS)
-    try:
-        server.start()
-    except JavaUnavailableError as error:
-        pytest.skip(str(error))
-    try:
+    with running_target(server):
         yield server
-    finally:
-        server.stop()
 
 
 @pytest.fixture(scope="module")

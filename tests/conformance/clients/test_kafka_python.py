@@ -7,17 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.clients.observer import Observer
-from tests.conformance.clients.scenario import (
-    CODECS,
-    STORED,
-    Client,
-    GroupLife,
-    ProgramClient,
-    check_codec,
-    check_stored_codec,
+from tests.conformance.clients.scenario import Client, ProgramClient
+from tests.conformance.clients.scenario_tests import (
+    test_codec,
+    test_codec_of_a_topic,
+    test_group_lives_through_members_and_brokers_coming_and_going,
 )
 from tests.fixtures.targets import Target
+
+__all__ = [
+    "test_codec",
+    "test_codec_of_a_topic",
+    "test_group_lives_through_members_and_brokers_coming_and_going",
+]
 
 
 @pytest.fixture(scope="module")
@@ -27,22 +29,3 @@ def client(target: Target, scratch: Path) -> Iterator[Client]:
     )
     yield client
     client.close()
-
-
-@pytest.mark.parametrize("mode", ["plain", "idempotent"])
-@pytest.mark.parametrize("codec", CODECS)
-def test_codec(client: Client, target: Target, observer: Observer, codec: str, mode: str) -> None:
-    check_codec(client, target, observer, codec, idempotent=mode == "idempotent")
-
-
-@pytest.mark.parametrize("stored", STORED)
-def test_codec_of_a_topic(client: Client, target: Target, observer: Observer, stored: str) -> None:
-    check_stored_codec(client, target, observer, stored)
-
-
-@pytest.mark.slow
-def test_group_lives_through_members_and_brokers_coming_and_going(
-    client: Client, target: Target, observer: Observer
-) -> None:
-    # Kafka gives a partition a new leader epoch then, and kafka-python 3.0.12 waits for ever once an old one is fenced.
-    GroupLife(client, target, observer, crash_under_load=target.name != "kafka").run()

@@ -20,7 +20,7 @@ from headrace.spark.options.reader import ClientOptions
 from headrace.types import TopicPartition as Place
 from tests.conformance.clients.java import JavaClient
 from tests.conformance.clients.observer import FAST_RECONNECT, wait_until
-from tests.fixtures.targets import Target, make_target
+from tests.fixtures.targets import Target, make_target, running_target
 from tools.fetch_java import JavaUnavailableError
 
 PRODUCER, CONSUMER = "producer_byte_rate", "consumer_byte_rate"
@@ -46,14 +46,8 @@ def target(
     )
     directory = tmp_path_factory.mktemp("target") / name
     server = make_target(name, directory, further=WINDOWS)
-    try:
-        server.start()
-    except JavaUnavailableError as error:
-        pytest.skip(str(error))
-    try:
+    with running_target(server):
         yield server
-    finally:
-        server.stop()
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from tests.conformance.cli.conftest import Commands
 from tests.conformance.clients.java import JavaClient
 from tests.conformance.clients.observer import FAST_RECONNECT, wait_until
 from tests.fixtures.kafka import TEST_SETTINGS, KafkaServer
-from tests.fixtures.targets import HEADRACE_TEST_SETTINGS, HeadraceServer, Target
+from tests.fixtures.targets import HEADRACE_TEST_SETTINGS, HeadraceServer, Target, running_target
 from tools.fetch_java import JavaUnavailableError
 
 with warnings.catch_warnings():
@@ -53,14 +53,8 @@ def target(
         server = KafkaServer(directory, settings={**TEST_SETTINGS, **SECURED})
     else:
         server = HeadraceServer(directory, settings={**HEADRACE_TEST_SETTINGS, **SECURED})
-    try:
-        server.start()
-    except JavaUnavailableError as error:
-        pytest.skip(str(error))
-    try:
+    with running_target(server):
         yield server
-    finally:
-        server.stop()
 
 
 @pytest.fixture

@@ -5,18 +5,20 @@ They are slow: a module or a whole session shares one, with streams and tables o
 
 from __future__ import annotations
 
+import asyncio
 import queue
 import subprocess
 import threading
+import uuid
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import TextIO
+from typing import Protocol, TextIO, TypeVar
 
 import pytest
 
-from headrace.kinesis.client.settings import AwsSettings
+from headrace.kinesis.client.settings import AwsClient, AwsSettings, open_client
 from tests.fixtures.javascript import NodeUnavailableError, node_packages
 
 JS = Path(__file__).parent / "js"
@@ -90,3 +92,39 @@ def kinesis_url() -> Iterator[str]:
 def dynamodb_url() -> Iterator[str]:
     """Return the URL of dynalite."""
     yield from _address("dynamodb")
+
+
+class LocalStream(Protocol):
+    """A stream on kinesis-local, as the suites of producers and readers extend it."""
+
+    def __init__(self, client: AwsClient, name: str) -> None: ...
+
+    async def active(self) -> None:
+        """Wait until the stream can be used."""
+
+
+S = TypeVar("S", bound=LocalStream)
+
+
+@asynccontextmanager
+async def local_stream(url: str, shards: int, kind: type[S]) -> AsyncIterator[S]:
+    """Create a stream of a unique name, and delete it when the block ends."""
+    name = f"orders-{uuid.uuid4()}"
+    async with open_client(dummy_aws(url), "kinesis") as client:
+        await client.create_stream(StreamName=name, ShardCount=shards)
+        stream = kind(client, name)
+        await stream.active()
+        yield stream
+        await client.delete_stream(StreamName=name)
+
+
+def run_on_stream(
+    url: str, shards: int, kind: type[S], scenario: Callable[[S], Awaitable[None]]
+) -> None:
+    """Run a scenario on a new stream."""
+
+    async def whole() -> None:
+        async with local_stream(url, shards, kind) as stream:
+            await scenario(stream)
+
+    asyncio.run(whole())

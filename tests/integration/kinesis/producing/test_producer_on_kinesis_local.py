@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -14,12 +12,12 @@ import pytest
 from headrace.core.lease.checkpoint import TRIM_HORIZON
 from headrace.errors import KinesisError
 from headrace.kinesis import AwsSettings, Producer
-from headrace.kinesis.client.settings import AwsClient, open_client
+from headrace.kinesis.client.settings import AwsClient
 from headrace.kinesis.reading.reader import ShardReader
 from headrace.kinesis.reading.records import KinesisRecord
 from headrace.kinesis.reading.settings import ReadSettings
 from headrace.kinesis.reading.shards import StreamShards
-from tests.integration.kinesis.servers import dummy_aws
+from tests.integration.kinesis.servers import run_on_stream
 
 pytestmark = pytest.mark.slow
 THROTTLED = "ProvisionedThroughputExceededException"
@@ -97,23 +95,8 @@ class Stream:
         return found
 
 
-@asynccontextmanager
-async def stream(url: str, shards: int) -> AsyncIterator[Stream]:
-    name = f"orders-{uuid.uuid4()}"
-    async with open_client(dummy_aws(url), "kinesis") as client:
-        await client.create_stream(StreamName=name, ShardCount=shards)
-        it = Stream(client, name)
-        await it.active()
-        yield it
-        await client.delete_stream(StreamName=name)
-
-
 def run(url: str, shards: int, scenario: Callable[[Stream], Awaitable[None]]) -> None:
-    async def whole() -> None:
-        async with stream(url, shards) as it:
-            await scenario(it)
-
-    asyncio.run(whole())
+    run_on_stream(url, shards, Stream, scenario)
 
 
 async def send(producer: Producer, it: Stream, numbers: range, keys: int) -> list[Any]:

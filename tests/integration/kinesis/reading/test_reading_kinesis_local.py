@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -15,13 +12,13 @@ from headrace.core.lease.checkpoint import TRIM_HORIZON, Checkpoint, at_timestam
 from headrace.core.lease.lease import HashRange
 from headrace.errors import StreamNotFoundError
 from headrace.kinesis.client.get_records import get_records, prepare
-from headrace.kinesis.client.settings import AwsClient, open_client
+from headrace.kinesis.client.settings import AwsClient
 from headrace.kinesis.reading.reader import ShardReader
 from headrace.kinesis.reading.settings import ReadSettings
 from headrace.kinesis.reading.shards import StreamShards
 from tests.integration.kinesis.reading.harness import FIRST, read_to_end, read_until, values
 from tests.integration.kinesis.reading.test_shard_reader import numbered
-from tests.integration.kinesis.servers import dummy_aws
+from tests.integration.kinesis.servers import run_on_stream
 
 pytestmark = pytest.mark.slow
 SECOND = "shardId-000000000001"
@@ -56,23 +53,8 @@ class Stream:
             pass  # it is asked over the network, which takes its time
 
 
-@asynccontextmanager
-async def stream(url: str, shards: int) -> AsyncIterator[Stream]:
-    name = f"orders-{uuid.uuid4()}"
-    async with open_client(dummy_aws(url), "kinesis") as client:
-        await client.create_stream(StreamName=name, ShardCount=shards)
-        it = Stream(client, name)
-        await it.active()
-        yield it
-        await client.delete_stream(StreamName=name)
-
-
 def run(url: str, shards: int, scenario: Callable[[Stream], Awaitable[None]]) -> None:
-    async def whole() -> None:
-        async with stream(url, shards) as it:
-            await scenario(it)
-
-    asyncio.run(whole())
+    run_on_stream(url, shards, Stream, scenario)
 
 
 def test_every_start_position_on_kinesis_local(kinesis_url: str) -> None:

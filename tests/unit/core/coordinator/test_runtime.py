@@ -21,7 +21,8 @@ from headrace.core.deferred import Deferred
 from headrace.errors import ApiError, CorruptRecordError, ErrorCode
 from headrace.records.builder import build_batch
 from headrace.records.reader import read_records
-from tests.fixtures.group_harness import FakeLog, Notes, now, parked
+from tests.fixtures.group_harness import FakeLog, now, parked
+from tests.fixtures.logs import RecordingJournal
 
 
 class Numbers:
@@ -57,7 +58,7 @@ class Bench:
         self.log = FakeLog(manual=manual)
         self.machine = Numbers()
         self.timers: Timers = Deadlines()
-        self.notes = Notes()
+        self.notes = RecordingJournal()
         log: CoordinatorLog = self.log
         self.shard: Shard[int] = Shard(
             0,
