@@ -130,7 +130,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         "                    return None\n",
         (
             "tests/unit/core/log/producers/test_producer_state.py",
-            "tests/unit/broker/test_produce.py",
+            "tests/unit/broker/handlers/test_produce.py",
         ),
     ),
     Mutation(
@@ -147,7 +147,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         "broker/partitions/partition.py",
         "            return self.last_stable_offset\n",
         "            return self.log.high_watermark\n",
-        ("tests/unit/broker/test_transactions_in_partitions.py",),
+        ("tests/unit/broker/coordinators/test_transactions_in_partitions.py",),
     ),
     Mutation(
         "fetch isolation",
@@ -155,7 +155,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         "broker/partitions/partition.py",
         "        return self.log.high_watermark\n\n    def read(",
         "        return self.log.log_end_offset\n\n    def read(",
-        ("tests/unit/broker/test_fetch.py",),
+        ("tests/unit/broker/handlers/test_fetch.py",),
     ),
     Mutation(
         "clients' commit",
@@ -195,7 +195,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         "core/scheduled/schedule.py",
         "        return None if entry is None else int(ENTRY.unpack(entry)[0])\n",
         "        return None if entry is None else 0\n",
-        ("tests/unit/broker/test_delayed_delivery.py",),
+        ("tests/unit/broker/scheduled/test_delayed_delivery.py",),
     ),
     Mutation(
         "ttl",
@@ -222,7 +222,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         "broker/quotas/throttling.py",
         "            pause_ms = self.charge(PRODUCER_BYTE_RATE, client, request_bytes, now_ms)\n",
         "            pause_ms = 0\n",
-        ("tests/unit/broker/test_quotas.py",),
+        ("tests/unit/broker/quotas/test_quotas.py",),
     ),
     Mutation(
         "quotas",
@@ -230,7 +230,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         "broker/quotas/throttling.py",
         "        return _LimitedFetch(self, client, fetch, self._time)\n",
         "        return fetch\n",
-        ("tests/unit/broker/test_quotas.py",),
+        ("tests/unit/broker/quotas/test_quotas.py",),
     ),
     Mutation(
         "ACL",

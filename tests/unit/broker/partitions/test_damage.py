@@ -177,7 +177,7 @@ def test_a_damaged_partition_of_offsets_says_how_to_go_on_and_that_works(
     ]
     assert hurt.name in str(line["remedy"])
     heading = str(line["remedy"]).split("'")[1]
-    page = (Path(__file__).parents[3] / "docs/reference/on-disk-format.md").read_text()
+    page = (Path(__file__).parents[4] / "docs/reference/on-disk-format.md").read_text()
     assert f"## {heading}\n" in page
     # As the page says.
     harness.broker.close(harness.now_ms)

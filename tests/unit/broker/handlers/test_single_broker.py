@@ -29,7 +29,7 @@ from headrace.protocol.messages.elect_leaders import ElectLeadersRequest, TopicP
 from headrace.protocol.messages.unregister_broker import UnregisterBrokerRequest
 from headrace.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from tests.fixtures.broker_harness import BrokerHarness, batch, produce_request
-from tests.unit.broker.test_log_dirs import Disk
+from tests.unit.broker.log_dirs.test_log_dirs import Disk
 
 BROKER = 4
 

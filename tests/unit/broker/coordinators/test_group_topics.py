@@ -183,7 +183,7 @@ def test_without_the_library_the_client_and_the_log_say_what_to_install(monkeypa
 
 
 def test_the_extra_of_servers_brings_the_library():
-    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
+    project = tomllib.loads((Path(__file__).parents[4] / "pyproject.toml").read_text())
     extras = project["project"]["optional-dependencies"]
     assert "headrace[regex]" in extras["server"]
     assert any(each.startswith("google-re2") for each in extras["regex"])
