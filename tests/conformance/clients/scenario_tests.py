@@ -31,6 +31,6 @@ def test_codec_of_a_topic(client: Client, target: Target, observer: Observer, st
 def test_group_lives_through_members_and_brokers_coming_and_going(
     client: Client, target: Target, observer: Observer
 ) -> None:
-    # Kafka gives a partition a new leader epoch after a crash. kafka-python 3.0.12 waits for ever once an old epoch is fenced.
+    # After a crash Kafka raises the leader epoch, and kafka-python 3.0.12 waits for ever when the old one is fenced.
     stuck = (client.name, target.name) == ("kafka-python", "kafka")
     GroupLife(client, target, observer, crash_under_load=not stuck).run()
