@@ -14,11 +14,11 @@ import pytest
 from headrace.clients.consumer.group_metadata import GroupMetadata
 from headrace.clients.consumer.member import Member
 from headrace.errors import FatalTransactionError, HeadraceError
+from headrace.workers.delivery import AtLeastOnce
+from headrace.workers.job_runner import JobRunner
 from headrace.workers.outlet import Outlet
 from headrace.workers.scheduler import Scheduler
-from headrace.workers.slots import Slots
 from headrace.workers.transacting import Transactor
-from headrace.workers.worker import Worker
 from tests.fixtures.exactly_once_rounds import ExactlyOnceRound
 from tests.fixtures.worker_rounds import WorkerRound
 
@@ -109,7 +109,10 @@ FAULTS: dict[str, tuple[str, list[Any]]] = {
     ),
     "partitions go while handlers run": (
         "share",
-        [patch.object(Worker, "_drained", nothing), patch.object(Slots, "let_go", nothing)],
+        [
+            patch.object(AtLeastOnce, "is_drained", lambda *_: True),
+            patch.object(JobRunner, "let_go", nothing),
+        ],
     ),
 }
 

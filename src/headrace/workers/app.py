@@ -18,6 +18,7 @@ from headrace.forking import WhenForked, handled_by_event_loop
 from headrace.serdes.serde import Serde, resolve_serde
 from headrace.serdes.typed import serde_of_type
 from headrace.workers.counters import Counters, Hook
+from headrace.workers.delivery import Delivery
 from headrace.workers.handlers import DEFAULT_BATCH, Handler, read_handler, refuse_coroutines
 from headrace.workers.outcomes import OnFailure, Retry
 from headrace.workers.outlet import producer_properties
@@ -30,7 +31,6 @@ from headrace.workers.settings import (
     DEFAULT_TRANSACTION_MS,
     DEFAULT_TRANSACTION_RECORDS,
     DEFAULT_TRANSACTION_TIMEOUT_MS,
-    Delivery,
     Publication,
     WorkerSettings,
     as_retry,

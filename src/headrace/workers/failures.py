@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import traceback
 from collections import OrderedDict, deque
 from pathlib import Path
@@ -19,7 +18,8 @@ KINDS: Final = 1_000
 STACKS: Final = 200
 """Formatted stacks that are remembered, the latest."""
 
-_OURS: Final = str(Path(__file__).parents[1]) + os.sep
+_OURS: Final = str(Path(__file__).parents[1] / "_")[:-1]
+"""The directory of Headrace's own code, with a separator at its end."""
 _CAUSED: Final = (
     "\nThe above exception was the direct cause of the following exception:\n\n",
     "\nDuring handling of the above exception, another exception occurred:\n\n",

@@ -1,12 +1,13 @@
-"""Where the records of a worker were first, and how far their headers are believed.
+"""Where the records of a worker were read for the first time, and which of their headers the worker trusts.
 
-Anybody who may write to a topic chooses the headers of a record. A worker believes what headers say of a record's place
-only in records of its own retry topics, only if they name its own group, and only if they name a topic whose records
-wait there. Every other record is where it was read.
+Everybody who may write to a topic chooses the headers of a record. A worker trusts headers that name an origin only in
+records of its own retry topics, only if they name its own group, and only if they name a topic whose records wait in
+that retry topic. The origin of every other record is where it was read.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from headrace.clients.consumer.records import ConsumerRecord
@@ -25,75 +26,95 @@ from headrace.dead_letters.letter_headers import (
     retry_topic,
 )
 from headrace.stream_record import StreamRecord
-from headrace.workers.settings import WorkerSettings
 
 MAX_WAIT_MS: Final = 86_400_000
-"""How long a record of a retry topic may hold its partition up, unless the worker's own pauses are longer."""
+"""The longest time in milliseconds that a record of a retry topic holds up its partition, unless a pause is longer."""
 
 
 class Origins:
-    """Where the records of one worker were first."""
+    """Finds the origins of the records of one worker."""
 
-    def __init__(self, settings: WorkerSettings) -> None:
-        """Find out which retry topics are the worker's own, and whose records wait in each."""
-        self._group = settings.group.encode()
-        self._sources = settings.retry_topics()
-        self._max_wait_ms = max(MAX_WAIT_MS, *(round(s * 1000) for s in settings.pauses_s), 0)
+    def __init__(
+        self,
+        group: str,
+        topics: Sequence[str] = (),
+        retry_topics: Mapping[str, str] | None = None,
+        pauses_s: Sequence[float] = (),
+    ) -> None:
+        """Find out which topics a record of each retry topic may come from.
+
+        Args:
+            group: The worker's group.
+            topics: The worker's topics.
+            retry_topics: The worker's retry topics, each with the topic whose records wait there.
+            pauses_s: The pauses between attempts, in seconds.
+        """
+        self.group = group
+        self._group_bytes = group.encode()
+        self._sources = dict(retry_topics or {})
+        self.has_retry_topics = bool(self._sources)
+        """Whether records of this worker wait in retry topics."""
+        self._max_wait_ms = max(MAX_WAIT_MS, *(round(s * 1000) for s in pauses_s), 0)
         self._believed: dict[str, set[str]] = {}
-        """By retry topic, the topics that a record in it may name."""
+        """By retry topic, the topics that a record in it may name as its origin."""
         for waiting in self._sources:
             homes = {
                 topic
-                for topic in settings.topics
-                for pause_s in settings.pauses_s
+                for topic in topics
+                for pause_s in pauses_s
                 if retry_topic(topic, pause_s) == waiting
             }
-            # A record that somebody else wrote to a retry topic has its first place there.
+            # A record that another program wrote to a retry topic has its origin in that retry topic.
             strays = {name for name, source in self._sources.items() if source in homes}
             self._believed[waiting] = homes | strays
 
+    def is_in_retry_topic(self, record: ConsumerRecord) -> bool:
+        """Return whether a record was read from one of the worker's retry topics."""
+        return record.topic in self._sources
+
     def of(self, record: ConsumerRecord) -> RecordOrigin:
-        """Return where a record was first."""
+        """Return where a record was read for the first time."""
         if record.topic in self._sources:
-            return self._noted(record) or origin_of(record)
+            return self._trusted(record) or origin_of(record)
         return origin_of(record)
 
     def source(self, record: ConsumerRecord) -> str:
-        """Return the topic of the worker that a record belongs to: its retry topics are called after it."""
+        """Return the worker's topic that a record belongs to. The names of its retry topics contain it."""
         topic = self.of(record).topic
         return self._sources.get(topic, topic)
 
     def home(self, record: ConsumerRecord) -> str:
-        """Return what the dead-letter topic of a record is called after: its topic, or kinesis.<stream>."""
+        """Return the name that follows `dlq.` in a record's dead-letter topic: its topic, or `kinesis.<stream>`."""
         topic = self.source(record)
         return f"{STREAM_PREFIX}{topic}" if isinstance(record, StreamRecord) else topic
 
     def text(self, record: ConsumerRecord) -> str:
-        """Return where a record was first, for people."""
+        """Return a record's origin as messages show it."""
         if isinstance(record, StreamRecord):
             return f"{record.place} of {record.shard} of {record.topic}"
         return origin_text(self.of(record))
 
     def attempt(self, record: ConsumerRecord) -> int:
-        """Return which attempt is the next one of a record that was just read, from 1."""
-        if record.topic not in self._sources or self._noted(record) is None:
+        """Return the number of the next attempt for a record that was just read, from 1."""
+        if record.topic not in self._sources or self._trusted(record) is None:
             return 1
         return max(1, number(record, RETRY_ATTEMPT) or 1)
 
     def due_ms(self, record: ConsumerRecord, now_ms: int) -> int:
-        """Return when a record of a retry topic is to be handled, in milliseconds since 1970; 0 is at once.
+        """Return when to handle a record of a retry topic, in milliseconds since 1970; 0 means at once.
 
-        Its partition waits for it, so it is not later than `MAX_WAIT_MS`, or the worker's longest pause, after the
-        record was written.
+        The record's partition waits for it. So the result is at most `MAX_WAIT_MS`, or the worker's longest pause,
+        after the record's timestamp.
         """
         written_ms = record.timestamp_ms
-        if self._noted(record) is None or written_ms > now_ms + self._max_wait_ms:
+        if self._trusted(record) is None or written_ms > now_ms + self._max_wait_ms:
             return 0
         return min(number(record, RETRY_DUE) or 0, written_ms + self._max_wait_ms)
 
-    def _noted(self, record: ConsumerRecord) -> RecordOrigin | None:
-        """Return what a worker of this group wrote of a record into its retry topic; None where none did."""
-        if header(record, ONLY_GROUP) != self._group:
+    def _trusted(self, record: ConsumerRecord) -> RecordOrigin | None:
+        """Return the origin that a worker of this group wrote into a record's headers; None if no worker did."""
+        if header(record, ONLY_GROUP) != self._group_bytes:
             return None
-        place = named_origin(record, RETRIED)
-        return place if place is not None and place.topic in self._believed[record.topic] else None
+        origin = named_origin(record, RETRIED)
+        known = origin is not None and origin.topic in self._believed[record.topic]
+        return origin if known else None

@@ -41,6 +41,10 @@ class UnusableHandlerError(HeadraceError):
     """The program's code cannot be used as it is: no record would be handled, so the worker stops at the first."""
 
 
+class UnkeptKeyError(UnusableHandlerError):
+    """The key of a handled record cannot be kept, so the worker stops: the record would be handled twice."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
     """How often and when a failed record is handled again.

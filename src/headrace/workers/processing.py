@@ -15,18 +15,16 @@ from headrace.serdes.serde import resolve_serde
 from headrace.types import TopicPartition
 from headrace.workers.context import NOT_OURS, Context, Hold, SyncContext
 from headrace.workers.dedupe import Deduplication, check_keys, open_keys
-from headrace.workers.origins import Origins
 from headrace.workers.outbox import HandledKey, Outbox, Publisher
 from headrace.workers.outlet import Outlet
 from headrace.workers.results import each_of, finished, ready
+from headrace.workers.revocation import LOOK_AGAIN_S
 from headrace.workers.scheduler import Job, Scheduler
 from headrace.workers.settings import WorkerSettings
 from headrace.workers.source import RecordSource
 from headrace.workers.threads import HandlerThreads
 
 Decode = Callable[[bytes], Any]
-LOOK_AGAIN_S: Final = 0.05
-"""The pause before it is asked again whether a partition is still this member's."""
 CLOSE_TIMEOUT_S: Final = 1.0
 """How long a `seen=` may take to keep the keys of the last transaction."""
 
@@ -49,7 +47,7 @@ class Processor:
         self._source = source
         self._scheduler = scheduler
         self._sources = settings.retry_topics()
-        self._origins = Origins(settings)
+        self._origins = settings.origins()
         self._decoders: dict[str, Decode] = {}
         self._deduplication = (
             None

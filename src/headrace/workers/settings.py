@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, get_args
 
 from headrace.dead_letters.letter_headers import (
     DEAD_LETTER_PREFIX,
@@ -15,7 +15,10 @@ from headrace.dead_letters.letter_headers import (
 )
 from headrace.errors import ConfigError
 from headrace.serdes.serde import Serde
+from headrace.workers.delivery import MODES, Delivery, DeliveryMode
+from headrace.workers.failure_policy import FailureRules
 from headrace.workers.handlers import Handler
+from headrace.workers.origins import Origins
 from headrace.workers.outcomes import NO_RETRY, OnFailure, Retry
 from headrace.workers.scheduler import Ordering
 from headrace.workers.seen.declared import TOPIC_PREFIX as SEEN_PREFIX
@@ -23,7 +26,6 @@ from headrace.workers.seen.declared import SeenFile, SeenTopic
 from headrace.workers.seen.keys import SeenKeys
 from headrace.workers.source import DeadLetterStream, StreamSelection
 
-Delivery = Literal["at_least_once", "at_most_once", "exactly_once"]
 DEFAULT_CONCURRENCY: Final = 16
 DEFAULT_TRANSACTION_MS: Final = 100
 DEFAULT_TRANSACTION_RECORDS: Final = 1_000
@@ -202,6 +204,27 @@ class WorkerSettings:
         return {
             retry_topic(topic, pause): topic for pause in self.pauses_s for topic in self.topics
         }
+
+    @property
+    def mode(self) -> DeliveryMode:
+        """The object that decides what `delivery` determines."""
+        return MODES[self.delivery]
+
+    def origins(self) -> Origins:
+        """Return what finds the origins of this worker's records."""
+        return Origins(self.group, self.topics, self.retry_topics(), self.pauses_s)
+
+    def failure_rules(self) -> FailureRules:
+        """Return the settings that concern failures."""
+        return FailureRules(
+            worker=self.name,
+            retry=self.retry,
+            pauses_s=self.pauses_s,
+            dead_letter_topic=None if self.dead_letter is False else self.dead_letter_topic,
+            on_failure=self.on_failure,
+            mode=self.mode,
+            reads_streams=self.streams is not None,
+        )
 
     def exclude(self) -> str | tuple[()]:
         """Return what a pattern does not take unless it begins so: dead letters, what waits elsewhere, and keys.

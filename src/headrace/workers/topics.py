@@ -23,7 +23,6 @@ class TopicSource(Consumer):
     """The consumer of a worker, with the worker's retry topics."""
 
     def __init__(self, settings: WorkerSettings, outlet: Outlet) -> None:
-        exactly_once = settings.delivery == "exactly_once"
         super().__init__(
             outlet.target,
             **{
@@ -31,7 +30,7 @@ class TopicSource(Consumer):
                 "auto_offset_reset": "earliest",
                 "assignor": _assignor(settings),
                 **settings.consumer,
-                **({"isolation_level": "read_committed"} if exactly_once else {}),
+                **({"isolation_level": "read_committed"} if settings.mode.is_transactional else {}),
                 "enable_auto_commit": False,
                 "serde": "bytes",
                 "key_serde": "bytes",

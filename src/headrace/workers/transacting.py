@@ -180,9 +180,9 @@ class Transactor:
             if self._doubt is not None:
                 self._doubt.pop(name, None)  # its next owner's commits tell nothing of ours
 
-    def crowded(self, name: TopicPartition, limit: int) -> bool:
-        """Whether so many calls of the handler wait for their transaction in a partition."""
-        return len(self._kept.get(name, ())) >= limit
+    def waiting_calls(self, name: TopicPartition) -> int:
+        """Return how many handler calls of a partition wait for their transaction."""
+        return len(self._kept.get(name, ()))
 
     @property
     def empty(self) -> bool:

@@ -386,7 +386,7 @@ def test_a_handler_chooses_skip_dead_letter_or_later() -> None:
 def test_a_dead_letter_that_cannot_be_written_is_tried_again_and_nothing_is_committed(
     broker: Broker, monkeypatch
 ) -> None:
-    monkeypatch.setattr("headrace.workers.slots.WRITE_AGAIN_MS", 5)
+    monkeypatch.setattr("headrace.workers.failure_policy.WRITE_AGAIN_MS", 5)
     broker.create_topic("orders")
     broker.create_topic("dlq.orders", configs={"max.message.bytes": "1"})
     app = make_app(commit_interval_s=0.01)

@@ -423,8 +423,8 @@ def test_a_handler_that_runs_for_long_is_logged(
     broker: Broker, kind: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # By default it is reported after a minute.
-    monkeypatch.setattr("headrace.workers.slots.SLOW_HANDLER_S", 0.1)
-    monkeypatch.setattr("headrace.workers.slots.LOOK_SLOW_S", 0.05)
+    monkeypatch.setattr("headrace.workers.job_runner.SLOW_HANDLER_S", 0.1)
+    monkeypatch.setattr("headrace.workers.job_runner.LOOK_SLOW_S", 0.05)
     app = App(group="g")
 
     def told() -> bool:

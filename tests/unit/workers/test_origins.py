@@ -39,7 +39,7 @@ def origins(*topics: str, **retry: Any) -> Origins:
     app = App(group="g")
     chosen = Retry(**{"attempts": 3, "first": 1, "factor": 5, "topics": True, **retry})
     app.worker(list(topics or ("orders", "shipments")), retry=chosen)(_handler)
-    return Origins(app._workers[0])
+    return app._workers[0].origins()
 
 
 async def _handler(value: bytes) -> None: ...

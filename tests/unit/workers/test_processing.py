@@ -14,11 +14,15 @@ from headrace.clients.consumer.records import ConsumerRecord
 from headrace.errors import TransportError
 from headrace.kinesis import Streams, kinesis
 from headrace.types import TopicPartition
-from headrace.workers import slots
+from headrace.workers import job_runner
+from headrace.workers.committing import OffsetCommitter
+from headrace.workers.core import WorkerCore
 from headrace.workers.counters import Tally
+from headrace.workers.delivery import AtLeastOnce
+from headrace.workers.job_runner import JobRunner
+from headrace.workers.origins import Origins
 from headrace.workers.processing import Processor
 from headrace.workers.scheduler import Scheduler
-from headrace.workers.slots import Slots
 from headrace.workers.threads import HandlerThreads
 
 RECORD = ConsumerRecord("orders", 0, 1, 0, None, b"one", (), 0)
@@ -50,8 +54,7 @@ def test_a_record_that_waited_for_a_thread_is_handled_only_if_it_is_this_members
         settings: Any = SimpleNamespace(
             handler=handler,
             retry_topics=dict,
-            group="g",
-            pauses_s=[],
+            origins=lambda: Origins("g"),
             dedupe=None,
             serde=SimpleNamespace(deserialize=bytes),
             publications=(),
@@ -81,7 +84,7 @@ def test_a_record_that_waited_for_a_thread_is_handled_only_if_it_is_this_members
 
 
 class Jobs:
-    """A worker's slots, and what comes of them."""
+    """The jobs of one worker, and their outcomes."""
 
     def __init__(self, app: headrace.App, source: Any, **outlet_calls: Any) -> None:
         [settings] = app._workers
@@ -89,12 +92,13 @@ class Jobs:
         self.scheduler = Scheduler(ordering="none", concurrency=1)
         self.threads = HandlerThreads(1, "handlers")
         self.ended = asyncio.Event()
-        self.slots = Slots(
+        core = WorkerCore(AtLeastOnce(), self.scheduler, Origins("g"), max_buffered=1000)
+        self.runner = JobRunner(
             settings,
             self.scheduler,
             Processor(settings, outlet, self.threads, source, self.scheduler),
             outlet,
-            transactor=None,
+            committer=OffsetCommitter(core, source, outlet, asyncio.Event(), 1.0),
             valid=source.valid,
             tally=Tally(settings.name, app.counters[settings.name], ()),
             ended=lambda name: self.ended.set() if name is None else None,
@@ -102,10 +106,10 @@ class Jobs:
         )
 
     async def finish(self) -> None:
-        self.slots.start()
+        self.runner.start()
         async with asyncio.timeout(5):
             await self.ended.wait()
-        await self.slots.close()
+        await self.runner.close()
 
 
 def test_it_is_looked_once_for_each_call_whose_a_record_is() -> None:
@@ -135,8 +139,8 @@ def test_a_job_that_is_cancelled_before_it_begins_takes_no_place_for_ever() -> N
     async def run() -> None:
         jobs = Jobs(app, Source())
         jobs.scheduler.add([RECORD])
-        jobs.slots.start()  # its task has not begun when the partition goes
-        await jobs.slots.let_go({TopicPartition("orders", 0)})
+        jobs.runner.start()  # its task has not begun when the partition goes
+        await jobs.runner.let_go({TopicPartition("orders", 0)})
         jobs.scheduler.drop([TopicPartition("orders", 0)])
         jobs.ended.clear()
         jobs.scheduler.add([RECORD._replace(partition=1)])
@@ -210,7 +214,7 @@ def test_a_topic_that_takes_no_letters_is_one_warning_however_many_letters_wait(
 def test_a_dead_letter_that_takes_long_to_write_is_logged(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slots, "SLOW_WRITE_S", 0.0)
+    monkeypatch.setattr(job_runner, "SLOW_WRITE_S", 0.0)
 
     async def told(*_: object, **__: object) -> None:
         async with asyncio.timeout(5):

@@ -23,6 +23,7 @@ from headrace.protocol.api_keys import ApiKey
 from headrace.testing import error
 from headrace.types import TopicPartition as Place
 from headrace.workers import refusals
+from headrace.workers.delivery import Delivery
 from headrace.workers.outbox import HandledKey
 from headrace.workers.outlet import Outlet
 from headrace.workers.seen import file as file_module
@@ -31,7 +32,6 @@ from headrace.workers.seen import topic as topic_module
 from headrace.workers.seen.file import FileKeys
 from headrace.workers.seen.keys import MAX_KEY_BYTES, key_text
 from headrace.workers.seen.topic import TopicKeys
-from headrace.workers.settings import Delivery
 
 Declared = SeenTopic | SeenFile
 KEPT: dict[str, Callable[[Path], Declared]] = {

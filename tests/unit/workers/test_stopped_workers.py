@@ -14,7 +14,7 @@ import headrace
 import headrace.aio
 from headrace import App, Broker
 from headrace.errors import WorkerFailedError
-from headrace.workers.settings import Delivery
+from headrace.workers.delivery import Delivery
 
 WAIT_S = 20.0
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from headrace import App, ConsumerRecord
-from headrace.workers import aside
-from headrace.workers.aside import Aside
+from headrace.workers import failed_records
+from headrace.workers.failed_records import FailedRecordWriter
 
 COUNT = 50
 
@@ -44,7 +44,7 @@ def test_letters_that_wait_look_for_their_topic_together(monkeypatch: pytest.Mon
         @app.worker("orders", dead_letter=True)
         async def handle(value: bytes) -> None: ...
 
-        kept = Aside(app._workers[0], outlet)
+        kept = FailedRecordWriter(app._workers[0], outlet)
         record = ConsumerRecord("orders", 0, 0, 0, None, b"x", (), 0)
         looked = asyncio.Event()
         looks, restore = 0, kept.restore
@@ -62,14 +62,14 @@ def test_letters_that_wait_look_for_their_topic_together(monkeypatch: pytest.Mon
             for _ in range(COUNT)
         ]
         began_s = loop.time()
-        while loop.time() < began_s + 3 * aside.LOOK_S:
+        while loop.time() < began_s + 3 * failed_records.LOOK_S:
             await looked.wait()
             looked.clear()
-        found = looks, (loop.time() - began_s) / aside.LOOK_S
+        found = looks, (loop.time() - began_s) / failed_records.LOOK_S
         outlet.delivered.set()
         await asyncio.gather(*letters)
         return found
 
-    monkeypatch.setattr(aside, "LOOK_S", 0.05)
+    monkeypatch.setattr(failed_records, "LOOK_S", 0.05)
     looks, rounds = asyncio.run(looks_and_rounds())
     assert 1 < looks <= rounds + 1

@@ -11,7 +11,6 @@ import msgspec
 from headrace.dead_letters.error_text import repr_of
 from headrace.types import TopicPartition
 from headrace.workers.outbox import HandledKey, Publisher
-from headrace.workers.outcomes import UnusableHandlerError
 
 MAX_KEY_BYTES: Final = 200
 """A key whose text is longer is kept as a digest of it."""
@@ -60,10 +59,6 @@ class KeyStore(Protocol):
 
     async def close(self) -> None:
         """End."""
-
-
-class UnkeptError(UnusableHandlerError):
-    """The key of a handled record cannot be kept, so the worker stops: the record would be handled twice."""
 
 
 def key_text(key: Hashable) -> bytes:

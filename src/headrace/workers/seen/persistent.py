@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 from headrace.errors import HeadraceError
+from headrace.workers.outcomes import UnkeptKeyError
 from headrace.workers.refusals import is_over, remedy
-from headrace.workers.seen.keys import UnkeptError
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ class Persistence:
             what: What cannot be done if it fails, for people: "its key cannot be written to".
 
         Raises:
-            UnkeptError: It failed for as long as a dead letter would be tried.
+            UnkeptKeyError: It failed for as long as a dead letter would be tried.
         """
         since_ms: int | None = None
         while True:
@@ -57,7 +57,7 @@ class Persistence:
                 since_ms = now_ms if since_ms is None else since_ms
                 text = f"{what} {self._place}: {error}"
                 if is_over(error, since_ms, now_ms):
-                    raise UnkeptError(
+                    raise UnkeptKeyError(
                         f"was {'' if handled else 'not '}handled, and {text}. {remedy(error)}, and start the worker "
                         "again"
                     ) from error

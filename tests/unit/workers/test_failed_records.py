@@ -15,6 +15,7 @@ from headrace.errors import ConfigError, WorkerFailedError
 from headrace.records.decoding import MAX_HEADERS
 from headrace.testing import ApiKey, Broker, error
 from headrace.workers import refusals
+from headrace.workers.committing import TransactionCommitter
 
 pytestmark = pytest.mark.slow  # not in `make check`
 
@@ -188,7 +189,7 @@ def test_a_refusal_that_stays_stops_the_worker_and_names_the_record(
 ) -> None:
     # A grant may need a moment until every broker knows it, and five seconds are long for a test.
     monkeypatch.setattr(refusals, "REFUSED_FOR_MS", 500)
-    monkeypatch.setattr("headrace.workers.slots.WRITE_AGAIN_MS", 100)
+    monkeypatch.setattr("headrace.workers.failure_policy.WRITE_AGAIN_MS", 100)
     monkeypatch.setattr("headrace.workers.transacting.WRITE_AGAIN_MS", 100)
     broker.create_topic("orders")
     broker.create_topic("out")
@@ -222,7 +223,7 @@ def test_what_no_broker_takes_is_tried_again_for_a_bounded_time(
 ) -> None:
     # The default is five minutes.
     monkeypatch.setattr(refusals, "WRITE_FOR_MS", 1_000)
-    monkeypatch.setattr("headrace.workers.slots.WRITE_AGAIN_MS", 100)
+    monkeypatch.setattr("headrace.workers.failure_policy.WRITE_AGAIN_MS", 100)
     monkeypatch.setattr("headrace.workers.transacting.WRITE_AGAIN_MS", 100)
     broker.create_topic("orders")
     # By default the producer tries again by itself, for two minutes.
@@ -320,8 +321,9 @@ def test_an_app_chooses_properties_of_its_producers(broker: Broker) -> None:
         service = t._running()
         [worker] = service.workers
         assert service.outlet is not None
-        assert worker._transactor is not None
-        for producer in (service.outlet._producer, worker._transactor._producer):
+        committer = worker._committer
+        assert isinstance(committer, TransactionCommitter)
+        for producer in (service.outlet._producer, committer.transactor._producer):
             config = producer.config
             assert (config.compression_type, config.delivery_timeout_ms) == ("gzip", 60_000)
 

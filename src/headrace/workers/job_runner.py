@@ -1,4 +1,4 @@
-"""Runs a scheduler's jobs, as many at once as it allows, and sees to what becomes of those that fail."""
+"""Runs the scheduler's jobs on one event loop, as many at once as the scheduler allows, and reports their outcomes."""
 
 from __future__ import annotations
 
@@ -8,60 +8,51 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from headrace.clients.consumer.records import ConsumerRecord
-from headrace.dead_letters import letter_headers
 from headrace.dead_letters.error_text import repr_of
-from headrace.errors import (
-    HeadraceError,
-    MessageTooLargeError,
-    TransportError,
-    WorkerFailedError,
-)
+from headrace.dead_letters.letter_headers import Headers
+from headrace.errors import HeadraceError, MessageTooLargeError, WorkerFailedError
 from headrace.types import TopicPartition
-from headrace.workers.aside import Aside
+from headrace.workers.committing import Committer
 from headrace.workers.counters import EventKind, Tally
+from headrace.workers.failed_records import FailedRecordWriter
+from headrace.workers.failure_policy import (
+    FailurePolicy,
+    FinishRecords,
+    RetryInPlace,
+    SplitBatch,
+    StopWorker,
+    WriteAgain,
+    WriteDeadLetter,
+    WriteRetry,
+)
 from headrace.workers.failures import Failures, place_in, trimmed
 from headrace.workers.loop_watch import where_is
-from headrace.workers.origins import Origins
 from headrace.workers.outbox import Outbox, Publisher
-from headrace.workers.outcomes import (
-    MAX_PAUSE_S,
-    DeadLetter,
-    FailureOutcome,
-    RetryLater,
-    Skip,
-    UnusableHandlerError,
-    failure_outcome,
-)
+from headrace.workers.outcomes import DeadLetter, RetryLater, Skip
 from headrace.workers.outlet import Outlet
-from headrace.workers.processing import LOOK_AGAIN_S, Processor
-from headrace.workers.refusals import is_over, remedy
+from headrace.workers.processing import Processor
+from headrace.workers.revocation import LOOK_AGAIN_S
 from headrace.workers.scheduler import Job, Scheduler
-from headrace.workers.seen.keys import UnkeptError
 from headrace.workers.settings import WorkerSettings
-from headrace.workers.transacting import Transactor
 
-WRITE_AGAIN_MS: Final = 1_000
-"""The pause before a dead letter, or a record for a retry topic, is written again that could not be."""
-REFUSALS_EVERY_MS: Final = 30_000
-"""How often a topic to which nothing can be written is a warning."""
 AWAY_MS: Final = 250
-"""How much longer than until it is due a record may be on its way out of a retry topic."""
+"""How long after its due time a record may need to arrive from a retry topic, in milliseconds."""
 SLOW_WRITE_S: Final = 3.0
-"""After so long it is told that a dead letter, or a record for a retry topic, is still being written."""
+"""The time in seconds after which the write of a dead letter, or of a record for a retry topic, is logged as slow."""
 SLOW_HANDLER_S: Final = 60.0
-"""After so long it is told that a handler is still running; then again after twice as long, and so on."""
+"""The time in seconds after which a running handler is logged as slow: then after twice the time, and so on."""
 LOOK_SLOW_S: Final = 10.0
-"""How often it is looked for such handlers."""
+"""The time in seconds between two searches for slow handlers."""
 CANCEL_TIMEOUT_S: Final = 1.0
-"""How long a cancelled handler may take to end before it counts as running on."""
+"""How long a cancelled handler may take to end, in seconds, before it counts as an overlap."""
 YIELD_EVERY: Final = 32
-"""Jobs that end without waiting before others get the event loop."""
+"""The number of jobs that one task runs without a wait before it lets other tasks run."""
 
 _log: Final = logging.getLogger("headrace.workers")
 
 
-class Slots:
-    """The handlers of one worker that run at the moment."""
+class JobRunner:
+    """The running handlers of one worker."""
 
     def __init__(
         self,
@@ -70,7 +61,7 @@ class Slots:
         processor: Processor,
         outlet: Outlet,
         *,
-        transactor: Transactor | None,
+        committer: Committer,
         valid: Callable[[TopicPartition], bool],
         tally: Tally,
         ended: Callable[[TopicPartition | None], object],
@@ -79,37 +70,37 @@ class Slots:
         """Prepare to run jobs.
 
         Args:
-            settings: The worker's.
-            scheduler: Where jobs come from and outcomes go.
-            processor: What calls the handler.
-            outlet: Where dead letters go.
-            transactor: Where goes what is written with the records' positions; None writes at once.
-            valid: Whether a partition's records may be handled at this moment.
-            tally: What counts.
-            ended: Called when a job of a partition has ended, and (with None) when there is none to begin.
-            failed: Called with what the worker has to stop for.
+            settings: The worker's settings.
+            scheduler: Hands out jobs and takes their outcomes.
+            processor: Calls the handler.
+            outlet: Writes dead letters and records for retry topics.
+            committer: Finishes jobs, with what their handlers wrote.
+            valid: Returns whether a partition belongs to this member at this moment.
+            tally: Counts records and calls the hooks.
+            ended: Called with a partition when a job of it has ended; with None when a task has no further job.
+            failed: Called with the error for which the worker stops.
         """
         self._settings = settings
         self._scheduler = scheduler
         self._processor = processor
         self._outlet = outlet
-        self._transactor = transactor
+        self._new_out = committer.new_out
+        self._finish = committer.finish
         self._valid = valid
         self._tally = tally
         self._ended = ended
         self._fail = failed
         self._sources = settings.retry_topics()
-        self._pauses_s = settings.pauses_s
-        self._origins = Origins(settings)
-        self.aside = Aside(settings, outlet)
+        self._origins = settings.origins()
+        self.failed_records = FailedRecordWriter(settings, outlet)
         self._failures = Failures()
+        self._policy = FailurePolicy(settings.failure_rules(), self._origins, self._failures)
         self._jobs: dict[asyncio.Task[None], Job | None] = {}
+        """The job that each task runs; None while the task only lets others run."""
         self._closed = False
-        self._warn_of_refusals_ms: dict[str, int] = {}
-        """By topic, when the next refusal is a warning."""
         self._timer: asyncio.TimerHandle | None = None
         self.away_until_ms = 0
-        """Until when records may be nowhere to be seen that were sent to a retry topic: the broker has them."""
+        """Until when, in milliseconds since 1970, records may be on the way from a retry topic back to this worker."""
 
     def start(self) -> None:
         """Begin what can begin now."""
@@ -164,7 +155,7 @@ class Slots:
         if self._timer is not None:
             self._timer.cancel()
         await _cancel(self._jobs)
-        await self.aside.close()
+        await self.failed_records.close()
 
     async def _work(self, first: Job) -> None:
         """Run one job after another, as long as there are any."""
@@ -190,24 +181,15 @@ class Slots:
         if job is not None and (task.cancelled() or error is not None):
             self._scheduler.abandon(job)  # it may not even have begun
         if error is not None:
-            self._fail(error if job is None else self._broken(job, error))
+            self._fail(error if job is None else self._policy.broken(job, error))
         self._ended(None)
-
-    def _broken(self, job: Job, error: BaseException) -> WorkerFailedError:
-        """Return what to say of an error that is neither the handler's nor a broker's."""
-        failure = WorkerFailedError(
-            f"the worker {self._settings.name!r} stopped at the record at {self._origins.text(job.records[0])}, which "
-            f"is not committed: {repr_of(error)}"
-        )
-        failure.__cause__ = error
-        return failure
 
     # One job
 
     async def _run(self, job: Job, task: asyncio.Task[None]) -> None:
         """Run a job to an outcome. A cancelled one has none: `_left` abandons it."""
         scheduler = self._scheduler
-        out = self._out()
+        out = self._new_out()
         handled: list[ConsumerRecord] = []
         if job.error is not None:
             await self._held(job)  # an attempt looks by itself, right before the handler is called
@@ -226,15 +208,6 @@ class Slots:
         """Wait while it is not known whose a partition is: it is lost in a moment, or was not told that it is not."""
         while not (self._valid(job.topic_partition) or job.let_go):  # noqa: ASYNC110 - nothing tells of time
             await asyncio.sleep(LOOK_AGAIN_S)
-
-    def _out(self) -> Publisher:
-        return self._outlet if self._transactor is None else Outbox(self._outlet)
-
-    def _finish(self, job: Job, out: Publisher) -> None:
-        """Take a job for finished, with what it has led to."""
-        if self._transactor is not None and isinstance(out, Outbox):
-            self._transactor.keep(job, out)
-        self._scheduler.finish(job)
 
     def _discard(self, out: Publisher) -> None:
         if isinstance(out, Outbox):
@@ -281,63 +254,28 @@ class Slots:
         )
 
     async def _failed(self, job: Job, error: Exception) -> None:
-        settings = self._settings
-        outcome = failure_outcome(
-            error,
-            job.attempt,
-            settings.retry,
-            dead_letters=settings.dead_letter is not False,
-            on_failure=settings.on_failure,
-        )
-        if outcome is FailureOutcome.RETRY:
-            await self._retry(job, error)
-        elif len(job.records) > 1 and not isinstance(error, Skip | UnusableHandlerError):
-            job.error = None
-            self._scheduler.split(job)
-        elif outcome is FailureOutcome.SKIP:
-            self._count("skipped", job)
-            self._scheduler.finish(job)
-        elif outcome is FailureOutcome.DEAD_LETTER:
-            record = job.records[0]
-            topic = settings.dead_letter_topic(self._origins.home(record))
-            traceback = self._failures.text(error)
-            place = self._origins.of(record)
-            headers = letter_headers.dead_letter_headers(
-                record, place, settings.group, job.attempt, error, traceback=traceback
-            )
-            await self._write(job, topic, headers, "dead_lettered")
-        else:
-            self._give_up(job)
-            self._fail(self._last_words(job, error))
+        """Do with a job's records what the policy decides."""
+        match self._policy.on_failure(job, error, self._outlet.now_ms()):
+            case RetryInPlace(due_ms):
+                self._again(job, due_ms)
+            case WriteRetry(topic, headers, due_ms):
+                self.away_until_ms = max(self.away_until_ms, due_ms + AWAY_MS)
+                await self._write(job, topic, headers, "retried", due_ms)
+            case WriteDeadLetter(topic, headers):
+                await self._write(job, topic, headers, "dead_lettered")
+            case FinishRecords():
+                self._count("skipped", job)
+                self._scheduler.finish(job)
+            case SplitBatch():
+                job.error = None
+                self._scheduler.split(job)
+            case StopWorker(failure):
+                self._stop_at(job, failure)
 
-    def _give_up(self, job: Job) -> None:
-        """Take note that the worker stops at a job."""
-        # For at most once the record is lost already, and those behind it are to be handled before the end.
-        lost = self._settings.delivery == "at_most_once"
-        (self._scheduler.finish if lost else self._scheduler.abandon)(job)
-
-    async def _retry(self, job: Job, error: Exception) -> None:
-        pause_s = _asked_for(error)
-        if pause_s is None:
-            pause_s = self._settings.retry.pause_s(job.attempt)
-        due_ms = self._outlet.now_ms() + round(pause_s * 1000)
-        if not self._settings.retry.topics:
-            self._again(job, due_ms)
-            return
-        record = job.records[0]
-        long_enough = [pause for pause in self._pauses_s if pause >= pause_s]
-        seconds = min(long_enough, default=self._pauses_s[-1])
-        topic = letter_headers.retry_topic(self._origins.source(record), seconds)
-        headers = letter_headers.retry_headers(
-            record,
-            self._origins.of(record),
-            self._settings.group,
-            job.attempt + 1,
-            due_ms,
-            delayed=self._settings.delivery != "exactly_once",  # transactions do not delay
-        )
-        self.away_until_ms = max(self.away_until_ms, due_ms + AWAY_MS)
-        await self._write(job, topic, headers, "retried", due_ms)
+    def _stop_at(self, job: Job, failure: WorkerFailedError) -> None:
+        """Stop the worker because of a job."""
+        self._settings.mode.stop_at(self._scheduler, job)
+        self._fail(failure)
 
     def _again(self, job: Job, due_ms: int) -> None:
         """Handle a job's records again where they are."""
@@ -350,13 +288,13 @@ class Slots:
         self,
         job: Job,
         topic: str,
-        headers: letter_headers.Headers,
+        headers: Headers,
         kind: EventKind,
         due_ms: int = 0,
     ) -> None:
         """Keep a record elsewhere; only when that is safe it is finished here, and until then it is tried again."""
         record = job.records[0]
-        out = self._out()
+        out = self._new_out()
         place = self._origins.text(record)
         waiting = (
             "%s: the record at %s waits to be written to %s (%s), and holds up what is behind it"
@@ -364,7 +302,11 @@ class Slots:
         told = asyncio.get_running_loop().call_later(
             SLOW_WRITE_S, _log.warning, waiting, self._settings.name, place, topic, _reason(job)
         )
-        write = self.aside.write_retry if kind == "retried" else self.aside.write_letter
+        write = (
+            self.failed_records.write_retry
+            if kind == "retried"
+            else self.failed_records.write_letter
+        )
         try:
             await write(out, topic, record, headers)
         except MessageTooLargeError as error:
@@ -389,41 +331,22 @@ class Slots:
             told.cancel()
 
     def _refused(self, job: Job, topic: str, error: HeadraceError) -> None:
-        """Write a record again in a moment that could not be written, as long as that may help."""
-        now_ms = self._outlet.now_ms()
-        if job.refused_ms is None:
-            job.refused_ms = now_ms
+        """Write a record again after a pause, or stop the worker, as the policy decides."""
         self._outlet.forget(topic)
-        if is_over(error, job.refused_ms, now_ms):
-            self._give_up(job)
-            self._fail(self._unwritten(job, topic, error))
-            return
-        if now_ms >= self._warn_of_refusals_ms.get(topic, 0):  # many records may wait for one topic
-            self._warn_of_refusals_ms[topic] = now_ms + REFUSALS_EVERY_MS
-            _log.warning(
-                "%s: a record cannot be written to %s, and it is tried again: %s%s",
-                self._settings.name,
-                topic,
-                error,
-                self._remedy(error),
-            )
-        self._scheduler.retry(job, now_ms + WRITE_AGAIN_MS)
-        self._ended(None)
-
-    def _unwritten(self, job: Job, topic: str, error: HeadraceError) -> WorkerFailedError:
-        failure = WorkerFailedError(
-            f"the worker {self._settings.name!r} stopped: the record at {self._origins.text(job.records[0])} failed "
-            f"with {_reason(job)} and cannot be written to {topic!r}: {error}. {remedy(error)}, and start the worker "
-            f"again. {self._fate}"
-        )
-        failure.__cause__ = error
-        return failure
-
-    def _remedy(self, error: HeadraceError) -> str:
-        """Return what to do where streams are read, and there may be no broker at all."""
-        if self._settings.streams is None or not isinstance(error, TransportError):
-            return ""
-        return '. Is a broker running there? dead_letter="kinesis://STREAM" needs none'
+        match self._policy.on_refused(job, topic, error, self._outlet.now_ms()):
+            case StopWorker(failure):
+                self._stop_at(job, failure)
+            case WriteAgain(due_ms, advice):
+                if advice is not None:
+                    _log.warning(
+                        "%s: a record cannot be written to %s, and it is tried again: %s%s",
+                        self._settings.name,
+                        topic,
+                        error,
+                        advice,
+                    )
+                self._scheduler.retry(job, due_ms)
+                self._ended(None)
 
     def _tell_of_letter(self, place: str, topic: str, job: Job) -> None:
         """Log the first dead letter, the second, the fourth and so on."""
@@ -443,43 +366,9 @@ class Slots:
             self._tally.add("skipped", duplicates, job.attempt, None)
             self._tally.counters.duplicates += len(duplicates)
 
-    @property
-    def _fate(self) -> str:
-        """What becomes of a record at which the worker stops."""
-        if self._settings.delivery == "at_most_once":
-            return "It was committed before, and does not come again."
-        return "It is not committed and comes again at the next start."
-
-    def _last_words(self, job: Job, error: Exception) -> WorkerFailedError:
-        record = job.records[0]
-        place, advice = self._origins.text(record), ""
-        if isinstance(error, UnkeptError):
-            what = f"the record at {place} {error}"
-        elif isinstance(error, UnusableHandlerError):
-            what = f"the record at {place} was not handled: {error}"
-        else:
-            what = (
-                f"the record at {place} failed in attempt {job.attempt} of {self._settings.retry.attempts} with "
-                f"{repr_of(error)}{place_in(error)}"
-            )
-            advice = ' dead_letter=True keeps such records aside, on_failure="skip" drops them'
-        failure = WorkerFailedError(
-            f"the worker {self._settings.name!r} stopped: {what}. {self._fate}{advice}"
-        )
-        failure.__cause__ = error
-        return failure
-
 
 def _reason(job: Job) -> str:
     return "" if job.error is None else repr_of(job.error)
-
-
-def _asked_for(error: Exception) -> float | None:
-    """Return the pause that a handler asked for; None where it asked for none that is possible."""
-    delay_s = getattr(error, "delay_s", None) if isinstance(error, RetryLater) else None
-    if isinstance(delay_s, int | float) and 0 <= delay_s <= MAX_PAUSE_S:
-        return delay_s
-    return None
 
 
 def _as_exception(error: BaseException) -> Exception:

@@ -11,7 +11,6 @@ from typing import Final, NamedTuple
 from headrace.clients.consumer.records import ConsumerRecord
 from headrace.dead_letters import letter_headers
 from headrace.errors import HeadraceError, MessageTooLargeError
-from headrace.workers.origins import Origins
 from headrace.workers.outbox import Publisher
 from headrace.workers.outlet import HEADROOM_BYTES, Outlet
 from headrace.workers.settings import WorkerSettings
@@ -30,14 +29,14 @@ class _Origin(NamedTuple):
     delayed: bool
 
 
-class Aside:
+class FailedRecordWriter:
     """Where a worker keeps records that it has not handled. It creates the topics, again if they are deleted."""
 
     def __init__(self, settings: WorkerSettings, outlet: Outlet) -> None:
         self._settings = settings
         self._outlet = outlet
         self._letters = settings.open_letters()
-        self._origins = Origins(settings)
+        self._origins = settings.origins()
         self._known: dict[str, _Origin] = {}
         """By topic, the topic whose records it takes."""
         self._there: set[str] = set()
