@@ -23,14 +23,10 @@ from headrace.errors import ApiError, ErrorCode
 from headrace.ports import FileSystem
 from headrace.records.batch import (
     ATTRIBUTES,
-    BASE_SEQUENCE,
     BATCH_LENGTH,
     CONTROL_FLAG,
     LAST_OFFSET_DELTA,
     LOG_OVERHEAD,
-    MAX_TIMESTAMP,
-    PRODUCER_EPOCH,
-    PRODUCER_ID,
     TRANSACTIONAL_FLAG,
     HeaderFields,
     TimestampType,
@@ -141,39 +137,28 @@ class AppendableLog(ReadableLog):
             raise self._failed()
         config = self.config
         fields = check_produced(records, config, now_ms) if validate else unpack_header(records)
-        delta, max_timestamp, producer_id = (
-            fields[LAST_OFFSET_DELTA],
-            fields[MAX_TIMESTAMP],
-            fields[PRODUCER_ID],
-        )
-        transactional = bool(fields[ATTRIBUTES] & TRANSACTIONAL_FLAG)
+        _, length, _, _, _, attributes, delta, _, newest, producer_id, epoch, sequence, _ = fields
+        transactional = bool(attributes & TRANSACTIONAL_FLAG)
         append_time_ms = NO_TIMESTAMP
-        tracked = producer_id >= 0 and (fields[BASE_SEQUENCE] >= 0 or transactional)
+        tracked = producer_id >= 0 and (sequence >= 0 or transactional)
         if tracked and in_sequence:
             retried = self.producers.check(
-                producer_id,
-                fields[PRODUCER_EPOCH],
-                fields[BASE_SEQUENCE],
-                delta,
-                transactional=transactional,
+                producer_id, epoch, sequence, delta, transactional=transactional
             )
             if retried is not None:
                 return AppendInfo(*retried[2:], duplicate=True)
         if config.message_timestamp_type == TimestampType.LOG_APPEND_TIME:
             records = with_log_append_time(records, now_ms)
-            append_time_ms = max_timestamp = now_ms
+            append_time_ms = newest = now_ms
         expiry = expiry_at_append(records, validate=validate) if config.expires else NO_RECORDS
-        offset = self._write(records, fields, max_timestamp, leader_epoch, now_ms)
+        offset = self._write(records, fields, newest, leader_epoch, now_ms)
         if config.expires:
-            self._note_expiry(fields[BATCH_LENGTH] + LOG_OVERHEAD, expiry)
+            self._note_expiry(length + LOG_OVERHEAD, expiry)
         last_offset = offset + delta
         if tracked:
-            sequence = fields[BASE_SEQUENCE]
             last_sequence = (sequence + delta) & SEQUENCE_MASK
             batch = sequence, last_sequence, offset, last_offset, append_time_ms
-            self.producers.update(
-                producer_id, fields[PRODUCER_EPOCH], batch, now_ms, transactional=transactional
-            )
+            self.producers.update(producer_id, epoch, batch, now_ms, transactional=transactional)
         return AppendInfo(offset, last_offset, append_time_ms, duplicate=False)
 
     def append_marker(self, marker: Marker, *, leader_epoch: int, now_ms: int) -> AppendInfo:
