@@ -19,36 +19,36 @@ SUMMARIES: dict[str, str] = {
     "topic": "Create, list, describe, change and delete topics.",
     "produce": "Write records from standard input.",
     "consume": "Read records to standard output.",
-    "group": "List, describe, attach, move and delete consumer groups.",
+    "group": "List, describe, attach, reset and delete consumer groups.",
     "run": "Run the workers of an app.",
     "pipeline": "Plan, run, watch and stop pipelines on Spark.",
     "spark": "Print options and Maven coordinates for the PySpark installed here.",
-    "doctor": "Find out what is missing or wrong, for a broker or for Spark, and how to mend it.",
+    "doctor": "Check the setup of a broker or of Spark, and say how to repair it.",
     "transaction": "List, describe and abort transactions, and find those that hang.",
-    "dlq": "Look at dead letters, send them back, delete them.",
+    "dlq": "List, show, resend and delete dead letters.",
     "archive": "Copy topics to Delta Lake or Iceberg tables, exactly once.",
     "bridge": "Copy a Kinesis stream into a topic, or a topic into a stream.",
-    "kinesis": "Look at groups that read Kinesis streams, move them, take over from the KCL.",
+    "kinesis": "List, describe and reset groups that read Kinesis streams; take over from the KCL.",
     "quota": "Show and change the quotas of clients.",
     "user": "Create, list, change and delete users with passwords.",
-    "acl": "Allow and deny: who may do what to which topics and groups.",
+    "acl": "Create, list and delete access control entries (ACLs).",
     "cluster": "Show brokers, features, API versions and log directories.",
     "health": "Check that a broker answers, or wait for it.",
     "bench": "Measure how fast a broker writes and reads.",
-    "context": "Keep named connections, and choose the one that commands use.",
-    "completion": "Print the script by which a shell completes commands and names.",
+    "context": "Store named connections, and choose the one that commands use.",
+    "completion": "Print the script with which a shell completes commands and names.",
     "demo": "Stream real flights through a broker and a Spark pipeline.",
 }
 """For each command, its line in `headrace --help`. The command NAME is the click command NAME in `commands/NAME.py`."""
 
 VARIABLE = "_HEADRACE_COMPLETE"
-"""By this variable a shell asks for completions."""
+"""The environment variable that a shell sets when it asks for completions."""
 
 
 class LazyGroup(CommandGroup):
-    """A group that knows its commands by name and imports one only to run it or to show its own help.
+    """A group that imports a command only to run it or to show its help.
 
-    `headrace --help` therefore costs the import of click and nothing else, however many commands there are.
+    `headrace --help` imports click and nothing else, however many commands there are.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -65,7 +65,7 @@ class LazyGroup(CommandGroup):
         return command
 
     def summary(self, ctx: click.Context, name: str) -> str:
-        """Return the line that says what a command does, without importing it."""
+        """Return the one-line description of a command, without importing it."""
         return SUMMARIES[name]
 
 
@@ -91,7 +91,7 @@ def _show_version(
     help="Show the version, and whether the accelerator is in use.",
 )
 def main() -> None:
-    """Replayable logs that speak the Apache Kafka protocol, in one small process."""
+    """A streaming platform that speaks the Apache Kafka protocol, in one small process."""
     from headrace.cli.output.terminal import shield
 
     shield()

@@ -1,7 +1,7 @@
-"""Completion in bash of words with a colon: HOST:PORT, and names of groups.
+"""Completion in bash of words with a colon, such as HOST:PORT and names of groups.
 
-Bash splits a line at colons before it asks for completions, so that click takes `-b HOST:PORT` for three arguments.
-This script hands the line over as it was typed.
+Bash splits a line at colons before it asks for completions, so that click sees `-b HOST:PORT` as several arguments.
+The script here passes the line on as it was typed.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ complete -o nosort -F %(complete_func)s %(prog_name)s
 
 
 class Bash(BashComplete):
-    """What bash runs when its user presses the Tab key."""
+    """Completion for bash, by click's interface."""
 
     source_template = _SCRIPT
     _before = ""
-    """How the word begins, as far as bash takes it for words of their own."""
+    """The beginning of the incomplete word that bash treats as separate words."""
 
     def get_completion_args(self) -> tuple[list[str], str]:
         """Return the arguments before the word that is completed, and that word."""
@@ -54,11 +54,11 @@ class Bash(BashComplete):
         return words[1:], incomplete
 
     def format_completion(self, item: CompletionItem) -> str:
-        """Return a line for the script, without the part of the value that stands on the line as a word of its own."""
+        """Return a line for the script, without the beginning that bash treats as separate words."""
         value = str(item.value)
         return f"{item.type},{value.removeprefix(self._before)}"
 
 
 def register() -> None:
-    """Have click use this for bash."""
+    """Register this completion with click."""
     add_completion_class(Bash, "bash")

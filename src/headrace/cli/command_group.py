@@ -1,4 +1,4 @@
-"""Groups of sub-commands: descriptions that are not cut, and names that a mistyped one may have meant."""
+"""Groups of commands: help with whole descriptions, and suggestions for mistyped names."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 _WHOLE: Final = 10_000
-"""Characters of a description in a list of commands: more than any has."""
+"""The most characters of a description in a list of commands; larger than every description."""
 
 
 class CommandGroup(click.Group):
-    """A group of commands, as every group of `headrace` is one."""
+    """The base of all command groups of `headrace`."""
 
     def summary(self, ctx: click.Context, name: str) -> str:
-        """Return the line that says what a command does."""
+        """Return the one-line description of a command."""
         command = self.get_command(ctx, name)
         return "" if command is None else command.get_short_help_str(_WHOLE)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands with their whole descriptions; click cuts them after 45 characters."""
+        """Write the commands with their whole descriptions, which click would cut after 45 characters."""
         with formatter.section("Commands"):
             names = self.list_commands(ctx)
             formatter.write_dl([(name, self.summary(ctx, name)) for name in names])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Return commands and options that begin so; no command is imported for it."""
+        """Return commands and options that begin with `incomplete`, without importing a command."""
         from click.shell_completion import CompletionItem
 
         found = [
@@ -41,7 +41,7 @@ class CommandGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command that is called; an unknown one is refused with those that look like it."""
+        """Find the called command. The error for an unknown name suggests similar names."""
         name = args[0]
         if ctx.resilient_parsing or name.startswith("-") or self.get_command(ctx, name) is not None:
             return super().resolve_command(ctx, args)
@@ -53,6 +53,6 @@ class CommandGroup(click.Group):
         raise click.UsageError(f"No such command {name!r}.{hint}", ctx)
 
     def group(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the decorator of a group of this kind within this one."""
+        """Return the decorator for a `CommandGroup` within this group."""
         kwargs.setdefault("cls", CommandGroup)
         return super().group(*args, **kwargs)

@@ -391,7 +391,7 @@ def test_failures_are_one_line_and_an_exit_code(headrace: Commands, new_topic: N
     assert b"no group" in headrace.run("group", "describe", "missing", code=1).stderr
     assert b"did you mean" in headrace.run("topic", "list", "-X", "client.idd=x", code=2).stderr
     assert b"unknown token" in headrace.run("consume", topic, "-f", "%q", code=2).stderr
-    assert b"is no offset" in headrace.run("consume", topic, "-o", "soon", code=2).stderr
+    assert b"is not an offset" in headrace.run("consume", topic, "-o", "soon", code=2).stderr
     wrong = headrace.run("produce", topic, "-f", "%k:%v\\n", data=b"a:1\nb\n", code=1)
     assert wrong.stderr.startswith(b"Error: record 2")
     assert headrace.lines("consume", topic, "-e", "-f", "%k=%v\\n") == ["a=1"], (

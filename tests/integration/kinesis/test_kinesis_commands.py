@@ -292,10 +292,10 @@ def test_a_stream_that_was_created_anew_is_another(fake: Cloud) -> None:
     group = fake.do(prepare)
     result = fake.run("describe", group)
     assert result.exit_code == 0
-    assert "was created anew, these leases are of an earlier one" in result.stderr
+    assert "was deleted and created again; the leases belong to the earlier stream" in result.stderr
     result = fake.run("reset", group, "--to", "LATEST", "-y")
     assert result.exit_code == 1
-    assert "was created anew since" in result.output
+    assert "was deleted and created again after" in result.output
 
 
 def kcl_row(key: str, checkpoint: str, sub: int = 0, **given: Any) -> dict[str, Any]:
@@ -362,7 +362,7 @@ def test_a_group_goes_on_where_the_kcl_stopped(cloud: Cloud) -> None:
     assert cloud.do(read) == [b"three"]
     again = cloud.run(*arguments, "-y")
     assert again.exit_code == 1
-    assert "already: --overwrite moves them" in again.output
+    assert "already: --overwrite replaces them" in again.output
     cloud.json(*arguments, "-y", "--overwrite")
 
 
@@ -455,13 +455,13 @@ def test_without_aiobotocore_it_says_what_to_install(
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (("groups", "--leases", "memory://g"), "in memory no other one sees"),
+        (("groups", "--leases", "memory://g"), "other processes cannot see leases in memory"),
         (("reset", "g", "--to", "LATEST"), "needs --yes or --dry-run"),
-        (("reset", "g", "--to", "yesterday", "-y"), "--to wants TRIM_HORIZON"),
-        (("reset", "g", "--to", "@yesterday", "-y"), "is no time"),
+        (("reset", "g", "--to", "yesterday", "-y"), "--to expects TRIM_HORIZON"),
+        (("reset", "g", "--to", "@yesterday", "-y"), "is not a time"),
         (("reset", "g", "--to", "17", "-y"), "name it with --shard"),
         (("import-kcl", "t", "g", "-s", "s"), "needs --yes or --dry-run"),
-        (("import-kcl", "t", "g", "-s", "s", "-y", "--at-timestamp", "soon"), "is no time"),
+        (("import-kcl", "t", "g", "-s", "s", "-y", "--at-timestamp", "soon"), "is not a time"),
     ],
 )
 def test_wrong_usage(arguments: tuple[str, ...], text: str) -> None:

@@ -117,9 +117,7 @@ def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
         process.wait()
 
     assert process.returncode == 130, errors_path.read_text()
-    assert (
-        errors_path.read_text() == "headrace demo: interrupted; everything it started has ended\n"
-    )
+    assert errors_path.read_text() == "headrace demo: interrupted; all its processes have ended\n"
     wait_until(lambda: not any(map(runs, started)), "the end of every process")
 
 

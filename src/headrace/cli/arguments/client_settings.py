@@ -1,4 +1,4 @@
-"""Client properties from a file and from -X. Secrets belong into the file, which others need not be able to read."""
+"""Client properties from a file and from -X. Secrets belong into the file, which other users cannot read."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ _ROLES: Final = {"client": ClientConfig, "producer": ProducerConfig, "consumer":
 
 
 def client_settings(paths: Sequence[Path], given: dict[str, str], role: str) -> dict[str, str]:
-    """Return a client's properties: those of files, and over them those of the command line.
+    """Return the properties of a client: those of files, overridden by those of the command line.
 
     Args:
-        paths: Files of properties; what a later one says counts. Producers, consumers and others may share one: each
-            takes what is its own.
+        paths: Files of properties; a later file overrides an earlier one. Producers, consumers and other clients may
+            share a file: properties of another role are ignored.
         given: Properties of the command line.
-        role: Whose properties: "client", "producer" or "consumer".
+        role: The role of the client: "client", "producer" or "consumer".
 
     Raises:
-        ConfigError: The file cannot be read or understood, or what a reference to a secret names is not there.
+        ConfigError: A file cannot be read or parsed, or a reference to a secret cannot be resolved.
     """
     for name, value in given.items():
         if is_secret(name) and not has_reference(value):
             say(
-                f"Warning: whoever may list processes can read the {name} in -X. Put it into a file that only you can "
-                "read, and name the file with --config-file or HEADRACE_CLIENT_CONFIG."
+                f"Warning: other users can read the {name} in -X in the process list. Put it into a file that only "
+                "you can read, and name the file with --config-file or HEADRACE_CLIENT_CONFIG."
             )
     found: dict[str, str] = {}
     for path in paths:
@@ -48,11 +48,13 @@ def client_settings(paths: Sequence[Path], given: dict[str, str], role: str) -> 
 
 
 def _exposed(path: str) -> None:
-    say(f"Warning: {path} holds a secret, and everybody on this machine may read it: chmod o-r")
+    say(
+        f"Warning: {path} contains a secret and is readable by every user of this machine: run chmod o-r"
+    )
 
 
 def general(settings: dict[str, str]) -> dict[str, str]:
-    """Return what any client may have of the properties of some role."""
+    """Return the properties that every client has, without those of producers and consumers."""
     return _of_role(settings, ClientConfig)
 
 

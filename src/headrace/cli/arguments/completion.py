@@ -1,7 +1,7 @@
-"""Names of topics, groups and other things, for the completion of shells.
+"""Shell completion of the names of topics, groups, transactional ids and contexts.
 
-A shell waits while its user has pressed the Tab key: the broker gets a second, and whatever goes wrong completes
-nothing and says nothing.
+The shell waits after its user has pressed the Tab key. The broker therefore has one second to answer, and an error
+completes nothing and prints nothing.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from headrace.clients.admin.blocking import Admin
 
 DEADLINE_S: Final = 1.5
-"""From the key to the names, of what is asked of a broker."""
+"""The time in seconds that a completion may take if it asks a broker."""
 REQUEST_MS: Final = 1_000
 _ORDINARY: Final = frozenset("._-:@%+=,/")
-"""Characters besides letters and digits that mean nothing to a shell within a word."""
+"""Characters, besides letters and digits, without a special meaning in a shell word."""
 
 
 def complete_topics(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Return names of topics; internal ones only where that is how the name begins."""
+    """Return names of topics; internal topics only if `incomplete` is a prefix of their names."""
     from headrace.cli.output.internal import is_own_topic
 
     def ask(admin: Admin) -> Iterable[str]:
@@ -38,7 +38,7 @@ def complete_topics(ctx: click.Context, param: click.Parameter, incomplete: str)
 
 
 def complete_letters(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Return names of topics that have dead letters."""
+    """Return names of topics with dead letters, and of dead-letter topics."""
     from headrace.dead_letters.letter_headers import DEAD_LETTER_PREFIX
 
     def ask(admin: Admin) -> Iterable[str]:
@@ -49,7 +49,7 @@ def complete_letters(ctx: click.Context, param: click.Parameter, incomplete: str
 
 
 def complete_groups(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Return names of groups; those of Headrace's own tools only where that is how the name begins."""
+    """Return names of groups; groups of Headrace's tools only if `incomplete` is a prefix of their names."""
     from headrace.cli.output.internal import is_own_group
 
     def ask(admin: Admin) -> Iterable[str]:
@@ -64,7 +64,7 @@ def complete_groups(ctx: click.Context, param: click.Parameter, incomplete: str)
 
 
 def complete_transactions(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Return transactional ids."""
+    """Return the transactional ids of the cluster."""
 
     def ask(admin: Admin) -> Iterable[str]:
         return [each.transactional_id for each in admin.transactions()]
@@ -73,7 +73,7 @@ def complete_transactions(ctx: click.Context, param: click.Parameter, incomplete
 
 
 def complete_contexts(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    """Return names of contexts."""
+    """Return the names of stored contexts."""
     from headrace.cli.arguments import contexts
 
     return [name for name in contexts.names() if name.startswith(incomplete)]
@@ -85,7 +85,7 @@ def _names(
     incomplete: str,
     ask: Callable[[Admin], Iterable[str]],
 ) -> list[str]:
-    """Return what a broker answers, as far as it begins as what was typed and was not named before."""
+    """Return the names from a broker that begin with `incomplete` and are not on the command line already."""
     given = ctx.params.get(param.name or "") or ()
     before = {given} if isinstance(given, str) else set(given)
     found = _asked(ctx, ask)
@@ -97,10 +97,10 @@ def _names(
 
 
 def _is_one_argument(name: str) -> bool:
-    """Return whether a name stays one argument on a command line, in which bash puts it as it is.
+    """Return whether a name stays one argument when bash puts it on the command line unquoted.
 
-    Any client may choose the names of groups and transactions: `;`, `$(` or a line feed in one would make the shell run
-    it, and one that begins with a dash would be an option.
+    Any client may choose the names of groups and transactions. `;`, `$(` or a line feed in a name would make the shell
+    run a part of it, and a name that begins with a dash would be an option.
     """
     return not name.startswith("-") and all(each.isalnum() or each in _ORDINARY for each in name)
 
@@ -122,7 +122,7 @@ def _asked(ctx: click.Context, ask: Callable[[Admin], Iterable[str]]) -> list[st
             with Admin(properties.pop("bootstrap.servers", bootstrap), **properties) as admin:
                 found.extend(ask(admin))
 
-    # A thread, because looking up the name of a host cannot be ended.
+    # A thread, because a host name lookup cannot be cancelled.
     worker = threading.Thread(target=run, daemon=True)
     logging.disable(logging.CRITICAL)
     with contextlib.redirect_stderr(io.StringIO()):

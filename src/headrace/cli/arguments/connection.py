@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from headrace.clients.blocking import BlockingClient
 
 CONNECTION: Final = ("bootstrap", "context", "config_file", "properties")
-"""Parameters that say which brokers a command asks, and how."""
+"""Parameters that select the brokers of a command, and the client properties."""
 
 
 def connection_of(ctx: click.Context, role: str) -> tuple[str, dict[str, Any]]:
-    """Return the address and the client properties that a command is called with.
+    """Return the address and the client properties of a command line.
 
     Args:
         ctx: The context of a command with `client_options`.
         role: As for `client_options`.
 
     Raises:
-        ConfigError: There is no such context, or a file cannot be read or understood.
+        ConfigError: The context does not exist, or a file cannot be read or parsed.
     """
     from headrace.cli.arguments import contexts
     from headrace.cli.arguments.client_settings import client_settings
@@ -47,7 +47,7 @@ def connection_of(ctx: click.Context, role: str) -> tuple[str, dict[str, Any]]:
 
 
 def _chosen_context(ctx: click.Context) -> str | None:
-    """Return the name of the context that counts; see the help of `headrace context`."""
+    """Return the name of the context to use, or None. `headrace context --help` states the precedence."""
     from headrace.cli.arguments import contexts
 
     context: str | None = ctx.params["context"]
@@ -64,7 +64,7 @@ def _chosen_context(ctx: click.Context) -> str | None:
 
 
 def _on_line(ctx: click.Context, name: str) -> bool:
-    """Return whether an option is among the arguments of the command."""
+    """Return whether an option was given on the command line."""
     return ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
@@ -72,13 +72,13 @@ def assignments(pairs: tuple[str, ...], option: str) -> dict[str, str]:
     """Split KEY=VALUE arguments.
 
     Raises:
-        UsageError: One has no "=".
+        UsageError: An argument has no "=".
     """
     values = {}
     for pair in pairs:
         key, separator, value = pair.partition("=")
         if not separator or not key.strip():
-            raise click.UsageError(f"{option} wants KEY=VALUE, not {pair!r}")
+            raise click.UsageError(f"{option} expects KEY=VALUE, not {pair!r}")
         values[key.strip()] = value
     return values
 
@@ -113,7 +113,7 @@ def open_admin(bootstrap: str, properties: dict[str, Any]) -> Admin:
 
 
 def check_reachable(bootstrap: str, properties: dict[str, str]) -> None:
-    """Fail at once, and not after retries, when nothing listens; `properties` may be those of any role."""
+    """Fail at once, without retries, if no broker listens. `properties` may belong to any role."""
     from headrace.cli.arguments.client_settings import general
 
     open_client(bootstrap, general(properties)).close()

@@ -1,4 +1,4 @@
-"""Contexts: named ways to a cluster, each a file of client properties below the user's configuration directory."""
+"""Contexts: named connections. Each is a file of client properties in the user's configuration directory."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ BOOTSTRAP: Final = "bootstrap.servers"
 
 
 def directory() -> Path:
-    """Return where contexts are kept: `headrace` in $XDG_CONFIG_HOME, or in ~/.config."""
+    """Return the directory of contexts: `headrace` in $XDG_CONFIG_HOME or in ~/.config."""
     given = os.environ.get("XDG_CONFIG_HOME")
     return (Path(given) if given else Path.home() / ".config") / "headrace"
 
 
 def path_of(name: str) -> Path:
-    """Return the file of a context, whether or not it is there.
+    """Return the file of a context, which need not exist.
 
     Raises:
-        ConfigError: The name is none that a context can have.
+        ConfigError: The name is not allowed for a context.
     """
     if not _NAME.fullmatch(name):
         raise ConfigError(
-            f"{name[:100]!r} is no name of a context: letters, digits, dots, dashes and underscores"
+            f"{name[:100]!r} is not allowed as the name of a context: use letters, digits, dots, dashes and underscores"
         )
     return directory() / "contexts" / f"{name}{_SUFFIX}"
 
@@ -49,21 +49,21 @@ def existing(name: str) -> Path:
     """Return the file of a context.
 
     Raises:
-        ConfigError: There is none of this name; the text says which there are.
+        ConfigError: No context has this name; the message lists the existing ones.
     """
     path = path_of(name)
     if not path.is_file():
         known = ", ".join(names())
-        hint = f"there are {known}" if known else "`headrace context add` makes one"
-        raise ConfigError(f"no context is called {name!r}: {hint}")
+        hint = f"there are {known}" if known else "`headrace context add` creates one"
+        raise ConfigError(f"there is no context {name!r}: {hint}")
     return path
 
 
 def settings_of(name: str) -> dict[str, str]:
-    """Return the properties of a context, references to secrets as they are.
+    """Return the properties of a context; references to secrets are not resolved.
 
     Raises:
-        ConfigError: There is none of this name, or its file cannot be read.
+        ConfigError: No context has this name, or its file cannot be read.
     """
     path = existing(name)
     try:
@@ -82,10 +82,10 @@ def current() -> str | None:
 
 
 def use(name: str | None) -> None:
-    """Make a context the one in use; None leaves none in use.
+    """Make a context the one in use; None: use no context.
 
     Raises:
-        ConfigError: There is none of this name.
+        ConfigError: No context has this name.
     """
     path = directory() / "current-context"
     if name is None:
@@ -96,33 +96,33 @@ def use(name: str | None) -> None:
 
 
 def add(name: str, settings: Mapping[str, str], *, replace: bool = False) -> None:
-    """Keep a context.
+    """Store a context.
 
     Args:
-        name: Its name.
-        settings: Client properties. A secret among them has to be a reference.
-        replace: Whether one of this name may be there.
+        name: The name of the context.
+        settings: Client properties. A secret among them must be a reference.
+        replace: Whether to replace an existing context with this name.
 
     Raises:
-        ConfigError: There is one of this name, or a secret is no reference.
+        ConfigError: The context exists, or a secret is not a reference.
     """
     path = path_of(name)
     if path.exists() and not replace:
-        raise ConfigError(f"there is a context {name!r}: --replace takes its place")
+        raise ConfigError(f"context {name!r} exists already: --replace replaces it")
     for key, value in settings.items():
         if is_secret(key) and value and not has_reference(value):
             raise ConfigError(
-                f"{key}: contexts hold no secrets. Refer to one: ${{env:NAME}}, or ${{file:/path}} for a file that "
+                f"{key}: contexts store no secrets. Use a reference: ${{env:NAME}}, or ${{file:/path}} for a file that "
                 "only you can read"
             )
     _write(path, "".join(_line(key, value) for key, value in settings.items()))
 
 
 def remove(name: str) -> None:
-    """Forget a context; if it is in use, none is in use afterwards.
+    """Delete a context. If it was in use, no context is in use afterwards.
 
     Raises:
-        ConfigError: There is none of this name.
+        ConfigError: No context has this name.
     """
     existing(name).unlink()
     if current() == name:
@@ -130,7 +130,7 @@ def remove(name: str) -> None:
 
 
 def _line(key: str, value: str) -> str:
-    """Return a property as properties files have it."""
+    """Return a property as a line of a properties file."""
     inner = value.strip(" ")
     before, _, after = value.partition(inner) if inner else (value, "", "")
     blanks = [each.replace(" ", _BLANK) for each in (before, after)]
@@ -152,7 +152,7 @@ def _escape(character: str, *, special: str) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file that nobody else can read, whole or not at all."""
+    """Write a file atomically. Other users cannot read it."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")

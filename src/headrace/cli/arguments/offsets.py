@@ -1,16 +1,15 @@
-"""Where to begin and end reading, as `consume --offset` says it (rpk's forms).
+"""The begin and end of reading, in the forms of `consume --offset` (those of rpk).
 
-    start            from the log start             end              from the log end, only what comes
-    N   N:           from offset N                  :N               from the start up to, without, offset N
-    A:B   A-B        from A up to, without, B       :end             from the start up to where the log ends now
+    start            from the log start             end              from the log end, only new records
+    N   N:           from offset N                  :N               from the start to before offset N
+    A:B   A-B        from A to before B             :end             from the start to the present end
     +N               N records after the log start  -N               the last N records of each partition
     @T   @T:         from time T                    @:T   @T1:T2     up to T; from T1 up to T2
 
-A range is taken of what the log holds now: it ends, at the latest, where the log ends. One that ends before it begins
-is refused.
+A range ends at the latest at the present end of the log. A range that ends before it begins is refused.
 
 A time is milliseconds (13 digits) or seconds (up to 10) since 1970, a day (2013-01-31), an ISO time (UTC unless it
-says otherwise), `end` as the second of two, or a duration before now: `-15m`, `-2h30m`, `-1d`.
+has a zone), `end` as the second of two, or a duration before now: `-15m`, `-2h30m`, `-1d`.
 """
 
 from __future__ import annotations
@@ -27,16 +26,16 @@ from headrace.types import TopicPartition
 _START_WORDS: Final = frozenset({"start", "beginning", "earliest"})
 _END_WORDS: Final = frozenset({"end", "latest"})
 _TIME: Final = r"(?:\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:\d\d)?|[^:T ]*)"
-"""A day with a time of day, or a form that has neither a colon nor a blank."""
+"""Pattern of a day with a time of day, or of a form without colon and blank."""
 
 
 class OffsetSpecError(ValueError):
-    """An offset is given in none of the forms."""
+    """A text is not in any form of an offset."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """One end of what is read."""
+    """The begin or the end of reading."""
 
     kind: Literal["start", "end", "offset", "after_start", "before_end", "time"]
     value: int = 0
@@ -44,22 +43,22 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class OffsetSpec:
-    """What is read of each partition."""
+    """The range of records to read from each partition."""
 
     first: Bound
     stop: Bound | None = None
-    """One past the last; None reads on for ever."""
+    """The end, exclusive; None: read without end."""
 
 
 def parse_offset(text: str, now_ms: int) -> OffsetSpec:
     """Read an offset specification.
 
     Args:
-        text: One of the forms.
-        now_ms: The time that durations count back from.
+        text: An offset in one of the forms.
+        now_ms: The present time in milliseconds since 1970, from which durations count back.
 
     Raises:
-        OffsetSpecError: It is in none of the forms.
+        OffsetSpecError: The text is not in any of the forms.
     """
     if text.startswith("@"):
         return _times(text, now_ms)
@@ -69,7 +68,7 @@ def parse_offset(text: str, now_ms: int) -> OffsetSpec:
     match = re.fullmatch(r"(\d*)(?:([:-])(\d*|end))?", text)
     if match is None or text in {"", ":", "-"} or (match[2] == "-" and not (match[1] and match[3])):
         raise OffsetSpecError(
-            f"{text!r} is no offset: use start, end, N, +N, -N, A:B, :end or @TIME"
+            f"{text!r} is not an offset: use start, end, N, +N, -N, A:B, :end or @TIME"
         )
     first = Bound("offset", int(match[1])) if match[1] else Bound("start")
     if not match[3]:
@@ -85,7 +84,7 @@ def _range(text: str, first: Bound, stop: Bound) -> OffsetSpec:
 
 
 def _single(text: str) -> Bound | None:
-    """Read the forms that are one word or one signed number."""
+    """Parse the forms that are one word or one signed number."""
     if text.lower() in _START_WORDS:
         return Bound("start")
     if text.lower() in _END_WORDS:
@@ -121,7 +120,7 @@ def parse_time(text: str, now_ms: int) -> int:
     """Return a time in milliseconds since 1970.
 
     Raises:
-        OffsetSpecError: It is in none of the forms.
+        OffsetSpecError: The text is not in any of the forms.
     """
     if re.fullmatch(r"\d{13}", text):
         return int(text)
@@ -136,7 +135,7 @@ def parse_time(text: str, now_ms: int) -> int:
         time = datetime.fromisoformat(text)
     except ValueError:
         raise OffsetSpecError(
-            f"{text!r} is no time: use milliseconds, 2013-01-31, 2013-01-31T15:00:00Z or -15m"
+            f"{text!r} is not a time: use milliseconds, 2013-01-31, 2013-01-31T15:00:00Z or -15m"
         ) from None
     if time.tzinfo is None:
         time = time.replace(tzinfo=UTC)
@@ -147,15 +146,15 @@ def parse_duration(text: str) -> int:
     """Return a duration in milliseconds.
 
     Raises:
-        OffsetSpecError: It has another form.
+        OffsetSpecError: The text is not a duration.
     """
     if not is_duration(text):
-        raise OffsetSpecError(f"{text!r} is no duration: use 500ms, 30s, 15m, 2h30m or 1d")
+        raise OffsetSpecError(f"{text!r} is not a duration: use 500ms, 30s, 15m, 2h30m or 1d")
     return duration_ms(text)
 
 
 Listing = Callable[[int], Mapping[TopicPartition, int]]
-"""From EARLIEST, LATEST or a timestamp to an offset of each partition (-1: no record that late)."""
+"""Looks up the offset of each partition for EARLIEST, LATEST or a timestamp; -1: no record at or after it."""
 
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -167,19 +166,19 @@ def resolve(
     """Turn a specification into offsets.
 
     Args:
-        spec: What is to be read.
-        listing: Looks offsets up; called once per question.
+        spec: The range to read.
+        listing: Looks up offsets; called once for each bound.
 
     Returns:
-        The first offset of each partition; and, unless it is read for ever, one past the last.
+        The first offset of each partition; and, if reading ends, the end offset (exclusive).
     """
     starts, ends = dict(listing(EARLIEST)), dict(listing(LATEST))
     firsts = _offsets(spec.first, starts, ends, listing)
-    # What the log no longer has, or does not have yet, is not an error: reading begins at its edge.
+    # An offset before or after the log is no error: reading begins at the start or the end of the log.
     begin = {where: min(max(at, starts[where]), ends[where]) for where, at in firsts.items()}
     if spec.stop is None:
         return begin, None
-    # A range ends where the log ends now: a partition that never gets so far must not keep the command waiting.
+    # A range ends at the present log end: otherwise a partition that never grows so far would block the command.
     stops = _offsets(spec.stop, starts, ends, listing)
     return begin, {where: min(at, ends[where]) for where, at in stops.items()}
 

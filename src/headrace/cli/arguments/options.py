@@ -1,4 +1,4 @@
-"""Options that every client command has, and the client that they describe."""
+"""Options that every client command has."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _note_width(ctx: click.Context, _parameter: click.Parameter, wide: bool) -> 
 
 
 def format_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say how a command prints what it has found."""
+    """Add the options for the output format."""
     wide = click.option(
         "--wide",
         is_flag=True,
@@ -35,13 +35,13 @@ def format_option(command: Callable[..., Any]) -> Callable[..., Any]:
         type=click.Choice(["table", "json"]),
         default="table",
         show_default=True,
-        help="Output for people or for programs.",
+        help="The output format: a table for people, JSON for programs.",
     )
     return output_format(wide(command))
 
 
 def bootstrap_option(what: str) -> Callable[..., Any]:
-    """Return the option that names brokers, and what they are for."""
+    """Return the option --bootstrap, with `what` as its help text."""
     return click.option(
         "-b",
         "--bootstrap",
@@ -55,14 +55,14 @@ def bootstrap_option(what: str) -> Callable[..., Any]:
 
 
 _OPTIONS: Final = (
-    bootstrap_option("Brokers to begin with."),
+    bootstrap_option("Addresses of one or more brokers of the cluster."),
     click.option(
         "--context",
         envvar="HEADRACE_CONTEXT",
         show_envvar=True,
         metavar="NAME",
         shell_complete=complete_contexts,
-        help="The connection of this name; see `headrace context --help`.",
+        help="The stored connection with this name; see `headrace context --help`.",
     ),
     click.option(
         "--config-file",
@@ -70,7 +70,7 @@ _OPTIONS: Final = (
         show_envvar=True,
         type=click.Path(path_type=Path),
         metavar="FILE",
-        help="Client properties, e.g. security.protocol; a file that Kafka's own tools read.",
+        help="A file of client properties, e.g. security.protocol, as for Kafka's own tools.",
     ),
     format_option,
     click.option(
@@ -78,7 +78,7 @@ _OPTIONS: Final = (
         "properties",
         multiple=True,
         metavar="KEY=VALUE",
-        help="A client property by its Kafka name, e.g. -X request.timeout.ms=5000; before the file's.",
+        help="A client property by its Kafka name, e.g. -X request.timeout.ms=5000. Overrides the file; repeatable.",
     ),
 )
 
@@ -88,7 +88,7 @@ def client_options(command: Callable[..., Any], role: str = "client") -> Callabl
 
     Args:
         command: The command.
-        role: Which properties a file may have for it: those of a "client", a "producer" or a "consumer".
+        role: The role whose properties a file may contain: "client", "producer" or "consumer".
     """
 
     @functools.wraps(command)
@@ -111,10 +111,10 @@ data_option = click.option(
     "--data",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Work on the data directory of a broker that does not run, in place of asking a broker.",
+    help="Work on the data directory of a stopped broker, instead of a running broker.",
 )
 
 
 def preformatted(text: str) -> str:
-    """Mark the paragraphs of a help text so that click keeps their lines."""
+    """Mark the paragraphs of a help text so that click keeps their line breaks."""
     return "\n\n".join("\b\n" + paragraph for paragraph in text.strip().split("\n\n"))

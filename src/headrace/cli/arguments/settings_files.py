@@ -40,16 +40,16 @@ def broker_settings(
     journal: Journal,
     environment: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """Return the settings of a broker: those given win over the environment, and the environment over the file.
+    """Return the settings of a broker. Given settings override the environment, which overrides the file.
 
     Args:
-        config_file: A file of settings; None for none.
+        config_file: A file of settings; None without a file.
         given: Settings of the command line.
-        journal: Where warnings go.
-        environment: The variables of the environment; None for the process's.
+        journal: The journal for warnings.
+        environment: Environment variables; None for those of the process.
 
     Raises:
-        ConfigError: The file cannot be read, a reference to a secret leads nowhere, or an option of Kafka is refused.
+        ConfigError: The file cannot be read, a secret cannot be resolved, or an option of Kafka is refused.
     """
     from_file = read_properties(config_file, journal) if config_file else {}
     variables = os.environ if environment is None else environment
@@ -58,7 +58,7 @@ def broker_settings(
 
 
 def _layered(*layers: Mapping[str, str]) -> dict[str, str]:
-    """Merge settings: what a later layer names, by any of its names, is not taken from an earlier one."""
+    """Merge settings. A later layer overrides an option of an earlier layer, under any of the option's names."""
     settled: dict[str, str] = {}
     for layer in layers:
         named = {_option_of(name) for name in layer}
@@ -68,23 +68,23 @@ def _layered(*layers: Mapping[str, str]) -> dict[str, str]:
 
 
 def _option_of(name: str) -> str:
-    """Return one name for all names that an option has."""
+    """Return the canonical name of an option."""
     from headrace.config.broker import BROKER_ALIASES
     from headrace.config.foreign import DIRECTORY_OPTIONS
     from headrace.config.security import LISTENER_PREFIX
 
     if name.startswith(LISTENER_PREFIX):
-        return name.lower()  # a listener's name has no case
+        return name.lower()  # listener names are case-insensitive
     if name in DIRECTORY_OPTIONS:
         return "log.dirs"
     return BROKER_ALIASES.get(name, (name, 1))[0]
 
 
 def read_properties(path: Path, journal: Journal) -> dict[str, str]:
-    """Read a file of a broker's settings, references to secrets as they are.
+    """Read a file of broker settings; references to secrets are not resolved.
 
     Raises:
-        ConfigError: It cannot be read or understood.
+        ConfigError: The file cannot be read or parsed.
     """
     settings = read_settings(path)
     warn_of_secrets(path, settings, partial(_exposed, journal))
@@ -92,7 +92,7 @@ def read_properties(path: Path, journal: Journal) -> dict[str, str]:
 
 
 def read_environment(environment: Mapping[str, str], journal: Journal) -> dict[str, str]:
-    """Return the settings that `KAFKA_...` variables of the environment give; see `headrace.config.environment`."""
+    """Return the settings from `KAFKA_...` environment variables; see `headrace.config.environment`."""
     from headrace.config.environment import from_environment
 
     found = from_environment(environment)
@@ -104,7 +104,7 @@ def read_environment(environment: Mapping[str, str], journal: Journal) -> dict[s
 
 
 def without_foreign(settings: Mapping[str, str], journal: Journal) -> dict[str, str]:
-    """Return settings without the options of Kafka that do nothing here, which are named in one warning.
+    """Return settings without Kafka options that have no effect here; one warning names them.
 
     Raises:
         ConfigError: An option of Kafka is refused.
@@ -122,7 +122,7 @@ def without_foreign(settings: Mapping[str, str], journal: Journal) -> dict[str, 
 
 
 def warn_of_visible_secrets(given: Mapping[str, str], journal: Journal) -> None:
-    """Warn of secrets among the arguments of the command, which a list of processes shows."""
+    """Warn of secrets in the arguments of the command, which the list of processes shows."""
     for name, value in given.items():
         if is_secret(name) and value and not has_reference(value):
             journal.warning(
@@ -133,10 +133,10 @@ def warn_of_visible_secrets(given: Mapping[str, str], journal: Journal) -> None:
 
 
 def resolved(settings: Mapping[str, str], journal: Journal) -> dict[str, str]:
-    """Return settings with what references to secrets stand for, and with durations and sizes as numbers.
+    """Return settings with secrets resolved, and with durations and sizes as numbers.
 
     Raises:
-        ConfigError: What a reference names is not there.
+        ConfigError: A reference to a secret cannot be resolved.
     """
     return plain_numbers(resolve_references(settings, partial(_exposed, journal)))
 
@@ -146,13 +146,15 @@ def _exposed(journal: Journal, path: str) -> None:
 
 
 def read_settings(path: Path) -> dict[str, str]:
-    """Read a file of anybody's settings: TOML if its name ends so, Java properties otherwise.
+    """Read a file of settings: TOML if the name ends in .toml, otherwise Java properties.
 
     Raises:
-        ConfigError: It cannot be read or understood.
+        ConfigError: The file cannot be read or parsed.
     """
     try:
-        text = path.read_text(encoding="utf-8-sig")  # editors of Windows begin a file with a mark
+        text = path.read_text(
+            encoding="utf-8-sig"
+        )  # editors on Windows write a byte order mark first
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {error}") from error
     return _parse_toml(path, text) if path.suffix == ".toml" else parse_properties(text, str(path))

@@ -1,4 +1,4 @@
-"""Values of options: sizes and durations as people write them."""
+"""Types of options: sizes and durations with units."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ _SIZES: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
 class SizeType(click.ParamType):  # type: ignore[type-arg]  # generic in the newest versions only
-    """Bytes, as in 128m."""
+    """A size in bytes, such as 128m."""
 
     name = "SIZE"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return bytes."""
+        """Return the size in bytes."""
         match = re.fullmatch(r"(\d{1,15})([kmg]?)b?", str(value).lower())
         if match is None or int(match[1]) == 0:
-            self.fail(f"{value!r} is no size: use 65536, 512k, 128m or 1g", param, ctx)
+            self.fail(f"{value!r} is not a size: use 65536, 512k, 128m or 1g", param, ctx)
         return int(match[1]) * _SIZES[match[2]]
 
 
 class DurationType(click.ParamType):  # type: ignore[type-arg]  # generic in the newest versions only
-    """Milliseconds, as in 7d."""
+    """A duration in milliseconds, such as 7d."""
 
     name = "TIME"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return milliseconds."""
+        """Return the duration in milliseconds."""
         from headrace.cli.arguments.offsets import OffsetSpecError, parse_duration
 
         try:

@@ -1,4 +1,4 @@
-"""`headrace acl`: who may do what."""
+"""`headrace acl`: access control entries."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ COLUMNS: Final = ("RESOURCE", "NAME", "PATTERN", "PRINCIPAL", "HOST", "OPERATION
 
 
 class Acls(Protocol):
-    """Access control entries, wherever they are kept."""
+    """Access control entries: those of a running broker, or those in a data directory."""
 
     def find(self, which: AclFilter) -> list[AclBinding]:
-        """Return the entries that a filter means, sorted."""
+        """Return the entries that match a filter, sorted."""
 
     def create(self, bindings: Sequence[AclBinding]) -> list[ApiError | None]:
-        """Create entries; for each None, or why not."""
+        """Create entries; return None or an error for each."""
 
     def delete(self, filters: Sequence[AclFilter]) -> list[Deleted]:
-        """Delete what each filter means."""
+        """Delete the entries that match each filter."""
 
 
 class _AskedAcls:
-    """Entries of a broker that runs."""
+    """The access control entries of a running broker."""
 
     def __init__(self, client: BlockingClient) -> None:
         self._client = client
@@ -65,7 +65,7 @@ class _AskedAcls:
 def _acls(
     bootstrap: str, properties: dict[str, str], data: Path | None, *, create: bool = False
 ) -> Iterator[Acls]:
-    """Open the entries of a broker that runs, or of a data directory."""
+    """Open the entries of a running broker or of a data directory."""
     from headrace.errors import ApiError
 
     if data is not None:
@@ -86,7 +86,7 @@ def _refused(error: ApiError) -> NoReturn:
 
     if error.code is ErrorCode.SECURITY_DISABLED:
         fail(
-            "the broker has no authorizer: everybody may do everything. Give it one with "
+            "the broker has no authorizer, so that every client may do everything. Configure one with "
             f"--config authorizer.class.name={AUTHORIZER} and --config super.users=User:NAME"
         )
     fail(f"{error.code.name}: {error.message}")
@@ -94,9 +94,10 @@ def _refused(error: ApiError) -> NoReturn:
 
 @click.group(cls=CommandGroup)
 def acl() -> None:
-    """Allow and deny: who may do what to which resource, on Headrace or any Kafka.
+    """Create, list and delete access control entries, on Headrace or any Kafka.
 
-    With an authorizer everything is refused that no entry allows; super users may do everything. What denies wins.
+    With an authorizer the broker denies every operation that no entry allows. Entries that deny win over entries that
+    allow. Super users may do everything.
     """
 
 
@@ -107,10 +108,10 @@ def acl() -> None:
 def create(
     bootstrap: str, properties: dict[str, str], *, wanted: Wanted, data: Path | None, as_json: bool
 ) -> None:
-    """Allow or deny principals something.
+    """Create entries that allow or deny operations.
 
-    Every principal gets every operation on every resource that is named. An entry that is there already stays as
-    it is. Prints one row per entry; exit code 1 if one could not be created.
+    Creates an entry for every combination of the principals, operations and resources given. Existing entries stay
+    unchanged. Prints one row per entry; exit code 1 if one could not be created.
     """
     bindings = wanted.bindings()
     with _acls(bootstrap, properties, data, create=True) as acls:
@@ -125,9 +126,10 @@ def create(
 def list_acls(
     bootstrap: str, properties: dict[str, str], *, wanted: Wanted, data: Path | None, as_json: bool
 ) -> None:
-    """List entries: all, or those that every option given speaks of.
+    """List entries: all, or those that match all given options.
 
-    With a name, those that count for it, prefixes and wildcards too; with --prefixed, those with that prefix.
+    A resource name finds every entry that applies to the resource, prefixes and wildcards included. With --prefixed it
+    finds the entries with that prefix.
     """
     with _acls(bootstrap, properties, data) as acls:
         found = _find(acls, wanted.filters(matching=True))
@@ -136,8 +138,8 @@ def list_acls(
 
 @acl.command("delete")
 @acl_options
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@click.option("--dry-run", is_flag=True, help="Show what would be deleted, and delete nothing.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--dry-run", is_flag=True, help="Show what would be deleted; delete nothing.")
 @data_option
 @client_options
 def delete(
@@ -149,14 +151,16 @@ def delete(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Delete entries: with the options of `create` what they created; what is not said is not looked at.
+    """Delete entries. The options of `create` delete the entries that it created; omitted options match everything.
 
-    Shows the entries and asks. Exit code 1 if one could not be deleted.
+    Shows the entries and asks for confirmation. Exit code 1 if one could not be deleted.
     """
     if wanted.is_empty:
-        raise click.UsageError("which ones: at least one of --topic, --allow-principal, ...")
+        raise click.UsageError(
+            "name the entries with at least one option, such as --topic or --allow-principal"
+        )
     if not (options["yes"] or options["dry_run"] or sys.stdin.isatty()):
-        raise click.UsageError("deleting needs --yes or --dry-run where nobody can be asked")
+        raise click.UsageError("deleting needs --yes or --dry-run without a terminal")
     with _acls(bootstrap, properties, data) as acls:
         found = _find(acls, wanted.filters(matching=False))
         if options["dry_run"] or not found:
@@ -165,7 +169,7 @@ def delete(
         if not options["yes"]:
             print_table(COLUMNS, map(_row, found), to_stderr=True)
             confirm(f"Delete {len(found)} entries?")
-        # Those that were shown, and none that came since.
+        # Delete exactly the entries that were shown, not entries created since.
         outcomes = acls.delete([_exactly(binding) for binding in found])
     errors = [outcome.error for outcome in outcomes]
     _print(dict(zip(found, errors, strict=True)), "deleted", as_json=as_json)
@@ -194,7 +198,7 @@ def _row(binding: AclBinding) -> tuple[str, ...]:
 
 
 def _print(outcomes: dict[AclBinding, ApiError | None], done: str | None, *, as_json: bool) -> None:
-    """Print a row for each entry, with what became of it if something was to; end with 1 if it did not."""
+    """Print a row for each entry, with the outcome of a change; end with exit code 1 if a change failed."""
     if as_json:
         print_json([_document(each, error, done) for each, error in outcomes.items()])
     elif done is None:

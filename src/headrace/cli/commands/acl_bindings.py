@@ -1,4 +1,4 @@
-"""What the options of `headrace acl` mean: which bindings are created, and which are looked for."""
+"""Options of `headrace acl`, and the bindings that they create or match."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ OPERATIONS: Final = {
         *(Operation.WRITE, Operation.DESCRIBE, Operation.TWO_PHASE_COMMIT),
     ),
 }
-"""What can be done to what; ALL besides."""
+"""Operations by resource type. `ALL` is allowed for every type in addition."""
 _PRODUCER: Final = {
     ResourceType.TOPIC: (
         *(Operation.WRITE, Operation.DESCRIBE, Operation.CREATE, Operation.DESCRIBE_CONFIGS),
@@ -47,7 +47,7 @@ _CONSUMER: Final = {
     ResourceType.TOPIC: (Operation.READ, Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS),
     ResourceType.GROUP: (Operation.READ,),
 }
-"""As kafka-acls.sh has them, and DESCRIBE_CONFIGS: it tells Headrace's clients partitioner and serde of a topic."""
+"""The operations of --consumer, as in kafka-acls.sh, and DESCRIBE_CONFIGS: clients read a topic's serde with it."""
 _WORDS: Final = {
     operation.name.replace("_", ""): operation
     for types in OPERATIONS.values()
@@ -59,7 +59,7 @@ Resource = tuple[ResourceType, str]
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What was asked for on the command line."""
+    """The values of the options on the command line."""
 
     principals: list[tuple[str, Permission]]
     hosts: list[str]
@@ -70,24 +70,28 @@ class Wanted:
 
     @property
     def pattern_type(self) -> PatternType:
-        """How the names are meant."""
+        """The pattern type of the given names: literal or prefixed."""
         return PatternType.PREFIXED if self.prefixed else PatternType.LITERAL
 
     def bindings(self) -> list[AclBinding]:
-        """Return what is to be created.
+        """Return the bindings to create.
 
         Raises:
-            UsageError: Something is missing, or an operation is none of a resource.
+            UsageError: An option is missing, or a resource does not have an operation.
         """
         if not self.principals:
-            raise click.UsageError("who: --allow-principal User:NAME or --deny-principal User:NAME")
+            raise click.UsageError(
+                "a principal is missing: give --allow-principal User:NAME or --deny-principal User:NAME"
+            )
         if not self.resources:
             raise click.UsageError(
-                "what: --topic, --group, --transactional-id or --cluster ('*' is every name)"
+                "a resource is missing: give --topic, --group, --transactional-id or --cluster ('*' is every name)"
             )
         whats = list(self._operations())
         if not whats:
-            raise click.UsageError("to do what: --operation, --producer or --consumer")
+            raise click.UsageError(
+                "an operation is missing: give --operation, --producer or --consumer"
+            )
         bindings = [
             self._binding(what, who, host)
             for what, who, host in product(whats, self.principals, self.hosts or [WILDCARD])
@@ -106,10 +110,10 @@ class Wanted:
         return AclBinding(kind, name, pattern_type, who[0], host, operation, who[1])
 
     def _operations(self) -> Iterator[tuple[Resource, Operation]]:
-        """Yield what may be done to which resource.
+        """Yield pairs of resource and operation.
 
         Raises:
-            UsageError: An operation or a role has no use for a resource, or a role lacks one.
+            UsageError: An operation or a role does not apply to a resource, or a role needs another resource.
         """
         kinds = {kind for kind, _ in self.resources}
         for role in self.roles:
@@ -118,18 +122,20 @@ class Wanted:
         for kind, name in self.resources:
             of_roles = [role[kind] for role in self.roles if kind in role]
             if not of_roles and self.roles and not self.operations:
-                raise click.UsageError(f"{_option(kind)} {name}: to do what? --operation says it")
+                raise click.UsageError(
+                    f"{_option(kind)} {name}: an operation is missing: give --operation"
+                )
             for operation in dict.fromkeys((*chain(*of_roles), *self.operations)):
                 if operation not in chain(*of_roles):
                     _check_operation(operation, kind)
                 yield (kind, name), operation
 
     def filters(self, *, matching: bool) -> list[AclFilter]:
-        """Return what is looked for; what is not said is not looked at.
+        """Return the filters to search with; omitted options match everything.
 
         Args:
-            matching: Whether a name that is no prefix finds all that counts for a resource of that name, also
-                prefixes and wildcards; else it finds what was created with the same options.
+            matching: Whether a name finds every entry that applies to a resource of that name, prefixes and wildcards
+                included. If false, a name finds the entries that were created with the same options.
         """
         any_resource: list[Resource | None] = [None]
         anybody: list[tuple[str | None, Permission]] = [(None, Permission.ANY)]
@@ -153,7 +159,7 @@ class Wanted:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was said."""
+        """Whether no option was given."""
         return not (
             *self.principals,
             *self.hosts,
@@ -169,7 +175,7 @@ def _check_operation(operation: Operation, kind: ResourceType) -> None:
     if operation is not Operation.ALL and operation not in allowed:
         names = ", ".join(map(word, sorted(allowed)))
         raise click.UsageError(
-            f"{word(operation)} is not done to {_option(kind)}; there are {names} and All"
+            f"{word(operation)} does not apply to {_option(kind)}, which has {names} and All"
         )
 
 
@@ -200,17 +206,21 @@ _OPTIONS: Final = (
         "allowed",
         multiple=True,
         metavar="User:NAME",
-        help="Who may; repeatable.",
+        help="A principal to allow; repeatable.",
     ),
     click.option(
         "--deny-principal",
         "denied",
         multiple=True,
         metavar="User:NAME",
-        help="Who may not, whatever else allows it.",
+        help="A principal to deny, even if other entries allow it; repeatable.",
     ),
     click.option(
-        "--host", "hosts", multiple=True, metavar="ADDRESS", help="From where; else from anywhere."
+        "--host",
+        "hosts",
+        multiple=True,
+        metavar="ADDRESS",
+        help="A client address.  [default: every address]",
     ),
     click.option(
         "-o",
@@ -218,33 +228,47 @@ _OPTIONS: Final = (
         "operations",
         multiple=True,
         metavar="WORD",
-        help="What: Read, Write, Create, Delete, Alter, Describe, DescribeConfigs, AlterConfigs, ClusterAction, "
-        "IdempotentWrite, TwoPhaseCommit or All; repeatable.",
-    ),
-    click.option("--producer", is_flag=True, help="All that a producer needs, for --topic."),
-    click.option(
-        "--consumer", is_flag=True, help="All that a consumer needs, for --topic and --group."
+        help="An operation: Read, Write, Create, Delete, Alter, Describe, DescribeConfigs, AlterConfigs, "
+        "ClusterAction, IdempotentWrite, TwoPhaseCommit or All; repeatable.",
     ),
     click.option(
-        "-t", "--topic", "topics", multiple=True, metavar="NAME", help="To a topic, or '*'."
+        "--producer", is_flag=True, help="All operations that a producer needs, for --topic."
     ),
     click.option(
-        "-g", "--group", "groups", multiple=True, metavar="NAME", help="To a group, or '*'."
+        "--consumer",
+        is_flag=True,
+        help="All operations that a consumer needs, for --topic and --group.",
+    ),
+    click.option(
+        "-t",
+        "--topic",
+        "topics",
+        multiple=True,
+        metavar="NAME",
+        help="A topic, or '*' for every topic.",
+    ),
+    click.option(
+        "-g",
+        "--group",
+        "groups",
+        multiple=True,
+        metavar="NAME",
+        help="A group, or '*' for every group.",
     ),
     click.option(
         "--transactional-id",
         "ids",
         multiple=True,
         metavar="NAME",
-        help="To a transactional id, or '*'.",
+        help="A transactional id, or '*' for every one.",
     ),
-    click.option("--cluster", is_flag=True, help="To the cluster as a whole."),
-    click.option("--prefixed", is_flag=True, help="Names are the beginnings of names."),
+    click.option("--cluster", is_flag=True, help="The cluster as a whole."),
+    click.option("--prefixed", is_flag=True, help="Take resource names as prefixes of names."),
 )
 
 
 def acl_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add what says who, may do what, to what, from where; the command gets `wanted`."""
+    """Add the options for principals, operations, resources and addresses; the command gets `wanted`."""
 
     @functools.wraps(command)
     def run(

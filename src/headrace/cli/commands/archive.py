@@ -1,4 +1,4 @@
-"""`headrace archive`: topics as tables; what works on tables alone is in `archive_tables.py`."""
+"""`headrace archive`: topics as tables. Commands that need only the table are in `archive_tables.py`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @click.group(cls=CommandGroup)
 def archive() -> None:
-    """Copy topics to Delta Lake or Iceberg tables, exactly once, and look after these tables."""
+    """Copy topics to Delta Lake or Iceberg tables, exactly once, and maintain these tables."""
 
 
 for command in archive_tables.COMMANDS:
@@ -37,39 +37,47 @@ for command in archive_tables.COMMANDS:
 
 _RUN: Final = (
     click.argument("topics", nargs=-1, metavar="[TOPIC]...", shell_complete=complete_topics),
-    click.option("--pattern", metavar="REGEX", help="All topics of such names, later ones too."),
+    click.option(
+        "--pattern",
+        metavar="REGEX",
+        help="All topics with matching names, including topics created later.",
+    ),
     click.option(
         "--table",
         required=True,
         metavar="TABLE",
-        help="A directory, or s3://BUCKET/NAME; it is made if it is not there.",
+        help="A directory, or s3://BUCKET/NAME; created if it does not exist.",
     ),
     click.option(
         "--table-format",
         type=click.Choice(["delta", "iceberg"]),
         default="delta",
         show_default=True,
-        help="Iceberg has its catalog in SQLite beside the data, unless a --catalog-uri is given.",
+        help="The table format. Iceberg keeps its catalog in SQLite beside the data, unless --catalog-uri is given.",
     ),
     catalog_option,
     click.option(
-        "--name", help="Of the archive.  [default: archive-, its last name, and six letters]"
+        "--name",
+        help="The name of the archive.  [default: archive-, the last part of its path, and six letters]",
     ),
-    click.option("--group", help="Is told how far the table is.  [default: the name]"),
-    click.option("--once", is_flag=True, help="End at what is there now."),
+    click.option(
+        "--group",
+        help="The group in which the archive commits its position, for `group lag`.  [default: the name]",
+    ),
+    click.option("--once", is_flag=True, help="End at the present end of the topics."),
     click.option(
         "--interval",
         type=DurationType(),
         default="60s",
         show_default=True,
-        help="Between batches, while little waits.",
+        help="The time between batches while few records wait.",
     ),
     click.option(
         "--batch-records",
         type=click.IntRange(min=1),
         default=5_000_000,
         show_default=True,
-        help="Of a batch, at most.",
+        help="The largest batch.",
     ),
     click.option(
         "--file-size", type=SizeType(), default=FILE_BYTES, show_default=True, help="Of files."
@@ -77,38 +85,40 @@ _RUN: Final = (
     click.option(
         "--values",
         type=click.Choice(["json", "avro", "protobuf"]),
-        help="Decode values into columns.",
+        help="Decode the values into columns.",
     ),
     click.option(
         "--schema",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
         metavar="FILE",
-        help="What values look like; needed with --values.",
+        help="The schema of the values; required with --values.",
     ),
     click.option(
         "--on-error",
         metavar="fail|null|dlq:TOPIC",
-        help="Of values that do not decode.  [default: fail]",
+        help="What to do with a value that cannot be decoded.  [default: fail]",
     ),
     click.option(
         "--recreated",
         type=click.Choice(["fail", "archive"]),
         default="fail",
         show_default=True,
-        help="When a topic was deleted and created again.",
+        help="What to do when a topic was deleted and created again.",
     ),
-    click.option("--skip-lost", is_flag=True, help="Go on where records were removed."),
-    click.option("--master", default="local[*,4]", show_default=True, help="Where Spark runs."),
     click.option(
-        "--conf", multiple=True, metavar="KEY=VALUE", help="A setting of Spark; repeatable."
+        "--skip-lost",
+        is_flag=True,
+        help="Continue if records were removed before they were archived.",
     ),
+    click.option("--master", default="local[*,4]", show_default=True, help="The Spark master."),
+    click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A Spark setting; repeatable."),
     click.option(
         "--spark-log",
         type=click.Path(dir_okay=False, path_type=Path),
         metavar="FILE",
-        help="What Spark's processes print.  [default: standard error]",
+        help="The file for the output of Spark's processes.  [default: standard error]",
     ),
-    click.option("-q", "--quiet", is_flag=True, help="Do not say what each batch has done."),
+    click.option("-q", "--quiet", is_flag=True, help="Do not report each batch."),
 )
 
 
@@ -126,10 +136,10 @@ def _consumer_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @_run_options
 @_consumer_options
 def run(bootstrap: str, properties: dict[str, Any], *, as_json: bool, **options: Any) -> None:
-    """Archive topics: zstd Parquet files of a table, every record once.
+    """Archive topics as zstd Parquet files of a table, every record exactly once.
 
-    A run begins where the table ends, whatever happened to the one before. Transactions that were aborted are left out,
-    unless -X isolation.level=read_uncommitted. SIGTERM and Ctrl-C end it after the batch under way.
+    A run begins where the table ends, however the previous run ended. Aborted transactions are left out, unless
+    -X isolation.level=read_uncommitted. SIGTERM and Ctrl-C end the run after the current batch.
     """
     with installed():
         from headrace.spark.archive.running import archiver, check, run
@@ -153,7 +163,7 @@ def run(bootstrap: str, properties: dict[str, Any], *, as_json: bool, **options:
     finally:
         stop_session(spark)
     if not as_json:
-        say(f"{table.root} has {records:,} records more")
+        say(f"{table.root} has {records:,} more records")
 
 
 def _settings(
@@ -163,7 +173,7 @@ def _settings(
     from headrace.spark.archive.running import ArchiveSettings
 
     if bool(options["topics"]) == bool(options["pattern"]):
-        raise click.UsageError("name topics or give a --pattern, one of the two")
+        raise click.UsageError("give either topics or --pattern")
     of_read = {f"kafka.{name.replace('_', '.')}": str(each) for name, each in properties.items()}
     of_read.setdefault("kafka.bootstrap.servers", bootstrap)
     if options["pattern"]:
@@ -204,7 +214,7 @@ def _show(result: BatchResult, *, as_json: bool) -> None:
 
 @contextlib.contextmanager
 def _stopped_by_signals() -> Iterator[threading.Event]:
-    """Yield what the first signal sets; a second Ctrl-C does not wait. Spark's own handler would stop the batch."""
+    """Yield an event that the first signal sets. A second Ctrl-C ends at once. Spark's handler would stop the batch."""
     stopped = threading.Event()
 
     def stop(number: int, _frame: object) -> None:

@@ -1,4 +1,4 @@
-"""What `headrace archive` does with tables alone: neither a broker nor Spark is needed."""
+"""Commands of `headrace archive` that need only the table, neither a broker nor Spark."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FILE_BYTES: Final = "128m"
 
 @contextlib.contextmanager
 def installed() -> Iterator[None]:
-    """Say what to do where a library is missing."""
+    """Turn the error of a missing library into one with the command that installs it."""
     from headrace.errors import ConfigError
 
     try:
@@ -28,7 +28,7 @@ def installed() -> Iterator[None]:
 
 
 def size_text(size: int) -> str:
-    """Return bytes for people."""
+    """Return a size with its unit, for people."""
     for limit, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if size >= limit:
             return f"{size / limit:.1f} {unit}"
@@ -51,8 +51,8 @@ def _table_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.command("files")
 @_table_options
-@click.option("--topic", help="Only of this topic.")
-@click.option("--partition", type=click.IntRange(min=0), help="Only of this partition.")
+@click.option("--topic", help="Only files of this topic.")
+@click.option("--partition", type=click.IntRange(min=0), help="Only files of this partition.")
 @guarded
 def files(
     table: str,
@@ -62,9 +62,9 @@ def files(
     topic: str | None,
     partition: int | None,
 ) -> None:
-    """List the files that the table consists of now, one path a line.
+    """List the files of the table, one path per line.
 
-    These, and no others of the directory, are its records without duplicates: for Spark, DuckDB, pandas.
+    These files contain each record once, for Spark, DuckDB or pandas. Other files in the directory may have duplicates.
     TABLE: a directory, or s3://BUCKET/NAME.
     """
     from headrace.spark.archive.table import find_table
@@ -99,7 +99,7 @@ def files(
 @_table_options
 @guarded
 def describe(table: str, catalog: str | None, output_format: str) -> None:
-    """Tell what is in a table, a directory or s3://BUCKET/NAME, and how far it is."""
+    """Describe a table, in a directory or at s3://BUCKET/NAME: its records, files and offsets."""
     from headrace.spark.archive.files import by_source
     from headrace.spark.archive.table import find_table
 
@@ -141,13 +141,13 @@ def describe(table: str, catalog: str | None, output_format: str) -> None:
     type=SizeType(),
     default=FILE_BYTES,
     show_default=True,
-    help="Files that follow each other become one up to this size.",
+    help="Merge neighbouring files up to this size.",
 )
 @guarded
 def compact(table: str, catalog: str | None, output_format: str, file_size: int) -> None:
-    """Make large files of small ones in a table, also while it is written to and read.
+    """Merge small files of a table into large ones. Readers and writers can continue meanwhile.
 
-    Replaced files stay on disk, for those who read them, until `headrace archive clean`.
+    Replaced files stay on disk until `headrace archive clean`, because readers may still use them.
     """
     with installed():
         from headrace.spark.archive.compaction import compact as run
@@ -176,16 +176,16 @@ def compact(table: str, catalog: str | None, output_format: str, file_size: int)
     type=DurationType(),
     default="7d",
     show_default=True,
-    help="Files that have not belonged to the table for so long.",
+    help="Delete files that left the table longer ago than this.",
 )
-@click.option("--dry-run", is_flag=True, help="Tell what would be deleted, and delete nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would be deleted; delete nothing.")
 @guarded
 def clean(
     table: str, catalog: str | None, output_format: str, older_than: int, *, dry_run: bool
 ) -> None:
-    """Delete files that a table does not have: of tasks that were killed, and replaced by compaction.
+    """Delete files that do not belong to the table: left by killed tasks, or replaced by compaction.
 
-    Choose --older-than longer than a batch takes to write, and longer than readers work on a list of files.
+    Choose --older-than longer than writing a batch takes, and longer than readers use a list of files.
     """
     from headrace.spark.archive.table import find_table
 

@@ -1,4 +1,4 @@
-"""`headrace bench`: how fast this client and a broker write and read."""
+"""`headrace bench`: measure how fast this client and a broker write and read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 POLL_S: Final = 0.5
 MAX_SAMPLES: Final = 1_000_000
-"""Latencies that are kept; of more records every second one, every fourth one and so on."""
+"""The most latencies kept in memory. Of more records every second, fourth, ... latency is kept."""
 PERCENTILES: Final = (50, 95, 99)
 
 
@@ -31,12 +31,11 @@ PERCENTILES: Final = (50, 95, 99)
 def bench() -> None:
     """Measure how fast this client and a broker, Headrace or any Kafka, write and read.
 
-    The numbers are of one client process and one broker together: on a machine where both run they share its
-    processors.
+    The numbers measure one client process and one broker together. On one machine both share its processors.
     """
 
 
-_quiet = click.option("-q", "--quiet", is_flag=True, help="Do not show how far it is.")
+_quiet = click.option("-q", "--quiet", is_flag=True, help="Do not show progress.")
 
 
 @bench.command("produce")
@@ -50,32 +49,36 @@ _quiet = click.option("-q", "--quiet", is_flag=True, help="Do not show how far i
     type=SizeType(),
     default="100",
     show_default=True,
-    help="Of each record's value.",
+    help="The size of each record's value.",
 )
 @click.option(
     "--keys",
     type=click.IntRange(min=1),
-    help="Give records keys, so many different ones.  [default: no keys]",
+    help="Use this many different keys.  [default: no keys]",
 )
 @click.option(
-    "--rate", type=click.IntRange(min=1), help="Records a second, at most.  [default: no limit]"
+    "--rate", type=click.IntRange(min=1), help="The most records per second.  [default: no limit]"
 )
 @click.option(
     "-z",
     "--compression",
     type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
-    help="Codec of the batches (none).",
+    help="The compression of the batches.  [default: none]",
 )
-@click.option("--acks", type=click.Choice(["all", "1", "0"]), help="Who has to acknowledge (all).")
+@click.option(
+    "--acks",
+    type=click.Choice(["all", "1", "0"]),
+    help="The replicas that must acknowledge a record.  [default: all]",
+)
 @_quiet
 @partial(client_options, role="producer")
 def produce(
     topic: str, bootstrap: str, properties: dict[str, Any], *, as_json: bool, **options: Any
 ) -> None:
-    """Write records of random bytes to TOPIC, which has to exist, and measure.
+    """Write records of random bytes to TOPIC, which must exist, and measure.
 
-    The latency of a record is the time from `send` to its acknowledgement: the time in which it waited for its batch
-    is part of it, so that a rate that the broker cannot take shows long latencies. The records stay in the topic.
+    The latency of a record is the time from `send` to its acknowledgement, including the wait for its batch. A rate
+    that the broker cannot sustain therefore shows long latencies. The records stay in the topic.
     Exit code 1 if a record could not be written.
 
     Examples: headrace bench produce load -n 1000000 -s 200 --format json; headrace bench produce load --rate 1000;
@@ -102,7 +105,7 @@ def produce(
 
 
 def _look_at(topic: str, bootstrap: str, properties: dict[str, Any]) -> None:
-    """Fail where no broker answers or the topic is not there, before a clock runs: producers would create it."""
+    """Fail if no broker answers or the topic does not exist, before measuring: a producer would create the topic."""
     from headrace.cli.arguments.client_settings import general
 
     with open_client(bootstrap, general(properties)) as client:
@@ -112,7 +115,7 @@ def _look_at(topic: str, bootstrap: str, properties: dict[str, Any]) -> None:
 
 
 class _Writing:
-    """The records of one run, and what became of them."""
+    """The records of one run, and their latencies and errors."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -126,9 +129,9 @@ class _Writing:
     def write(
         self, producer: Producer, topic: str, options: dict[str, Any], progress: Progress
     ) -> None:
-        """Send everything, and wait for it."""
+        """Send all records and wait for their acknowledgements."""
         size, keys, rate = options["size"], options["keys"], options["rate"]
-        # Enough different values that no codec finds the same one again in its window.
+        # So many different values that no codec finds a value again within its window.
         values = [os.urandom(size) for _ in range(max(1, min(1024, (16 << 20) // size)))]
         began = time.perf_counter()
         for number in range(self._count):
@@ -158,7 +161,7 @@ class _Writing:
             self._latencies_ns.append(time.perf_counter_ns() - sent_ns)
 
     def document(self, size: int) -> dict[str, Any]:
-        """Return what was measured."""
+        """Return the measurements as a JSON document."""
         latencies = sorted(self._latencies_ns)
         return {
             **_throughput(self.written, self.written * size, self._took_s),
@@ -172,7 +175,7 @@ class _Writing:
 
 
 def _percentile(sorted_ns: list[int], percent: int) -> float | None:
-    """Return the smallest value that so many percent of all are not above, in milliseconds."""
+    """Return a percentile of the latencies, in milliseconds."""
     if not sorted_ns:
         return None
     return _ms(sorted_ns[-(-len(sorted_ns) * percent // 100) - 1])
@@ -196,7 +199,10 @@ def _throughput(records: int, size: int, took_s: float) -> dict[str, Any]:
 @bench.command("consume")
 @click.argument("topic", shell_complete=complete_topics)
 @click.option(
-    "-n", "--num", type=click.IntRange(min=1), help="Records.  [default: all that there are now]"
+    "-n",
+    "--num",
+    type=click.IntRange(min=1),
+    help="The number of records.  [default: all up to the present end]",
 )
 @click.option(
     "--timeout",
@@ -204,7 +210,7 @@ def _throughput(records: int, size: int, took_s: float) -> dict[str, Any]:
     type=DurationType(),
     default="10s",
     show_default=True,
-    help="End when no record has come for so long.",
+    help="End when no record arrived for this time.",
 )
 @_quiet
 @partial(client_options, role="consumer")
@@ -213,8 +219,8 @@ def consume(
 ) -> None:
     """Read TOPIC from its start without a group, as bytes, and measure.
 
-    The clock runs from the first request to the last record; `first_record_s` is how long the first one took. Exit
-    code 1 if fewer records came than --num says.
+    The measurement lasts from the first request to the last record; `first_record_s` is the time to the first record.
+    Exit code 1 if fewer than --num records arrived.
     """
     from headrace.clients.consumer.blocking import Consumer
 
@@ -230,11 +236,11 @@ def consume(
         document = _read(consumer, topic, options, progress)
     _print(document, as_json=as_json)
     if options["num"] is not None and document["records"] < options["num"]:
-        fail(f"{document['records']} of {options['num']} records came")
+        fail(f"{document['records']} of {options['num']} records arrived")
 
 
 def _read(consumer: Any, topic: str, options: dict[str, Any], progress: Progress) -> dict[str, Any]:
-    """Read and count."""
+    """Read the records and count them."""
     partitions = consumer.partitions_for(topic)
     begins, ends = consumer.begin_offsets(partitions), consumer.end_offsets(partitions)
     wanted, timeout_s = options["num"], options["timeout_ms"] / 1000

@@ -33,24 +33,24 @@ class _Bridge(Protocol):
     progress: CopyProgress
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Copy until it is told to stop."""
+        """Copy until a signal stops the bridge."""
 
 
 @click.command(epilog=EXAMPLES)
 @click.argument("source", metavar="FROM")
 @click.argument("target", metavar="TO")
-@click.option("--name", help="What the bridge is called; FROM.TO without it.")
+@click.option("--name", help="The name of the bridge.  [default: FROM.TO]")
 @click.option(
     "--start",
     default="TRIM_HORIZON",
     show_default=True,
     metavar="WHERE",
-    help="Where a bridge begins that has never run: TRIM_HORIZON, LATEST, or from a stream AT_TIMESTAMP:<ms>.",
+    help="Where a new bridge begins: TRIM_HORIZON, LATEST, or from a stream AT_TIMESTAMP:<ms>.",
 )
 @click.option(
     "--leases",
     metavar="STORE",
-    help=f"Where processes that share a stream keep leases: {_LEASES}. One process needs none.",
+    help=f"The lease store of processes that share a stream: {_LEASES}. A single process needs none.",
 )
 @click.option(
     "--lease",
@@ -59,23 +59,23 @@ class _Bridge(Protocol):
     default=30.0,
     show_default=True,
     metavar="SECONDS",
-    help="How long after the end of a process others take its shards over.",
+    help="How long after the end of a process other processes take over its shards.",
 )
-@click.option("--once", is_flag=True, help="End when everything is copied that is there.")
+@click.option("--once", is_flag=True, help="End when all present records are copied.")
 @click.option(
     "--envelope",
     is_flag=True,
-    help="Into a stream: write JSON that tells topic, partition, offset, time, key, value and headers.",
+    help="Into a stream: write JSON with topic, partition, offset, time, key, value and headers.",
 )
 @click.option(
     "--aggregate",
     is_flag=True,
-    help="Into a stream: many records in one, for readers that know the Kinesis Producer Library's format.",
+    help="Into a stream: aggregate records in the format of the Kinesis Producer Library.",
 )
 @click.option(
     "--record-bytes",
     type=int,
-    help="Into a stream: the largest record, where the stream takes more than 1 MiB.",
+    help="Into a stream: the largest record, if the stream accepts more than 1 MiB.",
 )
 @click.option(
     "--progress",
@@ -84,7 +84,7 @@ class _Bridge(Protocol):
     default=10.0,
     show_default=True,
     metavar="SECONDS",
-    help="How often to say how far it is.",
+    help="How often to report progress.",
 )
 @partial(client_options, role="client")
 def bridge(
@@ -99,15 +99,15 @@ def bridge(
     """Copy a Kinesis stream into a topic, exactly once, or a topic into a stream, at least once.
 
     FROM and TO are a topic and kinesis://STREAM[?region=..&endpoint_url=..&profile=..]; an ARN may stand for the
-    stream. A bridge goes on where it was, whatever has ended it. SIGTERM and Ctrl-C end it in order.
+    stream. A bridge continues at its position, however it ended. SIGTERM and Ctrl-C end it in order.
 
-    Exit codes: 0 stopped as asked, or everything copied with --once; 1 it cannot go on; 2 wrong usage or
+    Exit codes: 0 stopped by a signal, or everything copied with --once; 1 the bridge failed; 2 wrong usage or
     configuration; 130 interrupted twice.
     """
     from headrace.kinesis.bridge.names import is_stream
 
     if is_stream(source) == is_stream(target):
-        raise click.UsageError("one of FROM and TO is a topic, the other kinesis://STREAM")
+        raise click.UsageError("one of FROM and TO must be a topic, the other kinesis://STREAM")
     brokers = properties.pop("bootstrap.servers", bootstrap)
     check_reachable(brokers, properties)
     make = _into_topic if is_stream(source) else _into_stream
@@ -125,7 +125,7 @@ def _into_topic(
     place = parse_stream(source)
     if options["envelope"] or options["aggregate"] or options["record_bytes"] is not None:
         raise click.UsageError(
-            "--envelope, --aggregate and --record-bytes are for bridges into a stream"
+            "--envelope, --aggregate and --record-bytes are only for bridges into a stream"
         )
     plan = into_topic.IntoTopic(
         source=place,
@@ -152,7 +152,7 @@ def _into_stream(
     place: StreamPlace = parse_stream(target)
     if options["leases"] is not None:
         raise click.UsageError(
-            "--leases is for bridges from a stream: a consumer group shares a topic"
+            "--leases is only for bridges from a stream; processes share a topic as a consumer group"
         )
     if options["start"] not in {"TRIM_HORIZON", "LATEST"}:
         raise click.UsageError("--start of a bridge from a topic is TRIM_HORIZON or LATEST")
@@ -194,9 +194,9 @@ async def _run(copying: _Bridge, *, as_json: bool, progress_s: float) -> None:
 
     def stop() -> None:
         if stopping.is_set():
-            say("interrupted again: what is not committed comes again")
+            say("interrupted again: records that are not committed will be copied again")
             raise SystemExit(INTERRUPTED)
-        say("stopping: what was begun is finished")
+        say("stopping after the records in flight")
         stopping.set()
 
     loop = asyncio.get_running_loop()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @click.group(cls=CommandGroup)
 def cluster() -> None:
-    """Show what a cluster is made of, on Headrace or any Kafka."""
+    """Show the brokers of a cluster and their APIs and log directories, on Headrace or any Kafka."""
 
 
 @cluster.command("info")
@@ -27,8 +27,8 @@ def cluster() -> None:
 def info(bootstrap: str, properties: dict[str, Any], *, as_json: bool) -> None:
     """Show the cluster's id, controller, brokers, features and log directories.
 
-    Log directories take the right to describe the cluster; without it they are left out, with a note. Kafka tells
-    nobody which release it is: `metadata.version` is as near as that comes.
+    Log directories need the permission to describe the cluster; without it a note says that they are left out. Kafka
+    does not report its release; `metadata.version` comes closest.
     """
     with open_admin(bootstrap, properties) as admin:
         described = admin.describe_cluster()
@@ -68,7 +68,7 @@ def info(bootstrap: str, properties: dict[str, Any], *, as_json: bool) -> None:
 
 
 def _log_dirs(admin: Admin) -> tuple[list[LogDirDescription] | None, str | None]:
-    """Return the log directories, or why this client may not know them."""
+    """Return the log directories, or the error if the client is not authorized."""
     from headrace.errors import ApiError, ErrorCode
 
     hidden = {ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.UNSUPPORTED_VERSION}
@@ -95,7 +95,7 @@ def _directory(found: LogDirDescription) -> dict[str, Any]:
 def _print_info(document: dict[str, Any]) -> None:
     facts = {
         "cluster id": document["cluster_id"],
-        "server": "Headrace" if document["headrace"] else "Apache Kafka, or another of its kind",
+        "server": "Headrace" if document["headrace"] else "Apache Kafka, or compatible",
         "controller": "-" if document["controller"] is None else document["controller"],
     }
     print_facts(facts, 12)
@@ -135,9 +135,9 @@ def _print_directories(rows: list[dict[str, Any]]) -> None:
 def log_dirs(
     bootstrap: str, properties: dict[str, Any], *, topics: tuple[str, ...], as_json: bool
 ) -> None:
-    """Show how many bytes each partition takes, by broker and log directory, the largest first.
+    """Show the size of each partition in bytes, by broker and log directory, the largest first.
 
-    It takes the right to describe the cluster.
+    Needs the permission to describe the cluster.
     """
     with open_admin(bootstrap, properties) as admin:
         found = admin.log_dirs()
@@ -164,7 +164,7 @@ def log_dirs(
 @cluster.command("apis")
 @client_options
 def apis(bootstrap: str, properties: dict[str, Any], *, as_json: bool) -> None:
-    """Show which versions of each API a broker speaks."""
+    """Show the versions of each API that a broker supports."""
     from headrace.protocol.api_keys import ApiKey
 
     with open_admin(bootstrap, properties) as admin:

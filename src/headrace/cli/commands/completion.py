@@ -1,4 +1,4 @@
-"""`headrace completion`: what shells need in order to complete commands, options, topics and groups."""
+"""`headrace completion`: scripts that complete commands, options, topics and groups in a shell."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import click
 from headrace.cli.arguments.options import preformatted
 
 HOW_TO = preformatted(
-    """To have it in every new shell:
+    """To enable completion in every new shell:
 
             bash (4.4 or newer)  eval "$(headrace completion bash)"    in ~/.bashrc
             zsh                  eval "$(headrace completion zsh)"     in ~/.zshrc, after compinit
@@ -19,10 +19,10 @@ HOW_TO = preformatted(
 @click.command("completion", epilog=HOW_TO)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print the script by which a shell completes commands, options, and names of topics, groups and contexts.
+    """Print the script with which a shell completes commands, options, and names of topics, groups and contexts.
 
-    Names come from the broker that -b, --context or the environment says, which has a second to answer. Internal
-    topics and groups are left out, unless what is typed is how their name begins.
+    Names come from the broker that -b, --context or the environment names; it has one second to answer. Internal topics
+    and groups are offered only if the typed text is a prefix of their names.
     """
     from click.shell_completion import get_completion_class
 
@@ -31,5 +31,5 @@ def completion(shell: str) -> None:
     bash_completion.register()
     root = click.get_current_context().find_root().command
     found = get_completion_class(shell)
-    assert found is not None, "click knows these shells"
+    assert found is not None, "click supports these shells"
     click.echo(found(root, {}, "headrace", VARIABLE).source())

@@ -1,4 +1,4 @@
-"""`headrace consume`: records to standard output."""
+"""`headrace consume`: print records to standard output."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 POLL_S: Final = 0.5
 COMMIT_TIMEOUT_S: Final = 5.0
-"""Committing must not keep printing for long: the next commit comes soon."""
+"""The longest time in seconds that a commit may delay printing. The next commit follows soon."""
 TERMINATED: Final = 143
 Writer = Callable[["ConsumerRecord", int], bytes]
 
@@ -43,7 +43,7 @@ HELP_ON_TEMPLATES: Final = preformatted(
             %h{%k=%v } headers   %H their number   %i number of the record
             modifiers {hex} {base64} {json}; for numbers {big32} {hex} ...
             escapes \n \t \xNN %%
-            On a terminal control characters of records are escaped; into a pipe or file records go as they are.
+            On a terminal, control characters of records are escaped; a pipe or file gets records unchanged.
 
 Examples:   headrace consume orders --from start -f '%t[%p]@%o %k %v\n'
             headrace consume orders -o :end --format json > orders.jsonl
@@ -64,35 +64,35 @@ Examples:   headrace consume orders --from start -f '%t[%p]@%o %k %v\n'
     "--from",
     "offset",
     help="Where to begin and end in each partition: start (default), end, N, +N, -N (the last N of each partition; "
-    "--last N takes them over all), A:B, :end, @TIME, @T1:T2.",
+    "--last N counts over all partitions), A:B, :end, @TIME, @T1:T2.",
 )
 @click.option(
     "--since",
     metavar="TIME|DURATION",
-    help="Begin at a time, or so long ago: 2031-01-31T15:00, 5m.",
+    help="Begin at a time (2031-01-31T15:00), or a duration before now (5m).",
 )
 @click.option(
     "--last",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Begin with the newest N records of all partitions together, in the order of their times.",
+    help="Begin with the newest N records over all partitions, sorted by time.",
 )
-@click.option("-n", "--num", type=click.IntRange(min=1), help="End after so many records.")
-@click.option("-e", "--exit-at-end", is_flag=True, help="End where the partitions end now.")
+@click.option("-n", "--num", type=click.IntRange(min=1), help="End after this many records.")
+@click.option("-e", "--exit-at-end", is_flag=True, help="End at the present end of the partitions.")
 @click.option(
     "-g",
     "--group",
     shell_complete=complete_groups,
-    help="Read as a member of a group, and commit what was printed.",
+    help="Read as a member of a group, and commit the printed records.",
 )
-@click.option("-p", "--partition", "partitions", multiple=True, help="Only these, e.g. -p 0,2.")
 @click.option(
-    "--tag", "tags", multiple=True, help="Only records with this tag, or another one given."
+    "-p", "--partition", "partitions", multiple=True, help="Only these partitions, e.g. -p 0,2."
 )
-@click.option("-f", "--template", help="How to print a record; see below.")
 @click.option(
-    "-q", "--quiet", is_flag=True, help="Do not show on the terminal how far an export is."
+    "--tag", "tags", multiple=True, help="Only records with one of the given tags; repeatable."
 )
+@click.option("-f", "--template", help="The format of a record; see below.")
+@click.option("-q", "--quiet", is_flag=True, help="Do not show progress on the terminal.")
 @functools.partial(client_options, role="consumer")
 def consume(
     topics: tuple[str, ...],
@@ -103,15 +103,15 @@ def consume(
     template: str | None,
     **options: Any,
 ) -> None:
-    """Print the records of TOPICs, from Headrace or any Kafka; go on until interrupted.
+    """Print the records of TOPICs, from Headrace or any Kafka, until interrupted.
 
     By default a record is a line TOPIC[PARTITION]@OFFSET KEY: VALUE. With --format json it is a JSON object per
     line with the keys topic, partition, offset, timestamp_ms, key, value, headers, leader_epoch (bytes that are
     not UTF-8 as base64, with key_encoding or value_encoding beside them); `produce --from-json` reads such lines.
-    Keys and values are printed as the bytes that they are, whatever serde the topic has.
+    Keys and values are printed as raw bytes, whatever serde the topic has.
 
-    Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 143 terminated. A reader that goes away, as in
-    `| head`, ends the command with 0.
+    Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 143 terminated. If the reader of the output exits, as
+    in `| head`, the command ends with 0.
     """
     write = _writer(template, as_json=as_json)
     source = _Source(topics, _offset(options), options["partitions"], options["group"])
@@ -144,13 +144,15 @@ def _printer(
 
 
 def _offset(options: dict[str, Any]) -> str | None:
-    """Return where to begin, in the form of --offset."""
+    """Return the begin position in the form of --offset."""
     given: str | None = options["offset"]
     since: str | None = options["since"]
     if sum(options[name] is not None for name in ("offset", "since", "last")) > 1:
         raise click.UsageError("--offset, --since and --last exclude each other")
     if options["last"] is not None and options["group"] is not None:
-        raise click.UsageError("a group goes on where it has committed: leave --last out")
+        raise click.UsageError(
+            "--last cannot be used with --group: a group continues at its committed offsets"
+        )
     return given if since is None else f"@{since}:"
 
 
@@ -159,7 +161,7 @@ def _terminated(_signal: int, _frame: object) -> NoReturn:
 
 
 class _Source:
-    """What is read: topics or some of their partitions, from where, by whom."""
+    """The topics or partitions to read, where to begin, and the group that reads them."""
 
     def __init__(
         self,
@@ -180,10 +182,12 @@ class _Source:
         if group is None:
             return
         if self._numbers:
-            raise click.UsageError("a group decides the partitions: leave --partition out")
+            raise click.UsageError(
+                "--partition cannot be used with --group: the group assigns the partitions"
+            )
         if self._spec.first.kind not in {"start", "end"} or self._spec.stop is not None:
             raise click.UsageError(
-                "with --group, --offset is start or end, for where nothing is committed"
+                "with --group, --offset must be start or end: it applies to partitions without a committed offset"
             )
 
     def open(self, bootstrap: str, properties: dict[str, str]) -> Consumer:
@@ -193,7 +197,7 @@ class _Source:
         if self._group is None:
             defaults["auto.offset.reset"] = "earliest"
         else:
-            # What was printed is committed, whether or not a batch was finished: see Printer.
+            # Printer commits the printed records, even if a batch is not finished.
             reset = "earliest" if self._spec.first.kind == "start" else "latest"
             defaults |= {"enable.auto.commit": "false", "auto.offset.reset": reset}
         return Consumer(
@@ -201,7 +205,7 @@ class _Source:
         )
 
     def partitions(self, consumer: Consumer) -> list[TopicPartition]:
-        """Return what is read: all partitions of the topics, or those that were named."""
+        """Return the partitions to read: all of the topics, or the named ones."""
         every = [where for topic in self._topics for where in consumer.partitions_for(topic)]
         missing = self._numbers - {where.partition for where in every}
         if missing:
@@ -209,7 +213,7 @@ class _Source:
         return [where for where in every if not self._numbers or where.partition in self._numbers]
 
     def begin(self, consumer: Consumer, *, exit_at_end: bool) -> dict[TopicPartition, int] | None:
-        """Start reading; return where each partition is to end, if it is."""
+        """Start reading; return the end offset of each partition that has one."""
         from headrace.cli.arguments.offsets import LATEST, resolve
 
         wanted = self.partitions(consumer)
@@ -232,7 +236,7 @@ def _partition_numbers(partitions: tuple[str, ...]) -> set[int]:
     numbers = [text.strip() for entry in partitions for text in entry.split(",")]
     for text in numbers:
         if not text.isdecimal():
-            raise click.UsageError(f"--partition wants numbers, not {text!r}")
+            raise click.UsageError(f"--partition expects numbers, not {text!r}")
     return set(map(int, numbers))
 
 
@@ -277,7 +281,7 @@ def _json_line(record: ConsumerRecord, _number: int) -> bytes:
 
 
 class Printer:
-    """Prints what a consumer reads, up to a number of records or to the end of every partition."""
+    """Prints the records of a consumer, up to a number of records or to the end of every partition."""
 
     def __init__(
         self,
@@ -297,10 +301,10 @@ class Printer:
         """One past the last printed record of each partition."""
 
     def run(self, first: Iterable[ConsumerRecord] = ()) -> None:
-        """Print until the end; in a group, commit what was printed, also when interrupted.
+        """Print until the end. In a group, commit the printed records, also when interrupted.
 
         Args:
-            first: Records that are printed before those that the consumer reads.
+            first: Records to print before those of the consumer.
         """
         try:
             with self._progress:
@@ -308,7 +312,7 @@ class Printer:
                 while not self._done():
                     self._print(self._consumer.poll(POLL_S))
                     if self._consumer.stopped:
-                        return  # by an administrator; what was printed was committed after the poll before
+                        return  # an administrator stopped the member; printed records were committed before
                     self._commit()
                     if reader_is_gone():
                         return
@@ -331,7 +335,7 @@ class Printer:
             lines.append(self._write(record, self._printed))
             printed[where] = record.offset + 1
         if lines:
-            out = unshielded(sys.stdout).buffer  # what drives a terminal is escaped already
+            out = unshielded(sys.stdout).buffer  # control sequences are escaped already
             text = b"".join(lines)
             out.write(text)
             out.flush()
@@ -347,7 +351,7 @@ class Printer:
         at_end = all(
             at is not None and at >= self._stops.get(where, 0) for where, at in positions.items()
         )
-        # A member may be left without partitions, and then has nothing to wait for; but not before it has joined.
+        # A member without partitions has nothing to wait for, once it has joined.
         return at_end and (self._consumer.config.group_id is None or self._consumer.joined)
 
     def _commit(self) -> None:
@@ -360,5 +364,5 @@ class Printer:
         try:
             self._consumer.commit(finished, timeout_s=COMMIT_TIMEOUT_S)
         except HeadraceError:
-            return  # a rebalance, or nobody answers: what is still this member's is committed next time
+            return  # a rebalance, or no answer: the next commit includes the partitions that the member still owns
         self._positions = {}

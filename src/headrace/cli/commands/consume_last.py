@@ -14,24 +14,24 @@ if TYPE_CHECKING:
 
 POLL_S: Final = 0.5
 _FURTHER: Final = 4
-"""By how much more is read of a partition that had too few records."""
+"""The factor by which the next read of a partition is larger, if the previous read found too few records."""
 
 
 def last_records(
     consumer: Consumer, partitions: Collection[TopicPartition], count: int
 ) -> tuple[list[ConsumerRecord], dict[TopicPartition, int]]:
-    """Return the newest records of all partitions, the oldest of them first.
+    """Return the newest records over all partitions, the oldest first.
 
-    Records of one partition stay in the order of their offsets. Offsets without a record (of transactions, of what was
-    compacted, of what has another tag) do not count: the reader goes back as far as it has to.
+    Records of one partition stay in offset order. Offsets without a record (transaction markers, compacted records,
+    records with other tags) do not count: the reader goes back until it has found enough records.
 
     Args:
-        consumer: A consumer without a group; what it is assigned is replaced.
-        partitions: What is read.
-        count: How many records, of all partitions together.
+        consumer: A consumer without a group. Its assignment is replaced.
+        partitions: The partitions to read.
+        count: The number of records over all partitions.
 
     Returns:
-        The records, and where each partition ended when they were read.
+        The records, and the end offset of each partition at the time of reading.
     """
     begins, ends = consumer.begin_offsets(partitions), consumer.end_offsets(partitions)
     found: dict[TopicPartition, deque[ConsumerRecord]] = {}
@@ -46,7 +46,7 @@ def last_records(
             if len(found[where]) < count and start > begins[where]
         }
         window *= _FURTHER
-    # A merge, and no sort: times may go back within a partition, offsets may not.
+    # A merge instead of a sort: within a partition, times may decrease, but the offset order must stay.
     merged = heapq.merge(
         *(found[where] for where in sorted(found)), key=lambda record: record.timestamp_ms
     )

@@ -1,4 +1,4 @@
-"""`headrace context`: named ways to a cluster."""
+"""`headrace context`: named connections to clusters."""
 
 from __future__ import annotations
 
@@ -19,28 +19,33 @@ _name = click.argument("name", metavar="NAME", shell_complete=complete_contexts)
 
 @click.group(cls=CommandGroup)
 def context() -> None:
-    """Keep named connections: address and client properties of a cluster under a name.
+    """Store named connections: the address and client properties of a cluster under a name.
 
-    A command takes the first of these: --context; -b or --config-file; HEADRACE_CONTEXT; HEADRACE_BOOTSTRAP or
-    HEADRACE_CLIENT_CONFIG; the context in use; 127.0.0.1:9092. Beside --context or HEADRACE_CONTEXT, -X, and beside
-    --context also -b and --config-file, change single properties.
+    A command takes the first of these that is given: --context; -b or --config-file; HEADRACE_CONTEXT;
+    HEADRACE_BOOTSTRAP or HEADRACE_CLIENT_CONFIG; the context in use; 127.0.0.1:9092. -X changes single properties of a
+    context. With --context, -b and --config-file do so too.
     """
 
 
 @context.command("add")
 @click.argument("name", metavar="NAME")
-@click.option("-b", "--bootstrap", metavar="HOST:PORT,...", help="Brokers to begin with.")
+@click.option(
+    "-b",
+    "--bootstrap",
+    metavar="HOST:PORT,...",
+    help="Addresses of one or more brokers of the cluster.",
+)
 @click.option(
     "--config-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Client properties to take over.",
+    help="A file with client properties for the context.",
 )
 @click.option(
     "-X", "properties", multiple=True, metavar="KEY=VALUE", help="A client property; repeatable."
 )
-@click.option("--replace", is_flag=True, help="In place of a context of this name.")
-@click.option("--use", is_flag=True, help="Put it into use.")
+@click.option("--replace", is_flag=True, help="Replace an existing context with this name.")
+@click.option("--use", is_flag=True, help="Use the context from now on.")
 @guarded
 def add(
     name: str,
@@ -51,9 +56,9 @@ def add(
     replace: bool,
     use: bool,
 ) -> None:
-    """Keep a connection under a name, in a file of its own that only you can read.
+    """Store a connection under a name, in a file that only you can read.
 
-    Secrets are kept by reference: ${env:NAME} is a variable of the environment, ${file:/path} the text of a file.
+    Secrets are stored as references: ${env:NAME} is an environment variable, ${file:/path} the text of a file.
 
     Example: headrace context add prod -b broker:9095 -X security.protocol=SASL_SSL -X sasl.mechanism=SCRAM-SHA-512 -X
     sasl.username=alice -X 'sasl.password=${file:/run/secrets/kafka}'
@@ -66,7 +71,9 @@ def add(
     if bootstrap is not None:
         settings[contexts.BOOTSTRAP] = bootstrap
     if not settings.get(contexts.BOOTSTRAP):
-        raise ConfigError("a context needs --bootstrap, or bootstrap.servers in --config-file")
+        raise ConfigError(
+            "a context needs an address: give --bootstrap, or bootstrap.servers in --config-file"
+        )
     _check(settings)
     contexts.add(name, settings, replace=replace)
     if use:
@@ -74,10 +81,10 @@ def add(
 
 
 def _check(settings: dict[str, str]) -> None:
-    """Refuse properties that no client knows.
+    """Refuse properties that no client has.
 
     Raises:
-        ConfigError: One is unknown.
+        ConfigError: A property is unknown.
     """
     from dataclasses import fields
 
@@ -99,7 +106,7 @@ def _check(settings: dict[str, str]) -> None:
 @format_option
 @guarded
 def list_contexts(*, output_format: str) -> None:
-    """List contexts, with their brokers; a star marks the one in use."""
+    """List contexts and their brokers; a star marks the context in use."""
     current = contexts.current()
     rows = []
     for name in contexts.names():
@@ -128,13 +135,13 @@ def list_contexts(*, output_format: str) -> None:
 @format_option
 @guarded
 def show(name: str | None, *, output_format: str) -> None:
-    """Show the properties of a context, or of the one in use; a secret that is no reference is hidden."""
+    """Show the properties of a context, by default of the one in use. Secrets that are no references are hidden."""
     from headrace.config.secrets import has_reference, is_secret
     from headrace.errors import ConfigError
 
     chosen = name or contexts.current()
     if chosen is None:
-        raise ConfigError("no context is in use: name one")
+        raise ConfigError("no context is in use: give the NAME of one")
     settings = contexts.settings_of(chosen)
     told: dict[str, Any] = {
         key: "(hidden)" if is_secret(key) and not has_reference(value) else value
@@ -152,10 +159,10 @@ def show(name: str | None, *, output_format: str) -> None:
 
 @context.command("use")
 @click.argument("name", metavar="NAME", required=False, shell_complete=complete_contexts)
-@click.option("--none", is_flag=True, help="Leave no context in use.")
+@click.option("--none", is_flag=True, help="Use no context.")
 @guarded
 def use(name: str | None, *, none: bool) -> None:
-    """Put a context into use: commands take it unless they are told otherwise."""
+    """Choose the context that commands use by default."""
     if (name is None) != none:
         raise click.UsageError("give either a NAME or --none")
     contexts.use(name)
@@ -166,5 +173,5 @@ def use(name: str | None, *, none: bool) -> None:
 @_name
 @guarded
 def remove(name: str) -> None:
-    """Forget a context."""
+    """Delete a stored context."""
     contexts.remove(name)

@@ -21,7 +21,7 @@ EXIT_USAGE = 2
 
 
 class _TerminalProgress:
-    """Steps and a bar on standard error; silent where nobody watches."""
+    """Steps and a progress bar on standard error; nothing if standard error is not a terminal."""
 
     def __init__(self) -> None:
         self._shown = sys.stderr.isatty()
@@ -45,19 +45,17 @@ class _TerminalProgress:
 @click.option(
     "--records",
     type=click.IntRange(min=1),
-    help="How many flights, from the beginning of 2013.  [default: all 336,776]",
+    help="The number of flights, from the beginning of 2013.  [default: all 336,776]",
 )
 @click.option(
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("headrace-demo"),
     show_default=True,
-    help="Where the results, the broker's data and the logs go.",
+    help="The directory for the results, the broker's data and the logs.",
 )
-@click.option(
-    "--bootstrap", metavar="HOST:PORT", help="Use this cluster instead of a broker of its own."
-)
-@click.option("--topic-prefix", default="", help="Comes before the names of the topics.")
+@click.option("--bootstrap", metavar="HOST:PORT", help="Use this cluster, and start no broker.")
+@click.option("--topic-prefix", default="", help="A prefix for the names of the topics.")
 @click.option(
     "--format",
     "output_format",
@@ -68,9 +66,9 @@ class _TerminalProgress:
 def demo(
     records: int | None, output: Path, bootstrap: str | None, topic_prefix: str, output_format: str
 ) -> None:
-    """Stream real flights through a broker and a Spark pipeline, check the result and show it.
+    """Stream real flights through a broker and a Spark pipeline, check the results and show them.
 
-    Starts `headrace serve` in a process of its own, produces the flights that left New York in 2013 as JSON events
+    Starts `headrace serve` in a separate process, produces the flights that left New York in 2013 as JSON events
     in the order of their scheduled departure, computes delays per carrier and hour with Spark Structured Streaming,
     writes them to Parquet files and to a topic, and compares both with the input. Needs the extra `demo` and Java 17
     or newer.
@@ -83,7 +81,7 @@ def demo(
         with _terminate_like_interrupt():
             outcome = run_demo(settings, _TerminalProgress())
     except KeyboardInterrupt:
-        say("headrace demo: interrupted; everything it started has ended")
+        say("headrace demo: interrupted; all its processes have ended")
         sys.exit(130)
     except ConfigError as error:
         _say_error(error)
@@ -106,7 +104,7 @@ def _say_error(error: HeadraceError) -> None:
 
 @contextlib.contextmanager
 def _terminate_like_interrupt() -> Iterator[None]:
-    """Let SIGTERM end the demo as Ctrl-C does, so that it ends its processes."""
+    """Handle SIGTERM like Ctrl-C, so that the demo ends its processes."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""`headrace dev`: a broker for development, in memory unless it is given a directory."""
+"""`headrace dev`: a broker for development, in memory unless --data names a directory."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _DEV_DEFAULTS = {"durability": "os", "group.initial.rebalance.delay.ms": "0"}
     "--data",
     type=click.Path(file_okay=False, path_type=Path),
     multiple=True,
-    help="Keep the data in a directory after all; repeatable.",
+    help="Keep the data in this directory instead of memory; repeatable.",
 )
 @server_options
 def dev(data: tuple[Path, ...], **options: Any) -> None:
-    """Run a broker in memory, for development and tests: what it holds is gone when it ends.
+    """Run a broker in memory, for development and tests. Its data is lost when it ends.
 
-    Consumer groups start without the usual delay, and an acknowledgement does not wait for a disk. Everything else
-    is as in `headrace serve`.
+    Consumer groups start without the usual delay, and acknowledgements do not wait for a disk. Otherwise the broker
+    behaves as with `headrace serve`.
     """
     run_server(data=data, defaults=_DEV_DEFAULTS, **options)

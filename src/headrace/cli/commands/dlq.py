@@ -1,4 +1,4 @@
-"""`headrace dlq`: dead letters: what there is, why, sending it back, deleting it."""
+"""`headrace dlq`: list, show, resend and delete dead letters."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ if TYPE_CHECKING:
     from headrace.types import TopicPartition
 
 GROUP: Final = "headrace-redrive"
-"""Its committed offsets in a dead-letter topic say how far letters were sent back."""
+"""The group of `dlq redrive`. Its committed offset in a dead-letter topic is after the last dead letter resent."""
 CLIENT: Final = "headrace-dlq"
 MAX_DIGITS: Final = 18
-"""Digits of what a letter counts; a header with more is text."""
+"""The most digits of a counter in a header. A header with more digits is shown as text."""
 SHOWN: Final = 5
-"""Letters that were left of which it is told where they are; JSON tells of more."""
+"""The most skipped dead letters whose offsets a message lists. JSON output lists more (`MAX_LEFT`)."""
 
 
 @click.group(cls=CommandGroup)
 def dlq() -> None:
-    """Look at dead letters, send them back, delete them; TOPIC is the topic that they come from."""
+    """List, show, resend and delete dead letters. TOPIC is the topic that they come from."""
 
 
 def _topic_options(command: Callable[..., Any]) -> Callable[..., Any]:
     command = click.argument("topic", shell_complete=complete_letters)(command)
     return click.option(
-        "--named", is_flag=True, help="TOPIC is the dead-letter topic's own name, not dlq.TOPIC."
+        "--named", is_flag=True, help="TOPIC is the name of the dead-letter topic itself."
     )(command)
 
 
 @dlq.command("list")
 @client_options
 def list_letters(bootstrap: str, properties: dict[str, Any], *, as_json: bool) -> None:
-    """List the topics whose names begin with dlq., how many records they have, and the last error of each."""
+    """List the topics whose names begin with dlq., with their numbers of records and their last errors."""
     from headrace.dead_letters.letter_headers import DEAD_LETTER_PREFIX
 
     rows = []
@@ -78,10 +78,10 @@ def list_letters(bootstrap: str, properties: dict[str, Any], *, as_json: bool) -
 @dlq.command("show")
 @_topic_options
 @click.option("-n", "--limit", type=click.IntRange(min=1), default=20, show_default=True)
-@click.option("--waiting", is_flag=True, help="Only those that were not sent back.")
+@click.option("--waiting", is_flag=True, help="Only dead letters that were not resent.")
 @client_options
 def show(bootstrap: str, properties: dict[str, Any], *, as_json: bool, **options: Any) -> None:
-    """Show dead letters: where they come from and why they are here."""
+    """Show dead letters with their origins and errors."""
     topic = _letters_of(options)
     described = []
     with _admin(bootstrap, properties) as admin, _consumer(bootstrap, properties) as consumer:
@@ -102,14 +102,18 @@ def show(bootstrap: str, properties: dict[str, Any], *, as_json: bool, **options
 
 @dlq.command("redrive")
 @_topic_options
-@click.option("--dry-run", is_flag=True, help="Tell what would be sent, and send nothing.")
-@click.option("--all", "everything", is_flag=True, help="Also those that were sent back before.")
-@click.option("--error-type", metavar="NAME", help="Only letters of this error, e.g. ValueError.")
+@click.option("--dry-run", is_flag=True, help="Show what would be sent; send nothing.")
+@click.option(
+    "--all", "everything", is_flag=True, help="Also dead letters that were resent before."
+)
+@click.option(
+    "--error-type", metavar="NAME", help="Only dead letters with this error, e.g. ValueError."
+)
 @click.option(
     "--to",
     metavar="TOPIC",
     shell_complete=complete_topics,
-    help="Where to, in place of the topic they come from.",
+    help="Send to this topic, instead of the topic that the dead letters come from.",
 )
 @click.option(
     "--from",
@@ -117,42 +121,44 @@ def show(bootstrap: str, properties: dict[str, Any], *, as_json: bool, **options
     metavar="TOPIC",
     multiple=True,
     shell_complete=complete_topics,
-    help="Only letters of this topic, which go back to it; more than once for several.",
+    help="Only dead letters from this topic, sent back to it; repeatable.",
 )
 @click.option(
     "--any-topic",
     is_flag=True,
-    help="Each letter to the topic that it names, if there is one of that name. Only where nobody but workers may "
-    "write to the dead-letter topic.",
+    help="Send each dead letter to the topic that its headers name, if it exists. Safe only if nobody except "
+    "workers can write to the dead-letter topic.",
 )
-@click.option("-n", "--limit", type=click.IntRange(min=1), help="At most so many.")
+@click.option("-n", "--limit", type=click.IntRange(min=1), help="Send at most this many.")
 @click.option(
     "--max-redrives",
     type=click.IntRange(min=1),
     default=3,
     show_default=True,
-    help="Leave letters that were sent back so often.",
+    help="Skip dead letters that were resent this often.",
 )
-@click.option("-q", "--quiet", is_flag=True, help="Do not show on the terminal how far it is.")
+@click.option("-q", "--quiet", is_flag=True, help="Do not show progress on the terminal.")
 @client_options
 def redrive(bootstrap: str, properties: dict[str, Any], *, as_json: bool, **options: Any) -> None:
-    """Send dead letters back to their topic, for the workers of the group that gave them up.
+    """Send dead letters back to their topic, for the workers of the group that failed to process them.
 
-    Letters in dlq.TOPIC go back to TOPIC. Those that name another topic are left, and the exit code is 1: whoever may
-    write to dlq.TOPIC could otherwise write anywhere. --from, --to and --any-topic say where else they may go.
+    Dead letters in dlq.TOPIC go back to TOPIC. Dead letters that name another topic are skipped, and the exit code is
+    1: otherwise a client with access to dlq.TOPIC could write to any topic. --from, --to and --any-topic allow others.
 
-    Letters stay where they are, and the next redrive begins behind them; one that breaks off goes on where it was.
-    Those that are passed over, by --error-type, --from or --max-redrives, come again only with --all, and so do those
-    that are left, once a letter behind them was sent.
+    Dead letters are copied, not moved. The next redrive begins after the last one sent, also if this redrive is
+    interrupted. Dead letters skipped by --error-type, --from or --max-redrives are sent again only with --all. So are
+    dead letters skipped because of their topic, once a later one was sent.
     """
     from headrace.cli.commands.dlq_redrive import Redrive, Targets
 
     topic = _letters_of(options)
     to, sources, any_topic = options["to"], options["sources"], options["any_topic"]
     if any_topic and (to or sources):
-        raise click.UsageError("--any-topic goes neither with --to nor with --from")
+        raise click.UsageError("--any-topic cannot be used with --to or --from")
     if topic in {to, *sources}:
-        raise click.UsageError(f"letters are not sent to {topic}, where they are")
+        raise click.UsageError(
+            f"--to names {topic}, the dead-letter topic itself: name another topic"
+        )
     with _admin(bootstrap, properties) as admin, _consumer(bootstrap, properties) as consumer:
         existing = admin.topics() if any_topic else ()
         before = _committed(admin, topic)
@@ -169,7 +175,7 @@ def redrive(bootstrap: str, properties: dict[str, Any], *, as_json: bool, **opti
         print_json({"topic": topic, "dry_run": options["dry_run"], **result})
     else:
         word = "would be sent" if options["dry_run"] else "sent"
-        say(f"{result['sent']} {word}, {result['passed_over']} passed over")
+        say(f"{result['sent']} {word}, {result['passed_over']} skipped")
     if result["homeless"]:
         fail(_of_homeless(topic, result["homeless"], result["left"]))
 
@@ -179,15 +185,15 @@ def redrive(bootstrap: str, properties: dict[str, Any], *, as_json: bool, **opti
 @click.option(
     "--sent",
     is_flag=True,
-    help="Only those that were sent back: in each partition up to the first letter that a redrive did not send.",
+    help="Only dead letters that were resent: in each partition, up to the first one that a redrive did not send.",
 )
-@click.option("--dry-run", is_flag=True, help="Tell what would be deleted, and delete nothing.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Show what would be deleted; delete nothing.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @client_options
 def purge(bootstrap: str, properties: dict[str, Any], *, as_json: bool, **options: Any) -> None:
-    """Delete dead letters, for good.
+    """Delete dead letters permanently.
 
-    Asks first; where nobody can answer, --yes is needed.
+    Asks for confirmation; without a terminal, --yes is required.
     """
     topic = _letters_of(options)
     with _admin(bootstrap, properties) as admin, _consumer(bootstrap, properties) as consumer:
@@ -208,7 +214,7 @@ def purge(bootstrap: str, properties: dict[str, Any], *, as_json: bool, **option
 
 
 def _of_homeless(topic: str, count: int, left: list[dict[str, Any]]) -> str:
-    """Return what to say of letters that may go nowhere."""
+    """Return the message about dead letters whose topic is not allowed, or None."""
     shown = [
         f"{topic}-{one['partition']}@{one['offset']} names "
         + ("no topic" if one["names"] is None else f"{one['names']!r}")
@@ -216,9 +222,10 @@ def _of_homeless(topic: str, count: int, left: list[dict[str, Any]]) -> str:
     ]
     more = f", and {count - len(shown)} more" if count > len(shown) else ""
     return (
-        f"{count} left, which may not go where their headers say: {', '.join(shown)}{more}. If you trust whoever may "
-        f"write to {topic}, --from TOPIC sends those of one topic back to it (with --all, if letters behind them were "
-        "sent), and --any-topic each to its own; --to TOPIC sends them to one topic, those of streams as well"
+        f"{count} skipped, because the topic in their headers is not allowed: {', '.join(shown)}{more}. "
+        "If you trust every client that can "
+        f"write to {topic}, --from TOPIC sends the dead letters of one topic back (with --all, if later ones were "
+        "sent), and --any-topic sends each to its own topic. --to TOPIC sends all to one topic, also those of streams"
     )
 
 
@@ -236,7 +243,7 @@ def _letters(
 ) -> Iterator[ConsumerRecord]:
     from headrace.workers.reading import read_topic
 
-    consumer.partitions_for(topic)  # a topic that is not there is an error here
+    consumer.partitions_for(topic)  # a missing topic is an error here
     yield from read_topic(consumer, topic, start)
 
 
@@ -246,7 +253,7 @@ def _last(consumer: Any, topic: str, start: dict[TopicPartition, int]) -> Consum
 
 
 def _describe(record: ConsumerRecord) -> dict[str, Any]:
-    """Return what a letter says, for people and for programs."""
+    """Return the columns of a dead letter, for people and for programs."""
     from headrace.dead_letters import letter_headers
 
     place = letter_headers.named_origin(record, letter_headers.LETTER)
@@ -268,7 +275,7 @@ def _describe(record: ConsumerRecord) -> dict[str, Any]:
 
 
 def _number(text: str | None) -> int | str | None:
-    """Return what a header counts; one that somebody else wrote may count nothing, or have any number of digits."""
+    """Return the number in a header, or its text: other programs may write headers with any text."""
     is_count = text is not None and len(text) <= MAX_DIGITS and text.isascii() and text.isdecimal()
     return int(text) if text is not None and is_count else text
 
@@ -278,12 +285,12 @@ def _text(data: bytes | None) -> str | None:
 
 
 def _sent_back(admin: Admin, topic: str) -> dict[TopicPartition, int]:
-    """Return how far letters were sent back, or passed over."""
+    """Return for each partition the offset up to which dead letters were resent or skipped."""
     return {name: at.offset for name, at in _committed(admin, topic).items()}
 
 
 def _all_sent(admin: Admin, topic: str) -> dict[TopicPartition, int]:
-    """Return before which offset of each partition all letters were sent back."""
+    """Return for each partition the offset before which every dead letter was resent."""
     from headrace.cli.commands.dlq_redrive import kept_of
 
     found = {}
@@ -301,7 +308,7 @@ def _confirm(question: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise click.UsageError("deleting needs --yes where nobody can be asked")
+        raise click.UsageError("deleting needs --yes without a terminal")
     confirm(question)
 
 

@@ -1,4 +1,4 @@
-"""Where dead letters are sent back to, and how far that has come."""
+"""`headrace dlq redrive`: the topics to which dead letters are sent, and the progress of a redrive."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ if TYPE_CHECKING:
 
 FLUSH_EVERY: Final = 500
 MAX_LEFT: Final = 100
-"""Letters that were left where they are, and of which it is said where that is; of the others only how many."""
+"""The most skipped dead letters whose offsets are reported. Of further ones only the number is reported."""
 MAX_NAME: Final = 249
-"""Characters of what such a letter names; no topic's name is longer."""
+"""The most characters shown of a topic name in a header. No topic name is longer."""
 
 
 _KEPT: Final = re.compile(r"kept=([0-9]{1,18})", re.ASCII)
-"""In the metadata of a committed offset: the first letter before it that was not sent back."""
+"""Pattern in the metadata of a committed offset: the offset of the first earlier dead letter that was not resent."""
 
 
 def kept_of(committed: OffsetAndMetadata) -> int | None:
-    """Return the offset of the first letter before a committed one that was not sent back; None if all were."""
+    """Return the offset of the first dead letter before the committed offset that was not resent; None if all were."""
     found = _KEPT.fullmatch(committed.metadata)
     return None if found is None else int(found[1])
 
 
 class Targets:
-    """Which topic each letter of one dead-letter topic goes back to.
+    """The topic to which each dead letter of one dead-letter topic is sent.
 
-    Whoever may write to a dead-letter topic chooses the headers of a letter, and may have fewer rights than the
-    operator who sends it back. So a letter's headers choose among the topics that the operator allows, and never
-    another one.
+    Every client that can write to a dead-letter topic chooses the headers of a dead letter, and may have fewer
+    permissions than the operator who resends it. Headers therefore choose only among the topics that the operator
+    allows.
     """
 
     def __init__(
@@ -51,14 +51,14 @@ class Targets:
         sources: Sequence[str] = (),
         existing: Collection[str] = (),
     ) -> None:
-        """Say what is allowed.
+        """Set the allowed topics.
 
         Args:
-            topic: The dead-letter topic. One that is called dlq.TOPIC belongs to TOPIC, which is allowed unless another
-                argument says what is; one of any other name belongs to no topic.
-            to: Where all letters go, whatever they name; None is where they come from.
-            sources: The topics whose letters are wanted. Others are passed over.
-            existing: Topics that are allowed besides.
+            topic: The dead-letter topic. If its name is dlq.TOPIC, then TOPIC is allowed, unless another argument
+                allows topics. A dead-letter topic with another name has no such topic.
+            to: The topic to which all dead letters go; None for the topics that they come from.
+            sources: The topics whose dead letters are resent. Others are skipped.
+            existing: Further topics that are allowed.
         """
         self._to = to
         self._sources = frozenset(sources)
@@ -68,11 +68,11 @@ class Targets:
         self._allowed = allowed - {topic}
 
     def wants(self, record: ConsumerRecord) -> bool:
-        """Whether a letter is of one of the topics whose letters are wanted."""
+        """Whether a dead letter comes from one of the topics in `sources`."""
         return not self._sources or _source(record) in self._sources
 
     def of(self, record: ConsumerRecord) -> str | None:
-        """Return where a letter goes; None where it may go nowhere."""
+        """Return the topic to which a dead letter is sent; None if its topic is not allowed."""
         if self._to is not None:
             return self._to
         source = _source(record)
@@ -80,7 +80,7 @@ class Targets:
 
 
 class Redrive:
-    """Sends letters back; how far is committed when what was sent is safe."""
+    """Resends dead letters. It commits its position after the broker has acknowledged the records."""
 
     def __init__(
         self,
@@ -92,19 +92,19 @@ class Redrive:
         positions: Consumer,
         before: Mapping[TopicPartition, OffsetAndMetadata] | None = None,
     ) -> None:
-        """Connect to nothing yet.
+        """Create a redrive. `run` connects.
 
         Args:
-            bootstrap: Where the brokers are.
-            targets: Where letters go.
-            options: Of the command: `dry_run`, `error_type`, `limit`, `max_redrives` and `quiet`.
+            bootstrap: The addresses of brokers.
+            targets: The topics to which dead letters go.
+            options: Options of the command: `dry_run`, `error_type`, `limit`, `max_redrives` and `quiet`.
             client: Properties of the producer.
-            positions: Commits how far letters were sent back.
-            before: What was committed before; None is nothing.
+            positions: The consumer that commits the position of the redrive.
+            before: The offsets committed by the previous redrive; None for a partition without one.
         """
         self._kept_before = {name: kept_of(each) for name, each in (before or {}).items()}
         self._kept: dict[TopicPartition, int] = {}
-        """The first letter of each partition that this run has not sent."""
+        """For each partition, the offset of the first dead letter that this run has not sent."""
         self._targets = targets
         self._options = options
         large = {"recreate_topics": False, "max_request_size": LARGEST_RECORD_BYTES, **client}
@@ -112,12 +112,12 @@ class Redrive:
         self._positions = positions
         self._done: dict[TopicPartition, int] = {}
         self._seen: dict[TopicPartition, int] = {}
-        """Where this run began in each partition."""
+        """For each partition, the offset at which this run began."""
         self._sent = self._passed_over = self._homeless = 0
         self._left: list[dict[str, Any]] = []
 
     def run(self, records: Iterator[ConsumerRecord]) -> dict[str, Any]:
-        """Send letters, and return what became of them."""
+        """Send dead letters, and return the numbers of those sent and skipped."""
         progress = Progress("looked at", wanted=not self._options["quiet"])
         with progress, self._producer, self._positions:
             for count, record in enumerate(records, 1):
@@ -157,19 +157,19 @@ class Redrive:
         wanted = self._options["error_type"]
         named = letter_headers.header_text(
             letter_headers.ERROR_TYPE, letter_headers.header(record, letter_headers.ERROR_TYPE)
-        )  # what `show` shows
-        # A letter without its value is no record to send back; its headers say where the whole record is.
+        )  # the name that `show` prints
+        # A dead letter without its value cannot be resent; its headers name the original record.
         return (
             letter_headers.header(record, letter_headers.LEFT_OUT) is not None
             or (wanted is not None and named != wanted)
             or not self._targets.wants(record)
             or letter_headers.redrives(record) >= self._options["max_redrives"]
-            # What is sent back has headers of its own; no worker writes a letter with so many.
+            # A resent record gets further headers. No worker writes a dead letter with so many headers.
             or len(record.headers) > MAX_HEADERS - 2
         )
 
     def _leave(self, record: ConsumerRecord) -> None:
-        """Note a letter that may go nowhere. Where no letter behind it is sent, the next redrive begins with it."""
+        """Note a skipped dead letter. The next redrive begins with it, unless this redrive sends a later one."""
         self._homeless += 1
         if len(self._left) < MAX_LEFT:
             named = letter_headers.named_origin(record, letter_headers.LETTER)
@@ -184,17 +184,17 @@ class Redrive:
             self._positions.commit({name: self._position(name) for name in self._done})
 
     def _position(self, name: TopicPartition) -> OffsetAndMetadata:
-        """Return how far a partition is done, with the first letter before that which was not sent."""
+        """Return the offset to commit for a partition; its metadata has the first earlier dead letter not sent."""
         seen, done = self._seen[name], self._done[name]
         kept = [self._kept[name]] if name in self._kept else []
         before = self._kept_before.get(name)
-        if before is not None and not seen <= before < done:  # this run has not come by it
+        if before is not None and not seen <= before < done:  # this run began after it
             kept.append(before)
         return OffsetAndMetadata(done, f"kept={min(kept)}" if kept else "")
 
 
 def _source(record: ConsumerRecord) -> str | None:
-    """Return the topic that a letter says it comes from; None where it names none, as one of a stream."""
+    """Return the topic in the headers of a dead letter; None without one, as for records of Kinesis streams."""
     place = letter_headers.named_origin(record, letter_headers.LETTER)
     if place is None or letter_headers.header(record, letter_headers.SHARD) is not None:
         return None

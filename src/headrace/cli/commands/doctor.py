@@ -1,4 +1,4 @@
-"""`headrace doctor`: is all there that is needed, and how to mend what is not."""
+"""`headrace doctor`: check the setup, and say how to repair it."""
 
 from __future__ import annotations
 
@@ -19,28 +19,30 @@ from headrace.cli.output.printing import NOTHING_LISTENS, guarded, print_json, p
 if TYPE_CHECKING:
     from headrace.spark.doctor import Finding
 
-_WRONG_WAY: Final = "look at the address, and at security.protocol and sasl.* in --config-file"
+_WRONG_WAY: Final = "check the address, and security.protocol and sasl.* in --config-file"
 
 
 @click.group(cls=CommandGroup)
 def doctor() -> None:
-    """Find out what is missing, and how to mend it."""
+    """Check what is missing or wrong, and say how to repair it."""
 
 
 @doctor.command("spark")
-@click.option("--session", is_flag=True, help="Start Spark, too, and let it find the format.")
-@click.option("--topic", help="With --session: a topic that Spark is to read.")
+@click.option(
+    "--session", is_flag=True, help="Also start Spark, and check that it finds the format."
+)
+@click.option("--topic", help="With --session: a topic that Spark reads as a test.")
 @client_options
 def spark(
     bootstrap: str, properties: dict[str, Any], *, as_json: bool, session: bool, topic: str | None
 ) -> None:
-    """Check Java, PySpark, what belongs to it, and with --bootstrap the way to a broker.
+    """Check Java, PySpark and its packages, and with --bootstrap the connection to a broker.
 
-    Exit code 1 if something is wrong; what only some need, such as the jar of Spark's own connector, is absent and not
-    wrong.
+    Exit code 1 if something is wrong. Optional parts, such as the jar of Spark's own connector, are reported as absent,
+    not as wrong.
     """
     if topic is not None and not session:
-        raise click.UsageError("--topic goes with --session")
+        raise click.UsageError("--topic needs --session")
     from headrace.spark import doctor as checks
 
     findings = list(checks.installation())
@@ -52,7 +54,9 @@ def spark(
         where = properties.get("bootstrap.servers", bootstrap)
         findings.append(checks.examined("broker", functools.partial(_broker, where, properties)))
     else:
-        findings.append(checks.Finding("broker", "absent", "not asked: --bootstrap HOST:PORT"))
+        findings.append(
+            checks.Finding("broker", "absent", "not checked; give --bootstrap HOST:PORT")
+        )
     if session and not any(each.state == "fault" for each in findings):
         given = {"bootstrap.servers": bootstrap, **properties} if asked else {}
         start = functools.partial(checks.session, given, topic)
@@ -67,12 +71,12 @@ def spark(
     "--data",
     type=click.Path(file_okay=False, path_type=Path),
     multiple=True,
-    help="A data directory; repeatable.  [default: those of log.dirs]",
+    help="A data directory; repeatable.  [default: the directories of log.dirs]",
 )
 @click.option(
     "--config-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="The settings that the broker is started with.",
+    help="The file of settings with which the broker starts.",
 )
 @click.option(
     "--config", "given", metavar="KEY=VALUE", multiple=True, help="A setting; repeatable."
@@ -82,9 +86,9 @@ def spark(
 def broker(
     *, data: tuple[Path, ...], config_file: Path | None, given: tuple[str, ...], output_format: str
 ) -> None:
-    """Check what a broker is started with: settings, secrets, data directories, certificates and their revocation.
+    """Check the configuration of a broker: settings, secrets, data directories, certificates and revocation lists.
 
-    Run it as the user that the broker runs as. Nothing is changed, and no broker is asked.
+    Run it as the user that runs the broker. It changes nothing and contacts no broker.
 
     Exit code 1 if something is wrong.
     """
@@ -121,4 +125,4 @@ def _print(findings: list[Finding], *, as_json: bool) -> None:
     )
     for each in findings:
         if each.state == "fault":
-            say(f"{each.check}: {each.found}. To mend it: {each.remedy or 'see above'}")
+            say(f"{each.check}: {each.found}. To repair it: {each.remedy or 'see above'}")

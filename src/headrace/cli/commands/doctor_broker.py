@@ -1,4 +1,4 @@
-"""What `headrace doctor broker` looks at: settings, data directories, certificates. It changes nothing."""
+"""The checks of `headrace doctor broker`: settings, data directories, certificates. They change nothing."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ from headrace.storage.permissions import exposure
 
 @dataclass
 class _Warnings:
-    """A journal that keeps warnings, as findings of a check."""
+    """A journal that collects warnings as findings of a check."""
 
     check: str
     found: list[Finding]
 
     def info(self, event: str, **fields: object) -> None:
-        """Leave out what is no warning."""
+        """Ignore events that are no warnings."""
 
     def warning(self, event: str, **fields: object) -> None:
-        """Keep it."""
+        """Add a warning to the findings."""
         remedy = fields.pop("remedy", None)
         said = ", ".join(f"{name} {value}" for name, value in fields.items())
         text = f"{event.replace('_', ' ')} ({said})"
         if event == "config_ignored":
-            return  # nothing has to be done about it
+            return  # it needs no action
         self.found.append(Finding(self.check, "fault", text, str(remedy) if remedy else None))
 
     def error(self, event: str, **fields: object) -> None:
-        """Keep it."""
+        """Add an error to the findings."""
         self.warning(event, **fields)
 
 
 def examine(
     config_file: Path | None, given: Mapping[str, str], data: Sequence[Path]
 ) -> Iterator[Finding]:
-    """Look at everything that `headrace serve` would be started with.
+    """Check the configuration that `headrace serve` would start with.
 
     Args:
         config_file: The file of settings.
-        given: Further settings, which win.
-        data: The data directories; none for those of `log.dirs`.
+        given: Further settings, which override the file.
+        data: The data directories; empty for the directories of `log.dirs`.
     """
     noted: list[Finding] = []
     journal = _Warnings("settings", noted)
@@ -59,7 +59,7 @@ def examine(
         config = parse_broker_config(values)
         listeners = chosen_listeners((), config, insecure=False)
     except ConfigError as error:
-        yield Finding("settings", "fault", str(error), "change the setting that is named")
+        yield Finding("settings", "fault", str(error), "change the named setting")
         return
     yield from noted or [Finding("settings", "ok", f"listeners {', '.join(map(str, listeners))}")]
     for directory in directories:
@@ -72,13 +72,19 @@ def examine(
 def _directory(path: Path) -> Finding:
     check = f"data {path}"
     if not path.exists():
-        return Finding(check, "absent", "there is none yet; the broker makes it for its user alone")
+        return Finding(
+            check,
+            "absent",
+            "it does not exist yet; the broker will create it for its own user only",
+        )
     try:
         remedy = exposure(path)
     except OSError as error:
-        return Finding(check, "fault", f"{error.strerror}", "look at the permissions above it")
+        return Finding(
+            check, "fault", f"{error.strerror}", "check the permissions of its parent directories"
+        )
     if remedy:
-        return Finding(check, "fault", "other accounts can read or change what is in it", remedy)
+        return Finding(check, "fault", "other accounts can read or change its files", remedy)
     return Finding(check, "ok", "closed to other accounts")
 
 
@@ -89,8 +95,8 @@ def _certificates(listener: Listener, config: BrokerConfig) -> Iterator[Finding]
     try:
         ServerTls(listener.name, own, _Warnings(check, noted))
     except ConfigError as error:
-        yield Finding(check, "fault", str(error), "give the broker files that it can use")
+        yield Finding(check, "fault", str(error), "name certificate files that the broker can use")
         return
     lists = own.headrace_ssl_crl_location or "none"
-    asked = f"clients show certificates: {own.ssl_client_auth}; lists of revoked ones: {lists}"
+    asked = f"client certificates: {own.ssl_client_auth}; revocation lists: {lists}"
     yield from noted or [Finding(check, "ok", asked)]

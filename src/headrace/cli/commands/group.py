@@ -1,4 +1,4 @@
-"""`headrace group`: lists and describes consumer groups; what changes them is in the modules `group_*`."""
+"""`headrace group`: list and describe consumer groups. Commands that change groups are in the modules `group_*`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @click.group(cls=CommandGroup)
 def group() -> None:
-    """List, describe, move and delete consumer groups, on Headrace or any Kafka; on Headrace, attach them to topics."""
+    """List, describe, reset and delete consumer groups, on Headrace or any Kafka; attach topics, on Headrace."""
 
 
 for command in (
@@ -42,13 +42,16 @@ for command in (
 
 @group.command("list")
 @click.option(
-    "-i", "--internal", is_flag=True, help="Also the groups of `dlq redrive` and of Spark sinks."
+    "-i",
+    "--internal",
+    is_flag=True,
+    help="Also list the groups of `dlq redrive` and of Spark sinks.",
 )
 @client_options
 def list_groups(
     bootstrap: str, properties: dict[str, str], *, internal: bool, as_json: bool
 ) -> None:
-    """List groups and their states."""
+    """List consumer groups and their states."""
     with open_client(bootstrap, properties) as client:
         known = client.list_groups()
     listings = [each for each in known if internal or not is_own_group(each.group_id)]
@@ -100,7 +103,7 @@ def _document(client: BlockingClient, group: GroupDescription) -> dict[str, Any]
         fail(f"no group {group.group_id!r}")
     state = group.state
     if state == "Dead":
-        # Committed offsets and no classic group: one of the newer protocol, whose state only the listing tells.
+        # Committed offsets without a classic group: a group of the newer protocol. Only ListGroups returns its state.
         listed = {listing.group_id: listing.state for listing in client.list_groups()}
         state = listed.get(group.group_id, "Empty")
         if state != "Empty":
@@ -153,7 +156,7 @@ def _document(client: BlockingClient, group: GroupDescription) -> dict[str, Any]
 
 
 def _attached(client: BlockingClient, name: str) -> dict[str, Any] | None:
-    """Return what an administrator attached the group to; None if nobody did, or the broker does not say."""
+    """Return the attached topics or pattern of the group; None without, or if the broker does not support them."""
     from headrace.clients.flows.attachments import group_attachments
     from headrace.errors import ApiError, ConfigError
 
@@ -167,7 +170,7 @@ def _attached(client: BlockingClient, name: str) -> dict[str, Any] | None:
 def _end_offsets(
     client: BlockingClient, partitions: list[TopicPartition]
 ) -> dict[TopicPartition, int]:
-    """Return the end offsets; a topic that was deleted since the commit has none."""
+    """Return the end offsets. A topic that was deleted after the commit has none."""
     from headrace.clients.blocking import LATEST
 
     topics = client.metadata(sorted({where.topic for where in partitions})).topics

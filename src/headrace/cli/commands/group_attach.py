@@ -1,4 +1,4 @@
-"""`headrace group create`, `attach`, `detach` and `remove-member`: what a group reads, and who is in it."""
+"""`headrace group create`, `attach`, `detach` and `remove-member`: the topics and members of a group."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from headrace.errors import ApiError
 
 _dry_run = click.option(
-    "--dry-run", is_flag=True, help="Have the broker check the request, change nothing."
+    "--dry-run", is_flag=True, help="Let the broker check the request; change nothing."
 )
 
 
 def attached_document(found: Attachments) -> dict[str, Any]:
-    """Return what a group is attached to, for JSON."""
+    """Return the topics or pattern to which a group is attached, for JSON."""
     return {
         "topics": sorted(found.topics),
         "pattern": found.pattern,
@@ -48,22 +48,26 @@ def _print_attached(name: str, found: Attachments, *, as_json: bool) -> None:
     multiple=True,
     metavar="TOPIC",
     shell_complete=complete_topics,
-    help="What it reads.",
+    help="A topic that the group reads; repeatable.",
 )
-@click.option("--pattern", metavar="REGEX", help="Or: it reads all topics with such a name.")
+@click.option(
+    "--pattern",
+    metavar="REGEX",
+    help="Instead of topics: the group reads all topics with matching names.",
+)
 @click.option(
     "-a",
     "--assignor",
     metavar="NAME",
-    help="Who reads which partition: range (the default), roundrobin, sticky, cooperative-sticky, equal, or the "
-    "members' own.",
+    help="The assignor: range (the default), roundrobin, sticky, cooperative-sticky, equal, or a custom one that the "
+    "members have.",
 )
 @_dry_run
 @client_options
 def create(bootstrap: str, properties: dict[str, str], *, as_json: bool, **options: Any) -> None:
-    """Create a group, on Headrace: consumers that join it and subscribe to nothing read what it is attached to.
+    """Create a group that is attached to topics, on Headrace.
 
-    On Kafka a group comes into being when its first consumer subscribes.
+    Consumers that join it without a subscription read these topics. On Kafka the first consumer creates a group.
     """
     from headrace.clients.flows.attachments import create_group
 
@@ -88,7 +92,9 @@ def create(bootstrap: str, properties: dict[str, str], *, as_json: bool, **optio
 @click.command("attach")
 @click.argument("name", metavar="GROUP", shell_complete=complete_groups)
 @click.argument("topics", nargs=-1, metavar="[TOPIC]...", shell_complete=complete_topics)
-@click.option("--pattern", metavar="REGEX", help="All topics with such a name, in place of topics.")
+@click.option(
+    "--pattern", metavar="REGEX", help="Instead of topics: all topics with matching names."
+)
 @_dry_run
 @client_options
 def attach(
@@ -101,9 +107,9 @@ def attach(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Attach a group to more topics, or to a pattern; its members begin to read them while they run.
+    """Attach a group to more topics, or to a pattern. Running members start to read them.
 
-    Prints what the group is attached to then.
+    Prints all topics or the pattern to which the group is then attached.
     """
     from headrace.clients.flows import attachments
 
@@ -121,7 +127,9 @@ def attach(
 @click.command("detach")
 @click.argument("name", metavar="GROUP", shell_complete=complete_groups)
 @click.argument("topics", nargs=-1, metavar="[TOPIC]...", shell_complete=complete_topics)
-@click.option("--all", "everything", is_flag=True, help="From all topics, and from its pattern.")
+@click.option(
+    "--all", "everything", is_flag=True, help="Detach from all topics, and from the pattern."
+)
 @_dry_run
 @client_options
 def detach(
@@ -134,9 +142,9 @@ def detach(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Detach a group from topics; its members stop reading them. What it has committed stays.
+    """Detach a group from topics. Its members stop reading them; committed offsets stay.
 
-    Prints what the group is attached to then.
+    Prints the topics or the pattern to which the group is still attached.
     """
     from headrace.clients.flows import attachments
 
@@ -156,9 +164,14 @@ def detach(
 @click.argument("name", metavar="GROUP", shell_complete=complete_groups)
 @click.argument("members", nargs=-1, metavar="[MEMBER]...")
 @click.option(
-    "-i", "--instance", "instances", multiple=True, metavar="NAME", help="A static member."
+    "-i",
+    "--instance",
+    "instances",
+    multiple=True,
+    metavar="NAME",
+    help="The group.instance.id of a static member; repeatable.",
 )
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @client_options
 def remove_member(
     bootstrap: str,
@@ -170,20 +183,20 @@ def remove_member(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Take members out of a group, by their ids or their static names; the others take over what they read.
+    """Remove members from a group, by member id or group.instance.id. Other members take over their partitions.
 
-    A member that is alive joins again: see `stop-member`. Prints one row per member; exit code 1 if one is not there.
+    A running member joins again; `stop-member` prevents that. Prints one row per member; exit code 1 if one is missing.
     """
     from headrace.clients.flows.groups import remove_member as flow
     from headrace.errors import ApiError
 
     if not members and not instances:
         raise click.UsageError(
-            "name a MEMBER or an --instance; `headrace group describe` lists them"
+            "give a MEMBER or --instance; `headrace group describe` lists the members"
         )
     if not yes:
         if not sys.stdin.isatty():
-            raise click.UsageError("removing needs --yes where nobody can be asked")
+            raise click.UsageError("removing needs --yes without a terminal")
         confirm(f"Remove {', '.join([*members, *instances])}?")
     outcomes: dict[str, ApiError | None] = {}
     with open_client(bootstrap, properties) as client:

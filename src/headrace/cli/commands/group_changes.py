@@ -1,4 +1,4 @@
-"""`headrace group delete` and `delete-offsets`: forgetting what groups have committed."""
+"""`headrace group delete` and `delete-offsets`: delete groups and their committed offsets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _confirm(what: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise click.UsageError("deleting needs --yes where nobody can be asked")
+        raise click.UsageError("deleting needs --yes without a terminal")
     confirm(f"Delete {what}?")
 
 
@@ -27,12 +27,12 @@ def _confirm(what: str, *, yes: bool) -> None:
 @click.argument(
     "names", nargs=-1, required=True, metavar="GROUP...", shell_complete=complete_groups
 )
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @client_options
 def delete(
     bootstrap: str, properties: dict[str, str], *, names: tuple[str, ...], yes: bool, as_json: bool
 ) -> None:
-    """Delete groups without members, and the offsets that they have committed.
+    """Delete groups without members, and their committed offsets.
 
     Prints one row per group; exit code 1 if one could not be deleted.
     """
@@ -54,9 +54,9 @@ def delete(
     required=True,
     metavar="TOPIC[:N,...]",
     shell_complete=complete_topics,
-    help="Whose offsets: all that are committed, or those of some partitions.",
+    help="The topic, or some of its partitions, whose committed offsets are deleted; repeatable.",
 )
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @client_options
 def delete_offsets(
     bootstrap: str,
@@ -67,9 +67,9 @@ def delete_offsets(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Delete what a group has committed for topics that its members are not subscribed to.
+    """Delete committed offsets of a group for topics that its members are not subscribed to.
 
-    Prints one row per partition; exit code 1 if one could not be done.
+    Prints one row per partition; exit code 1 if an offset could not be deleted.
     """
     from headrace.clients.flows import alter as flows
     from headrace.types import TopicPartition
@@ -88,7 +88,7 @@ def delete_offsets(
             )
         ]
         if not partitions:
-            fail(f"group {name!r} has committed nothing for {', '.join(topics)}")
+            fail(f"group {name!r} has no committed offsets for {', '.join(topics)}")
         outcomes = client.run(flows.delete_offsets(client.state, name, partitions))
     named = {f"{where.topic}:{where.partition}": error for where, error in outcomes.items()}
     print_outcomes("partition", named, "deleted", as_json=as_json)

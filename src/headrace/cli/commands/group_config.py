@@ -1,4 +1,4 @@
-"""`headrace group config`: the settings of one group that are not the broker's."""
+"""`headrace group config`: the configs of one group that differ from the broker's."""
 
 from __future__ import annotations
 
@@ -28,25 +28,30 @@ if TYPE_CHECKING:
     "settings",
     multiple=True,
     metavar="KEY=VALUE",
-    help="Set a config; consumer.session.timeout.ms=1m is understood.",
+    help="Set a config. Durations may have units: consumer.session.timeout.ms=1m.",
 )
 @click.option(
-    "-d", "--delete", "deleted", multiple=True, metavar="KEY", help="Let it be the broker's again."
+    "-d",
+    "--delete",
+    "deleted",
+    multiple=True,
+    metavar="KEY",
+    help="Remove a config of the group, so that the broker's value applies again.",
 )
-@click.option("--dry-run", is_flag=True, help="Have the broker check the request, change nothing.")
+@click.option("--dry-run", is_flag=True, help="Let the broker check the request; change nothing.")
 @client_options
 def config(
     bootstrap: str, properties: dict[str, str], *, as_json: bool, name: str, **options: Any
 ) -> None:
-    """Show the configs of a group, or change them: how it is timed, on Headrace also what it is attached to.
+    """Show or change the configs of a group: its timeouts, and on Headrace also its attached topics.
 
-    Shows the value in force, where it comes from, and what else could give one. With --set or --delete prints what
-    became of the change; exit code 1 if it was refused, and then nothing is changed.
+    Shows each effective value, its source, and the values that it overrides. With --set or --delete prints the outcome;
+    exit code 1 if the broker refused the change, and then nothing has changed.
     """
     given = plain_numbers(assignments(options["settings"], "--set"))
     changes = _changes(given, options["deleted"])
     if options["dry_run"] and not changes:
-        raise click.UsageError("nothing to change: --set or --delete")
+        raise click.UsageError("nothing to change: give --set or --delete")
     with open_client(bootstrap, properties) as client:
         if not changes:
             _show(client, name, as_json=as_json)

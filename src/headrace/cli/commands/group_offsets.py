@@ -1,4 +1,4 @@
-"""`headrace group offsets`, `reset` and `lag`: how far a group is, and where it is to go on."""
+"""`headrace group offsets`, `reset` and `lag`: the committed offsets of a group, and how to change them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _topics = click.option(
     multiple=True,
     metavar="TOPIC[:N,...]",
     shell_complete=complete_topics,
-    help="Of these topics, or of some of their partitions; all that are committed if it is not given.",
+    help="Only this topic, or some of its partitions; repeatable.  [default: all with a committed offset]",
 )
 
 
@@ -45,16 +45,19 @@ def offsets(
     topics: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Show what a group has committed, with the notes that its members left.
+    """Show the committed offsets of a group, with their metadata.
 
-    Exit code 1 if it has committed nothing (there).
+    Exit code 1 if the group has no committed offsets for these topics.
     """
     wanted = [topic_and_partitions(text) for text in topics]
     with open_client(bootstrap, properties) as client:
         committed = client.committed_offsets(name)
     chosen = [where for where in sorted(committed) if not wanted or _is_wanted(where, wanted)]
     if not chosen:
-        fail(f"group {name!r} has committed nothing" + (" there" if wanted and committed else ""))
+        fail(
+            f"group {name!r} has no committed offsets"
+            + (" for these topics" if wanted and committed else "")
+        )
     rows = [
         {
             "topic": where.topic,
@@ -89,39 +92,41 @@ def topic_and_partitions(text: str) -> tuple[str, list[int] | None]:
         return topic, None
     words = numbers.split(",")
     if not all(word.isascii() and word.isdigit() for word in words):
-        raise click.UsageError(f"--topic wants TOPIC or TOPIC:N,N, not {text!r}")
+        raise click.UsageError(f"--topic expects TOPIC or TOPIC:N,N, not {text!r}")
     return topic, [int(word) for word in words]
 
 
 RESET_HELP = preformatted(
     """
-earliest, latest   the first record that there is; only what comes
+earliest, latest   the first record; the end, so that only new records are read
 N                  offset N
-+N, -N             N records on, N records back
-@TIME              the first record not older: 2013-01-31, 2013-01-31T15:00:00Z,
++N, -N             N records forward, N records back
+@TIME              the first record at or after a time: 2013-01-31, 2013-01-31T15:00:00Z,
                    milliseconds or seconds since 1970, or -15m before now
 """
 )
 
 
-@click.command("reset", epilog=f"Where to go on, as far as the log reaches:\n\n{RESET_HELP}")
+@click.command(
+    "reset", epilog=f"Values of --to, limited to the records in the log:\n\n{RESET_HELP}"
+)
 @click.argument("name", metavar="GROUP", shell_complete=complete_groups)
-@click.option("--to", metavar="PLACE", help="Where to go on; see below.")
+@click.option("--to", metavar="PLACE", help="The new position; see below.")
 @click.option(
     "--from-file",
     type=click.File(),
     metavar="FILE",
-    help="Or: what `group offsets --format json` printed, of this group or of another.",
+    help="Instead of --to: a file with the output of `group offsets --format json`, of this or another group.",
 )
 @_topics
-@click.option("--dry-run", is_flag=True, help="Show what would be committed, commit nothing.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Show what would be committed; commit nothing.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @client_options
 def reset(bootstrap: str, properties: dict[str, str], *, as_json: bool, **options: Any) -> None:
-    """Have a group without members go on elsewhere.
+    """Reset the committed offsets of a group without members.
 
-    Shows for each partition the offset before and after, and asks; where nobody can answer, --yes or --dry-run is
-    needed.
+    Shows the old and new offset of each partition and asks for confirmation; without a terminal, --yes or --dry-run is
+    required.
     """
     from headrace.clients.admin.offsets import reset_offsets
 
@@ -130,13 +135,15 @@ def reset(bootstrap: str, properties: dict[str, str], *, as_json: bool, **option
         raise click.UsageError("give either --to or --from-file")
     if options["from_file"] is not None:
         if options["topics"]:
-            raise click.UsageError("--from-file says itself which partitions it is about")
+            raise click.UsageError(
+                "--topic cannot be used with --from-file: the file names the partitions"
+            )
         place = {"offsets": _saved(options["from_file"].read())}
     else:
         place = _place(options["to"])
     wanted = [topic_and_partitions(text) for text in options["topics"]]
     if not (options["yes"] or dry_run) and not sys.stdin.isatty():
-        raise click.UsageError("this needs --yes or --dry-run where nobody can be asked")
+        raise click.UsageError("this needs --yes or --dry-run without a terminal")
     with open_client(bootstrap, properties) as client:
         before = client.committed_offsets(name)
         request = _request(client, wanted, place)
@@ -167,7 +174,7 @@ def _commit(client: BlockingClient, name: str, after: dict[TopicPartition, int])
 
 
 def _saved(text: str) -> dict[TopicPartition, int]:
-    """Read what `group offsets` printed."""
+    """Read the output of `group offsets`."""
     import json
 
     from headrace.types import TopicPartition
@@ -179,12 +186,12 @@ def _saved(text: str) -> dict[TopicPartition, int]:
         }
     except (ValueError, KeyError, TypeError) as error:
         raise click.UsageError(
-            f"--from-file is not what `group offsets` prints: {error!r}"
+            f"--from-file is not the output of `group offsets --format json`: {error!r}"
         ) from None
 
 
 def _place(text: str) -> dict[str, Any]:
-    """Read --to as one of the ways in which a `Reset` says where to go on."""
+    """Convert --to to a `Reset`."""
     from headrace.cli.arguments.offsets import OffsetSpecError, parse_time
 
     words = {"start": "earliest", "end": "latest", "earliest": "earliest", "latest": "latest"}
@@ -198,7 +205,7 @@ def _place(text: str) -> dict[str, Any]:
             return {"to": parse_time(text[1:], time.time_ns() // 1_000_000)}
         except OffsetSpecError as error:
             raise click.UsageError(str(error)) from None
-    raise click.UsageError(f"--to wants earliest, latest, N, +N, -N or @TIME, not {text!r}")
+    raise click.UsageError(f"--to expects earliest, latest, N, +N, -N or @TIME, not {text!r}")
 
 
 def _request(
@@ -221,33 +228,35 @@ def _request(
 @click.command("lag")
 @click.argument("names", nargs=-1, metavar="[GROUP]...", shell_complete=complete_groups)
 @click.option(
-    "-i", "--internal", is_flag=True, help="Without GROUP: also those that `group list` hides."
+    "-i", "--internal", is_flag=True, help="Without GROUP: also the groups that `group list` hides."
 )
-@click.option("-w", "--watch", is_flag=True, help="Again and again, with rates, until interrupted.")
+@click.option("-w", "--watch", is_flag=True, help="Repeat until interrupted, and show rates.")
 @click.option(
     "--interval",
     type=click.FloatRange(min=0.1),
     default=2.0,
     show_default=True,
     metavar="SECONDS",
-    help="How often, with --watch.",
+    help="The interval of --watch.",
 )
-@click.option("-n", "--count", type=click.IntRange(min=1), help="How often at most, with --watch.")
+@click.option(
+    "-n", "--count", type=click.IntRange(min=1), help="The number of repetitions of --watch."
+)
 @client_options
 def lag(bootstrap: str, properties: dict[str, str], *, as_json: bool, **options: Any) -> None:
-    """Show how many records groups have still to finish, by topic, and for how many seconds the oldest has waited.
+    """Show the lag of groups by topic: the number of records, and the age of the oldest one in seconds.
 
-    Without GROUP it shows every group that has committed something. With --watch also how many they finish in a second,
-    how many come in, and when they will be done at this rate; one JSON document a line where programs read it. A
-    partition without a commit is not counted. Exit code 1 if a GROUP has committed nothing.
+    Without GROUP it shows every group with committed offsets. --watch also shows the records processed and produced per
+    second, and the time until the lag is zero at this rate; with --format json each line is one document. Partitions
+    without a committed offset are not counted. Exit code 1 if a GROUP has no committed offsets.
     """
     rounds = 1
     if options["watch"]:
         rounds = options["count"] or sys.maxsize
     elif options["count"]:
-        raise click.UsageError("--count goes with --watch")
+        raise click.UsageError("--count needs --watch")
     if options["names"] and options["internal"]:
-        raise click.UsageError("--internal is for all groups: leave GROUP out")
+        raise click.UsageError("--internal cannot be used with GROUP")
     with open_client(bootstrap, properties) as client:
         before: dict[tuple[str, str], tuple[float, int, int]] = {}
         for number in range(rounds):
@@ -269,21 +278,23 @@ def _rows_of(
     *,
     internal: bool,
 ) -> list[dict[str, Any]]:
-    """Return the rows of the groups that are named, or of all that have committed something."""
+    """Return the rows of the named groups, or of all groups with committed offsets."""
     from headrace.errors import ApiError
 
     rows = []
     for name in names:
         found = list(_lag_rows(client, name, before))
         if not found:
-            fail(f"group {name!r} has committed nothing")
+            fail(f"group {name!r} has no committed offsets")
         rows += found
     if names:
         return rows
     known = [each.group_id for each in client.list_groups()]
     shown = [name for name in known if internal or not is_own_group(name)]
     for name in shown:
-        with contextlib.suppress(ApiError):  # share groups and others have no such offsets
+        with contextlib.suppress(
+            ApiError
+        ):  # share groups and others have no committed offsets of this kind
             rows += _lag_rows(client, name, before)
     tell_of_hidden(len(known) - len(shown), "group")
     return rows
@@ -292,7 +303,7 @@ def _rows_of(
 def _lag_rows(
     client: BlockingClient, name: str, before: dict[tuple[str, str], tuple[float, int, int]]
 ) -> Iterator[dict[str, Any]]:
-    """Yield a row for each topic; `before` has what the last round saw, and is brought up to date."""
+    """Yield a row for each topic. `before` has the values of the previous round, and is updated."""
     from headrace.clients.admin.offsets import positions, waiting_since
 
     found = client.run(positions(client.state, name))

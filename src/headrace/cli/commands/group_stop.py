@@ -1,4 +1,4 @@
-"""`headrace group stop-member`: one member finishes, commits and leaves, and the command waits for that."""
+"""`headrace group stop-member`: a member finishes, commits and leaves, and the command waits for it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,12 @@ _WORDS: Final[dict[StopOutcome, str]] = {
 @click.argument("name", metavar="GROUP", shell_complete=complete_groups)
 @click.argument("members", nargs=-1, metavar="[MEMBER]...")
 @click.option(
-    "-i", "--instance", "instances", multiple=True, metavar="NAME", help="A static member."
+    "-i",
+    "--instance",
+    "instances",
+    multiple=True,
+    metavar="NAME",
+    help="The group.instance.id of a static member; repeatable.",
 )
 @click.option(
     "--timeout",
@@ -39,7 +44,7 @@ _WORDS: Final[dict[StopOutcome, str]] = {
     default="60s",
     show_default=True,
     metavar="DURATION",
-    help="How long a member has. Then it is removed by force.",
+    help="The time that a member has to leave. After it the member is removed by force.",
 )
 @client_options
 def stop_member(
@@ -52,16 +57,16 @@ def stop_member(
     timeout_ms: int,
     as_json: bool,
 ) -> None:
-    """Have members finish, commit and leave, and wait until they have left; they do not join again.
+    """Stop members: they finish, commit, leave and do not join again. Waits until they have left.
 
-    A member that has not left in time, or whose client does not know the message, is removed by force and may join
-    again. Prints one row per member; exit code 1 if one is not there or was removed by force. Only on Headrace.
+    A member that does not leave in time, or whose client does not support this, is removed by force and may join
+    again. Prints one row per member; exit code 1 if one is missing or was removed by force. Only on Headrace.
     """
     from headrace.errors import ApiError
 
     if not members and not instances:
         raise click.UsageError(
-            "name a MEMBER or an --instance; `headrace group describe` lists them"
+            "give a MEMBER or --instance; `headrace group describe` lists the members"
         )
     outcomes: dict[str, ApiError | None] = {}
     words: dict[str, str] = {}
@@ -78,7 +83,12 @@ def stop_member(
     print_outcomes("member", outcomes, words, as_json=as_json)
     forced = [label for label, word in words.items() if word == _WORDS["removed"]]
     if forced:
-        say(*(f"member {label} did not leave in time, and may join again" for label in forced))
+        say(
+            *(
+                f"member {label} did not leave in time and was removed; it may join again"
+                for label in forced
+            )
+        )
         raise SystemExit(1)
 
 
@@ -94,7 +104,7 @@ def _stop(
         if not asked:
             asked = True
             seconds = math.ceil(at.remaining_ms / 1000)
-            say(f"member {at.member_id} is asked to stop, and has {seconds} s to leave")
+            say(f"member {at.member_id} was asked to stop; it has {seconds} s to leave")
 
     wanted = flow(
         client.state,

@@ -1,4 +1,4 @@
-"""`headrace health`: does a broker answer, and can topics be read and written."""
+"""`headrace health`: check that a broker answers, and that topics have leaders."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from headrace.clients.blocking import BlockingClient, TopicMetadata
 
 PAUSE_S: Final = 0.2
-"""Between attempts."""
+"""The pause between two attempts, in seconds."""
 ATTEMPT_MS: Final = 10_000
-"""How long one attempt may take, unless `request.timeout.ms` says otherwise."""
+"""The timeout of one attempt in milliseconds, unless `request.timeout.ms` is set."""
 
 
 @click.command("health")
@@ -28,7 +28,7 @@ ATTEMPT_MS: Final = 10_000
     "wait_ms",
     type=DurationType(),
     default="0s",
-    help="How long to wait until everything is well, e.g. 30s.",
+    help="Wait at most this long until all checks pass, e.g. 30s.",
 )
 @click.option(
     "-t",
@@ -37,7 +37,7 @@ ATTEMPT_MS: Final = 10_000
     multiple=True,
     metavar="TOPIC",
     shell_complete=complete_topics,
-    help="Also: this topic is there, and each of its partitions has a leader; repeatable.",
+    help="Also check that this topic exists and each of its partitions has a leader; repeatable.",
 )
 @client_options
 def health(
@@ -48,13 +48,13 @@ def health(
     topics: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Check that a broker lets this client in, answers, and knows its cluster.
+    """Check that a broker accepts this client, answers, and knows its cluster.
 
     Examples: headrace health --wait 30s && headrace topic create orders; as a health check of a container: headrace
     health -t orders.
 
-    Exit codes: 0 everything is well, 1 something is not, 2 wrong usage or configuration. A broker that refuses the
-    user or the certificate is not waited for.
+    Exit codes: 0 all checks pass, 1 one fails, 2 wrong usage or configuration. --wait does not wait if the broker
+    rejects the user or the certificate.
     """
     began = time.monotonic()
     while True:
@@ -76,7 +76,7 @@ def health(
 def _examine(
     bootstrap: str, properties: dict[str, Any], topics: tuple[str, ...]
 ) -> tuple[list[dict[str, str]], bool]:
-    """Return what was found, and whether waiting will not change it."""
+    """Return the results of the checks, and whether waiting cannot change them."""
     from headrace.errors import AuthenticationError, ConfigError, HeadraceError
 
     checks: list[dict[str, str]] = []

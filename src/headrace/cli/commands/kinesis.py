@@ -1,4 +1,4 @@
-"""`headrace kinesis`: who reads which shard of a stream, and how far; what changes that is in `kinesis_*`."""
+"""`headrace kinesis`: list and describe groups that read streams. Commands that change groups are in `kinesis_*`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _AT_ONCE: Final = 8
 
 @click.group(cls=CommandGroup)
 def kinesis() -> None:
-    """List, describe and move groups that read Kinesis streams; take over from the Kinesis Client Library."""
+    """List, describe and reset groups that read Kinesis streams; take over from the Kinesis Client Library."""
 
 
 kinesis.add_command(kinesis_reset.reset)
@@ -41,7 +41,7 @@ kinesis.add_command(kinesis_import.import_kcl)
 @kinesis.command("groups")
 @kinesis_options
 def groups(place: Place, *, as_json: bool) -> None:
-    """List groups, the streams that they read, and how many shards have an owner."""
+    """List groups, their streams, and how many shards have an owner."""
     rows = finished(_groups(place))
     if as_json:
         print_json(rows)
@@ -72,22 +72,22 @@ async def _groups(place: Place) -> list[dict[str, Any]]:
 @kinesis.command("describe")
 @click.argument("group", metavar="GROUP")
 @stream_option
-@click.option("--no-lag", is_flag=True, help="Ask Kinesis nothing: no lag.")
+@click.option("--no-lag", is_flag=True, help="Send no request to Kinesis; the lag is not shown.")
 @click.option(
     "--watch",
     "watch_s",
     type=click.FloatRange(min=0),
     default=0.0,
     metavar="SECONDS",
-    help="Watch so long which owners give a sign of life; those that give none are called silent.",
+    help="Watch for this time which owners renew their leases; the others are reported as silent.",
 )
 @kinesis_options
 def describe(place: Place, *, as_json: bool, group: str, **options: Any) -> None:
-    """Describe a group: for each shard who reads it, how far, and how long its oldest record has waited.
+    """Describe a group: for each shard its owner, its checkpoint, and the age of its oldest unread record.
 
-    The lag costs one of the five reads a second that a shard allows. States: owned; silent, with --watch; free; waits,
-    for the shards that it came from; ended, read to its end. An owner has the name that its program gave it, and its
-    whole member id where several have one name. Exit code 1 if there is no such group.
+    The lag needs one of the five reads per second that a shard allows. States: owned; silent, with --watch; free;
+    waits, until its parent shards are read; ended, read to its end. An owner is shown by its name, or by its whole
+    member id if several owners have one name. Exit code 1 if there is no such group.
     """
     documents = finished(_describe(place, group, options))
     if as_json:
@@ -171,7 +171,9 @@ async def _lags(place: Place, stream: str, leases: Sequence[Lease]) -> list[int 
             say(f"No lag: {error}")
             return [None] * len(leases)
         if not current:
-            say(f"No lag: the stream {name} was created anew, these leases are of an earlier one")
+            say(
+                f"No lag: the stream {name} was deleted and created again; the leases belong to the earlier stream"
+            )
             return [None] * len(leases)
 
         async def lag(lease: Lease) -> int | None:

@@ -1,4 +1,4 @@
-"""`headrace kinesis import-kcl`: a group goes on where an application of the Kinesis Client Library stopped."""
+"""`headrace kinesis import-kcl`: take over the checkpoints of an application of the Kinesis Client Library."""
 
 from __future__ import annotations
 
@@ -35,23 +35,25 @@ _TIMEOUT_MS: Final = 30_000
 @click.command("import-kcl")
 @click.argument("table", metavar="TABLE")
 @click.argument("group", metavar="GROUP")
-@click.option("-s", "--stream", required=True, metavar="STREAM", help="The stream's name or ARN.")
+@click.option(
+    "-s", "--stream", required=True, metavar="STREAM", help="The name or ARN of the stream."
+)
 @click.option(
     "--at-timestamp",
     metavar="TIME",
-    help="Where the application's AT_TIMESTAMP is, for shards that it has not read; as 2013-01-31T15:00:00Z.",
+    help="The application's AT_TIMESTAMP, for shards that it has not read; e.g. 2013-01-31T15:00:00Z.",
 )
-@click.option("--overwrite", is_flag=True, help="Also where the group has leases already.")
+@click.option("--overwrite", is_flag=True, help="Overwrite existing leases of the group.")
 @wait_option
-@click.option("--dry-run", is_flag=True, help="Show what would be written, write nothing.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Show what would be written; write nothing.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @kinesis_options
 def import_kcl(place: Place, *, as_json: bool, **options: Any) -> None:
-    """Have a group go on where an application of the Kinesis Client Library (1 to 3) stopped.
+    """Let a group continue where an application of the Kinesis Client Library (1 to 3) stopped.
 
-    TABLE is the application's lease table, which has its name; dynamodb://TABLE?region=.. if it is elsewhere. It is
-    only read. While the application, or a member of the group, gives signs of life, nothing is written, and the exit
-    code is 1. Shows for each shard where the group will go on, and asks.
+    TABLE is the lease table of the application, which has the application's name; dynamodb://TABLE?region=.. if it is
+    elsewhere. The table is only read. If the application or a member of the group is still running, nothing is written
+    and the exit code is 1. Shows the new checkpoint of each shard and asks for confirmation.
     """
     check_answerable(yes=options["yes"], dry_run=options["dry_run"])
     at_ms = _time(options["at_timestamp"])
@@ -85,12 +87,12 @@ async def _import(
     if not dry_run:
         async with place.store(create=True) as store:
             watch = await _untouched(store, description.stream, options)
-            confirmed(f"Have {group} go on there?", yes=options["yes"])
+            confirmed(f"Set the checkpoints of {group}?", yes=options["yes"])
             failed = await apply(store, _moves(leases, watch))
             if failed:
                 names = ", ".join(move.key.shard for move in failed)
                 fail(
-                    f"not written, as members came meanwhile: {names}; stop them and repeat with --overwrite"
+                    f"nothing was written, because members started: {names}. Stop them and repeat with --overwrite"
                 )
     if as_json:
         print_json(rows)
@@ -107,7 +109,7 @@ async def _stream(place: Place, stream: str) -> tuple[StreamDescription, list[Sh
 async def _stopped(
     place: Place, description: StreamDescription, options: dict[str, Any]
 ) -> list[KclLease]:
-    """Return the library's leases of the stream, when its application was seen to stand still."""
+    """Return the library's leases of the stream, after checking that its application has stopped."""
     from headrace.kinesis.client.settings import open_client
     from headrace.kinesis.leases.dynamodb_calls import DynamoCalls
     from headrace.kinesis.leases.kcl import of_stream, read_table, renewed
@@ -121,7 +123,7 @@ async def _stopped(
             fail(f"the table {table} has no leases")
         of_stream(
             leases, description.name, _created_s(description)
-        )  # or it is another application's
+        )  # else the table belongs to another application
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + options["wait_s"]
         while not options["dry_run"] and any(lease.owner for lease in leases):
@@ -144,7 +146,9 @@ async def _untouched(store: LeaseStore, stream: str, options: dict[str, Any]) ->
 
     group = options["group"]
     if await store.leases(group, stream) and not options["overwrite"]:
-        fail(f"group {group!r} has leases of the stream {stream} already: --overwrite moves them")
+        fail(
+            f"group {group!r} has leases of the stream {stream} already: --overwrite replaces them"
+        )
     wait_ms = round(options["wait_s"] * 1000)
     watch = await watched(store, group, stream, wait_ms=wait_ms, until_one=True)
     check_nobody_lives(group, watch, "import")

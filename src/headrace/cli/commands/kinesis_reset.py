@@ -1,4 +1,4 @@
-"""`headrace kinesis reset`: a group without members goes on elsewhere in a stream."""
+"""`headrace kinesis reset`: set the checkpoints of a group without members."""
 
 from __future__ import annotations
 
@@ -32,32 +32,36 @@ if TYPE_CHECKING:
 
 _PLACES = preformatted(
     """
-TRIM_HORIZON   the oldest record that there is
-LATEST         only what comes from now on
-@TIME          the first record not older: 2013-01-31, 2013-01-31T15:00:00Z,
+TRIM_HORIZON   the oldest record in the stream
+LATEST         the end, so that only new records are read
+@TIME          the first record at or after a time: 2013-01-31, 2013-01-31T15:00:00Z,
                milliseconds or seconds since 1970, or -15m before now
-NUMBER         behind the record of this sequence number; with one --shard
+NUMBER         after the record with this sequence number; with one --shard
 """
 )
 
 
-@click.command("reset", epilog=f"Where to go on:\n\n{_PLACES}")
+@click.command("reset", epilog=f"Values of --to:\n\n{_PLACES}")
 @click.argument("group", metavar="GROUP")
-@click.option("--to", required=True, metavar="PLACE", help="Where to go on; see below.")
+@click.option("--to", required=True, metavar="PLACE", help="The new position; see below.")
 @stream_option
 @click.option(
-    "--shard", "shards", multiple=True, metavar="SHARD", help="Only these shards; all if not given."
+    "--shard",
+    "shards",
+    multiple=True,
+    metavar="SHARD",
+    help="Only this shard; repeatable.  [default: all shards]",
 )
 @wait_option
-@click.option("--dry-run", is_flag=True, help="Show what would be written, write nothing.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Show what would be written; write nothing.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @kinesis_options
 def reset(place: Place, *, as_json: bool, **options: Any) -> None:
-    """Have a group without members go on elsewhere.
+    """Set the checkpoints of a group without members.
 
-    Shows for each shard the position before and after, and asks; where nobody can answer, --yes or --dry-run is
-    needed. Owners are watched for a while first: if one gives a sign of life, nothing is written, and the exit code
-    is 1.
+    Shows the old and new checkpoint of each shard and asks for confirmation; without a terminal, --yes or --dry-run is
+    required. First the owners are watched for a while: if one renews a lease, nothing is written and the exit code is
+    1.
     """
     checkpoint = _checkpoint(options["to"], options["shards"])
     check_answerable(yes=options["yes"], dry_run=options["dry_run"])
@@ -79,10 +83,10 @@ def _checkpoint(text: str, shards: Sequence[str]) -> Checkpoint:
             raise click.UsageError(str(error)) from None
     if not text.isascii() or not text.isdecimal():
         raise click.UsageError(
-            f"--to wants TRIM_HORIZON, LATEST, @TIME or a sequence number, not {text!r}"
+            f"--to expects TRIM_HORIZON, LATEST, @TIME or a sequence number, not {text!r}"
         )
     if len(shards) != 1:
-        raise click.UsageError("a sequence number is of one shard: name it with --shard")
+        raise click.UsageError("a sequence number belongs to one shard: name it with --shard")
     return parse_checkpoint(text)
 
 
@@ -112,11 +116,13 @@ async def _reset(place: Place, to: Checkpoint, options: dict[str, Any], *, as_js
         if not as_json:
             print_table(("SHARD", "POSITION", "NEW"), [list(row.values()) for row in rows])
         if not dry_run:
-            confirmed(f"Have {group} go on there?", yes=options["yes"])
+            confirmed(f"Set the checkpoints of {group}?", yes=options["yes"])
             failed = await apply(store, moves)
             if failed:
                 names = ", ".join(move.key.shard for move in failed)
-                fail(f"not reset, as members came meanwhile: {names}; stop them and repeat")
+                fail(
+                    f"nothing was reset, because members started meanwhile: {names}. Stop them and repeat"
+                )
     if as_json:
         print_json(rows)
 
@@ -132,13 +138,13 @@ async def _moves(
         shards = StreamShards(client, name)
         if not await is_stream_of_leases(shards, stream):
             fail(
-                f"the stream {name} was created anew since {stream}: members begin there by themselves"
+                f"the stream {name} was deleted and created again after {stream}: members begin there without a reset"
             )
         listed = await shards.list_shards()
     wanted = set(options["shards"])
     if unknown := wanted - {info.shard for info in listed}:
         fail(f"the stream {name} has no shard {', '.join(sorted(unknown))}")
-    # Of what comes from now on shards that have ended get nothing.
+    # LATEST has no meaning for shards that have ended: they get no new records.
     latest = options["to"].upper() == "LATEST"
     found = moves(options["group"], stream, leases, listed, to, keep_ended=latest)
     return [move for move in found if not wanted or move.key.shard in wanted]

@@ -1,4 +1,4 @@
-"""What the commands of `headrace kinesis` share: options, where leases and streams are, who lives."""
+"""Shared parts of `headrace kinesis`: options, lease stores and streams, and the check for running members."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 DEFAULT_LEASES: Final = "dynamodb://headrace-leases"
 DEFAULT_WAIT_S: Final = 33.0
-"""How long leases last by default, with the margin that members wait besides."""
+"""The default lease duration in seconds, plus the margin that members wait."""
 
 _OPTIONS: Final = (
     click.option(
@@ -36,15 +36,17 @@ _OPTIONS: Final = (
         show_default=True,
         show_envvar=True,
         metavar="STORE",
-        help="Where leases are: dynamodb://TABLE, sqlite:///FILE.",
+        help="The lease store: dynamodb://TABLE or sqlite:///FILE.",
     ),
     click.option(
         "--region",
         metavar="REGION",
-        help="As eu-central-1; the environment's or the profile's if not given.",
+        help="The AWS region, e.g. eu-central-1.  [default: that of the environment or the profile]",
     ),
     click.option(
-        "--endpoint-url", metavar="URL", help="Another server than AWS's, for streams and leases."
+        "--endpoint-url",
+        metavar="URL",
+        help="Another server instead of AWS, for streams and leases.",
     ),
     click.option("--profile", metavar="NAME", help="A profile of ~/.aws/config."),
     click.option(
@@ -53,7 +55,7 @@ _OPTIONS: Final = (
         type=click.Choice(["table", "json"]),
         default="table",
         show_default=True,
-        help="Output for people or for programs.",
+        help="The output format: a table for people, JSON for programs.",
     ),
 )
 
@@ -64,23 +66,23 @@ wait_option = click.option(
     default=DEFAULT_WAIT_S,
     show_default=True,
     metavar="SECONDS",
-    help="How long to watch owners for a sign of life: as long as their leases last, and a tenth more.",
+    help="How long to watch whether owners renew leases: their lease duration plus a tenth.",
 )
 stream_option = click.option(
-    "-s", "--stream", metavar="STREAM", help="Of this stream; not needed where the group reads one."
+    "-s", "--stream", metavar="STREAM", help="The stream; required only if the group reads several."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where streams and leases are."""
+    """The AWS region, endpoint and profile of the streams, and the lease store."""
 
     aws: AwsSettings
     leases: str
 
     @asynccontextmanager
     async def store(self, *, create: bool = False) -> AsyncIterator[LeaseStore]:
-        """Open the store of leases."""
+        """Open the lease store of the group."""
         from headrace.kinesis.leases.opening import open_store
 
         store = open_store(self.leases, self.aws, create=create)
@@ -92,7 +94,7 @@ class Place:
 
     @asynccontextmanager
     async def client(self, service: str = "kinesis") -> AsyncIterator[AwsClient]:
-        """Open a client of AWS."""
+        """Open a Kinesis client of AWS."""
         from headrace.kinesis.client.settings import open_client
 
         async with open_client(self.aws, service) as client:
@@ -100,7 +102,7 @@ class Place:
 
 
 def kinesis_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that every command has, and handle errors; the command gets `place` and `as_json`."""
+    """Add the shared options, and handle errors; the command gets `place` and `as_json`."""
 
     @functools.wraps(command)
     @guarded
@@ -116,7 +118,7 @@ def kinesis_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
         if leases.startswith("memory:"):
             raise click.UsageError(
-                f"--leases {leases}: what a process has in memory no other one sees: name a table or a file"
+                f"--leases {leases}: other processes cannot see leases in memory: name a table or a file"
             )
         aws = AwsSettings(region=region, endpoint_url=endpoint_url, profile=profile)
         return command(place=Place(aws, leases), as_json=output_format == "json", **options)
@@ -138,19 +140,19 @@ def now_ms() -> int:
 
 
 def confirmed(question: str, *, yes: bool) -> None:
-    """Ask, unless that was answered beforehand; abort if the answer is no."""
+    """Ask for confirmation, unless --yes was given; abort if the answer is no."""
     if not yes:
         confirm(question)
 
 
 def check_answerable(*, yes: bool, dry_run: bool) -> None:
-    """Refuse to ask where nobody can answer."""
+    """Fail if a confirmation is needed and there is no terminal."""
     if not (yes or dry_run) and not sys.stdin.isatty():
-        raise click.UsageError("this needs --yes or --dry-run where nobody can be asked")
+        raise click.UsageError("this needs --yes or --dry-run without a terminal")
 
 
 async def group_streams(store: LeaseStore, group: str, stream: str | None) -> list[str]:
-    """Return the streams of a group, as leases call them; exit code 1 if there are none."""
+    """Return the streams of a group as named in its leases; exit with code 1 if there are none."""
     found = [id_ for name, id_ in await store.streams() if name == group]
     if not found:
         fail(f"no group {group!r}")
@@ -170,28 +172,28 @@ def name_of(stream: str) -> str:
 
 
 async def is_stream_of_leases(shards: StreamShards, stream: str) -> bool:
-    """Whether a stream is still the one that leases are of: not one that was created anew under the name."""
+    """Whether leases belong to this stream, and not to an earlier stream of the same name."""
     return (await described(shards)).stream == stream
 
 
 async def described(shards: StreamShards) -> StreamDescription:
-    """Return what a stream is; a command waits neither for one that is being created nor long for a server."""
+    """Describe a stream. Does not wait for a stream that is being created, nor long for a server."""
     from headrace.kinesis.client.backoff import FIRST_CONTACT_MS
 
     return await shards.describe(within_ms=0, answer_within_ms=FIRST_CONTACT_MS)
 
 
 def check_nobody_lives(group: str, watch: Watched, doing: str) -> None:
-    """Exit with code 1 if members are active."""
+    """Exit with code 1 if the group has active members."""
     if watch.alive:
         from headrace.core.lease.names import shown
 
         owners = ", ".join(sorted(shown(watch.alive).values()))
-        fail(f"group {group!r} has active members ({owners}): stop them, and {doing} then")
+        fail(f"group {group!r} has active members ({owners}): stop them, then {doing}")
 
 
 def position_text(checkpoint: Checkpoint | None) -> str | None:
-    """Return a checkpoint for people and programs: the sub-sequence number behind a colon."""
+    """Return a checkpoint as text. A sub-sequence number follows after a colon."""
     if checkpoint is None or checkpoint.sub_sequence is None:
         return checkpoint.position if checkpoint else None
     return f"{checkpoint.position}:{checkpoint.sub_sequence}"

@@ -1,4 +1,4 @@
-"""Users and rights in the data directory of a broker that does not run: the first ones, before its first start."""
+"""Users and ACLs in the data directory of a stopped broker, for example before its first start."""
 
 from __future__ import annotations
 
@@ -28,36 +28,36 @@ from headrace.server.stores import METADATA_FILE, open_stores
 
 
 class _Said:
-    """A journal for somebody at a terminal: what went well shows by itself."""
+    """A journal that prints warnings and errors to the terminal, and no other events."""
 
     def info(self, event: str, **fields: object) -> None:
-        """Say nothing."""
+        """Ignore an event that needs no action."""
 
     def warning(self, event: str, **fields: object) -> None:
-        """Say it."""
+        """Print a warning to standard error."""
         say(f"Warning: {event} {fields}")
 
     def error(self, event: str, **fields: object) -> None:
-        """Say it."""
+        """Print an error to standard error."""
         say(f"Error: {event} {fields}")
 
 
 @contextlib.contextmanager
 def metadata_of(data: Path, *, create: bool) -> Iterator[MetadataWriter]:
-    """Hold the metadata of a broker that does not run.
+    """Open and lock the metadata of a stopped broker.
 
     Args:
-        data: Its data directory, the first one if it has several.
-        create: Whether to begin a new one where there is none.
+        data: The data directory of the broker; the first one if it has several.
+        create: Whether to create the metadata if there is none.
 
     Raises:
-        ConfigError: There is none.
-        StorageError: The broker runs, or the directory cannot be used.
+        ConfigError: The directory has no metadata.
+        StorageError: The broker is running, or the directory cannot be used.
     """
     if not (data / METADATA_FILE).exists():
         if (data / META_FILE).exists():
             raise ConfigError(
-                f"{data} is not the first data directory of its broker: name the one with {METADATA_FILE}"
+                f"{data} is not the first data directory of its broker: name the directory with {METADATA_FILE}"
             )
         if not create:
             raise ConfigError(
@@ -69,7 +69,7 @@ def metadata_of(data: Path, *, create: bool) -> Iterator[MetadataWriter]:
         if "in use" not in str(error):
             raise
         raise StorageError(
-            f"a broker runs on {data}: ask it, with -b HOST:PORT in place of --data, or stop it first"
+            f"a broker is running on {data}: use -b HOST:PORT instead of --data, or stop the broker first"
         ) from error
     try:
         writer = MetadataWriter(stores.metadata, BrokerConfig().broker_id, os.urandom(16), _Said())
@@ -80,19 +80,19 @@ def metadata_of(data: Path, *, create: bool) -> Iterator[MetadataWriter]:
 
 
 class StoredUsers:
-    """Users in a data directory."""
+    """The users stored in a data directory."""
 
     def __init__(self, writer: MetadataWriter) -> None:
-        """Read them.
+        """Read the users.
 
         Raises:
-            StorageError: They cannot be read.
+            StorageError: The users cannot be read.
         """
         self._credentials = ScramCredentials(writer, OsEntropy(), _Said())
         self._credentials.load()
 
     def describe(self, names: Sequence[str] | None) -> dict[str, UserDescription | ApiError]:
-        """Find users, or RESOURCE_NOT_FOUND, by name; None finds all."""
+        """Return users by name, or RESOURCE_NOT_FOUND for a name; None returns all users."""
         known: dict[str, dict[str, int]] = {}
         for (user, mechanism), credential in sorted(self._credentials):
             known.setdefault(user, {})[mechanism.sasl_name] = credential.iterations
@@ -104,10 +104,10 @@ class StoredUsers:
         }
 
     def set(self, name: str, passwords: Sequence[SaltedPassword]) -> None:
-        """Give a user a password; an earlier one is void.
+        """Set the password of a user; it replaces an earlier one.
 
         Raises:
-            ApiError: It could not be stored.
+            ApiError: The password could not be stored.
         """
         if not user_name_fits(name):
             raise ApiError.for_code(
@@ -120,7 +120,7 @@ class StoredUsers:
             )
             for each in passwords
         }
-        # What is void goes first, as a broker is asked.
+        # Old credentials are deleted first, in the same order as in requests to a broker.
         for whose in self._of(name):
             if whose not in new:
                 self._credentials.change(whose, None)
@@ -128,10 +128,10 @@ class StoredUsers:
             self._credentials.change(whose, credential)
 
     def delete(self, name: str) -> None:
-        """Delete a user.
+        """Delete a user and its credentials.
 
         Raises:
-            ApiError: RESOURCE_NOT_FOUND, or it could not be stored.
+            ApiError: RESOURCE_NOT_FOUND, or the deletion could not be stored.
         """
         gone = self._of(name)
         if not gone:
@@ -145,27 +145,27 @@ class StoredUsers:
 
 
 class StoredAcls:
-    """Access control entries in a data directory."""
+    """The access control entries stored in a data directory."""
 
     def __init__(self, writer: MetadataWriter) -> None:
-        """Read them.
+        """Read the access control entries.
 
         Raises:
-            StorageError: They cannot be read.
+            StorageError: The entries cannot be read.
         """
         self._authorizer = Authorizer(BrokerConfig(), writer, _Said())
         self._authorizer.load()
 
     def find(self, which: AclFilter) -> list[AclBinding]:
-        """Return the entries that a filter means, sorted."""
+        """Return the entries that match a filter, sorted."""
         return sorted(self._authorizer.find(which))
 
     def create(self, bindings: Sequence[AclBinding]) -> list[ApiError | None]:
-        """Create entries; for each None, or why not."""
+        """Create entries; return None or an error for each."""
         return self._authorizer.create(bindings)
 
     def delete(self, filters: Sequence[AclFilter]) -> list[Deleted]:
-        """Delete what each filter means."""
+        """Delete the entries that match each filter."""
         outcomes = []
         for which in filters:
             gone = self._authorizer.delete(self.find(which))

@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 STOP_POLL_S: Final = 0.1
 SHOWN_MS: Final = 7 * 86_400_000
-"""How long `list` shows what has ended."""
+"""How long `list` shows a pipeline after its end, in milliseconds."""
 
 
 @click.group(cls=CommandGroup)
 def pipeline() -> None:
-    """Pipelines on Spark, declared in a Python file."""
+    """Plan, run, watch and stop pipelines on Spark, declared in a Python file."""
 
 
 state_option = click.option(
@@ -43,7 +43,7 @@ state_option = click.option(
     show_envvar=True,
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Where running pipelines are noted.  [default: ~/.local/state/headrace/pipelines]",
+    help="The directory with the state of pipelines.  [default: ~/.local/state/headrace/pipelines]",
 )
 _FILE_OPTIONS: Final = (
     click.argument("file", type=click.Path(path_type=Path)),
@@ -53,33 +53,33 @@ _FILE_OPTIONS: Final = (
         default="local[*]",
         show_default=True,
         metavar="URL",
-        help="Where Spark runs: this process, or a cluster, spark://HOST:PORT.",
+        help="The Spark master: this process, or a cluster, spark://HOST:PORT.",
     ),
     click.option(
         "--conf",
         multiple=True,
         metavar="KEY=VALUE",
-        help="A setting of Spark, e.g. --conf spark.driver.memory=4g.",
+        help="A Spark setting, e.g. --conf spark.driver.memory=4g; repeatable.",
     ),
     click.option(
         "--checkpoints",
         envvar="HEADRACE_CHECKPOINTS",
         show_envvar=True,
         metavar="DIR",
-        help="Where pipelines keep progress and state that declare no place of their own; on a cluster, storage that "
-        "all of it sees.  [default: checkpoints, beside FILE]",
+        help="The directory for progress and state of pipelines that declare none; on a cluster, storage that all "
+        "nodes share.  [default: checkpoints, beside FILE]",
     ),
     click.option(
         "--trigger",
         metavar="TEXT",
-        help='In place of what is declared: "5 seconds", available_now.',
+        help='Override the declared trigger: "5 seconds", available_now.',
     ),
     state_option,
 )
 
 
 def file_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add what a file of pipelines needs to be planned."""
+    """Add the options that are needed to plan a file of pipelines."""
     for add in reversed(_FILE_OPTIONS):
         command = add(command)
     return command
@@ -87,12 +87,12 @@ def file_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @pipeline.command("plan")
 @file_options
-@click.option("--no-spark", is_flag=True, help="Do not start Spark: nothing is said of columns.")
+@click.option("--no-spark", is_flag=True, help="Do not start Spark; columns are not checked.")
 @client_options
 def plan(*, as_json: bool, no_spark: bool, **options: Any) -> None:
-    """Show what would run, with all that is wrong with it; no stream is started, no topic created.
+    """Show the pipelines that would run, and every error in them. Starts no stream and creates no topic.
 
-    NAME...: these pipelines of the file alone.
+    NAME...: only these pipelines of the file.
     """
     if no_spark:
         plans = _plans(options)
@@ -113,14 +113,14 @@ def plan(*, as_json: bool, no_spark: bool, **options: Any) -> None:
 
 @pipeline.command("run")
 @file_options
-@click.option("--isolated", is_flag=True, help="Each pipeline in a process and a JVM of its own.")
+@click.option("--isolated", is_flag=True, help="Run each pipeline in a separate process and JVM.")
 @click.option(
     "--interval",
     type=click.FloatRange(min=0.1),
     default=10,
     show_default=True,
     metavar="SECONDS",
-    help="How often a line tells of each, where no terminal is.",
+    help="The interval between status lines of a pipeline, without a terminal.",
 )
 @click.option("--metrics", metavar="HOST:PORT", help="Serve metrics for Prometheus at /metrics.")
 @click.option(
@@ -129,7 +129,7 @@ def plan(*, as_json: bool, no_spark: bool, **options: Any) -> None:
     default=10,
     show_default=True,
     metavar="N",
-    help="How often in a row one is started again after a failure.",
+    help="How many consecutive failures of a pipeline lead to a restart.",
 )
 @click.option(
     "--drain",
@@ -137,15 +137,17 @@ def plan(*, as_json: bool, no_spark: bool, **options: Any) -> None:
     default=60,
     show_default=True,
     metavar="SECONDS",
-    help="How long a stop waits for the batch under way.",
+    help="How long a stop waits for the current batch.",
 )
-@click.option("--with-parent", is_flag=True, hidden=True, help="End when standard input does.")
+@click.option("--with-parent", is_flag=True, hidden=True, help="Stop when standard input ends.")
 @client_options
 def run(*, as_json: bool, **options: Any) -> None:
-    """Run the pipelines of a file until they are stopped, or, by the trigger available_now, are done.
+    """Run the pipelines of a file until they are stopped, or, with the trigger available_now, finished.
 
-    SIGTERM and Ctrl-C let batches under way finish; a second signal does not wait. One that fails is started again,
-    ever later, unless that cannot help. Exit codes: 0 stopped or done, 1 a pipeline failed, 2 nothing was started.
+    SIGTERM and Ctrl-C let current batches finish; a second signal does not wait. A pipeline that fails is started again
+    after growing pauses, unless a restart cannot help.
+
+    Exit codes: 0 stopped or done, 1 a pipeline failed, 2 nothing was started.
     """
     from headrace.cli.commands.pipeline_output import reporter
     from headrace.pipelines.backoff import RestartBackoff
@@ -180,19 +182,23 @@ def run(*, as_json: bool, **options: Any) -> None:
 
 
 @pipeline.command("list")
-@click.option("--all", "everything", is_flag=True, help="Those, too, that ended over a week ago.")
+@click.option(
+    "--all", "everything", is_flag=True, help="Also pipelines that ended more than a week ago."
+)
 @state_option
 @format_option
 @guarded
 def list_pipelines(*, everything: bool, output_format: str, **options: Any) -> None:
-    """List pipelines that run on this machine, and how others have ended in the last seven days."""
+    """List running pipelines on this machine, and pipelines that ended in the last seven days."""
     from headrace.cli.commands.pipeline_output import COLUMNS, row
 
     found = list(_state(options).statuses())
     old = [] if everything else _ended_before(found, SHOWN_MS)
     if old:
         found = [each for each in found if each.name not in old]
-        say(f"{len(old)} ended more than 7 days ago: list --all, or forget --older-than 7d")
+        say(
+            f"{len(old)} ended more than 7 days ago: `list --all` shows them, `forget --older-than 7d` removes them"
+        )
     if output_format == "json":
         print_json([asdict(each) for each in found])
     else:
@@ -205,12 +211,12 @@ def list_pipelines(*, everything: bool, output_format: str, **options: Any) -> N
 @format_option
 @guarded
 def describe(*, name: str, output_format: str, **options: Any) -> None:
-    """Show what a pipeline is, how it goes, and why it ended."""
+    """Show the declaration, the progress and the end of a pipeline."""
     from headrace.cli.commands.pipeline_output import print_status
 
     status = _state(options).status(name)
     if status is None:
-        fail(f"nothing is known of a pipeline {name}: `headrace pipeline list` lists them")
+        fail(f"no pipeline {name} is known: `headrace pipeline list` lists the pipelines")
     if output_format == "json":
         print_json(asdict(status))
     else:
@@ -219,14 +225,14 @@ def describe(*, name: str, output_format: str, **options: Any) -> None:
 
 @pipeline.command("stop")
 @click.argument("names", nargs=-1, metavar="NAME...")
-@click.option("--all", "everything", is_flag=True, help="All that run.")
+@click.option("--all", "everything", is_flag=True, help="All running pipelines.")
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0),
     default=120,
     show_default=True,
     metavar="SECONDS",
-    help="How long to wait for their end.",
+    help="How long to wait for the pipelines to end.",
 )
 @state_option
 @format_option
@@ -234,9 +240,9 @@ def describe(*, name: str, output_format: str, **options: Any) -> None:
 def stop(
     *, names: tuple[str, ...], everything: bool, timeout: float, output_format: str, **options: Any
 ) -> None:
-    """Let pipelines finish the batch under way and end, and wait for that.
+    """Stop pipelines after their current batches, and wait for their end.
 
-    Exit code 1 if one does not end in time.
+    Exit code 1 if a pipeline does not end in time.
     """
     state = _state(options)
     running = [each.name for each in state.statuses() if not each.ended]
@@ -246,13 +252,17 @@ def stop(
     ended = _wait(state, wanted, timeout)
     _print_states(wanted, ended, output_format)
     if late := [name for name in wanted if name not in ended]:
-        fail(f"{', '.join(late)} did not end within {timeout:g} s; the request stands")
+        fail(f"{', '.join(late)} did not end within {timeout:g} s; the stop request stays valid")
 
 
 @pipeline.command("forget")
 @click.argument("names", nargs=-1, metavar="NAME...")
-@click.option("--all", "everything", is_flag=True, help="All that have ended.")
-@click.option("--older-than", type=DurationType(), help="All that ended so long ago, as 30d.")
+@click.option("--all", "everything", is_flag=True, help="All pipelines that have ended.")
+@click.option(
+    "--older-than",
+    type=DurationType(),
+    help="All pipelines that ended longer ago than this, e.g. 30d.",
+)
 @state_option
 @format_option
 @guarded
@@ -264,14 +274,14 @@ def forget(
     output_format: str,
     **options: Any,
 ) -> None:
-    """Take pipelines that have ended from the list; their checkpoints stay."""
+    """Remove ended pipelines from the list; their checkpoints stay."""
     state = _state(options)
     found = list(state.statuses())
     ended = {each.name: each.state for each in found if each.ended}
     if older_than is None:
         wanted = _chosen(names, ended, everything=everything, what="has ended")
     elif names or everything:
-        raise click.UsageError("which pipelines: names, --all or --older-than, one of them")
+        raise click.UsageError("give one of NAMEs, --all or --older-than")
     else:
         wanted = _ended_before(found, older_than)
     for name in wanted:
@@ -280,7 +290,7 @@ def forget(
 
 
 def _ended_before(statuses: Sequence[Status], age_ms: int) -> list[str]:
-    """Return those of which nothing has been heard for so long, since they ended."""
+    """Return the pipelines that ended, or last reported, longer ago than a given time."""
     before_ms = time.time() * 1000 - age_ms
     return [each.name for each in statuses if each.ended and each.updated_ms < before_ms]
 
@@ -288,9 +298,9 @@ def _ended_before(statuses: Sequence[Status], age_ms: int) -> list[str]:
 def _chosen(
     names: Sequence[str], found: Collection[str], *, everything: bool, what: str
 ) -> list[str]:
-    """Return the pipelines that a command is for."""
+    """Return the pipelines that a command names."""
     if bool(names) == everything:
-        raise click.UsageError("which pipelines: names, or --all")
+        raise click.UsageError("give NAMEs or --all")
     for name in names:
         if name not in found:
             fail(f"no pipeline {name} {what}")
@@ -305,7 +315,7 @@ def _print_states(names: Sequence[str], states: Mapping[str, str], output_format
 
 
 def _wait(state: StateDirectory, names: Sequence[str], timeout_s: float) -> dict[str, str]:
-    """Return how pipelines ended, without those that did not in time."""
+    """Return the outcomes of the pipelines that ended in time."""
     deadline = time.monotonic() + timeout_s
     while True:
         found = {name: state.status(name) for name in names}
@@ -361,12 +371,12 @@ def _metrics(
         return [each for plan in plans if (each := state.status(plan.name)) is not None]
 
     server = MetricsServer(listen, statuses)
-    say(f"metrics at port {server.port}, /metrics")
+    say(f"serving metrics on port {server.port}, path /metrics")
     return server
 
 
 def _child_arguments(context: click.Context) -> list[str]:
-    """Return this command's options for a child that runs one pipeline and tells only the state directory."""
+    """Return the options for a child process that runs one pipeline and reports only to the state directory."""
     arguments = ["--format", "json"]
     for parameter in context.command.params:
         value = context.params.get(parameter.name or "")
@@ -381,7 +391,7 @@ def _child_arguments(context: click.Context) -> list[str]:
 def _spawn(file: Path, arguments: Sequence[str], alive: int, name: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(  # noqa: S603 - this command itself
         [sys.executable, "-m", "headrace.cli", *arguments, str(file), name],
-        stdin=alive,  # a pipe that only this process could write to, and that ends with it
+        stdin=alive,  # a pipe that only this process can write to, so that it ends with this process
         stdout=subprocess.DEVNULL,
         start_new_session=True,  # Ctrl-C is for the parent, which passes it on
     )

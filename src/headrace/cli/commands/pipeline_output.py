@@ -1,4 +1,4 @@
-"""How running pipelines are shown: a table that is drawn again, a line now and then, or JSON lines."""
+"""Output of running pipelines: a table that is redrawn, lines at intervals, or JSON lines."""
 
 from __future__ import annotations
 
@@ -37,26 +37,26 @@ COLUMNS: Final = (
 
 
 def reporter(*, as_json: bool, interval_s: float) -> Reporter:
-    """Return who shows progress: by JSON lines if programs read it, in place on a terminal, else by quiet lines."""
+    """Return the reporter: JSON lines for programs, a table on a terminal, otherwise lines at intervals."""
     if as_json:
         return JsonLines()
     return Screen() if sys.stderr.isatty() else QuietLines(interval_s)
 
 
 class JsonLines:
-    """A line on standard output for every change and every batch."""
+    """A JSON line on standard output for every change of state and every batch."""
 
     def changed(self, status: Status) -> None:
-        """Write it."""
+        """Write the status as a JSON line."""
         event = {name: value for name, value in asdict(status).items() if name != "plan"}
         click.echo(json_text(event))
 
     def tick(self, statuses: Sequence[Status]) -> None:
-        """Nothing happens between batches."""
+        """Do nothing: lines are written only for changes."""
 
 
 class QuietLines:
-    """A line for every change of state, and one for each pipeline per interval, for logs."""
+    """For logs: a line for every change of state, and one per interval for each pipeline."""
 
     def __init__(
         self,
@@ -71,14 +71,14 @@ class QuietLines:
         self._states: dict[str, tuple[str, int]] = {}
 
     def changed(self, status: Status) -> None:
-        """Write a line if the state is another one."""
+        """Write a line if the state has changed."""
         if self._states.get(status.name) == (status.state, status.restarts):
             return
         self._states[status.name] = (status.state, status.restarts)
         self._write(state_line(status))
 
     def tick(self, statuses: Sequence[Status]) -> None:
-        """Write the lines of an interval that has gone by."""
+        """Write a line for each pipeline if the interval has passed."""
         if self._clock() < self._due_s:
             return
         self._due_s = self._clock() + self._interval_s
@@ -88,7 +88,7 @@ class QuietLines:
 
 
 class Screen:
-    """A table in place; changes of state scroll away above it."""
+    """A table that is redrawn in place. Lines for changes of state scroll above it."""
 
     def __init__(self) -> None:
         self._drawn = 0
@@ -96,7 +96,7 @@ class Screen:
         self._states: dict[str, tuple[str, int]] = {}
 
     def changed(self, status: Status) -> None:
-        """Write a line above the table if the state is another one."""
+        """Write a line above the table if the state has changed."""
         if self._states.get(status.name) == (status.state, status.restarts):
             return
         self._states[status.name] = (status.state, status.restarts)
@@ -105,13 +105,13 @@ class Screen:
         self._due_s = 0.0
 
     def tick(self, statuses: Sequence[Status]) -> None:
-        """Draw the table again, once a second."""
+        """Redraw the table, once per second."""
         if time.monotonic() < self._due_s:
             return
         self._due_s = time.monotonic() + REDRAW_S
         self._wipe()
         terminal = unshielded(sys.stderr)
-        terminal.write(NO_WRAP)  # a line that is too long is cut, and stays one line
+        terminal.write(NO_WRAP)  # a long line is cut, so that it stays one line
         print_table(COLUMNS, [row(each) for each in statuses], to_stderr=True)
         terminal.write(WRAP)
         self._drawn = len(statuses) + 1
@@ -123,13 +123,13 @@ class Screen:
 
 
 def state_line(status: Status) -> str:
-    """Return what has become of a pipeline."""
+    """Return a line with the state of a pipeline."""
     why = f": {status.error}" if status.error and status.state in {"restarting", "failed"} else ""
     return f"{status.name}: {status.state}{why}"
 
 
 def progress_line(name: str, progress: Mapping[str, Any]) -> str:
-    """Return a batch in a line."""
+    """Return a line about the last batch."""
     lag = "-" if progress["lag_records"] is None else f"{progress['lag_records']} records"
     seconds = "" if progress["lag_seconds"] is None else f", {progress['lag_seconds']:.1f} s"
     return (
@@ -141,7 +141,7 @@ def progress_line(name: str, progress: Mapping[str, Any]) -> str:
 
 
 def row(status: Status) -> tuple[object, ...]:
-    """Return a status as a row under `COLUMNS`."""
+    """Return a status as a row of the columns `COLUMNS`."""
     progress = status.progress
     if progress is None:
         return (status.name, status.state, *[None] * (len(COLUMNS) - 2))
@@ -165,7 +165,7 @@ def _megabytes(size: int) -> str:
 
 
 def print_status(status: Status) -> None:
-    """Write all about a pipeline that runs or ran."""
+    """Write the full status of a running or ended pipeline."""
     facts: dict[str, object] = {
         "pipeline": status.name,
         "state": status.state,

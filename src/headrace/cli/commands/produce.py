@@ -1,4 +1,4 @@
-"""`headrace produce`: records from standard input."""
+"""`headrace produce`: write records from standard input."""
 
 from __future__ import annotations
 
@@ -53,43 +53,51 @@ Examples:   echo '{"id":1}' | headrace produce orders -k alice
     "--template",
     default="%v\\n",
     show_default=True,
-    help="How records stand in the input; by default each line is a value. See below.",
+    help="The format of records in the input. By default each line is a value. See below.",
 )
 @click.option(
     "--from-json",
     is_flag=True,
-    help="Read the JSON lines of `consume --format json`: with key, value, headers, timestamp and partition.",
+    help="Read the JSON lines of `consume --format json`, with key, value, headers, timestamp and partition.",
 )
 @click.option(
     "--repartition",
     is_flag=True,
-    help="With --from-json: choose the partitions anew, do not take those of the input.",
+    help="With --from-json: choose new partitions instead of those in the input.",
 )
-@click.option("-k", "--key", help="Key of every record that the input gives none.")
+@click.option("-k", "--key", help="The key of every record without a key in the input.")
 @click.option(
-    "-H", "--header", "headers", multiple=True, metavar="NAME=VALUE", help="For every record."
+    "-H",
+    "--header",
+    "headers",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A header of every record; repeatable.",
 )
 @click.option(
-    "--tag", "tags", multiple=True, help="For every record; `consume --tag` chooses by it."
+    "--tag",
+    "tags",
+    multiple=True,
+    help="A tag of every record; `consume --tag` selects by it. Repeatable.",
 )
 @click.option(
     "--ttl",
     metavar="DURATION",
-    help="How long after its time each record expires, e.g. 90s or 2h30m, on topics with headrace.ttl.enable.",
+    help="How long after its timestamp each record expires, e.g. 90s or 2h30m, on topics with headrace.ttl.enable.",
 )
 @click.option(
     "--delay",
     metavar="DURATION",
-    help="How long after its arrival each record comes, on topics with headrace.delay.enable.",
+    help="How long after its arrival each record is delivered, on topics with headrace.delay.enable.",
 )
 @click.option(
     "--deliver-at",
     metavar="TIME",
-    help="When each record comes, likewise: 2031-01-31T15:00:00Z, a day, seconds or milliseconds since 1970. "
-    "For a duration from now there is --delay.",
+    help="When each record is delivered, on topics with headrace.delay.enable: 2031-01-31T15:00:00Z, a day, seconds or "
+    "milliseconds since 1970. --delay takes a duration from now.",
 )
 @click.option(
-    "-p", "--partition", type=click.IntRange(min=0), help="Instead of the key's partition."
+    "-p", "--partition", type=click.IntRange(min=0), help="Write every record to this partition."
 )
 @click.option(
     "--partitioner",
@@ -106,17 +114,24 @@ Examples:   echo '{"id":1}' | headrace produce orders -k alice
     "-z",
     "--compression",
     type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
-    help="Codec of the batches (none).",
+    help="The compression of the batches.  [default: none]",
 )
-@click.option("--acks", type=click.Choice(["all", "1", "0"]), help="Who has to acknowledge (all).")
 @click.option(
-    "-Z", "--tombstone", is_flag=True, help="Empty values become null, which deletes keys."
+    "--acks",
+    type=click.Choice(["all", "1", "0"]),
+    help="The replicas that must acknowledge a record.  [default: all]",
+)
+@click.option(
+    "-Z",
+    "--tombstone",
+    is_flag=True,
+    help="Write empty values as null. On a compacted topic null deletes the key.",
 )
 @click.option(
     "-q",
     "--quiet",
     is_flag=True,
-    help="Do not print where each record went, nor how far the work is.",
+    help="Do not print the offset of each record, nor progress.",
 )
 @partial(client_options, role="producer")
 def produce(
@@ -124,11 +139,11 @@ def produce(
 ) -> None:
     """Write the records on standard input to TOPIC, on Headrace or any Kafka.
 
-    Keys and values are written as the bytes that they are, whatever serde the topic has. Without TOPIC each record
-    goes to the topic that the input names; with --from-json TOPIC takes the place of that one.
+    Keys and values are written as raw bytes, whatever serde the topic has. Without TOPIC each record goes to the topic
+    that the input names. With --from-json, TOPIC overrides the topic in the input.
 
-    Prints TOPIC[PARTITION]@OFFSET for each record, in the order of acknowledgement. Ends with the input. Where input
-    and output are files or pipes, a line on the terminal shows how far the work is.
+    Prints TOPIC[PARTITION]@OFFSET for each record, in the order of acknowledgement. Ends at the end of the input. If
+    input and output are files or pipes, a line on the terminal shows progress.
 
     Exit codes: 0 all written, 1 a record could not be written, 2 wrong usage, 130 interrupted.
     """
@@ -165,16 +180,18 @@ Scan = Callable[[Callable[[], bytes]], Iterator["ScannedRecord"]]
 
 
 def _reader(topic: str | None, options: dict[str, Any]) -> Scan:
-    """Return what reads records from the input."""
+    """Return a function that reads records from the input."""
     if not options["from_json"]:
         if options["repartition"]:
-            raise click.UsageError("--repartition is for --from-json")
+            raise click.UsageError("--repartition needs --from-json")
         return _compile(options["template"], topic)
     source = click.get_current_context().get_parameter_source("template")
     if source is not ParameterSource.DEFAULT:
         raise click.UsageError("--template and --from-json exclude each other")
     if options["tombstone"]:
-        raise click.UsageError("--tombstone is not for --from-json, where null is written as null")
+        raise click.UsageError(
+            "--tombstone cannot be used with --from-json, whose lines can have null as value"
+        )
     from headrace.cli.formats.json_reader import scan_json
 
     keep_partition = not options["repartition"] and options["partition"] is None
@@ -183,7 +200,7 @@ def _reader(topic: str | None, options: dict[str, Any]) -> Scan:
         for record in scan_json(read, keep_partition=keep_partition):
             record.topic = topic or record.topic
             if record.topic is None:
-                fail("the input names no topic: name a TOPIC")
+                fail("the input names no topic: give a TOPIC")
             yield record
 
     return scan
@@ -199,12 +216,12 @@ def _compile(template: str, topic: str | None) -> Scan:
     except TemplateError as error:
         raise click.UsageError(f"--template: {error}") from None
     if topic is None and all(piece.token is not Token.TOPIC for piece in pieces):
-        raise click.UsageError("name a TOPIC, or have the template read it with %t")
+        raise click.UsageError("give a TOPIC, or a template that reads the topic with %t")
     return lambda read: scan_records(reader, Source(read))
 
 
 def _standard_input(producer: Producer, report: _Report) -> Callable[[], bytes]:
-    """Return a reader that has everything delivered and reported before it waits for more input."""
+    """Return a reader that delivers and reports all records before it waits for more input."""
     descriptor = sys.stdin.fileno()
 
     def read() -> bytes:
@@ -223,12 +240,12 @@ def _headers(given: tuple[str, ...]) -> Iterator[tuple[str, bytes]]:
     for header in given:
         name, separator, value = header.partition("=")
         if not separator:
-            raise click.UsageError(f"--header wants NAME=VALUE, not {header!r}")
+            raise click.UsageError(f"--header expects NAME=VALUE, not {header!r}")
         yield name, os.fsencode(value)
 
 
 def _directives(options: dict[str, Any]) -> Headers:
-    """Return the headers by which the broker knows what is to be done with the records."""
+    """Return the headers that ask the broker to expire, delay or tag the records."""
     from headrace.cli.arguments.offsets import OffsetSpecError, parse_duration
     from headrace.records.directives import directives
 
@@ -249,7 +266,7 @@ def _directives(options: dict[str, Any]) -> Headers:
 
 
 def _time_of_day(text: str) -> int:
-    """Read --deliver-at; a duration would mean a time that is over."""
+    """Read --deliver-at. A duration is refused, because it would mean a time in the past."""
     from headrace.cli.arguments.offsets import OffsetSpecError, parse_time
     from headrace.config.units import is_duration
 
@@ -259,7 +276,7 @@ def _time_of_day(text: str) -> int:
 
 
 class _Defaults:
-    """What the command line says of records, where the input does not."""
+    """Values of the command line, for records whose input has none."""
 
     def __init__(
         self, topic: str | None, key: str | None, headers: Headers, partition: int | None
@@ -272,7 +289,7 @@ class _Defaults:
     def send(
         self, producer: Producer, record: ScannedRecord, report: _Report, *, tombstone: bool
     ) -> None:
-        """Send one record of the input."""
+        """Send one record from the input."""
         value = record.value if record.value or not tombstone else None
         producer.send(
             record.topic or self._topic or "",
@@ -286,7 +303,7 @@ class _Defaults:
 
 
 def _size_of_input() -> int | None:
-    """Return the bytes of standard input if it is a file."""
+    """Return the size of standard input in bytes; None if it is not a file."""
     try:
         found = os.fstat(sys.stdin.fileno())
     except (OSError, ValueError):
@@ -295,12 +312,12 @@ def _size_of_input() -> int | None:
 
 
 class _Report:
-    """Prints what became of each record."""
+    """Prints the offset or the error of each record."""
 
     def __init__(self, *, as_json: bool, quiet: bool) -> None:
         self._as_json = as_json
         self._quiet = quiet
-        # The lines that tell where records went, and one that is drawn again and again, do not share a terminal.
+        # The lines with offsets and the progress line would disturb each other on one terminal.
         wanted = not (quiet or is_terminal(sys.stdout) or is_terminal(sys.stdin))
         self.progress = Progress("written", wanted=wanted, total_bytes=_size_of_input())
         self._failed = 0
@@ -308,7 +325,7 @@ class _Report:
         self._lines: list[str] = []
 
     def delivered(self, delivery: DeliveryFuture) -> None:
-        """Note one record's fate."""
+        """Note the offset or the error of one record."""
         error = delivery.exception()
         self.progress.add(error is None, 0)
         if error is not None:
@@ -330,13 +347,13 @@ class _Report:
         )
 
     def flush(self) -> None:
-        """Write what is noted."""
+        """Write the noted lines to standard output."""
         lines, self._lines = self._lines, []
         sys.stdout.write("".join(lines))
         sys.stdout.flush()
 
     def finish(self) -> None:
-        """Write the rest, and end with an error if a record failed."""
+        """Write the remaining lines; end with an error if a record failed."""
         self.flush()
         if self._failed:
             say(f"Error: {self._failed} records were not written; the first: {self._first_error}")

@@ -1,4 +1,4 @@
-"""The partitioner that a command line names: one of Headrace's, of an installed package, or a class in a module."""
+"""The partitioner named by --partitioner: built in, of an installed package, or a class in a module."""
 
 from __future__ import annotations
 
@@ -11,28 +11,26 @@ import click
 
 
 def chosen_partitioner(name: str | None, parameters: str | None) -> Any:
-    """Return what `Producer(partitioner=)` takes; None leaves it to the topic.
+    """Return the value for `Producer(partitioner=)`; None for the partitioner of the topic.
 
     Args:
         name: A name, or MODULE:CLASS, where MODULE may be in the current directory.
-        parameters: What it is made with, a JSON object; None is nothing.
+        parameters: A JSON object with arguments of the partitioner; None without.
 
     Raises:
-        ConfigError: Nothing has that name, or the parameters do not fit.
-        UsageError: There is no such module or class.
+        ConfigError: No partitioner has this name, or it does not accept the parameters.
+        UsageError: The module or class does not exist.
     """
     from headrace.clients.partitioners import partitioner_factory
     from headrace.registers import Given, Named
 
     if name is None:
         if parameters is not None:
-            raise click.UsageError("--partitioner-parameters are for --partitioner")
+            raise click.UsageError("--partitioner-parameters needs --partitioner")
         return None
     given = Given(_imported(name)) if ":" in name else None
     named = Named(name, parameters or "", given)
-    partitioner_factory(named)(
-        lambda _count: 0
-    )  # a mistake ends the command before it reads anything
+    partitioner_factory(named)(lambda _count: 0)  # a mistake ends the command before it reads input
     return named
 
 

@@ -1,4 +1,4 @@
-"""`headrace quota`: how much clients may produce, consume and ask."""
+"""`headrace quota`: limits for producing, consuming and requests of clients."""
 
 from __future__ import annotations
 
@@ -45,14 +45,15 @@ def entity_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @quota.command("describe")
 @entity_options
-@click.option("--strict", is_flag=True, help="Leave out what has a type that is not named.")
+@click.option("--strict", is_flag=True, help="Show only quotas of exactly the given entity types.")
 @client_options
 def describe(
     bootstrap: str, properties: dict[str, str], *, entity: Entity, strict: bool, as_json: bool
 ) -> None:
-    """Show quotas: all of them, or those of a user, of a client id, or of both together.
+    """Show quotas: all, or those of a user, of a client id, or of a user with a client id.
 
-    What counts for a client is the nearest: user and client id, user, client id; each before its <default>.
+    The most specific quota applies to a client: user with client id, then user, then client id; each before its
+    <default>.
     """
     from headrace.clients.flows import quotas as flows
 
@@ -85,22 +86,22 @@ def _names(entity: Entity) -> tuple[str]:
     "settings",
     multiple=True,
     metavar="QUOTA=VALUE",
-    help="producer_byte_rate, consumer_byte_rate (bytes a second) or request_percentage.",
+    help="producer_byte_rate, consumer_byte_rate (bytes per second) or request_percentage.",
 )
 @click.option("--unset", multiple=True, metavar="QUOTA", help="Remove a quota.")
-@click.option("--dry-run", is_flag=True, help="Have the broker check the request, change nothing.")
+@click.option("--dry-run", is_flag=True, help="Let the broker check the request; change nothing.")
 @client_options
 def alter(bootstrap: str, properties: dict[str, str], *, as_json: bool, **options: Any) -> None:
-    """Set and remove quotas of a user, of a client id, or of both together.
+    """Set and remove quotas of a user, of a client id, or of a user with a client id.
 
-    <default> stands for all that have none of their own. Exit code 1 if the broker refuses.
+    <default> applies to all users or client ids without a quota. Exit code 1 if the broker refuses.
     """
     entity: Entity = options["entity"]
     changes = _changes(options)
     if not entity:
-        raise click.UsageError("whose quota: --user or --client-id")
+        raise click.UsageError("give --user or --client-id")
     if not changes:
-        raise click.UsageError("nothing to change: --set or --unset")
+        raise click.UsageError("nothing to change: give --set or --unset")
     from headrace.clients.flows import quotas as flows
 
     with open_client(bootstrap, properties) as client:
@@ -120,5 +121,5 @@ def _changes(options: dict[str, Any]) -> dict[str, float | None]:
         try:
             changes[name] = float(text)
         except ValueError:
-            raise click.UsageError(f"--set {name} wants a number, not {text!r}") from None
+            raise click.UsageError(f"--set {name} expects a number, not {text!r}") from None
     return changes

@@ -1,4 +1,4 @@
-"""`headrace run`: an app's workers, until they are told to stop; with --reload again whenever the code changes."""
+"""`headrace run`: run the workers of an app until a signal; with --reload restart them when the code changes."""
 
 from __future__ import annotations
 
@@ -25,41 +25,39 @@ LOOK_EVERY_S: Final = 0.5
 FAILED: Final = 1
 MISCONFIGURED: Final = 2
 TALKATIVE: Final = ("aiobotocore", "botocore")
-"""Libraries whose news are for those who look for faults in them."""
+"""Libraries whose log lines below WARNING are hidden, because they help only to debug the library."""
 
 
 @click.command()
 @click.argument("target", metavar="MODULE:APP|FILE:APP")
-@click.option(
-    "--reload", is_flag=True, help="Start again when a .py file below the directory changes."
-)
+@click.option("--reload", is_flag=True, help="Restart when a .py file below the directory changes.")
 @click.option(
     "-C",
     "--directory",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     default=Path(),
-    help="Where the module is, in place of the current directory.",
+    help="The directory of the module.  [default: the current directory]",
 )
 @click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="info",
     show_default=True,
-    help="Least level of a line of the log.",
+    help="The lowest level of log lines.",
 )
 @click.option(
     "--log-format",
     type=click.Choice(["text", "json"]),
     default="text",
     show_default=True,
-    help="Lines for people, or a JSON object a line.",
+    help="The format of log lines: text for people, or one JSON object per line.",
 )
 @guarded
 def run(target: str, directory: Path, log_level: str, log_format: str, *, reload: bool) -> None:
     """Run the workers of an app: APP is a `headrace.App` in MODULE, or in a Python FILE.
 
-    SIGTERM and Ctrl-C let handlers finish, within the app's bound, and commit; a second signal does not wait. Exit
-    codes: 0 stopped as asked, 1 a worker failed, 2 there is no such app, or its settings cannot be used.
+    SIGTERM and Ctrl-C let handlers finish, up to the app's limit, and commit; a second signal does not wait. Exit
+    codes: 0 stopped by a signal, 1 a worker failed, 2 the app does not exist or its settings are wrong.
     """
     from headrace.errors import WorkerFailedError
 
@@ -69,9 +67,9 @@ def run(target: str, directory: Path, log_level: str, log_format: str, *, reload
     _log_to_terminal(log_level.upper(), log_format)
     sys.stdout = unshielded(
         sys.stdout
-    )  # it is the program's, with its colours; nothing else writes there
+    )  # the program's own output, colours included; nothing else writes to this stream
     app = _load(target, directory)
-    say(f"running {target}, pid {os.getpid()}; Ctrl-C stops it in order")
+    say(f"running {target}, pid {os.getpid()}; Ctrl-C stops it after running handlers")
     try:
         app.run()
     except WorkerFailedError as error:
@@ -80,7 +78,7 @@ def run(target: str, directory: Path, log_level: str, log_format: str, *, reload
 
 
 def _show_cause(error: BaseException) -> None:
-    """Print the traceback of what the program's own code raised."""
+    """Print the traceback of an exception that the program's code raised."""
     from headrace.workers.failures import Failures, place_in
 
     cause = error.__cause__
@@ -89,7 +87,7 @@ def _show_cause(error: BaseException) -> None:
 
 
 class _Lines(logging.Formatter):
-    """Lines of text. Further lines of Headrace's own messages begin with a bar, so that nobody forges a line."""
+    """Text log lines. Further lines of Headrace's messages begin with a bar, so that no text can forge a log line."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name that logging has for it
         text = super().formatMessage(record)
@@ -117,7 +115,7 @@ def _load(target: str, directory: Path) -> App:
     """Import the app.
 
     Raises:
-        UsageError: There is none of that name.
+        UsageError: No app has this name.
     """
     from headrace.errors import ConfigError
     from headrace.workers.app import App
@@ -129,14 +127,14 @@ def _load(target: str, directory: Path) -> App:
     named = all(part.isidentifier() for part in module_name.split("."))
     if not separator or not named or not attribute:
         raise click.UsageError(
-            f"MODULE:APP or FILE:APP is expected, as orders.workers:app or orders/workers.py:app, not {target!r}"
+            f"expected MODULE:APP or FILE:APP, such as orders.workers:app or orders/workers.py:app, not {target!r}"
         )
     sys.path.insert(0, str(directory.absolute()))
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not module_name.startswith(error.name):
-            _fail_to_import(error)  # the module is there, and what it imports is not
+            _fail_to_import(error)  # the module exists, but a module that it imports does not
         raise click.UsageError(f"no module {module_name!r} below {directory.absolute()}") from None
     except ConfigError as error:
         fail(f"{_where(error, directory)}: {error}", code=MISCONFIGURED)
@@ -145,12 +143,12 @@ def _load(target: str, directory: Path) -> App:
     app = getattr(module, attribute, None)
     if not isinstance(app, App):
         what = "nothing" if app is None else type(app).__name__
-        raise click.UsageError(f"{target} is {what}, and a headrace.App is wanted")
+        raise click.UsageError(f"{target} is {what}, not a headrace.App")
     return app
 
 
 def _fail_to_import(error: Exception) -> NoReturn:
-    """End with the traceback of a program that cannot be imported, without the frames that led to the program."""
+    """End with the traceback of a failed import, without Headrace's own frames above the program."""
     shown = traceback.TracebackException.from_exception(error)
     frames = list(shown.stack)
     while frames and _is_on_the_way(frames[0].filename):
@@ -171,7 +169,7 @@ def _is_on_the_way(filename: str) -> bool:
 
 
 def _where(error: Exception, directory: Path) -> str:
-    """Return the innermost line of the program's own that an error came by."""
+    """Return the innermost line of the program in the traceback of an error."""
     frames = traceback.extract_tb(error.__traceback__)
     inside, ours = directory.absolute(), Path(__file__).parents[1]
     paths = [(Path(each.filename), each) for each in frames]
@@ -184,7 +182,7 @@ def _where(error: Exception, directory: Path) -> str:
 
 
 class _Reloader:
-    """Runs the command in a child, and again when files change; files are looked at twice a second."""
+    """Runs the command in a child process, and restarts it when files change. Checks files twice per second."""
 
     def __init__(self, target: str, directory: Path, options: list[str]) -> None:
         self._directory = directory
@@ -202,31 +200,31 @@ class _Reloader:
             self._child = subprocess.Popen(self._command, start_new_session=True)  # noqa: S603 - this command itself
             changed = self._watch(self._child, seen)
             if changed is not None:
-                say(f"{changed} changed: the app starts again")
+                say(f"{changed} changed: restarting the app")
             self._child.terminate()
             code = self._child.wait()
             if changed is None:
                 return code if code >= 0 else FAILED
 
     def _watch(self, child: subprocess.Popen[bytes], seen: dict[Path, int]) -> Path | None:
-        """Return the file that has changed, or None when a signal came."""
+        """Return the file that has changed, or None after a signal."""
         told = False
         while not self._stopped.wait(LOOK_EVERY_S):
             if (changed := _changed(seen, self._times())) is not None:
                 return changed
             if not told and (ended := child.poll()) is not None:
                 told = True
-                say(f"the app ended with {ended}; it starts again when a file changes")
+                say(f"the app ended with {ended}; it will be restarted when a file changes")
         return None
 
     def _stop(self, number: int, _frame: object) -> None:
-        """End the child in order; a second signal is its second, too."""
+        """Stop the child in order; pass a second signal on to it."""
         if self._stopped.is_set() and self._child is not None and self._child.poll() is None:
             self._child.send_signal(number)
         self._stopped.set()
 
     def _times(self) -> dict[Path, int]:
-        """Return when each file was changed last."""
+        """Return the modification time of each file."""
         times: dict[Path, int] = {}
         for folder, folders, files in os.walk(self._directory):
             folders[:] = [name for name in folders if not name.startswith((".", "__pycache__"))]
@@ -236,12 +234,12 @@ class _Reloader:
                     try:
                         times[path] = path.stat().st_mtime_ns
                     except FileNotFoundError:
-                        continue  # an editor is replacing it
+                        continue  # an editor is replacing the file
         return times
 
 
 def _changed(before: dict[Path, int], after: dict[Path, int]) -> Path | None:
-    """Return a file that was changed, added or removed."""
+    """Return a file that was changed, added or removed, or None."""
     return next(
         (path for path in sorted({*before, *after}) if before.get(path) != after.get(path)), None
     )

@@ -1,4 +1,4 @@
-"""`headrace serve`: a broker with its data in a directory; and what `serve` and `dev` share."""
+"""`headrace serve`: a broker with its data in a directory. Also the parts that `serve` and `dev` share."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _OPTIONS = (
         "--listen",
         metavar="[NAME://]HOST:PORT",
         multiple=True,
-        help="Where to accept connections; repeatable. NAME is a listener's, or PLAINTEXT, SSL, SASL_PLAINTEXT or "
+        help="The address of a listener; repeatable. NAME is the listener's name, or PLAINTEXT, SSL, SASL_PLAINTEXT or "
         "SASL_SSL.  [default: 127.0.0.1:9092]",
     ),
     click.option(
@@ -46,24 +46,24 @@ _OPTIONS = (
     click.option(
         "--insecure",
         is_flag=True,
-        help="Allow other machines to reach a listener that does not both encrypt and authenticate.",
+        help="Allow listeners beyond loopback that do not both encrypt and authenticate.",
     ),
     click.option(
         "--log-level",
         type=click.Choice(["debug", "info", "warning", "error"]),
         default="info",
         show_default=True,
-        help="What goes to standard error.",
+        help="The lowest level of log lines on standard error.",
     ),
     click.option(
-        "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help="How it looks."
+        "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help="The log format."
     ),
     click.option(
         "--loop",
         type=click.Choice(["auto", "asyncio", "uvloop"]),
         default="auto",
         show_default=True,
-        help="The event loop; auto takes uvloop if it is installed.",
+        help="The event loop; auto uses uvloop if it is installed.",
     ),
 )  # fmt: skip
 
@@ -86,7 +86,7 @@ def server_options(command: F) -> F:
 @click.option(
     "--durability",
     metavar="fsync|interval:MS|os",
-    help="What an acknowledgement means, unless a topic says otherwise: synced to disk, to be synced within MS "
+    help="What an acknowledgement means, unless a topic has its own setting: synced to disk, synced within MS "
     "milliseconds, or in the page cache.  [default: fsync]",
 )
 @server_options
@@ -94,7 +94,7 @@ def serve(data: tuple[Path, ...], durability: str | None, **options: Any) -> Non
     """Run a broker that keeps its data in a directory, or in several.
 
     It prints one line, `ready kafka=HOST:PORT data=DIR pid=N`, when it accepts connections, and stops on SIGTERM or
-    SIGINT. Exit codes: 0 stopped as asked, 1 the data cannot be used or the disk failed, 2 wrong usage or
+    SIGINT. Exit codes: 0 stopped by a signal, 1 the data cannot be used or the disk failed, 2 wrong usage or
     configuration.
     """
     settings = {"durability": durability} if durability is not None else {}
@@ -115,19 +115,19 @@ def run_server(
     defaults: Mapping[str, str] | None = None,
     default_data: Path | None = None,
 ) -> None:
-    """Run a server to its end and leave with its exit code.
+    """Run a server until it stops, and exit with its exit code.
 
     Args:
         data: the data directories as the user gave them.
         listen: HOST:PORT or NAME://HOST:PORT, as the user gave them.
         assignments: KEY=VALUE settings.
-        config_file: a file of settings; flags and assignments win over it.
+        config_file: a file of settings; flags and assignments override it.
         insecure: allow an unprotected listener beyond loopback.
         log_level: least level of a log line.
         log_format: "text" or "json".
         loop: "auto", "asyncio" or "uvloop".
-        settings: settings of flags of their own; they win over everything.
-        defaults: settings that hold unless anything else says otherwise.
+        settings: settings of other flags; they override everything else.
+        defaults: settings with the lowest precedence.
         default_data: the data directory if neither `data` nor `log.dirs` name one; None for memory, whatever
             `log.dirs` says.
     """

@@ -1,4 +1,4 @@
-"""`headrace spark`: what to give to Spark so that it reads and writes topics."""
+"""`headrace spark`: options and packages with which Spark reads and writes topics."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ SETTINGS: Final = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
     "spark.python.unix.domain.socket.enabled": "true",
 }
-"""Of a session, worth setting: measured with the source."""
+"""Recommended settings of a Spark session, from measurements of the source."""
 _ATTEMPTS: Final = "local[2,4]"
 
 
 @click.command("spark")
-@bootstrap_option("The brokers that Spark is to use; nothing is asked of them.")
-@click.option("--topic", default="TOPIC", show_default=True, help="A topic for the examples.")
+@bootstrap_option("The brokers for the examples. The command does not contact them.")
+@click.option("--topic", default="TOPIC", show_default=True, help="The topic for the examples.")
 @format_option
 @guarded
 def spark(*, bootstrap: str, topic: str, output_format: str) -> None:
     """Print options, settings and Maven coordinates for the PySpark that is installed here.
 
-    `headrace doctor spark` finds out whether it all works.
+    `headrace doctor spark` checks whether they work.
     """
     facts = _facts(bootstrap, topic)
     if output_format == "json":
@@ -72,7 +72,7 @@ def _text(facts: dict[str, Any]) -> str:
         [
             f"# PySpark {facts['pyspark']}, Scala {facts['scala']}.",
             "",
-            '# format("headrace"): found by Spark itself, no jar. Settings of the session that are worth their lines:',
+            '# format("headrace"): found by Spark itself, no jar. Recommended settings of the session:',
             *(f"{name}={value}" for name, value in own["settings"].items()),
             f'# and local[N,4], as in .master("{_ATTEMPTS}"): a plain local[N] repeats no task.',
             "",

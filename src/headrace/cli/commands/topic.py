@@ -1,4 +1,4 @@
-"""`headrace topic`: create, list, describe and delete topics; what changes them is in `topic_changes.py`."""
+"""`headrace topic`: create, list, describe and delete topics. Commands that change topics are in `topic_changes.py`."""
 
 from __future__ import annotations
 
@@ -35,9 +35,17 @@ for command in topic_changes.COMMANDS:
 
 @topic.command("create")
 @click.argument("names", nargs=-1, required=True, metavar="TOPIC...")
-@click.option("-p", "--partitions", type=click.IntRange(min=1), help="How many (broker's default).")
 @click.option(
-    "-r", "--replicas", type=click.IntRange(min=1), help="Copies of each (broker's default)."
+    "-p",
+    "--partitions",
+    type=click.IntRange(min=1),
+    help="The number of partitions.  [default: that of the broker]",
+)
+@click.option(
+    "-r",
+    "--replicas",
+    type=click.IntRange(min=1),
+    help="The number of replicas.  [default: that of the broker]",
 )
 @click.option(
     "-c",
@@ -45,13 +53,13 @@ for command in topic_changes.COMMANDS:
     "configs",
     multiple=True,
     metavar="KEY=VALUE",
-    help="Topic configs; retention.ms=1h and segment.bytes=64MiB are understood.",
+    help="A topic config; repeatable. Values may have units: retention.ms=1h, segment.bytes=64MiB.",
 )
-@click.option("--storage", metavar="NAME", help="Where records are kept (headrace.storage).")
+@click.option("--storage", metavar="NAME", help="The storage of the records (headrace.storage).")
 @click.option(
-    "--if-not-exists", is_flag=True, help="A topic that exists is no failure, and stays as it is."
+    "--if-not-exists", is_flag=True, help="Do not fail if the topic exists; it stays unchanged."
 )
-@click.option("--dry-run", is_flag=True, help="Have the broker check the request, create nothing.")
+@click.option("--dry-run", is_flag=True, help="Let the broker check the request; create nothing.")
 @client_options
 def create(bootstrap: str, properties: dict[str, str], *, as_json: bool, **options: Any) -> None:
     """Create topics.
@@ -91,7 +99,7 @@ def create(bootstrap: str, properties: dict[str, str], *, as_json: bool, **optio
 
 
 def _partition_counts(client: BlockingClient, names: list[str]) -> dict[str, int | None]:
-    """Return how many partitions topics have; None where the client may not know."""
+    """Return the partition counts of topics; None for a topic that the client may not describe."""
     found = client.metadata(names).topics if names else {}
     return {
         name: None if name not in found or found[name].error else len(found[name].partitions)
@@ -103,18 +111,18 @@ def _partition_counts(client: BlockingClient, names: list[str]) -> dict[str, int
 @click.argument(
     "names", nargs=-1, required=True, metavar="TOPIC...", shell_complete=complete_topics
 )
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @client_options
 def delete(
     bootstrap: str, properties: dict[str, str], *, names: tuple[str, ...], yes: bool, as_json: bool
 ) -> None:
     """Delete topics and all their records.
 
-    Asks first; where nobody can answer, --yes is needed.
+    Asks for confirmation; without a terminal, --yes is required.
     """
     if not yes:
         if not sys.stdin.isatty():
-            raise click.UsageError("deleting needs --yes where nobody can be asked")
+            raise click.UsageError("deleting needs --yes without a terminal")
         confirm(f"Delete {', '.join(names)} and all records?")
     with open_client(bootstrap, properties) as client:
         outcomes = client.delete_topics(names)
@@ -126,13 +134,13 @@ def delete(
     "-i",
     "--internal",
     is_flag=True,
-    help="Also the topics that brokers, bridges and Spark sinks keep.",
+    help="Also list the topics of brokers, bridges and Spark sinks.",
 )
 @client_options
 def list_topics(
     bootstrap: str, properties: dict[str, str], *, internal: bool, as_json: bool
 ) -> None:
-    """List topics."""
+    """List the topics of the cluster."""
     with open_client(bootstrap, properties) as client:
         known = client.metadata().topics.values()
     shown = [entry for entry in known if internal or not is_internal_topic(entry)]
@@ -167,9 +175,13 @@ def _replicas(topic: TopicMetadata) -> int:
     "--configs",
     "all_configs",
     is_flag=True,
-    help="All configs: the value in force, where it comes from, and what else could give one.",
+    help="All configs: the effective value, its source, and the values that it overrides.",
 )
-@click.option("--no-groups", is_flag=True, help="Do not look through all groups of the cluster.")
+@click.option(
+    "--no-groups",
+    is_flag=True,
+    help="Do not show groups. Finding them reads all groups of the cluster.",
+)
 @client_options
 def describe(
     bootstrap: str,
@@ -180,9 +192,9 @@ def describe(
     no_groups: bool,
     as_json: bool,
 ) -> None:
-    """Describe topics: partitions, leaders, offsets, the configs that were set on the topic itself, and its groups.
+    """Describe topics: partitions, leaders, offsets, the configs that were set on the topic itself, and groups.
 
-    Of a topic that delays records, also how many wait in each partition, and when the first of them is due.
+    For topics with scheduled records also the number of waiting records in each partition, and the next delivery time.
     """
     with open_client(bootstrap, properties) as client:
         descriptions = [
@@ -242,7 +254,7 @@ def _describe(
 
 
 def _delayed(delayed: Delayed | None) -> dict[str, int | None] | None:
-    """Return what waits in a partition that delays records; the broker may not know, when its schedule is damaged."""
+    """Return the scheduled records of a partition; None if the broker cannot read its schedule."""
     if delayed is None:
         return None
     found = {"pending": delayed.pending, "earliest_due_ms": delayed.earliest_due_ms}
@@ -250,7 +262,7 @@ def _delayed(delayed: Delayed | None) -> dict[str, int | None] | None:
 
 
 def _is_set(config: ConfigEntry) -> bool:
-    """Whether the value was given to the topic itself, rather than coming from the broker."""
+    """Whether the value was set on the topic itself, rather than inherited from the broker."""
     return config.source == 1
 
 

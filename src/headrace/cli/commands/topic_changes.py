@@ -1,4 +1,4 @@
-"""`headrace topic alter`, `add-partitions` and `truncate`: changing topics that are there."""
+"""`headrace topic alter`, `add-partitions` and `truncate`: change existing topics."""
 
 from __future__ import annotations
 
@@ -26,33 +26,40 @@ if TYPE_CHECKING:
 @click.argument(
     "names", nargs=-1, required=True, metavar="TOPIC...", shell_complete=complete_topics
 )
-@click.option("-p", "--partitions", type=click.IntRange(min=1), help="How many there shall be.")
+@click.option(
+    "-p", "--partitions", type=click.IntRange(min=1), help="The new number of partitions."
+)
 @click.option(
     "-c",
     "--config",
     "configs",
     multiple=True,
     metavar="KEY=VALUE",
-    help="Set a topic config; retention.ms=1h and segment.bytes=64MiB are understood.",
+    help="Set a topic config; repeatable. Values may have units: retention.ms=1h, segment.bytes=64MiB.",
 )
 @click.option(
-    "--append", multiple=True, metavar="KEY=VALUE", help="Add to a config that is a list."
+    "--append", multiple=True, metavar="KEY=VALUE", help="Append to a list config; repeatable."
 )
 @click.option(
-    "--subtract", multiple=True, metavar="KEY=VALUE", help="Take from a config that is a list."
+    "--subtract", multiple=True, metavar="KEY=VALUE", help="Remove from a list config; repeatable."
 )
-@click.option("--unset", multiple=True, metavar="KEY", help="Let a config be the broker's again.")
-@click.option("--dry-run", is_flag=True, help="Have the broker check the request, change nothing.")
+@click.option(
+    "--unset",
+    multiple=True,
+    metavar="KEY",
+    help="Remove a config of the topic, so that the broker's value applies again; repeatable.",
+)
+@click.option("--dry-run", is_flag=True, help="Let the broker check the request; change nothing.")
 @client_options
 def alter(bootstrap: str, properties: dict[str, str], *, as_json: bool, **options: Any) -> None:
-    """Change configs of topics, and give them more partitions.
+    """Change configs of topics, and add partitions.
 
     Prints one row per topic; exit code 1 if one could not be changed.
     """
     changes = _changes(options)
     look_at_strategies({each.name: each.value for each in changes if each.value is not None})
     if not changes and options["partitions"] is None:
-        raise click.UsageError("nothing to change: --partitions, --config or --unset")
+        raise click.UsageError("nothing to change: give --partitions, --config or --unset")
     names: tuple[str, ...] = options["names"]
     with open_client(bootstrap, properties) as client:
         outcomes = _alter(client, names, changes, options["partitions"], dry_run=options["dry_run"])
@@ -94,7 +101,7 @@ def _alter(
             client.state, ConfigResourceType.TOPIC, wanted, validate_only=dry_run
         )
         outcomes |= client.run(flow)
-    # A topic whose configs were refused is left as it is.
+    # If the configs of a topic were refused, its partitions stay unchanged.
     counts = {name: partitions for name in names if outcomes[name] is None and partitions}
     if counts:
         outcomes |= client.run(flows.create_partitions(client.state, counts, validate_only=dry_run))
@@ -106,9 +113,13 @@ def _alter(
     "names", nargs=-1, required=True, metavar="TOPIC...", shell_complete=complete_topics
 )
 @click.option(
-    "-n", "--num", type=click.IntRange(min=1), required=True, help="How many more of them."
+    "-n",
+    "--num",
+    type=click.IntRange(min=1),
+    required=True,
+    help="The number of partitions to add.",
 )
-@click.option("--dry-run", is_flag=True, help="Have the broker check the request, change nothing.")
+@click.option("--dry-run", is_flag=True, help="Let the broker check the request; change nothing.")
 @client_options
 def add_partitions(
     bootstrap: str,
@@ -119,9 +130,9 @@ def add_partitions(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Give topics this many partitions more than they have.
+    """Add partitions to topics.
 
-    Records stay where they are; of keys that are new some go to partitions other than before.
+    Existing records stay in their partitions. New records of some keys go to other partitions than before.
     """
     from headrace.clients.flows import alter as flows
 
@@ -143,24 +154,24 @@ def add_partitions(
     "--offset",
     required=True,
     metavar="OFFSET|end|@TIME",
-    help="The first offset that stays; a time as for `consume --offset`.",
+    help="The first offset to keep; or end, or a time as for `consume --offset`.",
 )
 @click.option("-p", "--partition", "partitions", multiple=True, type=click.IntRange(min=0))
 @click.option(
-    "--dry-run", is_flag=True, help="Show where each partition would begin, delete nothing."
+    "--dry-run", is_flag=True, help="Show the new first offset of each partition; delete nothing."
 )
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @client_options
 def truncate(bootstrap: str, properties: dict[str, str], *, as_json: bool, **options: Any) -> None:
-    """Delete the records of a topic below an offset, for good.
+    """Delete the records of a topic below an offset, permanently.
 
-    Asks first; where nobody can answer, --yes is needed.
+    Asks for confirmation; without a terminal, --yes is required.
     """
     name, offset = options["name"], options["offset"]
     target = _target(offset)
     if not (options["yes"] or options["dry_run"]):
         if not sys.stdin.isatty():
-            raise click.UsageError("deleting needs --yes where nobody can be asked")
+            raise click.UsageError("deleting needs --yes without a terminal")
         confirm(f"Delete the records of {name} below {offset}?")
     from headrace.clients.flows import alter as flows
 
@@ -188,7 +199,7 @@ def _target(text: str) -> tuple[str, int]:
     except OffsetSpecError as error:
         raise click.UsageError(str(error)) from None
     if spec.stop is not None or spec.first.kind not in {"offset", "end", "time"}:
-        raise click.UsageError("--offset wants a number, end or @TIME")
+        raise click.UsageError("--offset expects a number, end or @TIME")
     return spec.first.kind, spec.first.value
 
 
@@ -210,7 +221,7 @@ def _offsets(
     if kind != "time":
         return dict.fromkeys(partitions, HIGH_WATERMARK if kind == "end" else value)
     found = client.list_offsets(dict.fromkeys(partitions, value))
-    # Where no record is that new, all of them are older.
+    # Without a record at or after the time, all records are older.
     return {
         where: listed.offset if listed.offset >= 0 else HIGH_WATERMARK
         for where, listed in found.items()
@@ -220,7 +231,7 @@ def _offsets(
 def _starts_after(
     client: BlockingClient, offsets: dict[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """Return where partitions would begin; an offset that is beyond the end is refused, as by a broker."""
+    """Return the new first offset of each partition. An offset beyond the end is refused, as a broker does."""
     from headrace.clients.blocking import EARLIEST, LATEST
     from headrace.clients.flows.alter import HIGH_WATERMARK
 

@@ -1,4 +1,4 @@
-"""The groups that have to do with a topic: those with commits for it, members that read it, or attached to it."""
+"""The groups of a topic: with committed offsets for it, with members that read it, or attached to it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def topic_groups(
     client: BlockingClient, topic: str, ends: Mapping[TopicPartition, ListedOffset]
 ) -> list[dict[str, Any]]:
-    """Return a row for each group, by name; the lag is None where nothing is committed."""
+    """Return a row for each group, by name; the lag is None without a committed offset."""
     from headrace.clients.flows.attachments import group_attachments
 
     rows = []
@@ -27,7 +27,7 @@ def topic_groups(
             committed = client.committed_offsets(name, ends)
             described = client.describe_groups([name])[name]
         except ApiError:
-            continue  # of another kind (share groups, streams): it has no such offsets or members
+            continue  # a group of another kind (share, streams), without such offsets or members
         members = sum(
             any(where.topic == topic for where in member.assignment) for member in described.members
         )
@@ -39,7 +39,7 @@ def topic_groups(
             except ConfigError:
                 keeps_attachments = False
             except ApiError:
-                attached = False  # this client may not know
+                attached = False  # the client may not describe it
         if not (committed or members or attached):
             continue
         lag = sum(max(0, ends[where].offset - at.offset) for where, at in committed.items())

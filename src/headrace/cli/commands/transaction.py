@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from headrace.types import TopicPartition
 
 OPEN: Final = frozenset({"Ongoing"})
-"""States in which fencing the producer aborts something."""
+"""States in which fencing the producer aborts a transaction."""
 ENDING: Final = frozenset({"PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
 """States in which the coordinator is ending the transaction by itself."""
 
@@ -37,15 +37,22 @@ def transaction() -> None:
 
 @transaction.command("list")
 @click.option(
-    "--state", "states", multiple=True, help="Only in this state, e.g. Ongoing; repeatable."
+    "--state",
+    "states",
+    multiple=True,
+    help="Only transactions in this state, e.g. Ongoing; repeatable.",
 )
 @click.option(
-    "--producer-id", "producer_ids", type=int, multiple=True, help="Only of this producer."
+    "--producer-id",
+    "producer_ids",
+    type=int,
+    multiple=True,
+    help="Only transactions of this producer; repeatable.",
 )
 @click.option(
     "--longer-than",
     type=DurationType(),
-    help="Only transactions that have been open for longer, e.g. 15m (Headrace; Kafka from 3.8).",
+    help="Only transactions open for longer than this, e.g. 15m (Headrace; Kafka from 3.8).",
 )
 @client_options
 def list_transactions(
@@ -53,7 +60,7 @@ def list_transactions(
 ) -> None:
     """List transactional ids, with the states of their last transactions.
 
-    Those are listed that the client has the right to describe.
+    Lists only the ids that the client is authorized to describe.
     """
     with open_admin(bootstrap, properties) as admin:
         found = admin.transactions(
@@ -85,9 +92,9 @@ def list_transactions(
 def describe(
     bootstrap: str, properties: dict[str, Any], *, ids: tuple[str, ...], as_json: bool
 ) -> None:
-    """Describe transactional ids: state, producer, since when a transaction is open, and in which partitions.
+    """Describe transactional ids: state, producer, start and partitions of an open transaction.
 
-    Exit code 1 if there is no such id.
+    Exit code 1 if an id does not exist.
     """
     with open_admin(bootstrap, properties) as admin:
         documents = [_document(admin.describe_transaction(each)) for each in ids]
@@ -149,7 +156,7 @@ def producers(
 ) -> None:
     """Show the idempotent and transactional producers that partitions remember.
 
-    It takes the right to read the topic.
+    Needs the permission to read the topic.
     """
     rows = []
     with open_admin(bootstrap, properties) as admin:
@@ -166,24 +173,24 @@ def producers(
     multiple=True,
     metavar="TOPIC",
     shell_complete=complete_topics,
-    help="Only in this topic; repeatable.  [default: everywhere]",
+    help="Only in this topic; repeatable.  [default: all topics]",
 )
 @click.option(
     "--idle",
     type=DurationType(),
     default="15m",
     show_default=True,
-    help="How old the last record has to be: longer than any transaction of the cluster may last.",
+    help="The least age of the last record: longer than any transaction timeout of the cluster.",
 )
 @client_options
 def find_hanging(
     bootstrap: str, properties: dict[str, Any], *, as_json: bool, **options: Any
 ) -> None:
-    """Find transactions that are open in a partition and that no coordinator will end.
+    """Find hanging transactions: open in a partition, but unknown to every coordinator, so that none will end them.
 
     Readers with read_committed cannot pass them. `headrace transaction abort -t TOPIC:N --start-offset N` ends one.
 
-    It takes the right to read the topics. Exit code 1 if there are such transactions.
+    Needs the permission to read the topics. Exit code 1 if there are hanging transactions.
     """
     with open_admin(bootstrap, properties) as admin:
         found = admin.hanging_transactions(options["topics"] or None, idle_ms=options["idle"])
@@ -203,37 +210,37 @@ def find_hanging(
     "--topic",
     metavar="TOPIC:N",
     shell_complete=complete_topics,
-    help="In place of an ID: the partition in which a transaction hangs.",
+    help="Instead of IDs: the partition with a hanging transaction.",
 )
 @click.option(
     "--start-offset",
     type=click.IntRange(min=0),
-    help="With --topic: where the transaction begins, as `find-hanging` says.",
+    help="With --topic: the start offset that `find-hanging` shows.",
 )
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @client_options
 def abort(bootstrap: str, properties: dict[str, Any], *, as_json: bool, **options: Any) -> None:
     """Abort open transactions: by their transactional ids, or in one partition.
 
-    With an ID its producer is shut out and what it has open is aborted, in all its partitions; the program gets a
-    ProducerFencedError and has to open a new producer. It takes the right to write with the ID.
+    With an ID its producer is fenced and its open transaction is aborted in all partitions. The program gets a
+    ProducerFencedError and must open a new producer. Needs the permission to write with the ID.
 
-    With --topic and --start-offset an abort marker is written into one partition, as `kafka-transactions.sh abort` does
-    it: only for a transaction that `find-hanging` has found. It takes CLUSTER_ACTION on the cluster.
+    With --topic and --start-offset an abort marker is written into one partition, like `kafka-transactions.sh abort`.
+    Use it only for transactions that `find-hanging` reports. Needs CLUSTER_ACTION on the cluster.
 
-    Asks first; where nobody can answer, --yes is needed.
+    Asks for confirmation; without a terminal, --yes is required.
     """
     ids: tuple[str, ...] = options["ids"]
     topic, offset = options["topic"], options["start_offset"]
     if bool(ids) == (topic is not None):
         raise click.UsageError("give either IDs or --topic and --start-offset")
     if (topic is None) != (offset is None):
-        raise click.UsageError("--topic and --start-offset go together")
+        raise click.UsageError("--topic and --start-offset need each other")
     where = None if topic is None else _one_partition(topic)
     what = ", ".join(ids) if where is None else f"the transaction at {where}, offset {offset}"
     if not options["yes"]:
         if not sys.stdin.isatty():
-            raise click.UsageError("aborting needs --yes where nobody can be asked")
+            raise click.UsageError("aborting needs --yes without a terminal")
         confirm(f"Abort {what}?")
     with open_admin(bootstrap, properties) as admin:
         if where is not None:
@@ -250,7 +257,7 @@ def abort(bootstrap: str, properties: dict[str, Any], *, as_json: bool, **option
 
 
 def _abort(admin: Admin, transactional_id: str) -> tuple[ApiError | None, str]:
-    """Return the error, or what became of a transactional id."""
+    """Abort the transaction of a transactional id; return the outcome or the error."""
     from headrace.errors import ApiError, ErrorCode
 
     try:
@@ -258,8 +265,8 @@ def _abort(admin: Admin, transactional_id: str) -> tuple[ApiError | None, str]:
         if state in ENDING:
             raise ApiError.for_code(
                 ErrorCode.CONCURRENT_TRANSACTIONS,
-                f"transactional id {transactional_id!r}: the coordinator is ending the transaction ({state}); if that "
-                "lasts, a partition refuses its marker: see the coordinator's log, and `transaction find-hanging`",
+                f"transactional id {transactional_id!r}: the coordinator is ending the transaction ({state}). If that "
+                "lasts long, a partition refuses its marker: see the coordinator's log and `transaction find-hanging`",
             )
         if state not in OPEN:
             return None, "not open"
@@ -275,7 +282,7 @@ def _one_partition(text: str) -> TopicPartition:
 
     topic, numbers = topic_and_partitions(text)
     if numbers is None or len(numbers) != 1:
-        raise click.UsageError(f"--topic wants TOPIC:N, not {text!r}")
+        raise click.UsageError(f"--topic expects TOPIC:N, not {text!r}")
     return TopicPartition(topic, numbers[0])
 
 

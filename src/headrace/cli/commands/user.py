@@ -1,4 +1,4 @@
-"""`headrace user`: who may authenticate with a password, by SCRAM or PLAIN."""
+"""`headrace user`: users that authenticate with a password, by SCRAM or PLAIN."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ MAX_ITERATIONS: Final = 16_384
 
 
 class Users(Protocol):
-    """Users, wherever they are kept."""
+    """Users: those of a running broker, or those in a data directory."""
 
     def describe(self, names: Sequence[str] | None) -> dict[str, UserDescription | ApiError]:
-        """Find users, or RESOURCE_NOT_FOUND, by name; None finds all."""
+        """Return users by name, or RESOURCE_NOT_FOUND for a name; None returns all users."""
 
     def set(self, name: str, passwords: Sequence[SaltedPassword]) -> None:
-        """Give a user a password; an earlier one is void."""
+        """Set the password of a user; it replaces an earlier one."""
 
     def delete(self, name: str) -> None:
-        """Delete a user."""
+        """Delete a user and its credentials."""
 
 
 class _AskedUsers:
-    """Users of a broker that runs."""
+    """The users of a running broker."""
 
     def __init__(self, client: BlockingClient) -> None:
         self._client = client
@@ -66,7 +66,7 @@ class _AskedUsers:
 def _users(
     bootstrap: str, properties: dict[str, str], data: Path | None, *, create: bool = False
 ) -> Iterator[Users]:
-    """Open the users of a broker that runs, or of a data directory."""
+    """Open the users of a running broker or of a data directory."""
     if data is None:
         with open_client(bootstrap, properties) as client:
             yield _AskedUsers(client)
@@ -81,20 +81,20 @@ def _users(
 def user() -> None:
     """Create, list, change and delete users and their passwords, on Headrace or any Kafka.
 
-    A password is salted and hashed here; no broker ever sees it. With --data a user comes into being before
-    there is a broker to ask.
+    This command salts and hashes passwords; the broker never receives them. With --data it creates users before the
+    first start of a broker.
     """
 
 
 def password_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add what a new password needs: --password-file, --mechanism, --iterations."""
+    """Add the options for a new password: --password-file, --mechanism, --iterations."""
     for add in (
         click.option(
             "--iterations",
             type=click.IntRange(MIN_ITERATIONS, MAX_ITERATIONS),
             default=MIN_ITERATIONS,
             show_default=True,
-            help="How often the password is hashed.",
+            help="The number of hash iterations of the password.",
         ),
         click.option(
             "-m",
@@ -102,7 +102,7 @@ def password_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "mechanisms",
             multiple=True,
             type=click.Choice(MECHANISMS, case_sensitive=False),
-            help="How the user can authenticate with it; repeatable.  [default: both]",
+            help="The SCRAM mechanism for the password; repeatable.  [default: both]",
         ),
         click.option(
             "--password-file",
@@ -132,12 +132,11 @@ def create(
 ) -> None:
     """Create a user with a password.
 
-    The password is never an argument, for arguments show in the list of processes. Exit code 1 if there is such
-    a user.
+    The password is never an argument, because the list of processes shows arguments. Exit code 1 if the user exists.
     """
     with _users(bootstrap, properties, data, create=True) as users:
         if _is_known(users, name):
-            fail(f"there is a user {name!r} already; give it another password with set-password")
+            fail(f"user {name!r} exists already; `headrace user set-password` changes the password")
         _set(users, name, options)
     _tell(name, "created", as_json=as_json)
 
@@ -156,19 +155,19 @@ def set_password(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Give a user another password; the present one is void from the next authentication on.
+    """Change the password of a user. The old password is invalid for new authentications.
 
-    Connections that are there stay until they have to authenticate again (connections.max.reauth.ms).
+    Open connections stay until they must authenticate again (connections.max.reauth.ms).
     """
     with _users(bootstrap, properties, data) as users:
         if not _is_known(users, name):
-            fail(f"there is no user {name!r}; `headrace user create` makes one")
+            fail(f"there is no user {name!r}; `headrace user create` creates one")
         _set(users, name, options)
     _tell(name, "changed", as_json=as_json)
 
 
 def _is_known(users: Users, name: str) -> bool:
-    """Return whether there is a user; raise why that cannot be told."""
+    """Return whether a user exists; raise the error if the broker does not answer that."""
     from headrace.errors import ApiError, ErrorCode
 
     found = users.describe([name])[name]
@@ -201,7 +200,7 @@ def _tell(name: str, status: str, *, as_json: bool) -> None:
 def list_users(
     bootstrap: str, properties: dict[str, str], *, data: Path | None, as_json: bool
 ) -> None:
-    """List users that have a password."""
+    """List the users that have a password."""
     with _users(bootstrap, properties, data) as users:
         found = _described(users, None)
     if as_json:
@@ -223,7 +222,7 @@ def describe(
     data: Path | None,
     as_json: bool,
 ) -> None:
-    """Show by which mechanisms users can authenticate. Exit code 1 if one does not exist."""
+    """Show the mechanisms with which users can authenticate. Exit code 1 if a user does not exist."""
     with _users(bootstrap, properties, data) as users:
         found = _described(users, names)
     if as_json:
@@ -254,7 +253,7 @@ def _document(described: UserDescription) -> dict[str, Any]:
 
 @user.command("delete")
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @data_option
 @client_options
 def delete(
@@ -266,13 +265,13 @@ def delete(
     data: Path | None,
     as_json: bool,
 ) -> None:
-    """Delete users: they can no longer authenticate. What they were allowed stays, see `headrace acl delete`.
+    """Delete users, so that they can no longer authenticate. Their ACLs stay; `headrace acl delete` deletes them.
 
     Prints one row per user; exit code 1 if one could not be deleted.
     """
     if not yes:
         if not sys.stdin.isatty():
-            raise click.UsageError("deleting needs --yes where nobody can be asked")
+            raise click.UsageError("deleting needs --yes without a terminal")
         confirm(f"Delete {', '.join(names)}?")
     with _users(bootstrap, properties, data) as users:
         outcomes = {name: _deleted(users, name) for name in dict.fromkeys(names)}

@@ -1,4 +1,4 @@
-"""Where a command takes a password from: never from its arguments, which others can read in the list of processes."""
+"""Reading passwords: never from arguments, which other users can see in the list of processes."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def ask_password(user: str, file: Path | None) -> str:
     """Return a password: from a file, else the environment, else the terminal, else standard input.
 
     Args:
-        user: Whose.
+        user: The user whose password it is.
         file: A file with the password on its only line, or None.
 
     Raises:
-        ConfigError: There is none, or it is more than a line.
+        ConfigError: No password is given, or it has more than one line.
     """
     if file is not None:
         warn_if_exposed(file, _exposed)
@@ -46,14 +46,14 @@ def ask_password(user: str, file: Path | None) -> str:
 
 def _line(data: bytes, source: str) -> str:
     if len(data) > _BYTES_LIMIT:
-        raise ConfigError(f"{source} has more than {_BYTES_LIMIT} bytes; a password is shorter")
+        raise ConfigError(f"{source} has more than {_BYTES_LIMIT} bytes, the limit of a password")
     line = data.removesuffix(b"\n").removesuffix(b"\r")
     if not line:
         raise ConfigError(
-            f"no password in {source}: name a file with --password-file, or set {VARIABLE}, or pipe it in"
+            f"no password in {source}: give --password-file, set {VARIABLE}, or write the password to standard input"
         )
     if b"\n" in line:
-        raise ConfigError(f"{source} has more than one line; a password is one")
+        raise ConfigError(f"{source} has more than one line; a password must be one line")
     try:
         return line.decode()
     except UnicodeDecodeError:
@@ -61,4 +61,6 @@ def _line(data: bytes, source: str) -> str:
 
 
 def _exposed(path: str) -> None:
-    say(f"Warning: {path} holds a password, and everybody on this machine may read it: chmod o-r")
+    say(
+        f"Warning: {path} contains a password and is readable by every user of this machine: run chmod o-r"
+    )

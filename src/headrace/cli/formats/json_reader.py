@@ -24,18 +24,18 @@ _KNOWN: Final = frozenset(
         "leader_epoch",
     }
 )
-"""Fields of a line; offset and leader epoch say where a record was, and are passed over."""
+"""The fields of a line. Offset and leader epoch are ignored."""
 
 
 def scan_json(read: Callable[[], bytes], *, keep_partition: bool) -> Iterator[ScannedRecord]:
-    """Read one record from each line until the input ends; empty lines are passed over.
+    """Read one record from each line until the input ends; skip empty lines.
 
     Args:
-        read: Returns the bytes that are at hand, waiting for the first; b"" at the end.
-        keep_partition: Whether a record goes to the partition that its line names.
+        read: Returns available bytes; waits if there are none. b"" at the end of the input.
+        keep_partition: Whether to write a record to the partition in its line.
 
     Raises:
-        InputError: A line is not such a record; the line's number is in the text.
+        InputError: A line is not a record in this format; the message has the line number.
     """
     source = Source(read)
     number = 0
@@ -60,11 +60,11 @@ def _record(line: bytes) -> ScannedRecord:
     except ValueError as error:
         raise InputError(f"not JSON: {line[:40]!r} ({error})") from None
     if not isinstance(document, dict):
-        raise InputError(f"a JSON object is expected, not {line[:40]!r}")
+        raise InputError(f"expected a JSON object, not {line[:40]!r}")
     if unknown := sorted(document.keys() - _KNOWN):
         raise InputError(f"unknown field {unknown[0]!r}; known are {', '.join(sorted(_KNOWN))}")
     if "value" not in document:
-        raise InputError("the field 'value' is missing; a record without a value has null there")
+        raise InputError("the field 'value' is missing; use null for a record without a value")
     return ScannedRecord(
         topic=_typed(document, "topic", str),
         key=_data(document, "key"),
@@ -86,7 +86,7 @@ _KINDS: Final = {str: "text", int: "a whole number"}
 
 
 def _data(document: dict[str, Any], name: str) -> bytes | None:
-    """Return the bytes of a key or value: text is UTF-8 unless a field beside it says base64."""
+    """Return the bytes of a key or value: UTF-8 text, or base64 if the encoding field says so."""
     found = _typed(document, name, str)
     encoding = document.get(f"{name}_encoding")
     if encoding not in {None, "base64"}:

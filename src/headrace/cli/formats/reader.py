@@ -1,7 +1,7 @@
 """Reading records by a template: the inverse of `headrace.cli.formats.writer`.
 
-A text token ends where the literal after it begins, or has the size that a size token before it gave. A number is
-read as long as there are digits, or in the width that its modifier says.
+A text token ends before the literal that follows it, or has the size that an earlier size token gave. A number ends
+after its last digit, or has the width of its modifier.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ENCODED_SIZES: Final[dict[str, Callable[[int], int]]] = {
     "hex": lambda size: 2 * size,
     "base64": lambda size: 4 * ((size + 2) // 3),
 }
-"""Modifier to the characters that so many bytes become."""
+"""For each modifier, the number of characters that a number of bytes is encoded to."""
 _SIZES: Final = {Token.KEY_SIZE: Token.KEY, Token.VALUE_SIZE: Token.VALUE}
 
 
@@ -38,7 +38,7 @@ class InputError(ValueError):
 
 @dataclass(slots=True)
 class ScannedRecord:
-    """What the input says of one record; None where the template does not mention it."""
+    """The fields of one record in the input; None for fields that the template does not have."""
 
     topic: str | None = None
     key: bytes | None = None
@@ -49,23 +49,23 @@ class ScannedRecord:
 
 
 class Source:
-    """Bytes from a function that reads some more, with look-ahead."""
+    """A source of bytes with look-ahead, filled by a function."""
 
     def __init__(self, read: Callable[[], bytes]) -> None:
-        """Begin.
+        """Create an empty buffer in front of a function.
 
         Args:
-            read: Returns the bytes that are at hand, waiting for the first; b"" at the end.
+            read: Returns available bytes; waits if there are none. b"" at the end of the input.
         """
         self._read = read
         self._buffer = b""
         self._position = 0
         self._ended = False
         self.consumed = 0
-        """Bytes taken so far."""
+        """The number of bytes taken so far."""
 
     def fill(self, size: int) -> bool:
-        """Make sure that `size` bytes can be taken; false when the input ends before."""
+        """Read until `size` bytes can be taken; return false if the input ends before."""
         while len(self._buffer) - self._position < size:
             if self._ended:
                 return False
@@ -77,7 +77,7 @@ class Source:
 
     @property
     def at_end(self) -> bool:
-        """Whether nothing is left."""
+        """Whether the input has ended and all bytes are taken."""
         return not self.fill(1)
 
     def peek(self, size: int) -> bytes:
@@ -89,17 +89,17 @@ class Source:
         """Take `size` bytes.
 
         Raises:
-            InputError: There are fewer.
+            InputError: The input ends before.
         """
         if not self.fill(size):
-            raise InputError(f"the input ends where {size} more bytes are due")
+            raise InputError(f"the input ends, but {size} more bytes are expected")
         data = self._buffer[self._position : self._position + size]
         self._position += size
         self.consumed += size
         return data
 
     def take_rest(self) -> bytes:
-        """Take everything up to the end."""
+        """Take all bytes up to the end of the input."""
         size = 1 << 16
         while self.fill(size):
             size *= 2
@@ -108,7 +108,7 @@ class Source:
         return self.take(len(self._buffer) - self._position)
 
     def take_until(self, delimiter: bytes) -> bytes:
-        """Take up to the delimiter, which stays; at the end of the input, whatever is left."""
+        """Take the bytes before the delimiter; without a delimiter, all bytes up to the end of the input."""
         start = 0
         while True:
             found = self._buffer.find(delimiter, self._position + start)
@@ -122,7 +122,7 @@ class Source:
             start = max(0, held - len(delimiter) + 1)
 
     def take_while(self, allowed: frozenset[int], limit: int) -> bytes:
-        """Take bytes as long as they are among the allowed ones."""
+        """Take bytes as long as they are in `allowed`."""
         size = 0
         while size < limit and self.fill(size + 1):
             if self._buffer[self._position + size] not in allowed:
@@ -159,7 +159,7 @@ def scan_records(read: Reader, source: Source) -> Iterator[ScannedRecord]:
     """Read records until the input ends.
 
     Raises:
-        InputError: A record does not have the form of the template; its number is in the text.
+        InputError: A record does not match the template; the message has the number of the record.
     """
     number = 0
     while not source.at_end:
@@ -187,7 +187,9 @@ def _compile(pieces: Sequence[Piece], *, nested: bool = False) -> list[Step]:
             steps.append(_text_step(piece, following, sized=piece.token in sized, nested=nested))
         elif piece.token is Token.HEADERS:
             if Token.HEADERS not in sized:
-                raise TemplateError("to read headers, their number has to come first: %H %h{...}")
+                raise TemplateError(
+                    "to read headers, the template must read their number first: %H %h{...}"
+                )
             steps.append(_headers_step(piece.inner))
         else:
             steps.append(_number_step(piece))
@@ -203,7 +205,7 @@ def _literal_step(literal: bytes, *, optional_at_end: bool) -> Step:
         if found == literal:
             source.take(len(literal))
         elif not (optional_at_end and found == b""):
-            raise InputError(f"{literal!r} is due, the input has {found!r}")
+            raise InputError(f"expected {literal!r}, found {found!r}")
 
     return step
 
@@ -224,7 +226,7 @@ def _taker(
         return lambda source, _size: source.take_rest()
     assert piece.token is not None, "literals have their own step"
     raise TemplateError(
-        f"nothing says where %{piece.token.value} ends: put text after it, or its size before it"
+        f"the template does not define the end of %{piece.token.value}: put text after it, or its size before it"
     )
 
 
@@ -267,7 +269,7 @@ def _number_step(piece: Piece) -> Step:
 
 def _checked_size(number: int) -> int:
     if not 0 <= number <= MAX_FIELD_BYTES:
-        raise InputError(f"{number} is no size")
+        raise InputError(f"{number} is not a size")
     return number
 
 
@@ -308,7 +310,7 @@ def _decimal(source: Source, name: str) -> int:
     sign = source.take(1) if source.peek(1) == b"-" else b""
     digits = source.take_while(frozenset(b"0123456789"), 19)
     if not digits:
-        raise InputError(f"a number ({name}) is due, the input has {source.peek(10)!r}")
+        raise InputError(f"expected a number ({name}), found {source.peek(10)!r}")
     return int(sign + digits)
 
 
@@ -316,9 +318,7 @@ def _hexadecimal(digits: bytes, name: str) -> int:
     try:
         return int(digits, 16)
     except ValueError:
-        raise InputError(
-            f"a hexadecimal number ({name}) is due, the input has {digits!r}"
-        ) from None
+        raise InputError(f"expected a hexadecimal number ({name}), found {digits!r}") from None
 
 
 def _decoder(modifier: str) -> Callable[[bytes], bytes]:
@@ -344,10 +344,10 @@ def _from_base64(data: bytes) -> bytes:
 
 
 def take_json(source: Source) -> bytes:
-    """Take one JSON value as it is written, white space before it dropped.
+    """Take the text of one JSON value, without white space before it.
 
     Raises:
-        InputError: There is none, or it is broken.
+        InputError: The input has no valid JSON value here.
     """
     source.take_while(frozenset(b" \t\r\n"), MAX_FIELD_BYTES)
     first = source.peek(1)

@@ -31,9 +31,9 @@ NUMBER_WIDTHS: Final = {
     "little8": 1,
     "byte": 1,
 }
-"""Binary numbers and their bytes."""
+"""Modifiers of binary numbers, with their sizes in bytes."""
 HEX_DIGITS: Final = {"hex64": 16, "hex32": 8, "hex16": 4, "hex8": 2, "hex4": 1}
-"""Hexadecimal numbers of a fixed number of digits."""
+"""Modifiers of hexadecimal numbers, with their numbers of digits."""
 NUMBER_MODIFIERS: Final = frozenset({"ascii", "hex", *NUMBER_WIDTHS, *HEX_DIGITS})
 
 
@@ -42,7 +42,7 @@ class TemplateError(ValueError):
 
 
 class Token(Enum):
-    """What a percent token stands for."""
+    """The meaning of a percent token."""
 
     TOPIC = "t"
     KEY = "k"
@@ -81,7 +81,7 @@ def parse_template(text: str) -> list[Piece]:
     """Read a template.
 
     Raises:
-        TemplateError: It is malformed; the text says where.
+        TemplateError: The template is malformed; the message has the place.
     """
     pieces, position = _parse(text, 0, in_headers=False)
     assert position == len(text), "without an enclosing brace a template ends at its end"
@@ -128,7 +128,7 @@ def _escape(text: str, position: int) -> tuple[bytes, int]:
     if name == "x":
         digits = text[position + 1 : position + 3]
         if not re.fullmatch(r"[0-9a-fA-F]{2}", digits):
-            raise TemplateError(f"\\x wants two hexadecimal digits, not {digits!r}")
+            raise TemplateError(f"\\x needs two hexadecimal digits, not {digits!r}")
         return bytes.fromhex(digits), position + 3
     if name not in _ESCAPES:
         raise TemplateError(f"unknown escape \\{name}; there are \\n \\r \\t \\0 \\\\ \\xNN")
@@ -145,7 +145,7 @@ def _token(text: str, position: int, *, in_headers: bool) -> tuple[Piece, int]:
             f"unknown token %{name} at character {position}; there are {known}"
         ) from None
     if in_headers and token not in _IN_HEADERS:
-        raise TemplateError(f"%{name} has no place inside %h{{...}}: only %k %v %K %V have")
+        raise TemplateError(f"%{name} is not allowed inside %h{{...}}: use %k %v %K %V")
     position += 1
     if token is Token.HEADERS:
         return _headers(text, position)
@@ -158,7 +158,7 @@ def _token(text: str, position: int, *, in_headers: bool) -> tuple[Piece, int]:
 
 def _headers(text: str, position: int) -> tuple[Piece, int]:
     if text[position : position + 1] != "{":
-        raise TemplateError("%h wants a template for each header in braces, as in %h{%k=%v }")
+        raise TemplateError("%h needs a template for each header in braces, as in %h{%k=%v }")
     inner, position = _parse(text, position + 1, in_headers=True)
     if not inner:
         raise TemplateError("the braces of %h{...} are empty")

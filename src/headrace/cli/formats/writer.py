@@ -18,7 +18,7 @@ from headrace.cli.output.terminal import printable_bytes
 from headrace.clients.consumer.records import ConsumerRecord
 
 Writer = Callable[[ConsumerRecord, int], bytes]
-"""From a record and its number, from 1, to bytes."""
+"""Formats a record, given its number counted from 1, as bytes."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -28,8 +28,8 @@ def compile_writer(pieces: Sequence[Piece], *, escaped: bool = False) -> Writer:
 
     Args:
         pieces: The template.
-        escaped: Whether control characters and bytes that are no text are escaped in everything but the template's own
-            words, for a terminal.
+        escaped: Whether to escape control characters and bytes that are not text, for a terminal. The literals of the
+            template are not escaped.
     """
     writers = [_writer(piece, escaped=escaped) for piece in pieces]
 
@@ -69,7 +69,7 @@ def _value_writer(token: Token, modifier: str) -> Writer:
 
 
 def _headers_writer(inner: Sequence[Piece], *, escaped: bool) -> Writer:
-    """Write each header as if its name were a record's key and its content the value."""
+    """Write each header like a record, with its name as key and its content as value."""
     write = compile_writer(inner, escaped=escaped)
 
     def write_all(record: ConsumerRecord, number: int) -> bytes:
@@ -109,7 +109,7 @@ def text_encoder(modifier: str) -> Callable[[bytes], bytes]:
 
 
 def _as_json(data: bytes) -> bytes:
-    """Write what is JSON as it is, and everything else as a JSON string (or null)."""
+    """Write JSON unchanged, and other bytes as a JSON string, or null."""
     if not data:
         return b"null"
     try:
@@ -120,7 +120,7 @@ def _as_json(data: bytes) -> bytes:
 
 
 def number_encoder(modifier: str) -> Callable[[int], bytes]:
-    """Return the function that writes a number by a modifier; too large ones lose their high bytes."""
+    """Return the function that writes a number by a modifier; a number that is too large loses its high bytes."""
     width = NUMBER_WIDTHS.get(modifier)
     if width is not None:
         mask = (1 << 8 * width) - 1
@@ -147,7 +147,7 @@ def timestamp_encoder(modifier: str) -> Callable[[int], bytes]:
 
 
 def as_time(timestamp_ms: int) -> datetime:
-    """Return a timestamp as a UTC time, within the years that Python knows."""
+    """Return a timestamp as a UTC time, clamped to the years of Python's `datetime`."""
     highest = 253402300799999
     return _EPOCH + timedelta(milliseconds=min(max(timestamp_ms, 0), highest))
 

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 def look_at_strategies(configs: Mapping[str, str]) -> None:
-    """Warn of names of serdes and partitioners that may be mistyped, and check parameters of those that are known.
+    """Warn of probably mistyped names of serdes and partitioners, and check the parameters of known ones.
 
     Raises:
-        ConfigError: Parameters do not fit.
+        ConfigError: A serde or partitioner does not accept its parameters.
     """
     if not any(name.startswith("headrace.") for name in configs):
         return
@@ -27,7 +27,7 @@ def look_at_strategies(configs: Mapping[str, str]) -> None:
 
 
 def config_document(config: ConfigEntry) -> dict[str, Any]:
-    """Return one configuration for JSON: the value in force, where it comes from, and what else could give one."""
+    """Return one configuration for JSON: the effective value, its source, and the values that it overrides."""
     from headrace.clients.flows.admin import source_of
 
     return {
@@ -48,7 +48,7 @@ def config_document(config: ConfigEntry) -> dict[str, Any]:
 
 
 def print_configs(configs: list[dict[str, Any]]) -> None:
-    """Write documents of configurations as a table."""
+    """Write configurations as a table."""
     rows = []
     for config in configs:
         # The first synonym is the value itself.

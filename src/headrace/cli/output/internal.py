@@ -1,4 +1,4 @@
-"""Topics and groups that Headrace's own tools keep their books in; lists show them only with --internal."""
+"""Internal topics and groups of Headrace's own tools. Lists show them only with --internal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _REDRIVE: Final = "headrace-redrive"
 
 
 def is_own_topic(name: str) -> bool:
-    """Return whether a topic is a bridge's or, by its default name, a Spark sink's or of a worker's keys."""
+    """Return whether a topic belongs to a bridge or, by its default name, to a Spark sink or to a worker's keys."""
     return name in _SPARK_TOPICS or name.startswith((_BRIDGES, _SEEN))
 
 
@@ -27,16 +27,16 @@ def is_internal_topic(topic: TopicMetadata) -> bool:
 
 
 def is_own_group(name: str) -> bool:
-    """Return whether a group is that of `dlq redrive`, or one of those in which Spark sinks keep their claims."""
+    """Return whether a group belongs to `dlq redrive` or to the claims of a Spark sink."""
     return name == _REDRIVE or (name.startswith("headrace-spark-") and name.endswith("-claim"))
 
 
 def tell_of_hidden(count: int, what: str) -> None:
-    """Say to somebody at a terminal that a list leaves something out.
+    """Print on a terminal how many entries a list hides.
 
     Args:
-        count: How many entries are left out.
-        what: What they are, "topic" or "group".
+        count: The number of hidden entries.
+        what: The kind of the entries, "topic" or "group".
     """
     if count and is_terminal(sys.stdout):
         plural = "" if count == 1 else "s"

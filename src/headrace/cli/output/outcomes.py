@@ -1,4 +1,4 @@
-"""What became of each thing that a command was to change: a row each, and exit code 1 if one failed."""
+"""The outcomes of changes: a row for each changed thing, and exit code 1 if one failed."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def print_outcomes(
     """Print one row for each name.
 
     Args:
-        kind: What the names are names of, "topic" or "group".
-        outcomes: None or the error for each name.
+        kind: The kind of the names, such as "topic" or "group".
+        outcomes: For each name None, or its error.
         done: The word for success, or a word for each name.
-        as_json: Whether programs read it.
-        facts: What JSON tells of each name besides.
+        as_json: Whether to print JSON.
+        facts: Further fields of each name in JSON.
 
     Raises:
-        SystemExit: With 1, if there is an error.
+        SystemExit: With code 1, if a name has an error.
     """
     words = dict.fromkeys(outcomes, done) if isinstance(done, str) else done
     if as_json:

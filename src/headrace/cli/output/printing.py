@@ -1,4 +1,4 @@
-"""What the client commands share: tables and JSON on standard output, errors in one line on standard error."""
+"""Output of the client commands: tables and JSON on standard output, errors in one line on standard error."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 CONTEXT: Final = "headrace.context"
-"""In the context of a command: the name of the connection that it uses, if it has one."""
+"""Key in `click.Context.meta`: the name of the context (connection) that the command uses."""
 WIDE: Final = "headrace.wide"
-"""In the context of a command: whether tables may be wider than the terminal."""
+"""Key in `click.Context.meta`: whether tables may be wider than the terminal."""
 INTERRUPTED: Final = 130
 NOTHING_LISTENS: Final = "Is a broker running there? `headrace dev` starts one on 127.0.0.1:9092."
 
 
 def print_json(value: object) -> None:
-    """Write one JSON document on a line of its own."""
+    """Write one JSON document on one line."""
     click.echo(json_text(value))
 
 
 def json_text(value: object) -> str:
-    """Return a value as JSON in one line, readable, and with everything escaped that could drive a terminal."""
+    """Return a value as JSON in one line, with all control characters escaped."""
     text = json.dumps(value, ensure_ascii=False, separators=(", ", ": "))
     if text.isprintable():
         return text
@@ -40,7 +40,7 @@ def json_text(value: object) -> str:
 
 
 def print_facts(facts: Mapping[str, object], width: int) -> None:
-    """Write names and values, one a line."""
+    """Write names and values, one per line."""
     for name, value in facts.items():
         click.echo(f"{name + ':':<{width}}{printable(str(value))}")
 
@@ -51,15 +51,15 @@ def print_table(
     *,
     to_stderr: bool = False,
 ) -> None:
-    """Write rows under headings, numbers to the right.
+    """Write rows under headings; numbers are aligned to the right.
 
-    On a terminal the widest columns are cut so that a row is one line, unless --wide is given. Output that goes
-    elsewhere is never cut.
+    On a terminal the widest columns are cut so that a row is one line, unless --wide is given. Other output is never
+    cut.
 
     Args:
         columns: The headings.
-        rows: A cell for each heading; None is a dash.
-        to_stderr: Whether it is for people only.
+        rows: A cell for each heading; None is printed as a dash.
+        to_stderr: Whether to write to standard error, as output for people only.
     """
     cells = [["-" if cell is None else printable(str(cell)) for cell in row] for row in rows]
     widths = [
@@ -87,7 +87,7 @@ def print_table(
 
 
 def is_terminal(stream: TextIO) -> bool:
-    """Return whether somebody looks at what is written to a stream."""
+    """Return whether a stream is a terminal."""
     return stream.isatty()
 
 
@@ -97,7 +97,7 @@ def _is_wide() -> bool:
 
 
 def fitting(widths: Sequence[int], numeric: Sequence[bool], width: int) -> list[int]:
-    """Return widths of columns that fit a terminal: the widest columns of text become narrower first, then all."""
+    """Return column widths that fit a terminal. The widest text columns shrink first, then all columns."""
     widths = list(widths)
     texts = [index for index, is_numeric in enumerate(numeric) if not is_numeric]
     everything = list(range(len(widths)))
@@ -111,7 +111,7 @@ def fitting(widths: Sequence[int], numeric: Sequence[bool], width: int) -> list[
 
 
 def cut(text: str, width: int) -> str:
-    """Return a text that takes at most so many columns of a terminal, with an ellipsis where something is missing."""
+    """Return a text of at most `width` terminal columns; an ellipsis marks a cut."""
     if text_width(text) <= width:
         return text
     kept, taken = [], 1
@@ -124,7 +124,7 @@ def cut(text: str, width: int) -> str:
 
 
 def text_width(text: str) -> int:
-    """Return how many columns of a terminal a text takes; a Chinese character takes two."""
+    """Return the number of terminal columns of a text; a Chinese character has two."""
     if text.isascii():
         return len(text)
     return sum(
@@ -141,19 +141,19 @@ def say(*lines: str) -> None:
     """Write a message for people to standard error.
 
     Args:
-        lines: Its lines. What a broker says in one of them begins no other line.
+        lines: The lines of the message. Control characters in them, such as line feeds of a broker's text, are escaped.
     """
     click.echo("\n".join(map(printable, lines)), err=True)
 
 
 def fail(text: str, *more: str, code: int = 1) -> NoReturn:
-    """End the command with a message, of one line or more."""
+    """End the command with a message of one or more lines."""
     say(f"Error: {text}", *more)
     raise SystemExit(code)
 
 
 def confirm(question: str) -> None:
-    """Ask on standard error, and name the connection that is used; ends the command unless the answer is yes."""
+    """Ask for confirmation on standard error, naming the context in use; end the command unless the answer is yes."""
     name = _connection_name()
     where = "" if name is None else f"[context {name}] "
     click.confirm(printable(f"{where}{question}"), abort=True, err=True)
@@ -165,10 +165,10 @@ def _connection_name() -> str | None:
 
 
 def guarded(command: Callable[P, R]) -> Callable[P, R]:
-    """Turn the failures that a user can do something about into one line and an exit code.
+    """Print expected errors as one line, and exit with the code for the error.
 
-    0 done; 1 the work failed; 2 wrong usage or configuration; 130 interrupted. A reader of the output that goes away
-    (`| head`) ends a command quietly, with 0: it has what it wanted.
+    0 done; 1 the work failed; 2 wrong usage or configuration; 130 interrupted. If the reader of the output exits, as in
+    `| head`, the command ends without a message and with 0.
     """
 
     @functools.wraps(command)
@@ -201,20 +201,20 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
 
 
 def reader_is_gone() -> bool:
-    """Return whether the reader of standard output has closed its end, as `head` does; only a pipe or socket tells."""
+    """Return whether the reader of standard output has closed its end. Works only for pipes and sockets."""
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)
     return any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0))
 
 
 def _quiet_exit() -> NoReturn:
-    # Python flushes standard output once more at exit; into nothing it does so without complaint.
+    # Python flushes standard output again at exit, which succeeds on the null device.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     raise SystemExit(0)
 
 
 def bytes_fields(name: str, data: bytes | None) -> dict[str, Any]:
-    """Return a key or value for JSON: text where it is UTF-8, else base64 with a field that says so."""
+    """Return a key or value for JSON: text if it is UTF-8, else base64 and a field with the encoding."""
     if data is None:
         return {name: None}
     try:

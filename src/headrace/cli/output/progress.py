@@ -1,4 +1,4 @@
-"""How far long work is: one line on standard error that is drawn again and again, on a terminal only."""
+"""Progress of long work: one line on standard error that is redrawn, only on a terminal."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from headrace.cli.output.printing import is_terminal
 from headrace.cli.output.terminal import unshielded
 
 EVERY_S: Final = 0.2
-"""How often the line is drawn."""
+"""The interval in seconds at which the line is redrawn."""
 _LOOK_EVERY: Final = 64
-"""Records between two looks at the clock, where they are told one by one."""
+"""The number of records between two reads of the clock, if records are counted one by one."""
 _UNITS: Final = ("B", "kB", "MB", "GB", "TB")
 
 
 class Progress:
-    """Counts what is done. A context manager: at its end the line is replaced by what was done in all."""
+    """Counts records and shows the count. As a context manager, it ends with a line for the total."""
 
     def __init__(self, done: str, *, wanted: bool = True, total_bytes: int | None = None) -> None:
-        """Begin at nothing.
+        """Begin at zero.
 
         Args:
-            done: What has become of the records: "written", "read".
-            wanted: False draws nothing, whatever standard error is.
-            total_bytes: How much there is to read; None where nobody knows.
+            done: The word for the counted records: "written" or "read".
+            wanted: Whether to draw the line on a terminal.
+            total_bytes: The size of the input in bytes; None if it is unknown.
         """
         self._done = done
         self._shown = wanted and is_terminal(sys.stderr)
@@ -51,7 +51,7 @@ class Progress:
             self._write(f"\r\x1b[K{self._line()}\n")
 
     def add(self, records: int, size: int) -> None:
-        """Count records, and bytes of them or of the input."""
+        """Count records, and bytes of the records or of the input."""
         self.records += records
         self.bytes += size
         self._since_look += records
@@ -59,7 +59,7 @@ class Progress:
             self.look()
 
     def look(self) -> None:
-        """Draw the line if it is time."""
+        """Draw the line if the interval has passed."""
         self._since_look = 0
         now = time.monotonic()
         if self._shown and now - self._drawn >= EVERY_S:
@@ -86,7 +86,7 @@ class Progress:
 
 
 def size_text(size: float) -> str:
-    """Return bytes in a unit that people read: 1.5 MB."""
+    """Return a size with a suitable unit: 1.5 MB."""
     for unit in _UNITS:
         if size < 1000 or unit == _UNITS[-1]:
             break

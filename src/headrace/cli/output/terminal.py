@@ -1,8 +1,8 @@
-"""The terminal: control characters reach it from no text that a command prints, whoever wrote the text.
+"""The terminal: no text from a record, a broker or another program can send it control characters.
 
-`printable` is what commands put strings of others through, so that each stays in its line. `shield` is the second door:
-it escapes control characters in all text that goes to a terminal, tracebacks and lines of the log included. Output into
-a pipe or a file passes unchanged. What the commands themselves draw goes through `unshielded`.
+Commands escape such text with `printable`, so that it stays in its line. `shield` is the second protection: it escapes
+control characters in all text that goes to a terminal, tracebacks and log lines included. Output to a pipe or a file
+passes unchanged. Commands draw on the terminal through `unshielded`.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _STAYS: Final = frozenset("\n\t")
 
 
 def printable(text: str) -> str:
-    """Return text with control characters escaped, line feeds too: it neither drives a terminal nor begins a line."""
+    """Return text with control characters escaped, line feeds included."""
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else _escaped(each) for each in text)
 
 
 def printable_bytes(data: bytes) -> bytes:
-    """Return the same for text in UTF-8; other bytes are escaped."""
+    """Return UTF-8 text with control characters escaped. Bytes that are not UTF-8 are escaped too."""
     return printable(data.decode("utf-8", "backslashreplace")).encode()
 
 
@@ -33,7 +33,7 @@ def _escaped(character: str) -> str:
 
 
 class _Shield:
-    """A terminal's text stream that escapes control characters, but for ends of lines and tabs."""
+    """A text stream of a terminal that escapes control characters, except line feeds and tabs."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream: Final = stream
@@ -55,7 +55,7 @@ class _Shield:
 
 
 class _ShieldedBytes:
-    """The `buffer` of such a stream, for programs that write bytes: handlers of `headrace run`, say."""
+    """The `buffer` of a shielded stream, for programs that write bytes, such as handlers in `headrace run`."""
 
     def __init__(self, shield: _Shield) -> None:
         self._shield = shield
@@ -72,7 +72,7 @@ class _ShieldedBytes:
 
 
 def shield() -> None:
-    """Put the shield before standard output and standard error, where they are terminals."""
+    """Shield standard output and standard error, if they are terminals."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is not None and not isinstance(stream, _Shield) and stream.isatty():
@@ -80,5 +80,5 @@ def shield() -> None:
 
 
 def unshielded(stream: TextIO) -> TextIO:
-    """Return the stream itself, for control characters of the commands' own."""
+    """Return the stream behind the shield, for control characters that commands write themselves."""
     return stream.stream if isinstance(stream, _Shield) else stream

@@ -144,12 +144,12 @@ def test_a_topic_is_copied_back(scene: Scene) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["orders", "others"], 2, "one of FROM and TO is a topic"),
+        (["orders", "others"], 2, "one of FROM and TO must be a topic"),
         (["{stream}", "absent", "--once"], 2, "headrace topic create absent"),
         (["kinesis://absent?region=us-east-1&endpoint_url={url}", "orders", "--once"], 1, "no stream 'absent'"),
         (["kinesis://orders?region=eu-west-1&endpoint_url={url}", "orders", "--once"], 1, "in eu-west-1"),
         (["{stream}", "orders", "--envelope"], 2, "bridges into a stream"),
-        (["orders", "{stream}", "--leases", "sqlite:///x"], 2, "a consumer group shares a topic"),
+        (["orders", "{stream}", "--leases", "sqlite:///x"], 2, "processes share a topic as a consumer group"),
         (["{stream}", "orders", "--start", "yesterday"], 2, "--start is TRIM_HORIZON, LATEST or AT_TIMESTAMP:<ms"),
         (["{stream}", "orders", "--start", "AT_TIMESTAMP:soon"], 2, "--start is TRIM_HORIZON, LATEST or AT"),
     ],

@@ -106,7 +106,7 @@ def test_contexts_are_listed_shown_used_and_removed(home: Path) -> None:
 
 def test_a_secret_is_kept_by_reference_alone(home: Path) -> None:
     refused = run("context", "add", "prod", "-b", "p:1", "-X", "sasl.password=hunter2", code=2)
-    assert "hold no secrets" in refused.stderr
+    assert "store no secrets" in refused.stderr
     assert "hunter2" not in refused.stderr
     assert not (home / "contexts").exists()
     (home / "contexts").mkdir(parents=True)
@@ -117,13 +117,13 @@ def test_a_secret_is_kept_by_reference_alone(home: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (("add", "x"), "needs --bootstrap"),
+        (("add", "x"), "give --bootstrap"),
         (("add", "a", "-b", "x:1"), "--replace"),
-        (("add", "../x", "-b", "x:1"), "no name of a context"),
+        (("add", "../x", "-b", "x:1"), "not allowed as the name of a context"),
         (("add", "x", "-b", "x:1", "-X", "clientid=y"), "did you mean client.id"),
         (("use", "missing"), "there are a"),
         (("use",), "either a NAME or --none"),
-        (("remove", "missing"), "no context is called"),
+        (("remove", "missing"), "there is no context"),
     ],
 )
 def test_wrong_usage(arguments: tuple[str, ...], text: str) -> None:
@@ -134,7 +134,7 @@ def test_wrong_usage(arguments: tuple[str, ...], text: str) -> None:
 def test_what_fails_says_in_which_context() -> None:
     run("context", "add", "away", "-b", NOWHERE, "--use")
     assert "(context away)" in run("topic", "list", code=1).stderr
-    assert "no context is called 'x'" in run("topic", "list", "--context", "x", code=2).stderr
+    assert "there is no context 'x'" in run("topic", "list", "--context", "x", code=2).stderr
 
 
 @given(

@@ -130,16 +130,19 @@ def test_each_row_has_an_outcome_and_again_is_no_error(data: Data) -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (("-o", "read", "--topic", "t"), "who: --allow-principal"),
-        ((*ALICE, "-o", "read"), "what: --topic"),
-        ((*ALICE, "--topic", "t"), "to do what"),
+        (("-o", "read", "--topic", "t"), "a principal is missing"),
+        ((*ALICE, "-o", "read"), "a resource is missing"),
+        ((*ALICE, "--topic", "t"), "an operation is missing"),
         (("--allow-principal", "alice", "-o", "read", "--topic", "t"), "write User:name"),
         ((*ALICE, "-o", "reed", "--topic", "t"), "is not one of All, Read, Write"),
-        ((*ALICE, "-o", "read", "--cluster"), "there are Create, Alter, Describe"),
-        ((*ALICE, "-o", "write", "--group", "g"), "Write is not done to --group"),
+        ((*ALICE, "-o", "read", "--cluster"), "which has Create, Alter, Describe"),
+        ((*ALICE, "-o", "write", "--group", "g"), "Write does not apply to --group"),
         ((*ALICE, "--consumer", "--topic", "t"), "--consumer wants --group"),
         ((*ALICE, "--producer", "--group", "g"), "--producer wants --topic"),
-        ((*ALICE, "--producer", "--topic", "t", "--group", "g"), "--group g: to do what?"),
+        (
+            (*ALICE, "--producer", "--topic", "t", "--group", "g"),
+            "--group g: an operation is missing",
+        ),
         ((*ALICE, "-o", "read", "--topic", ""), "the resource name is empty"),
     ],
 )
@@ -153,7 +156,7 @@ def test_each_operation_has_a_word_that_is_understood(data: Data) -> None:
         for operation in operations:
             for text in (word(operation), operation.name, operation.name.lower().replace("_", "-")):
                 found = data.run("create", *ALICE, "-o", text, code=2).stderr
-                assert "what: --topic" in found
+                assert "a resource is missing" in found
     assert word(Operation.DESCRIBE_CONFIGS) == "DescribeConfigs"
 
 
@@ -214,7 +217,7 @@ def test_a_dry_run_shows_and_deletes_nothing(several: Data) -> None:
 
 def test_nothing_is_deleted_without_a_word_or_a_yes(several: Data) -> None:
     before = several.entries()
-    assert "which ones" in several.run("delete", "-y", code=2).stderr
+    assert "name the entries" in several.run("delete", "-y", code=2).stderr
     assert "--yes" in several.run("delete", *ALICE, code=2).stderr
     assert several.entries() == before
 

@@ -85,12 +85,12 @@ def test_what_is_wrong_is_said_before_anything_starts(
     )
     neither = headrace("run", "--table", tmp_path / "new")
     assert neither.exit_code == 2
-    assert "name topics or give a --pattern" in neither.stderr
+    assert "give either topics or --pattern" in neither.stderr
     size = headrace("compact", world.root, "--file-size", "big")
     assert size.exit_code == 2
-    assert "'big' is no size: use" in size.stderr
+    assert "'big' is not a size: use" in size.stderr
     age = headrace("clean", world.root, "--older-than", "long")
-    assert "'long' is no duration" in age.stderr
+    assert "'long' is not a duration" in age.stderr
     away = headrace("run", "flights", "--table", tmp_path / "new", "-b", "127.0.0.1:1")
     assert away.exit_code == 1
     assert "cannot connect" in away.stderr

@@ -113,7 +113,7 @@ def test_pipelines_of_other_processes(tmp_path: Path) -> None:
     )
     nothing = command("describe", "other", *state)
     assert nothing.exit_code == 1
-    assert "nothing is known of a pipeline other" in nothing.stderr
+    assert "no pipeline other is known" in nothing.stderr
 
 
 def test_stop_asks_and_waits(tmp_path: Path) -> None:

@@ -162,7 +162,7 @@ def test_the_command_takes_a_class_of_a_module(modules, broker) -> None:
         (["--partitioner", ":Modulo"], 2, "cannot be imported"),
         (["--partitioner", "routing:Modulo", "--partitioner-parameters", "[]"], 2, "JSON object"),
         (["--partitioner", "routing:Modulo", "--partitioner-parameters", '{"n": 1}'], 2, "it takes modulus, first"),
-        (["--partitioner-parameters", "{}"], 2, "are for --partitioner"),
+        (["--partitioner-parameters", "{}"], 2, "--partitioner-parameters needs --partitioner"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_reported_before_anything_is_written(

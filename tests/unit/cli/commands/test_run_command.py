@@ -47,7 +47,7 @@ def test_a_program_that_cannot_be_imported_shows_its_own_lines_alone(
 def test_another_form_is_refused_in_words(target: str) -> None:
     done = run_command("run", target, environment={})
     assert done.code == 2
-    assert "MODULE:APP or FILE:APP is expected" in done.err
+    assert "expected MODULE:APP or FILE:APP" in done.err
 
 
 def test_a_module_that_is_not_there_is_named() -> None:

@@ -56,7 +56,7 @@ def test_a_fault_is_reported_with_its_remedy(sound: None) -> None:
     shown = run("doctor", "spark", "-b", "127.0.0.1:1")
     assert shown.exit_code == 1
     assert "broker  fault" in shown.stdout
-    assert "To mend it: Is a broker running there?" in shown.stderr
+    assert "To repair it: Is a broker running there?" in shown.stderr
 
     found = json.loads(run("doctor", "spark", "-b", "127.0.0.1:1", "--format", "json").stdout)
     assert [each["state"] for each in found] == ["ok", "fault"]

@@ -143,7 +143,7 @@ def test_a_broker_that_runs_is_to_be_asked(data: Data) -> None:
         told = data.run("create", "alice", password="p", code=1).stderr
     finally:
         stores.close()
-    assert "a broker runs on" in told
+    assert "a broker is running on" in told
     assert "-b HOST:PORT" in told
 
 

@@ -70,7 +70,7 @@ def test_a_line_may_say_little_and_the_last_one_lack_its_end() -> None:
     ("line", "why"),
     [
         (b"nonsense", "not JSON"),
-        (b"[]", "a JSON object is expected"),
+        (b"[]", "expected a JSON object"),
         (b"{}", "'value' is missing"),
         (b'{"value": {"id": 1}}', "'value' is text"),
         (b'{"value": "a", "vaule": "b"}', "unknown field 'vaule'"),

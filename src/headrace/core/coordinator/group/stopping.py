@@ -52,7 +52,7 @@ def _stop(shard: GroupShard, group_id: str, wanted: HeadraceStop, now_ms: int) -
     return HeadraceStopped(
         state=StopState.STOPPING,
         member_id=member_id,
-        told=stop.told,
+        told=stop.notified,
         remaining_ms=max(stop.deadline_ms - now_ms, 0),
     )
 
@@ -64,9 +64,9 @@ def _tell_who_waits(shard: GroupShard, group_id: str, member_id: str, stop: Stop
     """
     group = shard.groups.get(group_id)
     member = None if group is None else group.members.get(member_id)
-    if member is None or member.awaiting_join is None or stop.told:
+    if member is None or member.awaiting_join is None or stop.notified:
         return
-    stop.told = True
+    stop.notified = True
     answer = JoinGroupResponse(
         error_code=ErrorCode.REBALANCE_IN_PROGRESS, member_id=member_id, headrace_stop=True
     )
@@ -104,7 +104,7 @@ def time_is_up(shard: GroupShard, timer: Timer, now_ms: int) -> Result[None]:
         return NOTHING
     shard.stops.ends(group_id, member_id, StopState.REMOVED)
     shard.journal.info(
-        "group_member_removed_by_force", group=group_id, member=member_id, told=stop.told
+        "group_member_removed_by_force", group=group_id, member=member_id, told=stop.notified
     )
     consumers = shard.consumers.get(group_id)
     if consumers is not None:

@@ -1,6 +1,6 @@
-"""The assignors that the coordinator has itself: `uniform` and `range`.
+"""The built-in server-side assignors, `uniform` and `range`.
 
-An assignor is any object with a `name` and an `assign`; the user's own are given to the coordinator by name.
+An assignor is any object with a `name` and an `assign`. The broker configuration names further ones.
 """
 
 from __future__ import annotations
@@ -16,42 +16,42 @@ class Subscriber(NamedTuple):
     """A member as an assignor sees it."""
 
     topics: frozenset[bytes]
-    """The ids of the topics it wants; all of them exist."""
+    """The ids of the existing topics that the member subscribes to."""
     assigned: Partitions = frozenset()
-    """What the present target gives it."""
+    """The partitions that the present target assigns to the member."""
     instance_id: str | None = None
     rack_id: str | None = None
 
 
 Assignment = Mapping[str, Collection[Partition]]
-"""Member id -> partitions; members may be left out."""
+"""Partitions by member id. A missing member has no partitions."""
 
 
 class Assignor(Protocol):
-    """Decides who reads what."""
+    """Computes which member of a group reads which partition."""
 
     name: str
 
     def assign(self, members: Mapping[str, Subscriber], topics: Mapping[bytes, int]) -> Assignment:
-        """Give every partition that somebody wants to one of those who want its topic.
+        """Assign every partition of the subscribed topics to one of the topic's subscribers.
 
         Args:
-            members: By member id; never empty.
-            topics: How many partitions each topic has that a member wants, by topic id.
+            members: The members by member id; never empty.
+            topics: The partition counts of the subscribed topics, by topic id.
         """
 
 
 class RangeAssignor:
-    """Gives each member a run of neighbouring partitions of each of its topics, in the order of the members' ids.
+    """Assigns each member a range of consecutive partitions of each topic, in the order of member ids.
 
-    Partitions of the same number go to the same member where topics have the same size and the same subscribers, so
-    that they can be joined. Static members come first, by instance id: a restart of one moves nothing.
+    If topics have the same size and the same subscribers, partitions with the same number go to the same member, so
+    that they can be joined. Static members come first, by instance id, so that their restart moves no partition.
     """
 
     name = "range"
 
     def assign(self, members: Mapping[str, Subscriber], topics: Mapping[bytes, int]) -> Assignment:
-        """Give every partition to one of those who want its topic."""
+        """Assign every partition to one of the subscribers of its topic."""
 
         def place(member_id: str) -> tuple[bool, str]:
             instance_id = members[member_id].instance_id
@@ -72,12 +72,12 @@ class RangeAssignor:
 
 
 class UniformAssignor:
-    """Gives members as equal numbers of partitions as their subscriptions allow, and moves as few as it can."""
+    """Assigns partitions as evenly as the subscriptions allow, and moves as few as possible."""
 
     name = "uniform"
 
     def assign(self, members: Mapping[str, Subscriber], topics: Mapping[bytes, int]) -> Assignment:
-        """Give every partition to one of those who want its topic."""
+        """Assign every partition to one of the subscribers of its topic."""
         wanted = {subscriber.topics for subscriber in members.values()}
         partitions = {(topic, index) for topic, count in topics.items() for index in range(count)}
         held = {
@@ -90,10 +90,10 @@ class UniformAssignor:
 
 
 def _share_alike(held: Mapping[str, set[Partition]], partitions: set[Partition]) -> Assignment:
-    """Share among members that all want the same: each gets the same number, or one more."""
+    """Assign partitions to members with equal subscriptions: each gets the same number, or one more."""
     share, rest = divmod(len(partitions), len(held))
     shares: dict[str, list[Partition]] = {}
-    # Those who have most keep one more, as long as there is one.
+    # The members with the most partitions keep one more, as long as any is left.
     for member_id in sorted(held, key=lambda m: (-len(held[m]), m)):
         limit = share + (rest > 0 and len(held[member_id]) > share)
         rest -= limit - share
@@ -114,14 +114,14 @@ def _share_by_topic(
     held: Mapping[str, set[Partition]],
     partitions: set[Partition],
 ) -> Assignment:
-    """Share among members that want different topics."""
+    """Assign partitions to members with different subscriptions."""
     subscribers: dict[bytes, list[str]] = {}
     for member_id in sorted(members):
         for topic_id in members[member_id].topics:
             subscribers.setdefault(topic_id, []).append(member_id)
     free = partitions.difference(*held.values())
     loads = _Loads(members, held)
-    # Those with the fewest possible owners first: the others can still even out what these make uneven.
+    # Topics with the fewest subscribers come first: later topics can still even out the loads.
     for topic_id, index in sorted(free, key=lambda p: (len(subscribers.get(p[0], ())), p)):
         if topic_id in subscribers:
             taker = loads.lightest(topic_id)
@@ -132,7 +132,7 @@ def _share_by_topic(
 
 
 class _Loads:
-    """How many partitions members hold, and who of a topic's subscribers holds fewest, the first by id."""
+    """The number of partitions of each member, and for each topic the subscriber with the fewest."""
 
     def __init__(
         self, members: Mapping[str, Subscriber], held: Mapping[str, set[Partition]]
@@ -144,7 +144,7 @@ class _Loads:
             self.changed(member_id)
 
     def changed(self, member_id: str) -> None:
-        """A member holds more, or less, than before; what heaps say of it besides counts no more."""
+        """Note a new number of partitions of a member; older heap entries of the member become invalid."""
         load = len(self._held[member_id])
         for topic_id in self._members[member_id].topics:
             heappush(self._heaps.setdefault(topic_id, []), (load, member_id))
@@ -157,9 +157,9 @@ class _Loads:
 
 
 def _even_out(held: Mapping[str, set[Partition]], loads: _Loads) -> None:
-    """Move single partitions to members that have at least two fewer, until there is none left to move.
+    """Move single partitions to members that have at least two fewer, until no such move is left.
 
-    Every move makes the sum of the squares of the loads smaller, so it ends.
+    Every move decreases the sum of the squared loads, so the loop ends.
     """
     moved = True
     while moved:
@@ -192,4 +192,4 @@ OWN_ASSIGNORS: Final[Mapping[str, Assignor]] = {
     "uniform": UniformAssignor(),
     "range": RangeAssignor(),
 }
-"""Those that need not be loaded, the default first."""
+"""The built-in assignors by name; the default comes first."""

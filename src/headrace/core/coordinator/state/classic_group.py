@@ -1,8 +1,8 @@
-"""A classic group in memory: its durable generation, and the soft state of members that join, wait and leave.
+"""A classic group in memory: its durable generation, and soft state about members.
 
-`Group.generation` is durable: one immutable value that only `Group.replay` replaces. All else is soft. `members` is the
-working membership: between rebalances it is the generation's, while a rebalance is prepared members are added to and
-removed from it, and the next generation is made of it.
+`Group.generation` is durable: an immutable value that only `Group.replay` replaces. All other state is soft and lost
+in a crash. `members` is the working membership. Between rebalances it has the members of the generation. While a
+rebalance is prepared, members are added and removed, and the next generation is built from it.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ NO_GENERATION = Generation(
     leader=None,
     state_timestamp_ms=-1,
 )
-"""What a group has before its first rebalance: nothing of it is in the log, but for offsets perhaps."""
+"""The generation of a group before its first rebalance. The log has no record of the group, except offsets."""
 
 
 class Origin(NamedTuple):
-    """Who sent a request, as far as the coordinator cares."""
+    """The client that sent a request."""
 
     api_version: int
     client_id: str
@@ -81,20 +81,20 @@ class Member:
         self.rebalance_timeout_ms = rebalance_timeout_ms
         self.protocol_type = protocol_type
         self.protocols_bytes = 0
-        """The size of what it says of its protocols."""
+        """The size in bytes of the names and metadata of its protocols."""
         self.protocols = protocols
         self._texts_bytes = sum(map(len, (member_id, instance_id or "", client_id, client_host)))
         self.protocols_complete = True
-        """False after loading: a stored generation has only the metadata of its own protocol."""
+        """Whether all protocols are known. False after loading: a stored generation has only the elected protocol."""
         self.assignment = b""
         self.awaiting_join: Deferred[JoinGroupResponse] | None = None
         self.awaiting_sync: Deferred[SyncGroupResponse] | None = None
         self.is_new = False
-        """Whether it has never been told a generation; it does not send heartbeats yet."""
+        """Whether the member has not received a generation yet. A new member does not send heartbeats."""
 
     @classmethod
     def restored(cls, stored: StoredMember, generation: Generation) -> Member:
-        """Return a member of a generation that was read from the log."""
+        """Return the member for a stored member that was read from the log."""
         member = cls(
             stored.member_id,
             instance_id=stored.instance_id,
@@ -110,7 +110,7 @@ class Member:
 
     @property
     def protocols(self) -> tuple[Protocol, ...]:
-        """The protocols that it supports, in its order of preference."""
+        """The protocols that the member supports, in its order of preference."""
         return self._protocols
 
     @protocols.setter
@@ -120,41 +120,41 @@ class Member:
 
     @property
     def held_bytes(self) -> int:
-        """What it holds in memory."""
+        """The memory that it uses, in bytes."""
         return MEMBER_BYTES + self._texts_bytes + self.protocols_bytes + len(self.assignment)
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a request of it is parked, which proves it alive; a new member's first JoinGroup does not."""
+        """Whether a parked request proves that the member is alive. The first JoinGroup of a new member does not."""
         return not self.is_new and (
             self.awaiting_join is not None or self.awaiting_sync is not None
         )
 
     def metadata(self, protocol_name: str | None) -> bytes:
-        """Return its metadata for a protocol, empty if it does not support it."""
+        """Return the member's metadata for a protocol; empty if the member does not support the protocol."""
         for protocol in self.protocols:
             if protocol.name == protocol_name:
                 return protocol.metadata
         return b""
 
     def matches(self, protocols: tuple[Protocol, ...]) -> bool:
-        """Whether it joins with what it joined with before.
+        """Whether protocols are the same as those with which the member joined before.
 
-        Of a member that was read from the log only the elected protocol is known, so only that is compared.
+        For a member that was read from the log only the elected protocol is known, so only that one is compared.
         """
         if self.protocols_complete:
             return self.protocols == protocols
         return all(protocol in protocols for protocol in self.protocols)
 
     def agrees(self, stored: StoredMember, generation: Generation) -> bool:
-        """Whether a generation keeps of it what is known here, so that the rest known here is still true."""
+        """Whether a stored member is equal to this one, so that soft state about this member is still valid."""
         return (
             self.protocol_type == generation.protocol_type
             and self.stored(generation.protocol_name or "", stored.assignment) == stored
         )
 
     def stored(self, protocol_name: str, assignment: bytes) -> StoredMember:
-        """Return what a generation keeps of it."""
+        """Return the part of the member that a generation stores."""
         return StoredMember(
             member_id=self.member_id,
             instance_id=self.instance_id,
@@ -174,15 +174,15 @@ class Rebalance:
 
     def __init__(self, *, initial: bool, delay_ms: int = 0, remaining_ms: int = 0) -> None:
         self.initial = initial
-        """It began in an empty group: it waits for its delay, not for members."""
+        """Whether the rebalance began in an empty group. It then waits for the initial delay, not for members."""
         self.delay_ms = delay_ms
         self.remaining_ms = remaining_ms
-        """How much longer the initial delay may be extended while members keep arriving."""
+        """How many milliseconds the initial delay may still be extended while members keep joining."""
         self.new_member_added = False
 
 
 class Group:
-    """A classic group."""
+    """A group of the classic protocol."""
 
     __slots__ = (
         "checked",
@@ -202,31 +202,31 @@ class Group:
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
         self.counted_bytes = 0
-        """What it held when it was last counted."""
+        """The value of `held_bytes` when the group was last counted."""
         self.generation = NO_GENERATION
         self.members: dict[str, Member] = {}
         self.static_members: dict[str, str] = {}
-        """Group instance id -> member id, of the working membership."""
+        """Member ids of the working membership by group instance id."""
         self.pending: dict[str, None] = {}
-        """Member ids that were handed out with MEMBER_ID_REQUIRED and have not joined yet, oldest first."""
+        """Member ids that were returned with MEMBER_ID_REQUIRED and have not joined yet, oldest first."""
         self.pending_sync: set[str] = set()
         """Members of the generation that have not sent SyncGroup since it began."""
         self.rebalance: Rebalance | None = None
         self.checked = -1
-        """The version of the topics that the generation was last compared with."""
+        """The `TopicsView.changes` with which the generation was last compared; -1: never."""
         self.topics_hash: int | None = None
-        """Of the topics that members subscribe to, when they were last compared with what is assigned."""
+        """The hash of the subscribed topics at the last comparison with the assignment; None: never compared."""
         self.subscribed: GroupSubscription | None = None
-        """What the members of the generation said of their topics; None until somebody needs it."""
+        """The subscriptions of the generation's members together; None until first used."""
         self.seeks_readers = False
-        """Whether it rebalances because topics have partitions that nobody reads, and its leader was not asked yet."""
+        """Whether the group rebalances because of partitions without owner, and the leader has not assigned since."""
 
     # --- durable state ---
 
     def replay(self, generation: Generation) -> None:
-        """Take over a generation, and make the working membership the generation's.
+        """Replace the generation, and set the working membership to its members.
 
-        Members that stay keep their soft state (a parked request, all the protocols they named).
+        Members that stay keep their soft state, such as a parked request and all their protocols.
         """
         self.generation = generation
         self.rebalance = None
@@ -249,19 +249,19 @@ class Group:
 
     @property
     def is_stored(self) -> bool:
-        """Whether the log has a generation of it."""
+        """Whether the log has a generation of the group."""
         return self.generation is not NO_GENERATION
 
     @property
     def is_void(self) -> bool:
-        """Whether nothing would be lost if it were forgotten (its offsets aside)."""
+        """Whether the group has no state that would be lost with it, apart from offsets."""
         return not (self.is_stored or self.members or self.pending or self.rebalance is not None)
 
     # --- queries ---
 
     @property
     def held_bytes(self) -> int:
-        """What it holds in memory, its offsets aside."""
+        """The memory that the group uses, in bytes, without its offsets."""
         if self.is_void:
             return 0
         members = sum(member.held_bytes for member in self.members.values())
@@ -269,43 +269,43 @@ class Group:
 
     @property
     def state(self) -> GroupState:
-        """Its state: the generation's, unless a rebalance is being prepared."""
+        """The state of the generation, or PREPARING_REBALANCE during a rebalance."""
         return self.generation.state if self.rebalance is None else GroupState.PREPARING_REBALANCE
 
     @property
     def protocol_type(self) -> str:
-        """The protocol type of its members, or of the last generation; empty if it never had members."""
+        """The protocol type of the members, or of the last generation; empty if the group never had members."""
         for member in self.members.values():
             return member.protocol_type
         return self.generation.protocol_type
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """The longest rebalance timeout of its members."""
+        """The longest rebalance timeout of the members, in milliseconds."""
         return max((m.rebalance_timeout_ms for m in self.members.values()), default=0)
 
     @property
     def joined_count(self) -> int:
-        """Members whose JoinGroup is parked."""
+        """The number of members whose JoinGroup is parked."""
         return sum(member.awaiting_join is not None for member in self.members.values())
 
     @property
     def all_joined(self) -> bool:
-        """Whether the join phase has nobody left to wait for.
+        """Whether the join phase can complete because every member has joined.
 
-        Ids that were handed out are waited for only together with members: when all have left the group is empty,
-        and whoever is still to come begins anew.
+        The phase waits for pending member ids only while the group has members. If all members have left, the group is
+        empty, and a pending member id starts a new rebalance when it joins.
         """
         return not self.members or (
             not self.pending and all(m.awaiting_join is not None for m in self.members.values())
         )
 
     def is_leader(self, member_id: str) -> bool:
-        """Whether this member leads the present generation."""
+        """Whether this member is the leader of the present generation."""
         return self.generation.leader == member_id
 
     def supports_protocols(self, protocol_type: str, names: Iterable[str]) -> bool:
-        """Whether a member with these protocols may be in the group together with the present members."""
+        """Whether a member with these protocols shares one with all present members."""
         if not self.members:
             return bool(protocol_type) and any(True for _ in names)
         supporters = count_supporters(self.members.values())
@@ -323,7 +323,7 @@ class Group:
             self.static_members[member.instance_id] = member.member_id
 
     def remove(self, member_id: str) -> Member | None:
-        """Remove a member, or a handed-out id, from the working membership."""
+        """Remove a member, or a pending member id, from the working membership."""
         self.pending.pop(member_id, None)
         self.pending_sync.discard(member_id)
         member = self.members.pop(member_id, None)
@@ -344,9 +344,9 @@ def count_supporters(members: Iterable[Member]) -> Counter[str]:
 
 
 def select_protocol(members: Iterable[Member]) -> str | None:
-    """Return the protocol of most votes among those that all members support.
+    """Return the protocol with the most votes among those that all members support.
 
-    Every member votes for the first of them in its own order; on a tie the first voter's choice wins.
+    Each member votes for the first of these in its own order. On a tie the choice of the first voter wins.
     """
     voters = list(members)
     supporters = count_supporters(voters)

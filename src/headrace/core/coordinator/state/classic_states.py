@@ -1,4 +1,4 @@
-"""The states of a classic group: what each request finds in them, and where they lead."""
+"""The states of a classic group: actions on each request, and transitions."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from enum import Enum
 class GroupState(Enum):
     """The states of a classic group, under the names that DescribeGroups and ListGroups show.
 
-    EMPTY, COMPLETING_REBALANCE and STABLE are states of a stored generation. PREPARING_REBALANCE is soft: it covers the
-    stored state while members join, and a crash uncovers it again. DEAD is how a group that does not exist is shown.
+    EMPTY, COMPLETING_REBALANCE and STABLE are states of a stored generation. PREPARING_REBALANCE is soft: it hides the
+    stored state while members join. After a crash the stored state is visible again. DEAD is shown for a group that
+    does not exist.
     """
 
     EMPTY = "Empty"
     """No members; it may have committed offsets.
 
     action: JoinGroup with an unknown member id -> MEMBER_ID_REQUIRED (from version 4 on) or the member is added
-            JoinGroup with a member id nobody was given -> UNKNOWN_MEMBER_ID
+            JoinGroup with an unassigned member id -> UNKNOWN_MEMBER_ID
             SyncGroup, Heartbeat -> UNKNOWN_MEMBER_ID
-            LeaveGroup -> UNKNOWN_MEMBER_ID for each member; an id that was handed out is taken back
+            LeaveGroup -> UNKNOWN_MEMBER_ID for each member; a pending member id is removed
             OffsetCommit with generation -1 -> accepted (consumers that manage their partitions themselves, tools)
             OffsetFetch -> answered; all offsets expired -> the group is deleted
     transition: the first member is added -> PREPARING_REBALANCE; deleted -> DEAD

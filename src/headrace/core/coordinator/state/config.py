@@ -9,7 +9,7 @@ from headrace.core.coordinator.state.memory import GROUP_LIMIT, GROUPS_LIMIT, OF
 
 
 class ConsumerTimes(NamedTuple):
-    """What one consumer group has for its own, where the broker's settings are not to count."""
+    """The timeouts of one consumer group, which override those of the broker."""
 
     session_timeout_ms: int
     heartbeat_interval_ms: int
@@ -36,10 +36,10 @@ class GroupConfig:
     """How long a member of a consumer group may be silent."""
 
     group_consumer_heartbeat_interval_ms: int = 5_000
-    """How often a member of a consumer group is told to send a heartbeat."""
+    """The heartbeat interval of members of consumer groups, in milliseconds."""
 
     group_consumer_assignment_interval_ms: int = 0
-    """How long a consumer group keeps a target at least: what changes meanwhile is looked at once."""
+    """The least time in milliseconds between two target assignments of a consumer group."""
 
     group_consumer_max_size: int = 2_147_483_647
     """How many members a consumer group may have."""
@@ -57,14 +57,14 @@ class GroupConfig:
     """Longest metadata text of a committed offset."""
 
     group_max_bytes: int = GROUP_LIMIT
-    """What the members of one group may hold in memory, by what they say about themselves. Kafka's bound is the largest
-    record of its internal topic, a megabyte."""
+    """The most memory for the metadata of all members of one group, in bytes. Kafka's bound is the largest record of
+    its internal topic, a megabyte."""
 
     groups_max_bytes: int = GROUPS_LIMIT
-    """What all groups may hold in memory."""
+    """The most memory for all groups together, in bytes."""
 
     offsets_max_bytes: int = OFFSETS_LIMIT
-    """What the committed offsets of all groups may hold in memory."""
+    """The most memory for the committed offsets of all groups together, in bytes."""
 
     offsets_commit_timeout_ms: int = 5_000
     """How long a response waits for the high watermark before it is answered with an error."""
@@ -73,16 +73,16 @@ class GroupConfig:
     """How long a new member may wait in its first JoinGroup; it has no session yet. Kafka's constant."""
 
     pending_members_max: int = 10_000
-    """How many handed-out member ids a group remembers; the oldest is forgotten first (KIP-394 has no limit)."""
+    """The most pending member ids of a group; the oldest is dropped first. KIP-394 has no limit."""
 
     @property
     def offsets_retention_ms(self) -> int:
-        """`offsets_retention_minutes` in milliseconds."""
+        """The value of `offsets_retention_minutes` in milliseconds."""
         return self.offsets_retention_minutes * 60_000
 
     @property
     def consumer_times(self) -> ConsumerTimes:
-        """The times of consumer groups that have none of their own."""
+        """The timeouts of consumer groups without their own."""
         return ConsumerTimes(
             self.group_consumer_session_timeout_ms,
             self.group_consumer_heartbeat_interval_ms,

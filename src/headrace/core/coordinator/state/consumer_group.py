@@ -25,7 +25,7 @@ from headrace.core.coordinator.state.memory import GROUP_BYTES, MEMBER_BYTES, TE
 from headrace.core.coordinator.state.subscription import size_of
 
 Wish = tuple[tuple[str, ...], str | None]
-"""What a member subscribes to: topics by name, and a regular expression."""
+"""The subscription of a member: topics by name, and a regular expression or None."""
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -33,22 +33,22 @@ V = TypeVar("V")
 NEW_MEMBER = Current()
 NOTHING_ASSIGNED: Partitions = frozenset()
 FIRST_EPOCH = 1
-"""The epoch of a group before anybody has joined it, as in Kafka 4.3."""
+"""The epoch of a group before its first member joins, as in Kafka 4.3."""
 LEFT_STATIC_EPOCH = -2
-"""The epoch of a static member that has left and may come back."""
+"""The epoch of a static member that has left and may join again."""
 
 
 class ConsumerGroupState(Enum):
     """The states of a consumer group, under the names that clients are shown."""
 
     EMPTY = "Empty"
-    """No members."""
+    """The group has no members."""
     ASSIGNING = "Assigning"
-    """The target is older than the group epoch: the next heartbeat computes it."""
+    """The target is older than the group epoch. The next heartbeat computes a new one."""
     RECONCILING = "Reconciling"
-    """Members are on their way to their targets."""
+    """Some members do not own their target assignment yet."""
     STABLE = "Stable"
-    """Every member holds its target."""
+    """Every member owns its target assignment."""
 
 
 class ConsumerGroup:
@@ -120,7 +120,7 @@ class ConsumerGroup:
     # --- replay ---
 
     def replay(self, record: ConsumerRecord) -> None:
-        """Apply one record."""
+        """Apply one record to the group."""
         if isinstance(record, GroupEpoch):
             self.epoch, self.metadata_hash = record.epoch or 0, record.metadata_hash
             self._note(GroupEpoch, stored=record.epoch is not None)
@@ -178,12 +178,12 @@ class ConsumerGroup:
 
     @property
     def held_bytes(self) -> int:
-        """What it holds in memory for its members, by what they say about themselves."""
+        """The memory of the group and its members in bytes, estimated from their metadata."""
         return GROUP_BYTES + self._members_bytes
 
     @property
     def state(self) -> ConsumerGroupState:
-        """Its state."""
+        """The state of the group."""
         if not self.members:
             return ConsumerGroupState.EMPTY
         if self.epoch > self.assignment_epoch:

@@ -49,18 +49,18 @@ VALUE_VERSION: Final = 0
 
 
 class MemberState(IntEnum):
-    """How far a member has got, under Kafka's numbers."""
+    """The progress of a member towards its target assignment, under Kafka's numbers."""
 
     STABLE = 0
-    """It holds all that its member epoch gives it."""
+    """The member owns the whole assignment of its member epoch."""
     UNREVOKED = 1
-    """It was told to give up partitions, and has not said yet that it has."""
+    """The member must revoke partitions, and has not confirmed that yet."""
     UNRELEASED = 2
-    """It has given up what it had to, and waits for partitions that others still hold."""
+    """The member has revoked its partitions, and waits for partitions that others still own."""
 
 
 class GroupEpoch(NamedTuple):
-    """Record: the epoch of a group, and a hash of the topics that its members want."""
+    """Record: the epoch of a group, and a hash of the subscribed topics; None deletes the group."""
 
     group_id: str
     epoch: int | None
@@ -68,11 +68,11 @@ class GroupEpoch(NamedTuple):
 
 
 class ClassicMember(NamedTuple):
-    """What only a member of the classic protocol says."""
+    """The fields that only a member of the classic protocol has."""
 
     session_timeout_ms: int
     protocols: tuple[Protocol, ...]
-    """The assignors that it supports; the assignment is the server's, but the group may become a classic one."""
+    """The assignors that the member supports. The group needs them if it becomes a classic group."""
 
     @property
     def names(self) -> frozenset[str]:
@@ -81,23 +81,23 @@ class ClassicMember(NamedTuple):
 
 
 class MemberMetadata(NamedTuple):
-    """What a member said about itself."""
+    """The metadata that a member sent about itself."""
 
     instance_id: str | None = None
     rack_id: str | None = None
     client_id: str = ""
     client_host: str = ""
     topics: tuple[str, ...] = ()
-    """The names it is subscribed to, sorted."""
+    """The names of the subscribed topics, sorted."""
     regex: str | None = None
     rebalance_timeout_ms: int = -1
     assignor: str | None = None
     classic: ClassicMember | None = None
-    """Of a member that speaks the classic protocol."""
+    """The further fields of a member of the classic protocol; None for other members."""
 
 
 class MemberRecord(NamedTuple):
-    """Record: a member."""
+    """Record: the metadata of a member; None deletes the member."""
 
     group_id: str
     member_id: str
@@ -113,7 +113,7 @@ class TargetEpoch(NamedTuple):
 
 
 class TargetMember(NamedTuple):
-    """Record: what the target gives one member."""
+    """Record: the target assignment of one member; None deletes it."""
 
     group_id: str
     member_id: str
@@ -121,18 +121,18 @@ class TargetMember(NamedTuple):
 
 
 class Current(NamedTuple):
-    """What a member holds, and the epoch it has arrived at."""
+    """The current assignment and the member epoch of a member."""
 
     epoch: int = 0
     previous_epoch: int = 0
     state: MemberState = MemberState.STABLE
     assigned: Partitions = frozenset()
     revoking: Partitions = frozenset()
-    """What it was told to give up; nobody else gets it before the member has said that it did."""
+    """Partitions that the member must revoke. Other members get them only after the member has confirmed."""
 
 
 class CurrentMember(NamedTuple):
-    """Record: what a member holds."""
+    """Record: the current assignment of a member; None deletes it."""
 
     group_id: str
     member_id: str

@@ -1,9 +1,9 @@
-"""What groups hold in memory, as estimated, and what they may hold.
+"""Estimated memory use of groups, and its bounds.
 
-A member brings what it says about itself: the metadata of each protocol that it supports, or the topics that it wants.
-The leader of a classic group is sent the metadata of all members in one answer, and the coordinator writes them in one
-record, so what a group holds is bounded, and what all groups hold together. At either bound who would add something is
-refused; who is there stays, and may send less.
+A member adds metadata: of each protocol that it supports, or its subscribed topics. The leader of a classic group
+receives the metadata of all members in one response, and the coordinator writes them in one record. Therefore both the
+memory of one group and the memory of all groups are bounded. At a bound, requests that would add data are refused.
+Existing members stay, and may replace their metadata with smaller metadata.
 """
 
 from __future__ import annotations
@@ -13,37 +13,37 @@ from typing import Final, Protocol
 from headrace.errors import ErrorCode
 
 GROUP_BYTES: Final = 1_500
-"""What a group holds without its members."""
+"""Bytes of a group without its members."""
 MEMBER_BYTES: Final = 2_500
-"""What a member holds beside what it says about itself."""
+"""Bytes of a member without its metadata."""
 TEXT_BYTES: Final = 60
-"""What a text holds beside its characters."""
+"""Bytes of a text without its characters."""
 PENDING_BYTES: Final = 1_000
-"""What a member id holds that was handed out."""
+"""Bytes of a pending member id."""
 OFFSET_BYTES: Final = 500
-"""What a committed offset holds beside its metadata, with its share of what is kept for the topic."""
+"""Bytes of a committed offset without its metadata, including its share of the topic's entry."""
 OFFSETS_GROUP_BYTES: Final = 800
-"""What a group that has offsets holds for that."""
+"""Bytes that a group needs in addition if it has offsets."""
 GROUP_LIMIT: Final = 4 << 20
 GROUPS_LIMIT: Final = 256 << 20
 OFFSETS_LIMIT: Final = 512 << 20
 PENDING_LIMIT: Final = 25_000
-"""Offsets that one transaction commits: its markers make them count, some thirty milliseconds together."""
+"""The most offsets in one transaction. Applying them at the marker takes some thirty milliseconds."""
 
 
 class Held(Protocol):
-    """A group, of either protocol."""
+    """A group of either protocol, as far as its memory is counted."""
 
     counted_bytes: int
-    """What it held when it was last counted."""
+    """The value of `held_bytes` when the group was last counted."""
 
     @property
     def held_bytes(self) -> int:
-        """What it holds."""
+        """The memory that the group uses now, in bytes."""
 
 
 class GroupMemory:
-    """What all groups hold, and what offsets hold that groups have committed."""
+    """The memory of all groups and of their committed offsets, with bounds."""
 
     __slots__ = (
         "_pending",
@@ -60,12 +60,12 @@ class GroupMemory:
         groups_limit: int = GROUPS_LIMIT,
         offsets_limit: int = OFFSETS_LIMIT,
     ) -> None:
-        """Begin without any groups.
+        """Create the counts for no groups.
 
         Args:
-            group_limit: What the members of one group may hold.
-            groups_limit: What all groups may hold.
-            offsets_limit: What the offsets of all groups may hold.
+            group_limit: The most bytes of one group.
+            groups_limit: The most bytes of all groups.
+            offsets_limit: The most bytes of all committed offsets.
         """
         self.group_limit = group_limit
         self.groups_limit = groups_limit
@@ -73,21 +73,21 @@ class GroupMemory:
         self.groups_bytes = 0
         self.offsets_bytes = 0
         self._pending: dict[int, int] = {}
-        """How many offsets each producer has pending in its transaction."""
+        """The number of pending offsets by producer id."""
 
     def count(self, group: Held) -> None:
-        """Take note of what a group holds now."""
+        """Update the count of a group to its present memory."""
         held_bytes = group.held_bytes
         self.groups_bytes += held_bytes - group.counted_bytes
         group.counted_bytes = held_bytes
 
     def forget(self, group: Held) -> None:
-        """Take note that a group has gone."""
+        """Remove a group from the counts."""
         self.groups_bytes -= group.counted_bytes
         group.counted_bytes = 0
 
     def refusal(self, group: Held, added_bytes: int) -> ErrorCode:
-        """Return why a group may not hold so much more, or NONE."""
+        """Return NONE if a group may add so many bytes, else the error for the request."""
         if added_bytes <= 0:
             return ErrorCode.NONE
         if group.counted_bytes + added_bytes > self.group_limit:
@@ -97,15 +97,15 @@ class GroupMemory:
         return ErrorCode.NONE
 
     def has_room_for_offsets(self, added_bytes: int) -> bool:
-        """Whether offsets may hold so much more."""
+        """Whether committed offsets may add so many bytes."""
         return added_bytes <= 0 or self.offsets_bytes + added_bytes <= self.offsets_limit
 
     def pending_changed(self, producer_id: int, more: int) -> None:
-        """Take note that a producer has so many more offsets pending, or fewer if `more` is negative."""
+        """Add `more`, which may be negative, to the number of pending offsets of a producer."""
         count = self._pending.pop(producer_id, 0) + more
         if count:
             self._pending[producer_id] = count
 
     def has_room_for_pending(self, producer_id: int, more: int) -> bool:
-        """Whether a transaction may commit so many more offsets."""
+        """Whether a transaction may add so many pending offsets."""
         return more <= 0 or self._pending.get(producer_id, 0) + more <= PENDING_LIMIT

@@ -1,7 +1,7 @@
-"""Committed offsets by group, topic and partition, and those that transactions hold pending. Changed by replay only.
+"""Committed offsets by group, topic and partition, and pending offsets of transactions. Only replay changes them.
 
-Of several records for one partition the last one written counts: an offset that is pending is forgotten when something
-later takes effect before its transaction is committed.
+For one partition the record written last counts. A pending offset is dropped if a later record takes effect before its
+transaction is committed.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ Offsets = Mapping[str, Mapping[int, CommittedOffset]]
 """Topic -> partition -> committed offset."""
 
 Key = tuple[str, int]
-"""Topic and partition."""
+"""A topic name and a partition number."""
 
 
 class _Pending(NamedTuple):
     number: int
-    """Those written later have greater ones."""
+    """The order of writing: a later record has a greater number."""
     epoch: int
     commit: OffsetCommit
 
 
 def held_bytes(committed: CommittedOffset | None) -> int:
-    """Return what a committed offset holds in memory; 0 for none."""
+    """Return the memory of a committed offset in bytes; 0 for None."""
     return 0 if committed is None else OFFSET_BYTES + len(committed.metadata)
 
 
 def group_bytes(group_id: str) -> int:
-    """Return what a group holds in memory because it has offsets."""
+    """Return the memory in bytes that a group needs because it has offsets."""
     return OFFSETS_GROUP_BYTES + len(group_id)
 
 
@@ -43,18 +43,18 @@ class OffsetStore:
     __slots__ = ("_groups", "_held_bytes", "_memory", "_number", "_pending", "_producers")
 
     def __init__(self, memory: GroupMemory) -> None:
-        """Begin without any; `memory` is told what they hold."""
+        """Create an empty store, whose size is counted in `memory`."""
         self._memory = memory
         self._held_bytes = 0
         self._groups: dict[str, dict[str, dict[int, CommittedOffset]]] = {}
         self._pending: dict[str, dict[Key, dict[int, _Pending]]] = {}
-        """Group -> topic and partition -> producer id -> what it has pending there."""
+        """Pending offsets by group, then topic and partition, then producer id."""
         self._producers: dict[int, dict[tuple[str, Key], None]] = {}
-        """Producer id -> where it has something pending."""
+        """The groups and partitions with pending offsets, by producer id."""
         self._number = 0
 
     def replay(self, record: OffsetCommit) -> None:
-        """Set or forget one offset; empty levels do not stay behind."""
+        """Set or delete one offset; remove levels that become empty."""
         if self._pending:
             self._number += 1
             self._supersede(record, self._number)
@@ -70,7 +70,7 @@ class OffsetStore:
             self._hold(-group_bytes(record.group_id))
 
     def clear(self) -> None:
-        """Forget all offsets."""
+        """Delete all offsets of the shard."""
         self._hold(-self._held_bytes)
         for producer_id, places in self._producers.items():
             self._memory.pending_changed(producer_id, -len(places))
@@ -78,7 +78,7 @@ class OffsetStore:
             held.clear()
 
     def added_bytes(self, commits: Sequence[OffsetCommit]) -> int:
-        """Return how much more is held when some offsets are committed."""
+        """Return the bytes that committing some offsets would add."""
         new_groups = {commit.group_id for commit in commits} - self._groups.keys()
         return sum(map(group_bytes, new_groups)) + sum(
             held_bytes(commit.committed)
@@ -87,7 +87,7 @@ class OffsetStore:
         )
 
     def added_pending(self, producer_id: int, commits: Iterable[OffsetCommit]) -> int:
-        """Return of how many partitions a transaction has nothing pending yet that it is to commit offsets for."""
+        """Return the number of partitions for which a transaction would add a first pending offset."""
         known = self._producers.get(producer_id, {})
         places = {(commit.group_id, (commit.topic, commit.partition)) for commit in commits}
         return len(places - known.keys())
@@ -106,7 +106,7 @@ class OffsetStore:
         self._memory.offsets_bytes += more_bytes
 
     def replay_pending(self, record: PendingOffset) -> None:
-        """Keep an offset until its transaction ends."""
+        """Store a pending offset until its transaction ends."""
         producer_id, epoch, commit = record
         self._number += 1
         key = (commit.topic, commit.partition)
@@ -120,9 +120,9 @@ class OffsetStore:
         self._producers.setdefault(producer_id, {})[commit.group_id, key] = None
 
     def replay_marker(self, marker: Marker) -> Collection[str]:
-        """End a transaction: what it has pending counts, or is forgotten. Return the groups that this concerns.
+        """End a transaction: apply or drop its pending offsets. Return the affected groups.
 
-        What a later epoch of the producer has pending belongs to another transaction.
+        Pending offsets of a later producer epoch belong to another transaction and stay.
         """
         ended: list[_Pending] = []
         for group_id, key in list(self._producers.get(marker.producer_id, ())):
@@ -139,7 +139,7 @@ class OffsetStore:
         return {pending.commit.group_id for pending in ended}
 
     def _supersede(self, record: OffsetCommit, number: int) -> None:
-        """Forget what was pending for a partition before a record that takes effect now."""
+        """Drop the pending offsets of a partition that are older than a record which takes effect now."""
         key = (record.topic, record.partition)
         pending = self._pending.get(record.group_id, {}).get(key, {})
         for producer_id in [each for each in pending if pending[each].number < number]:
@@ -167,12 +167,12 @@ class OffsetStore:
         return self._groups.get(group_id, {}).get(topic, {}).get(partition)
 
     def is_pending(self, group_id: str, topic: str, partition: int) -> bool:
-        """Whether a transaction that has not ended yet will decide about an offset."""
+        """Whether a transaction that has not ended has a pending offset for a partition."""
         keys = self._pending.get(group_id)
         return keys is not None and (topic, partition) in keys
 
     def has_pending(self, group_id: str) -> bool:
-        """Whether a transaction that has not ended yet will decide about offsets of a group."""
+        """Whether a transaction that has not ended has pending offsets of a group."""
         return group_id in self._pending
 
     def has_any(self, group_id: str) -> bool:
@@ -203,7 +203,7 @@ class OffsetStore:
         return groups
 
     def partitions_of(self, group_id: str, topic: str) -> dict[int, int]:
-        """Return for which partitions of a topic a group has offsets, and when it committed the latest of each."""
+        """Return the partitions of a topic with offsets of a group, and the time of the last commit of each."""
         times = {
             partition: committed.commit_timestamp_ms
             for partition, committed in self.of_group(group_id).get(topic, {}).items()

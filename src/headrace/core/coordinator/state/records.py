@@ -48,11 +48,11 @@ class CommittedOffset(NamedTuple):
     metadata: str
     commit_timestamp_ms: int
     expire_timestamp_ms: int = -1
-    """Only in records of Kafka before 2.1: when this offset expires whatever the retention."""
+    """When the offset expires regardless of the retention, in ms; -1 without. Only Kafka before 2.1 wrote it."""
 
 
 class OffsetCommit(NamedTuple):
-    """Record: the offset of a group for a partition; None forgets it."""
+    """Record: the offset of a group for a partition; None deletes it."""
 
     group_id: str
     topic: str
@@ -61,9 +61,9 @@ class OffsetCommit(NamedTuple):
 
 
 class PendingOffset(NamedTuple):
-    """Record: an offset that counts once the producer's transaction is committed.
+    """Record: an offset that takes effect when the producer's transaction is committed.
 
-    Those of one batch are of one producer. Of a transaction's end a marker tells, as in every partition.
+    All pending offsets of a batch belong to one producer. A marker ends the transaction, as in every partition.
     """
 
     producer_id: int
@@ -81,9 +81,9 @@ class StoredMember(NamedTuple):
     rebalance_timeout_ms: int
     session_timeout_ms: int
     subscription: bytes
-    """What the member sent for the generation's protocol; opaque but for protocol type "consumer"."""
+    """The member's metadata for the generation's protocol; opaque, except for protocol type "consumer"."""
     assignment: bytes
-    """What the leader gave it; opaque."""
+    """The assignment that the leader computed for the member; opaque."""
 
 
 class Generation(NamedTuple):
@@ -100,7 +100,7 @@ class Generation(NamedTuple):
 
 
 class GroupMetadata(NamedTuple):
-    """Record: the current generation of a group; None forgets the group."""
+    """Record: the current generation of a group; None deletes the group."""
 
     group_id: str
     generation: Generation | None
@@ -197,7 +197,7 @@ def decode_records(batches: Buffer) -> Iterator[tuple[int, GroupRecord | None]]:
     """Yield (offset, record) of every record; None for kinds of record that this version does not know.
 
     Raises:
-        CorruptRecordError: A key or value is not what its version says.
+        CorruptRecordError: A key or value does not have the layout of its version.
     """
     for position, header in iterate_headers(batches):
         if header.is_transactional:
@@ -209,10 +209,10 @@ def decode_records(batches: Buffer) -> Iterator[tuple[int, GroupRecord | None]]:
 
 
 def decode_latest(batches: Buffer) -> Iterator[tuple[int, GroupRecord | None]]:
-    """Yield like `decode_records`, but of each key the last record only, as if the batches had been compacted.
+    """Yield like `decode_records`, but only the last record of each key, as if the batches had been compacted.
 
-    Most records are commits that later ones replace; to decode them would take most of the time of loading. Those of
-    transactions are all yielded, for their order decides; only what lies between them is compacted.
+    Most records are commits that later commits replace; decoding them would take most of the loading time. All records
+    of transactions are yielded, because their order matters; only the records between them are compacted.
     """
     start = 0
     for position, header in iterate_headers(batches):
@@ -240,7 +240,7 @@ def _decode_transactional(
 def _decode_latest(batches: Buffer) -> Iterator[tuple[int, GroupRecord | None]]:
     latest: dict[bytes | None, Record] = {}
     for record in read_records(batches):
-        latest.pop(record.key, None)  # so that it comes last, at the offset that it has now
+        latest.pop(record.key, None)  # so that the key comes last, at its new offset
         latest[record.key] = record
     for record in latest.values():
         yield record.offset, _checked(record)
@@ -310,7 +310,7 @@ def _generation(record: Record) -> Generation | None:
                 member.group_instance_id,
                 member.client_id,
                 member.client_host,
-                # Version 0 had no rebalance timeout: the session timeout stood for both.
+                # Version 0 has no rebalance timeout: the session timeout is used for both.
                 member.session_timeout
                 if member.rebalance_timeout < 0
                 else member.rebalance_timeout,

@@ -1,4 +1,4 @@
-"""The groups of one partition of `__consumer_offsets`: the state that is replayed, timers, and parked members."""
+"""The groups of one partition of `__consumer_offsets`: replayed state, timers, and parked requests."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ class GroupShard:
 
     Attributes:
         runtime: The shard's append, replay and park.
-        groups: Every classic group that exists here, by id; also those that only have offsets or only handed-out ids.
-        consumers: Every group of the server-side protocol. One that has offsets is in `groups` too, without members.
+        groups: All classic groups by id, including groups with only offsets or only pending member ids.
+        consumers: All groups of the server-side protocol by id. Those with offsets are also in `groups`, without members.
         offsets: Committed offsets; durable.
-        times: The times of a consumer group, by its id.
-        memory: What the groups hold.
+        times: Returns the timeouts of a consumer group, by its id.
+        memory: Counts the memory of the groups.
         stops: The members that an administrator stops.
     """
 
@@ -83,7 +83,7 @@ class GroupShard:
         self.offsets = OffsetStore(self.memory)
         self.stops = Stops()
         self.after_load: Callable[[Group, int], Callable[[], Result[None]] | None] = _nothing
-        """Set by the coordinator: the operation that a freshly loaded group needs, if any."""
+        """Returns the operation that a newly loaded group needs, or None. The coordinator sets it."""
         self.runtime: Shard[GroupRecord] = Shard(
             partition,
             log,
@@ -96,7 +96,7 @@ class GroupShard:
     # --- durable state ---
 
     def replay(self, record: GroupRecord) -> None:
-        """Apply one record: the only place where generations and offsets change."""
+        """Apply one record. Generations and offsets change only here."""
         if isinstance(record, PendingOffset):
             self.offsets.replay_pending(record)
             self._group(record.commit.group_id)
@@ -136,11 +136,11 @@ class GroupShard:
         return encode_records(records, now_ms)
 
     def decode(self, batches: Buffer) -> Iterable[tuple[int, GroupRecord | None]]:
-        """Yield the records of batches that later ones in them do not replace."""
+        """Yield the records of batches, without records that later ones replace."""
         return decode_latest(batches)
 
     def loaded(self, now_ms: int) -> list[Callable[[], Result[None]]]:
-        """Give every member a full session, and every generation that waits for its assignment its full time."""
+        """Start a full session for every member, and a full sync timeout for generations without an assignment."""
         operations = []
         for group in self.groups.values():
             for member in group.members.values():
@@ -154,7 +154,7 @@ class GroupShard:
         return operations
 
     def unloaded(self, error: ErrorCode) -> None:
-        """Answer all parked members and forget everything."""
+        """Answer all parked requests and drop all state."""
         groups, self.groups = self.groups, {}
         consumers, self.consumers = self.consumers, {}
         self.offsets.clear()
@@ -179,7 +179,7 @@ class GroupShard:
         return group
 
     def forget_if_void(self, group_id: str) -> None:
-        """Drop a group of which nothing is left, in the log or in memory."""
+        """Drop a group without any state in the log or in memory."""
         group = self.groups.get(group_id)
         if group is not None:
             self.memory.count(group)
@@ -187,7 +187,7 @@ class GroupShard:
                 del self.groups[group_id]
 
     def drop_classic(self, group: Group) -> None:
-        """Forget the members of a classic group that has become a consumer group; its offsets stay."""
+        """Drop the members of a classic group that has become a consumer group; its offsets stay."""
         self.cancel_timers(group)
         if self.groups.get(group.group_id) is group:
             self.memory.forget(group)
@@ -204,12 +204,12 @@ class GroupShard:
     def reset_session(
         self, group: Group, member: Member, now_ms: int, *, timeout_ms: int | None = None
     ) -> None:
-        """Give a member a full session, or `timeout_ms`."""
+        """Restart the session of a member with its session timeout, or with `timeout_ms`."""
         timeout_ms = member.session_timeout_ms if timeout_ms is None else timeout_ms
         self.timers.set(self.timer(SESSION, group, member.member_id), now_ms + timeout_ms)
 
     def await_syncs(self, group: Group, now_ms: int) -> None:
-        """Begin to wait for every member's SyncGroup."""
+        """Start the timer for the SyncGroup of every member."""
         group.pending_sync = set(group.members)
         self.timers.set(self.timer(SYNC, group), now_ms + group.rebalance_timeout_ms)
 
@@ -235,7 +235,7 @@ class GroupShard:
         return Timer(kind, self.partition, group.group_id, member_id)
 
     def begin_consumer_session(self, group: ConsumerGroup, member_id: str, now_ms: int) -> None:
-        """Give a member of a consumer group a full session."""
+        """Restart the session of a member of a consumer group."""
         classic = group.members[member_id].classic
         timeout_ms = (
             self.times(group.group_id).session_timeout_ms
@@ -247,7 +247,7 @@ class GroupShard:
         )
 
     def await_join(self, group: ConsumerGroup, member_id: str, now_ms: int) -> None:
-        """Begin to wait for the JoinGroup of a consumer group's classic member, unless it is waited for already."""
+        """Start the timer for the JoinGroup of a classic member of a consumer group, unless it is running."""
         timer = self.consumer_timer(CONSUMER_JOIN, group, member_id)
         if timer not in self.timers:
             self.timers.set(timer, now_ms + group.members[member_id].rebalance_timeout_ms)
@@ -258,7 +258,7 @@ class GroupShard:
             self.timers.cancel(self.consumer_timer(kind, group, member_id))
 
     def member_gone(self, group_id: str, member_id: str) -> None:
-        """Take note that a member of either kind of group is out of it: nobody has to stop it any more."""
+        """Note that a member has left its group of either kind, so that a stop of the member has ended."""
         if self.stops.find(group_id, member_id) is not None:
             self.timers.cancel(Timer(STOP, self.partition, group_id, member_id))
             self.stops.gone(group_id, member_id)
@@ -293,7 +293,7 @@ class GroupShard:
         return True
 
     def park_join(self, member: Member, deferred: Deferred[JoinGroupResponse]) -> None:
-        """Park a JoinGroup; one that the same member sent before is told to try again."""
+        """Park a JoinGroup; an earlier one of the same member is answered so that the client retries."""
         self.answer_join(
             member,
             JoinGroupResponse(
@@ -303,24 +303,24 @@ class GroupShard:
         member.awaiting_join = deferred
 
     def park_sync(self, member: Member, deferred: Deferred[SyncGroupResponse]) -> None:
-        """Park a SyncGroup; one that the same member sent before is told to try again."""
+        """Park a SyncGroup; an earlier one of the same member is answered so that the client retries."""
         self.answer_sync(member, SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
         member.awaiting_sync = deferred
 
     def remove_member(self, group: Group, member_id: str) -> None:
-        """Take a member or a handed-out id out of the working membership, answering what it has parked."""
+        """Remove a member or a pending member id from the working membership, and answer its parked requests."""
         self.timers.cancel(self.timer(SESSION, group, member_id))
         self.member_gone(group.group_id, member_id)
         member = group.remove(member_id)
         self.memory.count(group)
         if member is not None:
-            # A new member may still be waiting for its first generation: this lets it try again under a new id.
+            # A new member may still wait for its first generation: the answer lets it retry with a new id.
             error = ErrorCode.UNKNOWN_MEMBER_ID
             self.answer_join(member, JoinGroupResponse(error_code=error, member_id=""))
             self.answer_sync(member, SyncGroupResponse(error_code=error))
 
     def fence(self, group: Group, member: Member) -> None:
-        """Tell a static member whose place was taken, if it waits, that it is not the one any more."""
+        """Answer the parked requests of a replaced static member with FENCED_INSTANCE_ID."""
         self.timers.cancel(self.timer(SESSION, group, member.member_id))
         self.member_gone(group.group_id, member.member_id)
         error = ErrorCode.FENCED_INSTANCE_ID

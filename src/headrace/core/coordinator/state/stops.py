@@ -1,6 +1,6 @@
-"""Members that an administrator stops: whom to tell, until when, and how it ended. Soft state of one shard.
+"""Members that an administrator stops: pending stops with deadlines, and outcomes. Soft state of one shard.
 
-Nothing of it is in the log. After the coordinator is loaded again, the administrator's client asks again.
+The log has no record of stops. After the coordinator is loaded again, the administrator's client repeats its request.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from hashlib import blake2b
 from typing import Final
 
 ENDS_LIMIT: Final = 1_000
-"""Of how many members that were stopped a partition remembers how that ended; the oldest are forgotten first."""
+"""The most outcomes of stops that a partition remembers; the oldest are dropped first."""
 
 
 class StopState(IntEnum):
-    """How far a stop is, as the tagged field of LeaveGroup's answer says it."""
+    """The state of a stop, as in a tagged field of the LeaveGroup response."""
 
     STOPPING = 1
     """The member has not left yet."""
@@ -26,41 +26,41 @@ class StopState(IntEnum):
 
 
 class Stop:
-    """A member that has to stop.
+    """The stop of one member.
 
     Attributes:
         deadline_ms: When the member is removed by force.
-        told: Whether an answer to the member's heartbeat has said that it has to stop.
+        notified: Whether a heartbeat response has asked the member to stop.
         end: How the stop ends when the member is out of the group. None if the member goes for another reason.
     """
 
-    __slots__ = ("deadline_ms", "end", "told")
+    __slots__ = ("deadline_ms", "end", "notified")
 
     def __init__(self, deadline_ms: int) -> None:
         self.deadline_ms = deadline_ms
-        self.told = False
+        self.notified = False
         self.end: StopState | None = None
 
 
 class Stops:
-    """The members of a shard's groups that have to stop, and how the last stops ended."""
+    """The pending stops of a shard's members, and the outcomes of the last stops."""
 
     def __init__(self) -> None:
         self._pending: dict[tuple[str, str], Stop] = {}
-        """By group and member. Only members of groups are in it, so their number bounds it."""
+        """Pending stops by group and member. They are bounded by the number of members."""
         self._ends: dict[bytes, StopState] = {}
 
     @property
     def pending(self) -> Collection[tuple[str, str]]:
-        """The groups and members that have to stop."""
+        """The groups and members with a pending stop."""
         return self._pending.keys()
 
     def find(self, group_id: str, member_id: str) -> Stop | None:
-        """Return what a member has to do, or None if it does not have to stop."""
+        """Return the pending stop of a member, or None."""
         return self._pending.get((group_id, member_id)) if self._pending else None
 
     def begin(self, group_id: str, member_id: str, deadline_ms: int) -> Stop:
-        """Have a member stop. Of several deadlines the earliest holds."""
+        """Begin the stop of a member. If it has several deadlines, the earliest counts."""
         stop = self._pending.get((group_id, member_id))
         if stop is None:
             self._ends.pop(_digest(group_id, member_id), None)
@@ -69,21 +69,21 @@ class Stops:
         return stop
 
     def tell(self, group_id: str, member_id: str) -> bool:
-        """Return whether a member that has sent a heartbeat has to stop, and note that it is told so."""
+        """Return whether the heartbeat response must tell the member to stop, and note that it does."""
         stop = self.find(group_id, member_id)
         if stop is None:
             return False
-        stop.told = True
+        stop.notified = True
         return True
 
     def ends(self, group_id: str, member_id: str, how: StopState) -> None:
-        """Note how a stop ends. It has ended when the member is out of the group (`gone`)."""
+        """Set the outcome of a stop. The stop ends when the member has left the group (`gone`)."""
         stop = self.find(group_id, member_id)
         if stop is not None and stop.end is None:
             stop.end = how
 
     def gone(self, group_id: str, member_id: str) -> None:
-        """Take note that a member is out of its group."""
+        """Note that a member has left its group."""
         stop = self._pending.pop((group_id, member_id), None) if self._pending else None
         if stop is None or stop.end is None:
             return
@@ -92,16 +92,16 @@ class Stops:
         self._ends[_digest(group_id, member_id)] = stop.end
 
     def end_of(self, group_id: str, member_id: str) -> StopState | None:
-        """Return how the last stop of a member ended, or None if that is not known."""
+        """Return the outcome of the last stop of a member; None if it is unknown."""
         return self._ends.get(_digest(group_id, member_id))
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Drop all stops and outcomes."""
         self._pending.clear()
         self._ends.clear()
 
 
 def _digest(group_id: str, member_id: str) -> bytes:
-    """Return a name of 16 bytes: clients choose how long their ids are."""
+    """Return a digest of 16 bytes, because clients choose the length of their ids."""
     group = group_id.encode()
     return blake2b(b"%d:%b%b" % (len(group), group, member_id.encode()), digest_size=16).digest()

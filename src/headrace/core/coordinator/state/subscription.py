@@ -1,4 +1,4 @@
-"""The one look inside what classic consumers say to each other: their subscriptions and assignments."""
+"""Subscriptions and assignments of classic consumers, which are opaque everywhere else in the coordinator."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ class Protocol(NamedTuple):
 
 
 def size_of(protocols: Iterable[Protocol]) -> int:
-    """Return the size of what a member says of its protocols."""
+    """Return the size in bytes of the names and metadata of protocols."""
     return sum(len(protocol.name) + len(protocol.metadata) for protocol in protocols)
 
 
 class Subscription(NamedTuple):
-    """What a consumer says of itself to the leader."""
+    """The subscription that a consumer sends to the leader of its group."""
 
     topics: tuple[str, ...]
-    """Sorted."""
+    """The names of the subscribed topics, sorted."""
     owned: NamedPartitions
-    """What it has not given up for this rebalance: nothing, unless it rebalances cooperatively."""
+    """Partitions that the member still owns while it rebalances. Empty for members of the eager protocol."""
     generation: int
-    """In which it was given that; -1 if it does not say."""
+    """The generation in which the member received `owned`; -1 if the subscription has no such field."""
     rack_id: str | None
 
 
 class GroupSubscription(NamedTuple):
-    """What the subscriptions of all members of a generation contain together."""
+    """The union of the subscriptions of all members of a generation."""
 
     topics: frozenset[str]
     owned: NamedPartitions
@@ -53,7 +53,7 @@ class GroupSubscription(NamedTuple):
 
 
 def read_subscription(metadata: bytes) -> Subscription | None:
-    """Return what metadata says, or None if it cannot be read."""
+    """Return the subscription in a member's metadata, or None if it cannot be decoded."""
     try:
         version = min(version_of(metadata), LAST_VERSION)
         said, _ = ConsumerProtocolSubscription.decode(memoryview(metadata), _VERSION_BYTES, version)
@@ -78,7 +78,7 @@ def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
 
 
 def read_assignment(assignment: bytes) -> NamedPartitions | None:
-    """Return the partitions of a ConsumerProtocolAssignment, or None if it cannot be read; of no bytes, none."""
+    """Return the partitions of a ConsumerProtocolAssignment, or None if it cannot be decoded. No bytes: no partitions."""
     if not assignment:
         return frozenset()
     try:
@@ -105,7 +105,7 @@ def version_of(data: bytes) -> int:
     """Return the version that data begins with.
 
     Raises:
-        ValueError: There is none.
+        ValueError: The data has no valid version.
     """
     version = int.from_bytes(data[:_VERSION_BYTES], "big", signed=True)
     if version < 0 or len(data) < _VERSION_BYTES:

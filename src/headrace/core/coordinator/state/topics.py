@@ -1,4 +1,4 @@
-"""What the coordinator of consumer groups sees of the topics."""
+"""The topics, as the coordinator of consumer groups needs them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Matches(NamedTuple):
     """The topics that a regular expression matches."""
 
     names: tuple[str, ...] | None
-    """Their names; None while the expression is evaluated for the first time."""
+    """The names of the topics; None while the expression is evaluated for the first time."""
     is_current: bool
-    """Whether that takes the latest change of the topics into account. If not, it will soon: ask again."""
+    """Whether `names` includes the latest change of topics. If false, it will soon; ask again."""
 
 
 class TopicsView(Protocol):
@@ -28,7 +28,7 @@ class TopicsView(Protocol):
 
     @property
     def changes(self) -> int:
-        """A number that rises whenever a topic is created, grows or is deleted, or who may see it changes."""
+        """A counter that increases when a topic is created, deleted or extended, or when permissions change."""
 
     def get(self, name: str) -> TopicInfo | None:
         """Return a topic, or None."""
@@ -51,15 +51,15 @@ class NoTopics:
     changes = 0
 
     def get(self, name: str) -> TopicInfo | None:  # noqa: ARG002 - there are none of any name
-        """Return None."""
+        """Return None for every name."""
         return None
 
     def name_of(self, topic_id: bytes) -> str | None:  # noqa: ARG002 - there are none of any id
-        """Return None."""
+        """Return None for every id."""
         return None
 
     def matching(self, regex: str) -> Matches:  # noqa: ARG002 - nothing matches
-        """Return nothing."""
+        """Return an empty match."""
         return Matches((), is_current=True)
 
 

@@ -138,7 +138,7 @@ def decode_records(batches: Buffer) -> Iterator[tuple[int, TransactionRecord | N
     """Yield (offset, record) of every record; None for kinds of record that this version does not know.
 
     Raises:
-        CorruptRecordError: A key or value is not what its version says.
+        CorruptRecordError: A key or value does not have the layout of its version.
     """
     for record in read_records(batches):
         try:
