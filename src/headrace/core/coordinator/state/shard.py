@@ -48,7 +48,7 @@ class GroupShard:
     Attributes:
         runtime: The shard's append, replay and park.
         groups: All classic groups by id, including groups with only offsets or only pending member ids.
-        consumers: All groups of the server-side protocol by id. Those with offsets are also in `groups`, without members.
+        consumers: All groups of the server-side protocol by id. With offsets they are also in `groups`.
         offsets: Committed offsets; durable.
         times: Returns the timeouts of a consumer group, by its id.
         memory: Counts the memory of the groups.

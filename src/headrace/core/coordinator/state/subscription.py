@@ -78,7 +78,7 @@ def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
 
 
 def read_assignment(assignment: bytes) -> NamedPartitions | None:
-    """Return the partitions of a ConsumerProtocolAssignment, or None if it cannot be decoded. No bytes: no partitions."""
+    """Return the partitions of a ConsumerProtocolAssignment, or None if it cannot be decoded."""
     if not assignment:
         return frozenset()
     try:
