@@ -248,7 +248,7 @@ def test_a_group_with_active_members_is_not_moved(fake: Cloud) -> None:
         (document,) = fake.json("describe", reading.group, "--no-lag", "--watch", "5")
         assert document["shards"][0]["state"] == "owned"
     assert result.exit_code == 1
-    assert "has active members (worker-1): stop them, and reset it then" in result.output
+    assert "has active members (worker-1): stop them, then reset it" in result.output
     assert document["shards"][0]["position"] == reading.numbers[0]
 
 

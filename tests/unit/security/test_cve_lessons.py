@@ -496,6 +496,7 @@ IMPORTED_BY_NAME = {
     "headrace/cli/commands/produce_partitioner.py",
     "headrace/cli/commands/run.py",
     "headrace/demo/run.py",
+    "headrace/kinesis/__init__.py",
     "headrace/pipelines/session.py",
     "headrace/protocol/frame.py",
     "headrace/records/accel.py",
