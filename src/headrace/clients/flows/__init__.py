@@ -1,1 +1,1 @@
-"""What a client says to a cluster, as generators: they yield requests and receive answers, and do no I/O themselves."""
+"""The requests of a client to a cluster, as generators: they yield requests, receive responses, and do no I/O."""

@@ -32,16 +32,16 @@ from headrace.security.acls import (
 
 
 class Deleted(NamedTuple):
-    """What became of the bindings that one filter meant."""
+    """The result of one filter."""
 
     bindings: list[AclBinding]
-    """Those that are gone."""
+    """The bindings that were deleted."""
     error: ApiError | None
-    """Why the others, or all, are not."""
+    """The error because of which matching bindings were not deleted; None if there is none."""
 
 
 def words(binding: AclBinding) -> str:
-    """Return what a binding says, on one line: `ALLOW User:alice READ on TOPIC orders*`."""
+    """Return the text of a binding on one line: `ALLOW User:alice READ on TOPIC orders*`."""
     star = "*" if binding.pattern_type is PatternType.PREFIXED else ""
     host = "" if binding.host == WILDCARD else f" from {binding.host}"
     return (

@@ -40,7 +40,7 @@ R = TypeVar("R", bound=Message)
 
 
 class ConfigSource(IntEnum):
-    """Where the value of a configuration comes from."""
+    """The source of a configuration value."""
 
     UNKNOWN = 0
     DYNAMIC_TOPIC = 1
@@ -62,7 +62,7 @@ class NewTopic:
 
 
 def source_of(number: int) -> ConfigSource:
-    """Return where a value comes from; UNKNOWN for a number that Kafka added later."""
+    """Return the source of a value; UNKNOWN for a number that Kafka has added later."""
     try:
         return ConfigSource(number)
     except ValueError:
@@ -71,7 +71,7 @@ def source_of(number: int) -> ConfigSource:
 
 @dataclass(frozen=True, slots=True)
 class ConfigSynonym:
-    """One of the places that a configuration value could come from."""
+    """One possible source of a configuration value."""
 
     name: str
     value: str | None
@@ -80,18 +80,18 @@ class ConfigSynonym:
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """One configuration value."""
+    """One value of a configuration."""
 
     name: str
     value: str | None
-    """None where the broker hides it."""
+    """The value; None if the broker does not return it, because it is a secret."""
     is_default: bool
     source: int
     """A `ConfigSource`, or a number that Kafka added later."""
     read_only: bool = False
     is_sensitive: bool = False
     synonyms: tuple[ConfigSynonym, ...] = ()
-    """In the order in which they count; the first one is in force."""
+    """All sources of the value by precedence; the first one applies."""
 
 
 @dataclass(frozen=True, slots=True)

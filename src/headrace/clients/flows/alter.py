@@ -42,11 +42,11 @@ from headrace.protocol.messages.offset_delete import (
 from headrace.types import TopicPartition
 
 HIGH_WATERMARK: Final = -1
-"""In the place of an offset: delete everything that can be read now."""
+"""A value in place of an offset: delete all records that can be read now."""
 
 
 class ConfigOperation(IntEnum):
-    """What becomes of a configuration."""
+    """The kind of a change of a configuration."""
 
     SET = 0
     DELETE = 1

@@ -1,6 +1,6 @@
-"""What a group is attached to by an administrator: configurations of the group, kept by its broker.
+"""Attachments of groups to topics: settings of a group, which an administrator changes and the broker stores.
 
-Only Headrace knows them. Its members read them when they join, and a change makes them join again.
+Only Headrace supports them. Members read them when they join, and a change makes the members join again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TOPICS_CONFIG: Final = "headrace.topics"
 PATTERN_CONFIG: Final = "headrace.pattern"
 ASSIGNOR_CONFIG: Final = "headrace.assignor"
 _PREFIX: Final = "headrace."
-"""Of these options; a group may have others, which say nothing of what it reads."""
+"""The prefix of the settings for attachments. A group may have other settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +34,13 @@ class Attachments:
     """The topics of a group, by name or by pattern, and the assignor that its members use."""
 
     topics: frozenset[str] = frozenset()
+    """The topics by name; empty if there are none."""
     pattern: str | None = None
+    """The regular expression for names of topics; None if there is none."""
     assignor: str | None = None
+    """The name of the assignor; None is the members' own."""
     configured: bool = False
-    """Whether an administrator created the group or attached it to something, be it to nothing by now."""
+    """Whether an administrator has created the group or has ever attached it."""
 
     def reads(self, topic: str) -> bool:
         """Whether a topic is one of those, or has a name that matches."""

@@ -22,16 +22,17 @@ class LogDirDescription:
     """A directory in which a broker keeps partitions."""
 
     broker: int
-    """Node id."""
+    """The node id of the broker."""
     path: str
+    """The path on the broker's machine."""
     error: ErrorCode
-    """NONE, or KAFKA_STORAGE_ERROR where the directory has failed."""
+    """NONE, or KAFKA_STORAGE_ERROR if the directory has failed."""
     total_bytes: int | None
-    """Of the file system; None where the broker does not tell."""
+    """The size of the file system in bytes; None if the broker does not return it."""
     usable_bytes: int | None
-    """What is left of that."""
+    """The free bytes of the file system; None if the broker does not return it."""
     sizes: dict[TopicPartition, int]
-    """Bytes of each partition in it."""
+    """The size of each partition in the directory, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +41,18 @@ class FeatureLevel:
 
     name: str
     level: int
-    """What the cluster has agreed on; 0 for nothing yet."""
+    """The finalized level of the cluster; 0 if there is none."""
     min_level: int | None
     max_level: int | None
-    """What the broker could do; None where it does not tell."""
+    """The highest level that the broker supports; None if it does not return it."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerFeatures:
-    """What a broker speaks."""
+    """The API versions and features of a broker."""
 
     apis: dict[int, tuple[int, int]]
-    """API key to the lowest and the highest version."""
+    """The lowest and the highest version, by API key."""
     features: tuple[FeatureLevel, ...]
     is_headrace: bool
 

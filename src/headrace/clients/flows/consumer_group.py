@@ -1,7 +1,7 @@
-"""The server-side group protocol (KIP-848), from a member's side: one kind of request, ConsumerGroupHeartbeat.
+"""The group protocol `consumer` (KIP-848) on the side of a member: one kind of request, ConsumerGroupHeartbeat.
 
-The coordinator computes who reads what. A member says what it wants and what it has; each answer may say what it is to
-have. Topics are named by their ids; `member.py`'s part is to find their names, and to give partitions up and take them.
+The coordinator computes the assignment. A member sends its subscription and the partitions that it owns; a response may
+contain its assignment. Assignments name topics by id; `clients/consumer/server_side.py` finds the names.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ FEATURE: Final = "group.version"
 JOIN_EPOCH: Final = 0
 LEAVE_EPOCH: Final = -1
 LEAVE_FOR_A_WHILE_EPOCH: Final = -2
-"""A static member's farewell: whoever comes with its instance id gets its partitions."""
+"""The epoch with which a static member leaves: the next member with its instance id gets its partitions."""
 
 
 class TopicIdPartition(NamedTuple):
-    """A partition as the coordinator names it."""
+    """A partition of a topic that is named by its id."""
 
     topic_id: bytes
     partition: int
@@ -41,16 +41,16 @@ TopicIdPartitions = frozenset[TopicIdPartition]
 
 
 class Wanted(NamedTuple):
-    """What a member subscribes to: names, or a regular expression that the coordinator applies."""
+    """The subscription of a member: names, or a regular expression that the coordinator applies."""
 
     names: frozenset[str]
     regex: str | None = None
-    """"" takes back an expression that the coordinator was told before."""
+    """The regular expression; "" removes an earlier one, None is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberSettings:
-    """What a member tells the coordinator about itself when it joins."""
+    """The settings that a member sends when it joins."""
 
     group_id: str
     member_id: str
@@ -69,10 +69,10 @@ def heartbeat(
     owned: TopicIdPartitions | None,
     timeout_ms: int,
 ) -> Flow[ConsumerGroupHeartbeatResponse]:
-    """Say that the member lives; one attempt.
+    """Send a heartbeat, without a retry.
 
-    It is not repeated as it is: (1) the coordinator answers with a newer epoch, (2) the answer is lost, (3) the same
-    request again would be of an older epoch, which is only taken with everything that the member has.
+    It is not retried unchanged. (1) The coordinator answers with a newer epoch. (2) The response is lost. (3) A retry
+    would have an older epoch, which the coordinator accepts only with all fields of the member.
 
     Args:
         state: The client's state.

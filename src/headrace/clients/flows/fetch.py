@@ -1,4 +1,4 @@
-"""Fetch: raw record batches of several partitions, one attempt, errors told per partition."""
+"""Fetch: raw record batches of several partitions, without retries, with an error for each partition."""
 
 from __future__ import annotations
 
@@ -27,33 +27,33 @@ DEFAULT_FETCH_MAX_BYTES: Final = 50 << 20
 
 @dataclass(frozen=True, slots=True)
 class FetchPosition:
-    """Where to read in a partition, and how much."""
+    """The position for a fetch in one partition, and the limit in bytes."""
 
     offset: int
     leader_epoch: int = -1
-    """The epoch the reader believes in, checked by the broker; -1 checks nothing."""
+    """The leader epoch that the reader knows, which the broker checks; -1 checks nothing."""
     max_bytes: int = DEFAULT_PARTITION_MAX_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class FetchedPartition:
-    """What one partition gave: whole batches, the first of which may begin before the offset asked for."""
+    """The response for one partition: whole batches, the first of which may begin before the requested offset."""
 
     records: Buffer = b""
     high_watermark: int = -1
     log_start_offset: int = -1
     last_stable_offset: int = -1
     error: ErrorCode = ErrorCode.NONE
-    """NONE, or why there is nothing. NETWORK_EXCEPTION stands for a connection that broke."""
+    """NONE, or the reason why there are no records. NETWORK_EXCEPTION is a lost connection."""
     aborted_transactions: tuple[tuple[int, int], ...] = ()
     """(producer id, first offset) of transactions that read_committed readers must leave out."""
     reason: str = ""
-    """Of a NETWORK_EXCEPTION: which broker, and what happened."""
+    """The broker and the event, for NETWORK_EXCEPTION; "" for other errors."""
 
 
 @dataclass(frozen=True, slots=True)
 class FetchLimits:
-    """How long and for how much a broker gathers records."""
+    """How long a broker waits for records, and how many bytes it returns."""
 
     max_wait_ms: int = 500
     min_bytes: int = 1

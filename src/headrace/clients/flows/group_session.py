@@ -1,4 +1,4 @@
-"""What a group's configuration says of its sessions."""
+"""The session timeout in a group's configuration."""
 
 from __future__ import annotations
 

@@ -44,12 +44,12 @@ class ListedOffset:
     """An offset found by a question for a time or a place."""
 
     offset: int
-    """-1 when no record has the timestamp or a later one."""
+    """The offset; -1 if no record has the timestamp or a later one."""
     timestamp: int
     """The record's timestamp in milliseconds; -1 for EARLIEST and LATEST."""
     leader_epoch: int
     delayed: Delayed | None = None
-    """What waits in the partition, if that was asked for, and the topic delays records."""
+    """The scheduled records of the partition, if they were requested and the topic has a schedule; otherwise None."""
 
 
 def list_offsets(

@@ -48,15 +48,15 @@ SUBSCRIPTION_VERSION: Final = 3
 JOIN_CHANNEL: Final = "join"
 """A connection of its own: brokers answer in order, so commits and heartbeats would wait for the slowest member."""
 REBALANCE_SLACK_MS: Final = 5_000
-"""How much longer than the time-outs say an answer may take to arrive."""
+"""Milliseconds beyond the timeouts that a response may take."""
 ATTEMPTS_A_SESSION: Final = 3
-"""How many heartbeats may go unanswered, one after another, until the session is over. The connection of one that is
-not answered in its part of the session is given up, for it may be dead although nobody has closed it."""
+"""The number of heartbeats without a response in a row until the session expires. A heartbeat without a response in its
+part of the session closes its connection, which may be half-open."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSettings:
-    """What a member tells the coordinator about itself."""
+    """The settings that a member sends to the coordinator."""
 
     group_id: str
     session_timeout_ms: int = 45_000
@@ -65,10 +65,10 @@ class GroupSettings:
 
     @property
     def patience_ms(self) -> int:
-        """How long an answer to a join or a sync is waited for before it is asked for again, on a new connection.
+        """Milliseconds after which a join or a sync without a response is sent again, on a new connection.
 
-        A rebalance may last longer. Who asks again takes the place of its earlier request. The connection may be dead
-        although nobody has closed it, and then no answer comes.
+        A rebalance may last longer; the second request replaces the first. On a half-open connection no response would
+        ever arrive.
         """
         return min(self.rebalance_timeout_ms, self.session_timeout_ms) + REBALANCE_SLACK_MS
 
@@ -154,10 +154,10 @@ def sync_group(
 def heartbeat(
     state: ClientState, settings: GroupSettings, member: Membership
 ) -> Flow[HeartbeatResponse]:
-    """Tell the coordinator that the member lives; return its verdict.
+    """Send a heartbeat, without a retry, and return the response.
 
-    NONE is a good one; REBALANCE_IN_PROGRESS asks to join again; UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION and
-    FENCED_INSTANCE_ID say that the partitions are lost. It is sent once: the session lasts from when it was sent.
+    NONE renews the session, measured from the time at which the heartbeat was sent; REBALANCE_IN_PROGRESS asks the
+    member to join again; UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION and FENCED_INSTANCE_ID mean that the partitions are lost.
     """
     request = HeartbeatRequest(
         group_id=settings.group_id,

@@ -21,12 +21,12 @@ from headrace.protocol.messages.metadata import (
 )
 
 MAX_BROKERS = 10_000
-"""Most brokers of a cluster."""
+"""The largest number of brokers of a cluster."""
 AUTO_CREATE_ATTEMPTS = 8
-"""Where the broker is asked to create it: creation takes a moment too, and brokers may be told not to create."""
+"""The number of requests for a topic that the broker may create; the creation takes a moment, or is disabled."""
 UNKNOWN_TOPIC_ATTEMPTS = 4
-"""A topic that was just created may be unknown to some brokers for a moment; one that is still unknown after so
-many answers does not exist."""
+"""The number of responses without a topic after which the topic does not exist. Some brokers may not know a new topic
+for a moment."""
 
 SUGGESTIONS = 3
 """Most topics with a similar name that an error names."""

@@ -39,14 +39,14 @@ class OffsetAndMetadata:
 
 @dataclass(frozen=True, slots=True)
 class Committer:
-    """Who commits: a member of the current generation, or (by default) nobody, for a group without members."""
+    """The identity for a commit: a member of the current generation; by default none, for a group without members."""
 
     generation_id: int = -1
-    """The generation, or under the protocol `consumer` the member's epoch."""
+    """The generation, or the member epoch in the protocol `consumer`; -1 without a member."""
     member_id: str = ""
     group_instance_id: str | None = None
     joined: int = 0
-    """Under the protocol `consumer`, how often the member has joined: who it was before may not commit as it is now."""
+    """How often the member has joined, in the protocol `consumer`; commits from before a join are not retried after."""
 
 
 def commit_offsets(

@@ -36,16 +36,16 @@ class ProducedPartition:
     base_offset: int = -1
     """Offset of the batch's first record; -1 with acks=0."""
     log_append_time_ms: int = -1
-    """The broker's time for topics that keep it, else -1."""
+    """The broker's time in milliseconds since 1970, on topics with LogAppendTime; -1 on other topics."""
     log_start_offset: int = -1
     error: ErrorCode = ErrorCode.NONE
     message: str = ""
-    """What the broker adds to the error."""
+    """The message of the broker about the error; "" if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdentity:
-    """A producer id and its epoch, by which brokers recognise repeated batches."""
+    """A producer id and its epoch, with which brokers detect batches that are sent again; -1 is none."""
 
     producer_id: int = -1
     producer_epoch: int = -1

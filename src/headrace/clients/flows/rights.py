@@ -1,4 +1,4 @@
-"""What the client may do to topics and groups, as far as brokers tell (KIP-430)."""
+"""The permitted operations of the client on topics and groups, if brokers return them (KIP-430)."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from headrace.security.acls import Operation
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """What is known of a topic or a group."""
+    """The permitted operations on a topic or a group."""
 
     error: ErrorCode = ErrorCode.NONE
-    """Why it cannot be looked at: it does not exist, say, or the client has no right at all."""
+    """The error of the look-up, for example that the topic does not exist; NONE if there is none."""
     operations: frozenset[Operation] | None = None
-    """What the client may do; None where the broker does not tell."""
+    """The operations that the client may perform; None if the broker does not return them."""
 
     def lacks(self, operation: Operation) -> bool:
-        """Whether the client is known not to have a right."""
+        """Return whether an operation is known to be denied."""
         return self.operations is not None and operation not in self.operations
 
 
 def rights_on_topics(state: ClientState, topics: Collection[str]) -> Flow[dict[str, Rights]]:
-    """Return what the client may do to each topic; none is created, and nothing is remembered.
+    """Return the permitted operations on each topic. No topic is created, and nothing is cached.
 
-    Brokers before Kafka 2.3 do not tell.
+    Brokers before Kafka 2.3 do not return them.
     """
     request = MetadataRequest(
         topics=[MetadataRequestTopic(name=name) for name in sorted(topics)],

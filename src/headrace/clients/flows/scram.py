@@ -27,9 +27,9 @@ from headrace.security.scram import MIN_ITERATIONS, ScramMechanism, check_passwo
 from headrace.security.unknown_users import SALT_BYTES
 
 MECHANISMS: Final = tuple(mechanism.sasl_name for mechanism in ScramMechanism)
-"""What users get credentials for unless it is said: any client finds one that it knows."""
+"""The mechanisms for which a new user gets credentials by default: all of them, so that any client can use one."""
 DEFAULT_ITERATIONS: Final = MIN_ITERATIONS
-"""As in Kafka."""
+"""The number of hash iterations by default, as in Kafka."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +38,12 @@ class UserDescription:
 
     name: str
     iterations: dict[str, int]
-    """By mechanism, how often a password is hashed; the mechanisms are those by which the user can authenticate."""
+    """The hash iterations of each mechanism with which the user can authenticate."""
 
 
 @dataclass(frozen=True, slots=True)
 class SaltedPassword:
-    """What a broker is sent of a password, for one mechanism."""
+    """A salted and hashed password for one mechanism, as it is sent to a broker."""
 
     mechanism: ScramMechanism
     iterations: int

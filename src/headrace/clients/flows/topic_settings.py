@@ -1,9 +1,9 @@
-"""What a topic's metadata tells Headrace's clients: how to partition and to (de)serialize its records.
+"""The settings for Headrace's clients in a topic's configuration: its partitioner and its serdes.
 
-A name comes with its parameters: `headrace.serde` with `headrace.serde.parameters`, a JSON object.
+A name may have parameters, a JSON object: `headrace.serde` has `headrace.serde.parameters`.
 
-They are topic configs of Headrace's own. Other brokers do not know them, and a client that may not read configs does
-without, and warns: then the defaults count, or what the program gave to its producer and consumer.
+Only Headrace's brokers support these configs. A client that may not read configs logs a warning, and uses the defaults,
+or the arguments of its producer or consumer.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ PARTITIONER: Final = "headrace.partitioner"
 SERDE: Final = "headrace.serde"
 KEY_SERDE: Final = "headrace.key.serde"
 PARAMETERS: Final = ".parameters"
-"""What is added to each of these names for the parameters that belong to it."""
+"""The suffix of the config for the parameters of each name."""
 
 
 def topic_settings(state: ClientState, topic: str) -> Flow[TopicSettings]:
-    """Return what a topic's metadata says, asking until a broker has answered once."""
+    """Return the settings of a topic; retry until a broker has answered, then use the cached ones."""
     backoff = state.backoff()
     while topic not in state.topic_settings:
         try:

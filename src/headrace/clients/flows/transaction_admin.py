@@ -44,20 +44,20 @@ from headrace.types import TopicPartition
 ONGOING: Final = "Ongoing"
 """The state of a transaction that its producer has not ended yet."""
 FENCING_TIMEOUT_MS: Final = 1
-"""Of the producer that takes an id over only to end what its owner left open, as in Kafka's tools."""
+"""The transaction timeout in milliseconds for a producer that only fences another one, as in Kafka's tools."""
 _OPEN_STATES: Final = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionListing:
-    """A transactional id as its coordinator lists it."""
+    """One transactional id in the list of its coordinator."""
 
     transactional_id: str
     producer_id: int
     state: str
-    """Kafka's name: "Ongoing", "CompleteCommit", ..."""
+    """Kafka's name of the state: "Ongoing", "CompleteCommit", ..."""
     coordinator: int
-    """Node id of the broker that listed it."""
+    """The node id of the coordinator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,24 +71,24 @@ class TransactionDescription:
     producer_epoch: int
     timeout_ms: int
     start_time_ms: int | None
-    """When the transaction began, milliseconds since 1970; None if none is open."""
+    """The begin of the transaction in milliseconds since 1970; None if none is open."""
     partitions: tuple[TopicPartition, ...]
-    """What the open transaction has written to."""
+    """The partitions of the open transaction; empty if none is open."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerState:
-    """What a partition remembers of an idempotent or transactional producer."""
+    """The state of an idempotent or transactional producer in a partition."""
 
     producer_id: int
     producer_epoch: int
     last_sequence: int
     last_timestamp_ms: int
-    """The time of its last record, milliseconds since 1970; -1 where it is not known."""
+    """The time of the producer's last record in milliseconds since 1970; -1 if it is not known."""
     coordinator_epoch: int
-    """Of the coordinator that ended its last transaction here; -1 if none has."""
+    """The epoch of the coordinator that ended the producer's last transaction in the partition; -1 if there is none."""
     transaction_start_offset: int | None
-    """Where its open transaction begins; None if none is open."""
+    """The first offset of the producer's open transaction; None if none is open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +204,7 @@ def _description(found: TransactionState, node: int) -> TransactionDescription:
 
 
 def fence_producer(state: ClientState, transactional_id: str) -> Flow[None]:
-    """Take a transactional id over and leave it: what its owner has open is aborted, and the owner is shut out.
+    """Fence the producer of a transactional id, which aborts its open transaction.
 
     Raises:
         ApiError: The coordinator refuses.

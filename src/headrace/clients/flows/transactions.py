@@ -1,9 +1,9 @@
-"""The requests of a transaction, to its coordinator and to that of the group whose offsets it commits.
+"""The requests of a transaction to its coordinator, and to the coordinator of the group whose offsets it commits.
 
-Two protocols. By the older one the coordinator is told of each partition and group before anything is written there,
-and a producer keeps its epoch until something goes wrong. By the newer one (KIP-890, `transaction.version` 2 among the
-finalized features) the brokers that are written to tell the coordinator, and each transaction has an epoch of its own,
-so that what comes late cannot belong to the next one.
+There are two protocols. In the older one the producer adds each partition and group at the coordinator before it writes
+there, and keeps its epoch until an error. In the newer one (KIP-890, `transaction.version` 2 among the finalized
+features) the brokers to which the producer writes inform the coordinator, and each transaction has an epoch of its own,
+so that a late request cannot belong to the next transaction.
 """
 
 from __future__ import annotations
@@ -54,33 +54,33 @@ R = TypeVar("R", bound=Message)
 
 FEATURE: Final = "transaction.version"
 OLDER_PRODUCE: Final = 11
-"""From Produce 12 on a batch adds its partition to the transaction by itself."""
+"""The newest version of Produce in the older protocol; in version 12 a batch adds its partition to the transaction."""
 OLDER_TXN_OFFSET_COMMIT: Final = 4
-"""From TxnOffsetCommit 5 on offsets do so for their group."""
+"""The newest version of TxnOffsetCommit in the older protocol; in version 5 offsets add their group."""
 OLDER_END_TXN: Final = 4
-"""From EndTxn 5 on the answer has the identity for the next transaction."""
+"""The newest version of EndTxn in the older protocol; a response of version 5 has the next producer id and epoch."""
 CONCURRENT_MS: Final = 10
-"""The first pause when the transaction before is not complete yet: its markers are being written, and soon are."""
+"""The first backoff in milliseconds while the markers of the previous transaction are being written."""
 
 
 class GroupMember(Protocol):
-    """A consumer's place in its group: by it the coordinator tells members from those that are no more."""
+    """The identity of a consumer in its group, with which the coordinator detects former members."""
 
     @property
     def group_id(self) -> str:
-        """The group."""
+        """The group id of the consumer."""
 
     @property
     def generation_id(self) -> int:
-        """The generation, or the member's epoch."""
+        """The generation, or the member epoch."""
 
     @property
     def member_id(self) -> str:
-        """The member."""
+        """The member id of the consumer."""
 
     @property
     def group_instance_id(self) -> str | None:
-        """Its name for static membership."""
+        """The name of a static member; None for a dynamic one."""
 
 
 @dataclass(slots=True)
@@ -91,13 +91,13 @@ class TransactionalProducer:
     timeout_ms: int
     identity: ProducerIdentity = field(default_factory=ProducerIdentity)
     per_transaction: bool = False
-    """Whether it uses the newer protocol."""
+    """Whether the producer uses the newer protocol, with an epoch for each transaction."""
     unanswered: int = 0
-    """Requests of the present transaction whose answer was lost: they may still be on their way."""
+    """The number of requests of this transaction whose response was lost; they may still be in flight."""
 
 
 def learn_protocol(state: ClientState, who: TransactionalProducer) -> Flow[None]:
-    """Find out which protocol the cluster has agreed on."""
+    """Find out which protocol the cluster uses."""
     request = ApiVersionsRequest(
         client_software_name="headrace", client_software_version=__version__
     )
@@ -110,16 +110,16 @@ def learn_protocol(state: ClientState, who: TransactionalProducer) -> Flow[None]
             continue
         levels = {each.name: each.max_version_level for each in response.finalized_features}
         spoken = {each.api_key: each.max_version for each in response.api_keys}
-        # A cluster may have agreed on it while one of its brokers is still old.
+        # The feature may be finalized while one of the brokers is still old.
         offsets = spoken.get(ApiKey.TXN_OFFSET_COMMIT, 0)
         who.per_transaction = levels.get(FEATURE, 0) >= 2 and offsets > OLDER_TXN_OFFSET_COMMIT
         return
 
 
 def init_producer_id(state: ClientState, who: TransactionalProducer) -> Flow[None]:
-    """Take over the transactional id, or go on with the next epoch (KIP-360) where there is an identity already.
+    """Take over the transactional id, or get the next epoch (KIP-360) if the producer has an id already.
 
-    Whatever its last owner left open is ended first; that owner cannot write any more.
+    It fences the previous producer of the transactional id, and ends its open transaction.
 
     Raises:
         ApiError: PRODUCER_FENCED: another producer has taken over the id since.
@@ -139,7 +139,7 @@ def init_producer_id(state: ClientState, who: TransactionalProducer) -> Flow[Non
 def add_partitions(
     state: ClientState, who: TransactionalProducer, partitions: Collection[TopicPartition]
 ) -> Flow[None]:
-    """Tell the coordinator of partitions before the transaction writes to them."""
+    """Add partitions to the transaction at its coordinator, before the first write to them."""
     request = AddPartitionsToTxnRequest(
         v3_and_below_transactional_id=who.transactional_id,
         v3_and_below_producer_id=who.identity.producer_id,
@@ -160,7 +160,7 @@ def _not_added(response: AddPartitionsToTxnResponse) -> int:
     }
     codes -= {ErrorCode.NONE}
     causes = codes - {ErrorCode.OPERATION_NOT_ATTEMPTED}
-    # What does not pass decides: the others would be asked for again in vain.
+    # An error that is not retriable decides, because retries of the others would be useless.
     return min(causes or codes, key=lambda code: ErrorCode(code).retriable, default=0)
 
 
@@ -172,17 +172,17 @@ def send_offsets(
     *,
     group_is_known: bool,
 ) -> Flow[None]:
-    """Have offsets committed with the transaction.
+    """Commit offsets of a group with the transaction.
 
     Args:
         state: The client's state.
         who: The producer.
-        member: Who has read up to there.
+        member: The identity of the consumer that has read the records.
         offsets: One past the last finished record of each partition.
-        group_is_known: Whether the coordinator has been told of the group in this transaction.
+        group_is_known: Whether the group was added to this transaction already.
 
     Raises:
-        ApiError: ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, ...: the group went on without the member.
+        ApiError: ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, ...: the consumer is no member any more.
     """
     if not (who.per_transaction or group_is_known):
         announcement = AddOffsetsToTxnRequest(
@@ -243,7 +243,7 @@ def _not_committed(response: TxnOffsetCommitResponse) -> int:
 def end_transaction(
     state: ClientState, who: TransactionalProducer, *, committed: bool
 ) -> Flow[None]:
-    """Commit or abort; by the newer protocol the producer has its next epoch afterwards."""
+    """Commit or abort. In the newer protocol the producer has its next epoch afterwards."""
     request = EndTxnRequest(
         transactional_id=who.transactional_id,
         producer_id=who.identity.producer_id,
@@ -262,7 +262,7 @@ def end_transaction(
         who.identity = ProducerIdentity(response.producer_id, response.producer_epoch)
 
 
-# Asking
+# Requests with retries
 
 
 def _ask(
@@ -275,11 +275,11 @@ def _ask(
     coordinator: tuple[int, str] | None = None,
     max_version: int | None = None,
 ) -> Flow[R]:
-    """Ask a coordinator, the transaction's unless another is named, until it says yes, or no for good.
+    """Send a request to a coordinator, by default the transaction's, and retry until it succeeds or fails for good.
 
     Raises:
-        ApiError: It says no; at the deadline also an error that passes.
-        TransportError: It has not answered before the deadline.
+        ApiError: The coordinator refuses; at the deadline also a retriable error.
+        TransportError: The coordinator has not answered before the deadline.
     """
     key_type, name = coordinator or (TRANSACTION_KEY_TYPE, who.transactional_id)
     what = f"{'group' if key_type == GROUP_KEY_TYPE else 'transactional id'} {name!r}"
@@ -296,7 +296,7 @@ def _ask(
             forget(state, name, key_type)
             yield backoff.after(error)
             continue
-        except GeneratorExit:  # the program has stopped waiting, and the request is on its way
+        except GeneratorExit:  # the program has stopped waiting, and the request is in flight
             who.unanswered += 1
             raise
         code = error_of(response)
