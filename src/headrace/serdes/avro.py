@@ -84,7 +84,7 @@ class AvroSerde:
         self._bounds = Bounds(self._schema)
         self._fastavro = _fastavro()
         self.parameters: Mapping[str, Any] = {"schema": _document(schema)}
-        """What makes the same serde elsewhere, as a topic's metadata keep it."""
+        """The parameters with which a topic stores this serde."""
 
     def serialize(self, value: Any) -> bytes:
         """Return the value in the schema."""
@@ -93,7 +93,7 @@ class AvroSerde:
         return output.getvalue()
 
     def deserialize(self, data: bytes) -> Any:
-        """Return the value."""
+        """Return the decoded value."""
         self._bounds.check(data)
         return _read_all(self._fastavro, data, self._schema, None)
 
@@ -110,7 +110,7 @@ def _read_all(fastavro: Any, data: bytes, written: Any, wanted: Any) -> Any:
 
 
 class SchemaRegistry:
-    """A client of a schema registry with Confluent's HTTP interface; it remembers what it was told."""
+    """A client of a schema registry with Confluent's HTTP interface. It caches all responses."""
 
     def __init__(self, url: str, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
         """Prepare a client.
@@ -206,7 +206,7 @@ class RegistryAvroSerde:
             "schema": None if schema is None else _document(schema),
             "subject": subject,
         }
-        """What makes the same serde elsewhere, as a topic's metadata keep it."""
+        """The parameters with which a topic stores this serde."""
         self._text = ""
         self._schema = None
         if schema is not None:
@@ -239,10 +239,10 @@ class RegistryAvroSerde:
 def registry_serde(
     url: str, schema: str | Mapping[str, Any] | None = None, subject: str = ""
 ) -> RegistryAvroSerde:
-    """Return the serde that a topic's metadata call `avro-registry`.
+    """Return the serde with the name `avro-registry`.
 
-    Whoever may change a topic's configs chooses the URL, so a program asks only the registries that its environment
-    allows: `HEADRACE_SCHEMA_REGISTRIES`, URLs with commas between.
+    A user who may change a topic's configs can choose the URL, so a program uses only the registries that its
+    environment allows: `HEADRACE_SCHEMA_REGISTRIES`, URLs with commas between.
 
     Args:
         url: Where the schema registry is.

@@ -1,8 +1,8 @@
-"""What an Avro value may cost: the writer of a record chooses how deep a value nests, and how many empty items it has.
+"""Bounds of Avro values: the writer of a record chooses how deep a value nests, and how many empty items it has.
 
-fastavro recurses with the value, on the stack of the thread, and the process ends where that is used up: twenty
-kilobytes are enough. Items that take no bytes, as null, need memory all the same, and a few bytes claim any number of
-them. So values of a schema that allows either are walked through before they are read. Most schemas allow neither.
+fastavro recurses on the stack of the thread, and the process crashes when the stack is exhausted; twenty kilobytes are
+enough for that. Items without bytes, such as null, need memory, and a few bytes can announce any number of them. So
+values of a schema that allows one of these are checked before they are decoded. Most schemas allow neither.
 """
 
 from __future__ import annotations

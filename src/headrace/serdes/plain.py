@@ -8,12 +8,12 @@ import msgspec
 
 
 class BytesSerde:
-    """Bytes as they are; text is written as UTF-8."""
+    """The serde of bytes. Text is written in UTF-8."""
 
     name: Final = "bytes"
 
     def serialize(self, value: Any) -> bytes:
-        """Return the bytes, those of text in UTF-8; nothing else is taken for bytes."""
+        """Return bytes as they are, and text in UTF-8; other types are refused."""
         if isinstance(value, bytes):
             return value
         if isinstance(value, str):
@@ -23,23 +23,23 @@ class BytesSerde:
         raise TypeError(f"bytes or text are wanted, not {type(value).__name__}")
 
     def deserialize(self, data: bytes) -> bytes:
-        """Return the bytes."""
+        """Return the bytes as they are."""
         return data
 
 
 class StringSerde:
-    """Text in UTF-8."""
+    """The serde of text in UTF-8."""
 
     name: Final = "str"
 
     def serialize(self, value: Any) -> bytes:
-        """Return the text's bytes."""
+        """Return the text in UTF-8."""
         if not isinstance(value, str):
             raise TypeError(f"text is wanted, not {type(value).__name__}")
         return value.encode()
 
     def deserialize(self, data: bytes) -> str:
-        """Return the text."""
+        """Return the text of UTF-8 bytes."""
         return data.decode()
 
 

@@ -1,4 +1,4 @@
-"""What a serde is, and the register of those with a name."""
+"""The interface of serdes, and the register of their names."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from headrace.types import V, V_co
 
 @runtime_checkable
 class Serde(Protocol[V_co]):
-    """Turns values into bytes and back; `Serde[Order]` makes an `Order` of bytes.
+    """Turns values into bytes and back. `Serde[Order]` returns an `Order` for bytes.
 
-    None never gets here: it is a record without a value.
+    A serde is never called with None, which is a record without a value.
     """
 
     def serialize(self, value: Any) -> bytes:
-        """Return a value's bytes; whatever is raised says why it has none."""
+        """Return the bytes of a value. Any exception means that the value has none."""
 
     def deserialize(self, data: bytes) -> V_co:
-        """Return the value of bytes; whatever is raised says what is wrong with them."""
+        """Return the value of bytes. Any exception means that the bytes cannot be decoded."""
 
 
 AnySerde = type[Any] | Serde | UnionType | str
-"""What `serde=` takes: a type that is read from JSON and written as JSON, a serde or its class, or a name."""
+"""The type of `serde=`: a type of values that are read from and written as JSON, a serde or its class, or a name."""
 SerdeOf = type[Serde[V]] | type[V] | Serde[V] | UnionType | str
-"""The same where type checkers are to know the type of what is read: `Order` is a `SerdeOf[Order]`."""
+"""The type of `serde=` for type checkers that infer the type of values: `Order` is a `SerdeOf[Order]`."""
 
 SERDES: Final[Register[Serde]] = Register(
     "serde",

@@ -1,4 +1,4 @@
-"""What a type is made of: which library reads it from JSON, and what no library does."""
+"""The structure of types: which library reads a type from JSON, and which parts none can read."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from headrace.serdes.plain import BytesSerde, StringSerde, refuse_bytes
 from headrace.serdes.shape import has_constraints, members, needs_pydantic, unreadable
 
 MAX_ERRORS: Final = 100
-"""Errors of a value that are told of one by one; a record of a mebibyte can have hundreds of thousands."""
+"""The largest number of errors in a message about one value; a record of a mebibyte can have hundreds of thousands."""
 
 
 class MsgspecSerde:

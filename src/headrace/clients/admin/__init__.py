@@ -1,1 +1,1 @@
-"""The clients that create, describe and change: what both decide (`core.py`), and the twins that act."""
+"""The admin clients: the flows of both (`core.py`), the asyncio client, and the blocking client."""

@@ -70,7 +70,7 @@ class Admin(GroupCalls, UserCalls, TransactionCalls, AsyncAdminLifetime):
         await self.close()
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Close all connections of the client."""
         await self._driver.close()
 
     # Topics

@@ -71,7 +71,7 @@ class Admin(GroupCalls, UserCalls, TransactionCalls, BlockingAdminLifetime):
         self.close()
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections of the client."""
         self._driver.close()
 
     # Topics

@@ -1,4 +1,4 @@
-"""What `Admin` decides, as flows: topics, records, groups, offsets, users, rights; errors are raised."""
+"""The calls of `Admin` as flows: topics, records, groups, offsets, users and access rights."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def admin_config(target: object, properties: Mapping[str, Any], **named: Any) ->
 
 
 class AdminCore:
-    """Flows over one client's state. What they do is told by the methods of `Admin` that run them."""
+    """The flows of one admin client. The methods of `Admin` that run them have the documentation."""
 
     def __init__(self, state: ClientState, config: ClientConfig) -> None:
         self._state = state
@@ -109,7 +109,7 @@ class AdminCore:
         return self._state.objects.keep_storage(storage)
 
     def delete_topic(self, name: str) -> Flow[None]:
-        """Delete a topic."""
+        """Delete a topic with its records."""
         _raise(name, (yield from admin.delete_topics(self._state, [name], self._timeout_ms)))
 
     def add_partitions(self, topic: str, total: int) -> Flow[None]:
@@ -118,7 +118,7 @@ class AdminCore:
         _raise(topic, (yield from alter.create_partitions(self._state, counts, self._timeout_ms)))
 
     def topics(self, *, internal: bool) -> Flow[list[str]]:
-        """List topics, sorted."""
+        """Return the names of topics, sorted."""
         known = yield from metadata.refresh(self._state, None)
         return sorted(
             name for name, topic in known.topics.items() if internal or not topic.is_internal
@@ -164,7 +164,7 @@ class AdminCore:
         return (yield from alter.delete_records(self._state, wanted, self._timeout_ms))
 
     def describe_cluster(self) -> Flow[ClusterDescription]:
-        """Describe the cluster."""
+        """Return the cluster's id, controller and brokers."""
         return admin.describe_cluster(self._state)
 
     def features(self) -> Flow[BrokerFeatures]:
@@ -172,17 +172,17 @@ class AdminCore:
         return cluster_admin.describe_features()
 
     def log_dirs(self) -> Flow[list[LogDirDescription]]:
-        """Describe log directories."""
+        """Return the log directories of all brokers."""
         return cluster_admin.describe_log_dirs(self._state)
 
     # Groups
 
     def groups(self) -> Flow[list[GroupListing]]:
-        """List groups."""
+        """Return all groups of the cluster."""
         return groups.list_groups(self._state)
 
     def describe_group(self, group: str) -> Flow[GroupDescription]:
-        """Describe a group."""
+        """Return the state and the members of a group."""
         found = yield from groups.describe_groups(self._state, [group])
         if found[group].state == "Dead":
             raise ApiError.for_code(ErrorCode.GROUP_ID_NOT_FOUND, f"no group {group!r}")
@@ -229,7 +229,7 @@ class AdminCore:
         topics: str | Iterable[str] | None,
         pattern: str | None,
     ) -> Flow[None]:
-        """Create a group."""
+        """Create a group with its attachments."""
         given = _names(topics)
         return attachments.create_group(
             self._state, name, assignor=assignor, topics=given, pattern=pattern
@@ -270,7 +270,7 @@ class AdminCore:
     def transactions(
         self, states: Iterable[str], producer_ids: Iterable[int], longer_than_ms: int | None
     ) -> Flow[list[TransactionListing]]:
-        """List transactional ids."""
+        """Return the transactional ids of the cluster."""
         return transaction_admin.list_transactions(
             self._state,
             states=_names(states),
@@ -283,7 +283,7 @@ class AdminCore:
         return transaction_admin.describe_transaction(self._state, transactional_id)
 
     def fence_producer(self, transactional_id: str) -> Flow[None]:
-        """Shut out the owner of a transactional id that exists."""
+        """Fence the producer of a transactional id that exists."""
         yield from transaction_admin.describe_transaction(self._state, transactional_id)
         yield from transaction_admin.fence_producer(self._state, transactional_id)
 

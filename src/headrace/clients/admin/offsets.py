@@ -17,15 +17,15 @@ from headrace.records.reader import read_records
 from headrace.types import TopicPartition
 
 _ONE_BATCH: Final = 1
-"""Of bytes asked for: brokers answer with one whole batch all the same."""
+"""The size of a fetch in bytes. Brokers return one whole batch nevertheless."""
 
 ResetTarget = Literal["earliest", "latest"] | int
-"""Where a group is to go on: the first or the end of the log, or the first record not older than a timestamp."""
+"""The target of a reset: the begin or the end of the log, or the first record that is not older than a timestamp."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """What `Admin.reset_offsets` was given."""
+    """The arguments of `Admin.reset_offsets`."""
 
     offsets: Mapping[TopicPartition, int] | None = None
     topics: Iterable[str] | None = None
@@ -94,7 +94,7 @@ def _places(state: ClientState, group: str, reset: Reset) -> Flow[dict[TopicPart
                 f"group {group!r} has committed nothing for {without[0]}, so there is nothing to shift"
             )
         targets = {name: committed[name].offset + reset.shift for name in partitions}
-    # Beyond the log's ends there is nothing to go on at; Kafka's own tool does likewise.
+    # The targets are limited to the log, as in Kafka's own tool.
     starts = yield from list_offsets.list_offsets(state, dict.fromkeys(partitions, EARLIEST))
     ends = yield from list_offsets.list_offsets(state, dict.fromkeys(partitions, LATEST))
     return {

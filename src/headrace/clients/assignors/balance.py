@@ -95,21 +95,21 @@ class _Takers:
 
 
 class _Division:
-    """Who has which partitions while they are divided.
+    """The partitions of each member while partitions are being moved.
 
-    A member may claim all partitions there are, and then nearly all of them move. So a move costs a step for each set
-    of members that wants some topics of the giver, and not for each topic or partition that the giver has.
+    A member may claim all partitions, and then nearly all of them move. So the cost of a move depends on the number of
+    sets of members that want topics of the giver, and not on the number of its topics or partitions.
     """
 
     def __init__(
         self, owned: Mapping[str, Iterable[TopicPartition]], takers: Mapping[str, list[str]]
     ) -> None:
         self._numbers: dict[str, dict[str, list[int]]] = {member: {} for member in owned}
-        """Of each member, by topic, in order."""
+        """The partition numbers of each member by topic, in order."""
         self._sizes = dict.fromkeys(owned, 0)
         self._looks_left = MAX_LOOKS
         self._most: dict[str, dict[_Takers, list[tuple[int, str]]]] = {}
-        """Of each member that has given, by who else wants them: its topics, those with most partitions first.
+        """The topics of each member that has given partitions, by the set of members that want them, largest first.
 
         A heap of negative counts and names. Entries whose count has changed are dropped when they come up.
         """

@@ -1,4 +1,4 @@
-"""What an assignor is: the rule by which the leader of a group divides partitions among the members."""
+"""The interface of assignors, with which the leader of a classic group assigns partitions to the members."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from typing import Literal, Protocol, runtime_checkable
 from headrace.types import TopicPartition
 
 Assignment = Mapping[str, list[TopicPartition]]
-"""Member id to its partitions."""
+"""The partitions of each member, by member id."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemberSubscription:
-    """What a member tells the leader of its group."""
+    """The subscription that a member sends to the leader of its group."""
 
     topics: frozenset[str]
     owned: tuple[TopicPartition, ...] = ()
-    """What the member holds on to while it joins; nothing where the group revokes everything first (eager)."""
+    """The partitions that the member still owns while it rebalances. Empty for members of the eager protocol."""
     generation: int = -1
-    """The generation in which it was given what it owns; -1 where it does not tell."""
+    """The generation in which the member received `owned`; -1 if its subscription has no such field."""
     user_data: bytes = b""
     group_instance_id: str | None = None
     rack: str | None = None
 
 
 class ExistingPartitions:
-    """The partitions of some topics, each as one object, however many members claim it."""
+    """The partitions of some topics, each as one object, no matter how many members claim it."""
 
     def __init__(self, partition_counts: Mapping[str, int]) -> None:
         self._counts = partition_counts
         self._known: dict[TopicPartition, TopicPartition] = {}
 
     def of(self, topic: str, numbers: Iterable[int]) -> Iterator[TopicPartition]:
-        """Yield those of a topic's partitions that exist."""
+        """Yield the partitions of a topic that exist."""
         count = self._counts.get(topic, 0)
         for number in numbers:
             if 0 <= number < count:
@@ -44,11 +44,10 @@ class ExistingPartitions:
 
 @runtime_checkable
 class Assignor(Protocol):
-    """Divides partitions. An object belongs to one consumer.
+    """Assigns partitions to members. Each consumer has an object of its own.
 
-    Two methods more are called where an assignor has them: `subscription_user_data()` returns bytes (or None) that go
-    to the leader with the member's subscription, and `on_assignment(partitions, generation)` is told what the member
-    got.
+    Two more methods are optional: `subscription_user_data()` returns bytes (or None) for the member's subscription, and
+    `on_assignment(partitions, generation)` is called with the assignment of the member.
     """
 
     @property
@@ -57,7 +56,7 @@ class Assignor(Protocol):
 
     @property
     def protocol(self) -> Literal["eager", "cooperative"]:
-        """Whether members give up everything before they join (eager), or only what goes to another (cooperative)."""
+        """Whether members revoke all partitions before they join (eager), or only those that move (cooperative)."""
 
     def assign(
         self, members: Mapping[str, MemberSubscription], partition_counts: Mapping[str, int]

@@ -41,11 +41,11 @@ class CooperativeStickyAssignor(EqualAssignor):
         self._generation = -1
 
     def subscription_user_data(self) -> bytes:
-        """Return the generation: how Kafka's clients tell it since before subscriptions had a field for it."""
+        """Return the generation as user data, as Kafka's clients do: older subscriptions have no field for it."""
         return struct.pack(">i", self._generation)
 
     def on_assignment(self, _partitions: list[TopicPartition], generation: int) -> None:
-        """Remember the generation."""
+        """Store the generation of the assignment."""
         self._generation = generation
 
     def assign(
@@ -113,8 +113,8 @@ def decode_history(
     kafka-python writes a version before what Kafka's own clients write.
 
     Args:
-        data: What the member told the leader.
-        existing: The partitions that are returned, each once; others are left out.
+        data: The user data of the member's subscription.
+        existing: The partitions that exist; others are left out.
     """
     for start in (0, 2):
         try:

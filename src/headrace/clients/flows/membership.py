@@ -157,7 +157,7 @@ def heartbeat(
     """Send a heartbeat, without a retry, and return the response.
 
     NONE renews the session, measured from the time at which the heartbeat was sent; REBALANCE_IN_PROGRESS asks the
-    member to join again; UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION and FENCED_INSTANCE_ID mean that the partitions are lost.
+    member to join again; UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION and FENCED_INSTANCE_ID mean that partitions are lost.
     """
     request = HeartbeatRequest(
         group_id=settings.group_id,

@@ -20,7 +20,7 @@ HANDSHAKE_VERSION: Final = 1
 
 
 class SaslExchange:
-    """What is asked next; the connection carries it."""
+    """One SASL exchange: the next request of a login. The connection sends it."""
 
     def __init__(self, client: SaslClient, peer: str) -> None:
         self.session_lifetime_ms = 0

@@ -1,15 +1,14 @@
-"""One connection to a broker, without the socket: framing, correlation, versions, and who waits for what.
+"""One connection to a broker, without the socket: framing, correlation ids, versions and pending requests.
 
-A driver owns one `Connection` per socket. It writes what `take_output` returns, receives into `get_buffer` and
-reports by `bytes_received`, and collects outcomes from `take_completed`. Responses come in the order of the requests
-(a Kafka broker answers a connection strictly in order); anything else is a protocol error, and then, as after every
-other one, the connection is of no more use.
+A driver owns one `Connection` for each socket. It writes the buffers of `take_output`, receives into `get_buffer`,
+calls `bytes_received`, and takes outcomes from `take_completed`. Responses come in the order of the requests, because a
+Kafka broker answers a connection in order. Anything else is a protocol error, and the connection must be closed.
 
-Requests may be sent before the broker's versions are known: they wait here until the handshake is done. The
-handshake is ApiVersions in our highest version. A broker that does not know it answers in version 0 with error 35
-and its own range, and is asked again in the highest version of that range (KIP-511). A client that logs in does so
-then: the owner of the connection hands over the means (`authenticate`), once at the beginning and again before the
-session ends (KIP-368). While the exchange is under way, requests wait as they do for the handshake.
+Requests may be sent before the versions of the broker are known: they wait until the handshake is done. The handshake
+is ApiVersions in the newest version of the client. A broker that does not support it answers in version 0 with error 35
+and its own range, and gets another request in the newest version of that range (KIP-511). Then the client logs in, if
+it has to: the owner of the connection calls `authenticate`, once at the beginning and again before the session expires
+(KIP-368). Requests wait during the login, as during the handshake.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ OnDone = Callable[[Outcome], object]
 
 
 class Pending:
-    """One call under way."""
+    """One call that is pending."""
 
     __slots__ = (
         "call",
@@ -32,26 +32,26 @@ class Pending:
 
     def __init__(self, call: Call | None, deadline_ms: int, limit_ms: int, on_done: OnDone) -> None:
         self.call = call
-        """None asks for nothing but a connection."""
+        """The call; None waits for a connection only."""
         self.deadline_ms = deadline_ms
-        """When its caller will wait no longer."""
+        """The deadline of the caller."""
         self.limit_ms = limit_ms
-        """How long a broker may take."""
+        """Milliseconds that the broker may take."""
         self.silent_from_ms = 0
-        """When a broker that has not answered by then is given up; set when the call is given to a connection."""
+        """The time at which the connection of a broker without a response is closed; set when the call is sent."""
         self.sent_ms = 0
-        """When it was given to a connection."""
+        """The time at which the call was passed to a connection."""
         self.patience_ms = None if call is None else patience_ms(call)
-        """After so long without an answer its broker is reported as silent; None is never."""
+        """Milliseconds without a response after which the broker is reported as silent; None is never."""
         self.on_done = on_done
         self.done = False
-        """Whether its caller has been told."""
+        """Whether the caller has the outcome."""
         self.settled = False
-        """Whether its connection is through with it."""
+        """Whether the connection has finished the call."""
 
 
 class Link:
-    """One connection and what its shell needs to know of it."""
+    """One connection, with the state that its shell needs."""
 
     __slots__ = (
         "address",
@@ -77,27 +77,27 @@ class Link:
         self.channel = channel
         self.connection = connection
         self.setup_until_ms = setup_until_ms
-        """When it must have shaken hands."""
+        """The time at which the handshake must be done."""
         self.open = False
-        """Whether its socket is."""
+        """Whether the socket is open."""
         self.ready = False
-        """Whether it has shaken hands."""
+        """Whether the handshake is done."""
         self.lost: HeadraceError | None = None
-        """Why it is of no more use; None while it is."""
+        """The error with which the connection was closed; None while it is in use."""
         self.pending: deque[Pending] = deque()
-        """Calls that it carries, oldest first; those settled are dropped lazily."""
+        """The calls on the connection, oldest first; finished ones are removed lazily."""
         self.heard_ms = 0
-        """When it brought something last."""
+        """The time at which bytes were last received."""
         self.logins = 0
-        """Of those that the connection counts, how many have been taken note of."""
+        """The number of logins that the pool has handled; the connection counts all of them."""
         self.expires_ms = 0
-        """When the broker ends the session."""
+        """The time at which the broker ends the session."""
         self.renew_at_ms: int | None = None
-        """When to log in again, or how long that may take; None while there is nothing to do."""
+        """The time of the next login, or the deadline of the running one; None if there is none."""
         self.authenticating = False
-        """Whether credentials have been asked for and it has not been seen that we are logged in with them."""
+        """Whether a login was requested and is not finished."""
         self.socket: object = None
-        """The shell's own."""
+        """The socket or transport; only the shell uses it."""
 
     @property
     def peer(self) -> str:
@@ -122,20 +122,20 @@ class Shell(Protocol):
 
 
 class Walk:
-    """The search for any broker, on one channel: address after address, until one shakes hands."""
+    """The search for any broker on one channel: one address after the other, until a handshake succeeds."""
 
     __slots__ = ("addresses", "failures", "link", "waiting")
 
     def __init__(self, addresses: Iterable[Address]) -> None:
         self.addresses = deque(addresses)
         self.link: Link | None = None
-        """What is being tried."""
+        """The connection that is being tried; None if there is none."""
         self.failures: list[str] = []
         self.waiting: list[Pending] = []
 
 
 def unsettled(link: Link) -> Iterator[Pending]:
-    """Return the calls that a connection carries and is not through with, oldest first."""
+    """Yield the calls on a connection that are not finished, oldest first."""
     while link.pending and link.pending[0].settled:
         link.pending.popleft()
     return (pending for pending in link.pending if not pending.settled)

@@ -343,7 +343,7 @@ class Pool:
         self._reach.trying(address, now_ms)
         try:
             self._shell.open(link)
-        except Exception as error:  # noqa: BLE001 - what waits for the connection is told
+        except Exception as error:  # noqa: BLE001 - calls that wait for the connection get it
             self.refused(link, f"{type(error).__name__}: {error}")
         return link
 
@@ -359,7 +359,7 @@ class Pool:
         # What waited for the handshake goes out now; or the handshake goes on.
         self._flush(link)
         if link.lost is not None:
-            return  # and whoever waits for any broker has been sent to the next one
+            return  # calls to any broker have gone on to the next address
         if link.connection.wants_credentials and not link.authenticating:
             link.authenticating = True
             self._authenticate(link)
@@ -397,13 +397,13 @@ class Pool:
     def _authenticate(self, link: Link) -> None:
         try:
             self._shell.authenticate(link)
-        except Exception as error:  # noqa: BLE001 - what waits for the login is told
+        except Exception as error:  # noqa: BLE001 - calls that wait for the login get it
             self.failed(link, error)
 
     def _flush(self, link: Link) -> None:
         try:
             self._shell.flush(link)
-        except Exception as error:  # noqa: BLE001 - what waits for an answer is told
+        except Exception as error:  # noqa: BLE001 - pending calls get it
             self.failed(link, error)
 
     def _carry(self, link: Link, pending: Pending) -> None:
@@ -430,7 +430,7 @@ class Pool:
         del self.links[link.address, link.channel]
         try:
             self._shell.close(link)
-        except Exception as failure:  # noqa: BLE001 - the calls are told that the connection is gone all the same
+        except Exception as failure:  # noqa: BLE001 - the calls fail with the loss of the connection nevertheless
             self._on_error(failure)
         self._settle(link.connection.abandon(error))
         link.pending.clear()

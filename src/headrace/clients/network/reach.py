@@ -52,7 +52,7 @@ class Reach:
         """Begin without outages.
 
         Args:
-            report: Told what an operator should know of a broker.
+            report: Logs a warning about a broker.
         """
         self._report = report
         self._outages: dict[Address, Outage] = {}
