@@ -16,7 +16,7 @@ from headrace import TopicPartition
 from headrace.errors import TransportError, WorkerFailedError
 from tests.acceptance.place import QUICK_CONSUMER, read_all, until
 
-PROGRAM = Path(__file__).resolve().parents[2] / "tests" / "mission" / "programs" / "sum_up.py"
+PROGRAM = Path(__file__).resolve().parents[2] / "tests" / "acceptance" / "programs" / "sum_up.py"
 
 
 class Gauge:

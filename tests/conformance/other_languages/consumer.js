@@ -1,5 +1,5 @@
-// A member of a consumer group, written from docs/reference/client-protocol.md alone; numbers in brackets are its sections.
-// Prints what happens as JSON lines, records among it. SIGTERM makes it commit, leave and end.
+// A member of a consumer group, written from docs/reference/client-protocol.md alone; numbers in brackets are sections.
+// Prints events and records as JSON lines. After SIGTERM it commits, leaves the group and ends.
 //   node consumer.js --bootstrap 127.0.0.1:9092 --group billing --topics orders,payments
 'use strict'
 const net = require('node:net')

@@ -82,20 +82,15 @@ class ClassicMember(Member):
 
     @property
     def joining(self) -> bool:
-        """Whether a join is running."""
         return self._joining.running
 
     @property
     def session_ms(self) -> int:
-        """Milliseconds without a heartbeat after which the coordinator removes the member: `session.timeout.ms`."""
         return self._config.session_timeout_ms
 
     @property
     def _has_session(self) -> bool:
-        """Whether there is a session whose end revokes partitions.
-
-        A member that joins without partitions has none. A member that keeps its partitions continues with heartbeats.
-        """
+        """Whether there is a session whose end revokes partitions: a member that joins without partitions has none."""
         return self.generation >= 0 and not (self.joining and not self._reports.owned)
 
     def identity(self) -> Committer:
