@@ -17,7 +17,8 @@ from tests.fixtures.consumer_simulation import ConsumerSimulation
 ROOT = Path(__file__).resolve().parents[2]
 CLIENTS = ROOT / "src" / "headrace" / "clients"
 DECIDES = ["engine.py", "network", "flows", "consumer", "producer", "admin"]
-DRIVES = ("aio", "blocking", "settings")  # the beginnings of the names of shells, and of what builds a core for them
+DRIVES = ("aio", "blocking", "settings")
+"""The beginnings of the names of shells, and of what builds a core for them."""
 IO = {"asyncio", "os", "time", "threading", "socket", "select", "selectors", "uuid", "logging"}
 
 
