@@ -49,7 +49,7 @@ _SECRETS: Final = frozenset({"password"})
 REPR_LENGTH: Final = 80
 """So much of a wrong argument is shown."""
 _COROUTINE_FLAG: Final = 0x80
-"""Of a code object, as `inspect` knows it; importing `inspect` takes longer than many a command."""
+"""The flag of a code object for coroutines. The module `inspect` has it, but its import takes too long."""
 
 Fit = Callable[[str, Any], Any]
 """Given where an argument stands and the argument, returns what the method gets; raises ConfigError."""
@@ -72,7 +72,7 @@ def unchecked(method: F) -> F:
 
 
 def checked(method: F) -> F:
-    """Wrap one method."""
+    """Wrap one method with the checks of its arguments."""
     return _wrapped(method)  # type: ignore[arg-type,return-value]  # a method is a function until it is bound
 
 

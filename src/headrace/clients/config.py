@@ -111,7 +111,7 @@ class ProducerConfig(ClientConfig):
     """Settings of a producer."""
 
     acks: int = -1
-    """Who must store a record before it is acknowledged: -1 (all in-sync replicas), 1 (the leader), 0 (nobody)."""
+    """Replicas that must store a record before it is acknowledged: -1 (all in sync), 1 (the leader), 0 (none)."""
     compression_type: str = "none"
     """The codec that compresses batches."""
     linger_ms: int = 5
@@ -150,8 +150,8 @@ class ConsumerConfig(ClientConfig):
     group_instance_id: str | None = None
     """The name of a static member, which may restart without a rebalance. None is a dynamic member."""
     group_protocol: str = "auto"
-    """Who assigns partitions. classic: the members; consumer: the coordinator (KIP-848); auto: `consumer` if the broker
-    offers it and no property is set that needs `classic`."""
+    """The side that assigns partitions. classic: the members; consumer: the coordinator (KIP-848); auto: `consumer` if
+    the broker offers it and no property is set that needs `classic`."""
     group_remote_assignor: str = ""
     """The coordinator's assignor, for the group protocol `consumer`. "" lets the coordinator choose."""
     auto_offset_reset: str = "latest"
@@ -173,7 +173,7 @@ class ConsumerConfig(ClientConfig):
     fetch_max_bytes: int = 50 << 20
     """Bytes of records after which a broker ends its response to a fetch. One batch is returned in any case."""
     max_partition_fetch_bytes: int = 1 << 20
-    """The same limit for each partition of a fetch, in bytes."""
+    """Bytes of records after which a broker ends its response for one partition."""
     fetch_max_wait_ms: int = 500
     """Milliseconds that a broker may wait for `fetch.min.bytes` of records."""
     isolation_level: str = "read_uncommitted"

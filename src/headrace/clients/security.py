@@ -59,7 +59,7 @@ class SecurityConfig:
     ssl_ca_location: str = ""
     """The file with the certificates of the authorities that the client trusts. "" is those that the system trusts."""
     ssl_ca_pem: str = field(default="", repr=False)
-    """The same certificates as text, in place of a file. "" is none."""
+    """These certificates as text, in place of a file. "" is none."""
     ssl_certificate_location: str = ""
     """The file with the client's certificate, followed by the intermediate certificates. "" is no certificate."""
     ssl_certificate_pem: str = field(default="", repr=False)

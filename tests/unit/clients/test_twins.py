@@ -42,7 +42,13 @@ SPECIAL = {
     "__next__": "__anext__",
 }
 """Methods with another name in a class for asyncio."""
-READY = {"Done": "None", "ReadyDict": "dict", "ReadyList": "list", "ReadySet": "frozenset"}
+READY = {
+    "Done": "None",
+    "ReadyDict": "dict",
+    "ReadyList": "list",
+    "ReadySet": "frozenset",
+    "RecordDelivery": "Delivery",
+}
 """The type of methods of asyncio clients that wait for nothing, and the type of its result."""
 
 

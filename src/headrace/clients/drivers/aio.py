@@ -41,7 +41,7 @@ SLEW_EVERY_MS: Final = 1000
 
 
 class Wakeup:
-    """Where one call waits for its task to end or to ask for the program's code."""
+    """Wakes one call when its task has ended or needs the program's code."""
 
     __slots__ = ("_future",)
 
@@ -49,7 +49,7 @@ class Wakeup:
         self._future: asyncio.Future[None] | None = None
 
     def __call__(self, _: object = None) -> None:
-        """End the wait."""
+        """Wake the call that waits."""
         if self._future is not None and not self._future.done():
             self._future.set_result(None)
 
@@ -63,7 +63,7 @@ class Wakeup:
 
 
 class LoopCallbacks:
-    """Runs the program's callbacks that are due, in their order; coroutines become tasks."""
+    """Runs the callbacks of the program that are due, in their order. Coroutines become tasks."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -71,7 +71,7 @@ class LoopCallbacks:
         self._tasks: set[asyncio.Future[object]] = set()
 
     def run(self) -> None:
-        """Run those that are due."""
+        """Run the callbacks that are due."""
         if self._running:
             return
         self._running = True
@@ -102,14 +102,14 @@ class LoopCallbacks:
 
 
 class LinkProtocol(asyncio.BufferedProtocol):
-    """One link's transport."""
+    """The asyncio protocol of one link."""
 
     def __init__(self, driver: AioDriver, link: Link) -> None:
         self._driver = driver
         self._link = link
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the transport into use."""
+        """Start to use the transport."""
         assert isinstance(transport, asyncio.Transport), "a TCP connection has such a transport"
         if self._link.lost is None:
             transport.set_write_buffer_limits(high=0)  # so that `resume_writing` tells of each end
@@ -130,7 +130,7 @@ class LinkProtocol(asyncio.BufferedProtocol):
         return self._link.connection.get_buffer()
 
     def buffer_updated(self, count: int) -> None:
-        """Take in bytes."""
+        """Handle bytes that were received."""
         link, driver = self._link, self._driver
         if link.lost is not None:
             return
@@ -170,14 +170,14 @@ class Transports:
         self, driver: AioDriver, loop: asyncio.AbstractEventLoop, config: ClientConfig
     ) -> None:
         self.opening: dict[Link, asyncio.Task[None]] = {}
-        """What has been begun for a link that it cannot do without."""
+        """The tasks that connect or authenticate a link."""
         self._tls = client_context(config) if config.encrypted else None
         self._credentials = Credentials(config) if config.authenticates else None
         self._driver = driver
         self._loop = loop
 
     def open(self, link: Link) -> None:
-        """Begin to connect."""
+        """Start to connect a link."""
         self._begin(link, self._connect(link))
 
     def _begin(self, link: Link, work: Coroutine[Any, Any, None]) -> None:
@@ -423,7 +423,7 @@ class AioDriver:
     # The engine on the loop
 
     def refresh(self) -> None:
-        """Read the clock."""
+        """Pass the time of the clock to the engine."""
         now_ms = self._clock.now_ms()
         if now_ms >= self._slew_at_ms:
             self._slew_at_ms = now_ms + SLEW_EVERY_MS

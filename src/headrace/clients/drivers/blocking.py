@@ -276,7 +276,7 @@ class BlockingDriver:
             interrupts.deliver()
 
     def _refresh(self) -> int:
-        """Read the clock."""
+        """Pass the time of the clock to the engine."""
         engine = self.engine
         now_ms = self._clock.now_ms()
         if now_ms >= self._slew_at_ms:

@@ -1,4 +1,4 @@
-"""What a client logs in with: a fresh exchange for each login, with its nonce or its token."""
+"""The credentials of a client: a fresh exchange for each login, with its nonce or its token."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Credentials:
     def __init__(self, config: ClientConfig) -> None:
         self._config = config
         self._token: tuple[Any, ...] = ()
-        """What the program's function returned last."""
+        """The last result of the program's function."""
         self._token_until_s = 0.0
 
     @property

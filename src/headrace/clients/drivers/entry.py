@@ -1,4 +1,4 @@
-"""What drivers have in common: the context of `enter`, the program's callbacks, pauses, errors nobody waits for."""
+"""Parts that all drivers use: the context of `enter`, the program's callbacks, jitter, and logs of errors."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ _log = logging.getLogger("headrace.clients")
 
 
 def report(error: BaseException) -> None:
-    """Tell of an exception that a callback raised and that nobody waits for."""
+    """Log an exception of a callback, which no caller can get."""
     _log.error("a callback of a client failed", exc_info=error)
 
 
 def warner(client_id: str) -> Callable[[str], object]:
-    """Return what logs a warning of a client, with its name."""
+    """Return a function that logs a warning with the name of a client."""
     return partial(_log.warning, "client %s: %s", client_id)
 
 
 _told: dict[str, tuple[str, float]] = {}
-"""By broker: the line that was logged last, without its numbers, and when."""
+"""The last line that was logged about each broker, without its numbers, and its time."""
 
 
 def report_reach(text: str) -> None:
-    """Log that a broker does not answer, or is back; once for all clients of the process that find out together.
+    """Log that a broker does not answer, or answers again: once for all clients of the process.
 
-    Only the last line of a broker is not repeated: a broker that goes away again soon after it came back is reported.
+    Only the last line about a broker is not repeated, so that a second outage soon after the first is logged.
     """
     now_s = time.monotonic()
     broker, _, _ = text.partition(": ")
@@ -52,7 +52,7 @@ def report_reach(text: str) -> None:
 
 
 def jitter() -> float:
-    """Return a factor for a pause, so that clients that fail together do not come back together."""
+    """Return a factor for a backoff, so that clients that fail together do not retry together."""
     return random.uniform(0.8, 1.2)  # noqa: S311 - spreads retries, guards nothing
 
 
@@ -95,16 +95,17 @@ class Callbacks:
         self._lock = threading.RLock()
 
     def run(self) -> None:
-        """Run what is due; when another thread is at it, wait for that, so that nothing due before is still to come."""
+        """Run the callbacks that are due; wait for another thread that runs callbacks, so that none is left."""
         with self._lock:
             self._run()
         if self._due:
             self.run_in_passing()
 
     def run_in_passing(self) -> None:
-        """Run what is due, unless another thread is at it.
+        """Run the callbacks that are due, unless another thread does.
 
-        (1) That thread's callback wants a lock of the program's, (2) which the program holds while it sends.
+        Waiting could be a deadlock: (1) The callback of the other thread waits for a lock of the program. (2) The
+        program holds the lock while it sends.
         """
         while self._due and self._lock.acquire(blocking=False):
             try:
@@ -113,7 +114,7 @@ class Callbacks:
                 self._lock.release()
 
     def disown(self) -> None:
-        """Forget what is due, in a forked child: the parent calls it."""
+        """Forget the callbacks that are due, in a forked child: the parent runs them."""
         self._due.clear()
         self._lock = threading.RLock()
 

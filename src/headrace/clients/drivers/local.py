@@ -1,7 +1,7 @@
 """Runs clients of a broker in this process: requests are handed over as objects, without bytes, sockets or threads.
 
-One lock, the target's, guards the broker and the engines of all its clients. Whoever waits for something lets
-everything that is due happen first (`pump`), whichever client it belongs to.
+One lock, of the target, guards the broker and the engines of all its clients. A call that waits first does everything
+that is due (`pump`), for all clients.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class LocalBroker(Protocol):
 
     @property
     def _port(self) -> LocalTarget:
-        """What the clients of the broker use."""
+        """The interface for the clients of the broker."""
 
     def now_ms(self) -> int:
         """Return the time of the broker, in milliseconds since 1970."""
@@ -80,7 +80,7 @@ class LocalTarget(Protocol):
 
     @property
     def objects(self) -> GivenObjects:
-        """What programs gave to topics as classes and objects."""
+        """The classes and objects that programs have given to topics."""
 
     @property
     def virtual(self) -> bool:
@@ -91,7 +91,7 @@ class LocalTarget(Protocol):
         """Whether the program moves the clock, so that nothing may happen in a thread that it did not start."""
 
     def now_ms(self) -> int:
-        """Return the time."""
+        """Return the time of the broker."""
 
     def attach(self, client: LocalClient) -> None:
         """Take on a client.
@@ -101,7 +101,7 @@ class LocalTarget(Protocol):
         """
 
     def detach(self, client: LocalClient) -> None:
-        """Forget a client."""
+        """Remove a client."""
 
     def start_background(self) -> None:
         """Let what is due happen also while no client is inside a call, if time passes by itself."""
@@ -109,11 +109,10 @@ class LocalTarget(Protocol):
     def submit(
         self, client: LocalClient, call: Call, on_done: OnDone
     ) -> Callable[[], object] | None:
-        """Hand a request to the broker; `on_done` is told the outcome at once or by `pump`.
+        """Pass a request to the broker; `on_done` is called with the outcome, at once or by `pump`.
 
         Returns:
-            What gives the answer up, so that the broker need not wait any more to make it; None if there is nothing
-            to give up.
+            A function that cancels the request in the broker; None if there is nothing to cancel.
         """
 
     def share_partitioner(self, topic: str, named: Named, new: Partitioner) -> Partitioner:
@@ -143,7 +142,7 @@ class _Pending:
         self.give_up: Callable[[], object] | None = None
 
     def complete(self, outcome: Outcome) -> None:
-        """Tell the outcome, unless another was told before."""
+        """Call `on_done` with the outcome, unless the call has one."""
         if self.done:
             return
         self.done = True
@@ -156,13 +155,13 @@ class _Pending:
             report(error)
 
     def fail(self, error: HeadraceError) -> None:
-        """Give up waiting."""
+        """End the call with an error."""
         if self.give_up is not None:
             self.give_up()
         self.complete(error)
 
     def expire(self) -> None:
-        """Give up waiting: it takes too long."""
+        """End the call, because its deadline has passed."""
         self.fail(TransportError("the embedded broker did not answer in time"))
 
 
@@ -172,13 +171,13 @@ class LocalTransport:
     def __init__(self, target: LocalTarget, client: LocalClient) -> None:
         self.lost_connections = 0
         self.open: dict[_Pending, None] = {}
-        """In the order of the calls, in which they fail too: with a seed, each run is the same."""
+        """The calls without an outcome, in order. They fail in this order, so that a seed determines a run."""
         self._target = target
         self._client = client
         self._closed = False
 
     def submit(self, call: Call, deadline_ms: int, on_done: OnDone) -> None:
-        """Hand a request to the broker; `on_done` is told the outcome, at the deadline at the latest."""
+        """Pass a request to the broker; call `on_done` with its outcome, at the deadline at the latest."""
         pending = _Pending(self, on_done)
         if self._closed:
             pending.complete(ClosedError("the client was closed"))
@@ -193,7 +192,7 @@ class LocalTransport:
             self.open[pending] = None
 
     def close(self) -> None:
-        """Fail what is open, and whatever comes."""
+        """Fail all pending calls, and all later ones."""
         self._closed = True
         self.fail_open(ClosedError("the client was closed"))
 

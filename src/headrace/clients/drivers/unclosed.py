@@ -92,7 +92,7 @@ def _start_closing(close: Callable[[], object], done: _thread.LockType) -> None:
 def _close(close: Callable[[], object], done: _thread.LockType) -> None:
     try:
         close()
-    except BaseException as error:  # noqa: BLE001 - nobody else could be told
+    except BaseException as error:  # noqa: BLE001 - no caller could get it
         _log.error("a client that was dropped open could not be closed in order", exc_info=error)
     finally:
         del close
