@@ -64,7 +64,7 @@ _AS_GIVEN: Final = (
 
 
 class App:
-    """Functions that handle the records of topics, or of streams of Kinesis.
+    """Functions that handle the records of topics or of Kinesis streams.
 
         app = headrace.App("localhost:9092")        # or a headrace.Broker
 
@@ -74,9 +74,9 @@ class App:
 
         app.run()                                   # or: headrace run module:app
 
-    Records are handled at least once: what is finished is committed without gaps, and what is not comes again; with
-    `delivery="exactly_once"` what they lead to in topics is there once all the same. The decorated functions stay what
-    they are and can be called in a test; `with app.test(broker)` runs all of it.
+    Records are handled at least once. The app commits an offset when all records before it are finished; after a crash
+    the other records are handled again. With `delivery="exactly_once"` their results are in the topics exactly once.
+    A decorated function is unchanged, so a test can call it. `with app.test(broker)` runs the whole app.
     """
 
     def __init__(
@@ -91,22 +91,22 @@ class App:
         producer: Mapping[str, Any] | None = None,
         **properties: Unpack[AppProperties],
     ) -> None:
-        """Prepare an app; nothing is connected before it runs.
+        """Prepare an app. It connects when it runs.
 
         Args:
             target: HOST:PORT, several separated by commas, or a `Broker` of this process.
-            group: The group of workers that name none.
-            client_id: The name by which brokers know the app, and leases of streams, with host and process id.
-            drain_timeout_s: How long handlers may take to finish when the app stops or a partition goes to another
-                member; then they are cancelled, and their records come again.
-            commit_interval_s: How often positions are committed.
-            max_buffered: Records of one partition that are taken in and not finished, at most; then it is paused.
+            group: The consumer group of workers without `group=`.
+            client_id: The client id that brokers see. Leases of streams show it with the host and the process id.
+            drain_timeout_s: How long, in seconds, handlers may run on when the app stops or a partition is revoked.
+                Then they are cancelled, and their records are handled again.
+            commit_interval_s: The time between two commits, in seconds.
+            max_buffered: The number of unfinished records at which a partition is paused.
             producer: Properties of the producers that write results, dead letters and records for retry topics:
                 `{"compression_type": "zstd"}`.
-            properties: Properties of all its clients, `request_timeout_ms=5000`.
+            properties: Properties of all clients of the app, `request_timeout_ms=5000`.
 
         Raises:
-            ConfigError: A property of the producers is unknown, or not the program's to choose.
+            ConfigError: A property of the producers is unknown, or the app sets it itself.
         """
         self._target = target
         self._group = group
@@ -124,7 +124,7 @@ class App:
         self._hooks: list[Hook] = []
         self._service: Service | None = None
         self.counters: dict[str, Counters] = {}
-        """What each worker counted, by its name."""
+        """The counters of each worker, by the worker's name."""
         self._when_forked = WhenForked(self._forget_run)
 
     # Decorators
@@ -153,7 +153,7 @@ class App:
         transactional_id: str | None = None,
         **properties: Unpack[WorkerProperties],
     ) -> Callable[[F], F]:
-        """Have a function handle the records of topics, or of streams.
+        """Register a function that handles the records of topics or of streams.
 
         The function is a coroutine function, a plain one, which runs in threads, or an object with `handle(batch)`. Its
         first parameter is the value; the annotation says what bytes become: bytes, str, dict, a msgspec.Struct, a
@@ -165,19 +165,19 @@ class App:
             attached: In place of both, read whatever the group is attached to. Only Headrace's brokers know that.
             group: The consumer group; None is the app's.
             name: What counters and messages call the worker; None is the function's name.
-            ordering: What is handled one after another: a "partition", records with the same "key", or "none".
-            concurrency: How many calls of the handler may run at once.
+            ordering: Which records are handled one after another: those of a "partition", of a "key", or "none".
+            concurrency: The most calls of the handler that run at the same time.
             batch: The most records of a call, for handlers of batches; None is 100.
             retry: The number of attempts, or a `Retry`; None is five attempts, or one where delivery is at most once.
             dead_letter: Whether failed records go to `dlq.<topic>`; or a topic, or for streams `kinesis://STREAM`.
             on_failure: Without dead letters: "stop" ends the worker before anything is lost, "skip" drops the record.
-            dedupe: Returns a value's key; a record with a key that was handled is skipped.
-            seen: Keeps handled keys: `SeenTopic`, `SeenFile`, or an object of the program's. None keeps them in memory.
+            dedupe: Returns the key of a value. A record whose key was handled before is skipped.
+            seen: Keeps handled keys: `SeenTopic`, `SeenFile`, or an object of the program. None keeps them in memory.
             serde: How bytes become values; None is what the annotation says, or else the topic's metadata, or bytes.
             delivery: "at_least_once"; "at_most_once"; or "exactly_once": results and positions in one transaction.
-            transaction_ms: How often results and positions are committed, for exactly once.
-            transaction_records: So many results are committed at once, for exactly once.
-            transaction_timeout_ms: After how long the broker aborts the transaction of a worker that is gone.
+            transaction_ms: The time between two transactions in milliseconds, for exactly once.
+            transaction_records: The number of results that begins a transaction earlier, for exactly once.
+            transaction_timeout_ms: After how many milliseconds the broker aborts the transaction of a dead worker.
             transactional_id: The name of its transactions; None makes one that no other worker has.
             properties: Properties of the consumer, `max_poll_records=100`.
 
@@ -247,9 +247,9 @@ class App:
         key: Callable[[Any], Any] | None = None,
         serde: str | Serde | type[Any] | None = None,
     ) -> Callable[[F], F]:
-        """Have what a worker's function returns written to a topic; None is not written.
+        """Write what a worker's function returns to a topic. None is not written.
 
-        A record is finished when its result is safe. Of what a function for batches returns, each item is written.
+        A record is finished when its result is durable. If the function handles batches, it returns a list of results.
 
         Args:
             topic: Where to.
@@ -267,7 +267,7 @@ class App:
         return register
 
     def hook(self, function: Hook) -> Hook:
-        """Have a plain function told of every `Event`; also as a decorator.
+        """Call a plain function with every `Event`. Can be used as a decorator.
 
         Args:
             function: Called with each `Event`, on the event loop. What it raises is logged and changes nothing.
@@ -288,7 +288,7 @@ class App:
     # Running
 
     def run(self) -> None:
-        """Run until `stop`, SIGTERM or SIGINT; handlers then finish within `drain_timeout_s`.
+        """Run until `stop`, SIGTERM or SIGINT. Then running handlers may finish within `drain_timeout_s`.
 
         A second signal does not wait for them.
 
@@ -303,19 +303,19 @@ class App:
             raise KeyboardInterrupt from None
 
     async def serve(self) -> None:
-        """Run on the present event loop, as `run` does, but leave signals to the program."""
+        """Run on the running event loop. Unlike `run`, this leaves signals to the program."""
         await self.service().run()
 
     def stop(self) -> None:
-        """Have a `run` or `serve` that has begun end in order; any thread may call it."""
+        """End a running `run` or `serve` in order. Any thread may call this."""
         if self._service is not None:
             self._service.stop()
 
     def status(self) -> dict[str, WorkerStatus]:
-        """Return how each worker is getting on, by its name; any thread may call it, for a health check say.
+        """Return the status of each worker by its name, for health checks. Any thread may call this.
 
         Raises:
-            TimeoutError: The event loop of the app does not answer: a handler blocks it.
+            TimeoutError: The event loop of the app did not answer, for example because a handler blocks it.
         """
         begun = {} if self._service is None else self._service.status()
         return {
@@ -357,7 +357,7 @@ class App:
         return self._service
 
     def _forget_run(self) -> None:
-        """Forget a run that is under way, in a forked child: it goes on in the parent alone."""
+        """Forget the current run in a forked child: it continues only in the parent."""
         self._service = None
 
     async def _run_with_signals(self) -> None:
@@ -408,7 +408,7 @@ _NO_PROPERTIES: Final = {
     "value_serializer": "@app.publishes(..., serde=) says how results are written",
     "value_deserializer": "@app.worker(..., serde=), or the annotation of the handler, says how values are read",
 }
-"""What programs write that know other clients, and what to write here."""
+"""Properties that users of other clients may try, each with the Headrace way to set it."""
 
 
 def _check_properties(properties: Mapping[str, object]) -> None:

@@ -1,4 +1,4 @@
-"""What can be known of a worker before it starts: whether it may use its topics and its group."""
+"""The checks before a worker starts: whether it may use its topics and its group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a handler may know of its record, and do besides returning."""
+"""The context of a handler call: facts about the record, and a way to write further records."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from headrace.workers.threads import HandlerThreads
 
 NOT_OURS: Final = object()
-"""What a call returns that was not made, as its partition went while no thread was free."""
+"""A marker: the call was not made, because the partition was revoked while no thread was free."""
 
 
 class Hold:
-    """What a member has of the partition whose records are handled.
+    """The member's ownership of the partition whose records are handled.
 
     Attributes:
-        epoch: The fencing token; -1 where nobody asks for it.
+        epoch: The fencing token; -1 if the handler has no context.
     """
 
     __slots__ = ("_job", "_scheduler", "_source", "epoch")
@@ -43,15 +43,15 @@ class Hold:
         self.epoch = epoch
 
     def wanted(self) -> bool:
-        """Whether what comes of these records still matters."""
+        """Return whether the result of these records still counts: their partition was not released meanwhile."""
         return not self._job.let_go and self._scheduler.is_current(self._job)
 
     def valid(self) -> bool:
-        """Whether it is still this one's."""
+        """Return whether the partition still belongs to this member."""
         return self.wanted() and self._source.valid(self._job.topic_partition)
 
     async def in_thread(self, threads: HandlerThreads, call: Callable[[], Any]) -> Any:
-        """Return what a call returns that is made in a thread, unless the partition is not this member's by then."""
+        """Make a call in a thread and return its result; `NOT_OURS` if the partition was revoked before that."""
         self._job.in_thread = True
         try:
             return await threads.run(partial(self._if_ours, call))
@@ -63,11 +63,11 @@ class Hold:
 
 
 class Context:
-    """The parameter `context` of a handler; one that is a plain function annotates it as `SyncContext`.
+    """The parameter `context` of a handler. A plain function annotates it as `SyncContext`.
 
     Attributes:
-        records: The records that are handled: one, or those of the batch; keys and values are bytes.
-        attempt: Which attempt this is, from 1.
+        records: The records of this call: one record, or a batch. Keys and values are bytes.
+        attempt: The number of this attempt, from 1.
     """
 
     __slots__ = ("_hold", "_out", "_place", "_sent", "attempt", "records")
@@ -84,10 +84,10 @@ class Context:
 
         Args:
             records: The records.
-            place: Where the first of them was first.
-            attempt: Which attempt it is, from 1.
+            place: Where the first record was read for the first time.
+            attempt: The number of the attempt, from 1.
             out: Where results go.
-            hold: What the member has of the partition.
+            hold: The ownership of the partition.
         """
         self.records = records
         self._place = place
@@ -103,33 +103,33 @@ class Context:
 
     @property
     def topic(self) -> str:
-        """The record's topic; for one that comes from a retry topic, the topic where it was first."""
+        """The record's topic. For a record from a retry topic: the topic where it was read for the first time."""
         return self._place.topic
 
     @property
     def partition(self) -> int:
-        """The record's partition there."""
+        """The record's partition in `topic`."""
         return self._place.partition
 
     @property
     def offset(self) -> int:
-        """The record's offset there."""
+        """The record's offset in `topic`."""
         return self._place.offset
 
     @property
     def timestamp_ms(self) -> int:
-        """The record's time, milliseconds since 1970."""
+        """The record's timestamp in milliseconds since 1970."""
         return self._place.timestamp_ms
 
     @property
     def key(self) -> bytes | None:
-        """The record's key."""
+        """The record's key as bytes; None if it has none."""
         key: bytes | None = self.record.key
         return key
 
     @property
     def headers(self) -> Headers:
-        """The record's headers."""
+        """The record's headers in their order."""
         return self.record.headers
 
     @property
@@ -182,7 +182,7 @@ class Context:
             topic: Where to.
             value: The content; bytes and text as they are, everything else as JSON, unless the topic's metadata say
                 how. None is a record without a value.
-            key: The key, likewise.
+            key: The key, with the same types as the value.
             headers: Name and value pairs.
             deliver_at_ms: When the record comes, milliseconds since 1970, on topics with `headrace.delay.enable`; not
                 with `delivery="exactly_once"`, as transactions do not delay.
@@ -263,7 +263,7 @@ class SyncContext(Context):
             topic: Where to.
             value: The content; bytes and text as they are, everything else as JSON, unless the topic's metadata say
                 how. None is a record without a value.
-            key: The key, likewise.
+            key: The key, with the same types as the value.
             headers: Name and value pairs.
             deliver_at_ms: When the record comes, milliseconds since 1970; see `Context.publish`.
             delay_ms: How long after it is sent it comes, instead of a time.

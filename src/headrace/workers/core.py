@@ -40,7 +40,7 @@ class Seek(NamedTuple):
 
 
 SourceAction = Pause | Resume | Seek
-"""What the worker must ask of its record source."""
+"""An action that the worker performs on its record source."""
 
 
 class Intake(NamedTuple):

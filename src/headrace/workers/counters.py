@@ -1,4 +1,4 @@
-"""What a worker counts, and what it tells hooks."""
+"""The counters of a worker, and the events that its hooks receive."""
 
 from __future__ import annotations
 
@@ -18,40 +18,40 @@ EventKind = Literal["handled", "failed", "retried", "dead_lettered", "skipped"]
 
 @dataclass(slots=True)
 class Counters:
-    """Numbers of records, but for the last two: those are of calls of the handler."""
+    """Numbers of records. `in_flight` and `overlaps` are numbers of handler calls."""
 
     handled: int = 0
     """Finished without an error."""
     failed: int = 0
-    """Failed attempts."""
+    """Records of attempts that failed."""
     retried: int = 0
-    """Attempts that another one follows."""
+    """Records of failed attempts that are followed by another attempt."""
     dead_lettered: int = 0
-    """Written to the dead letters."""
+    """Records that were written to the dead letters."""
     skipped: int = 0
     """Finished without a result: by `Skip`, `on_failure="skip"`, or as duplicates."""
     duplicates: int = 0
-    """Those of them whose key of `dedupe=` had been handled before."""
+    """Skipped records whose key, returned by `dedupe=`, was handled before."""
     passed_over: int = 0
-    """Finished without a call of the handler, as their header `headrace-only-group` names another group."""
+    """Records that were not handled because their header `headrace-only-group` names another group."""
     in_flight: int = 0
-    """Calls of the handler that are running."""
+    """Handler calls that run at this moment."""
     overlaps: int = 0
-    """Calls that ran on after their partition had gone to another member, which may handle the same records."""
+    """Handler calls that ran on after their partition was revoked. Another member may handle the same records."""
 
     def as_dict(self) -> dict[str, int]:
-        """Return the numbers by name, as metrics want them."""
+        """Return the numbers by name, for metrics."""
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened to records of a worker."""
+    """An event that concerns records of a worker."""
 
     kind: EventKind
     worker: str
     records: list[ConsumerRecord]
-    """With bytes as keys and values."""
+    """The records; keys and values are bytes."""
     error: Exception | None
     attempt: int
 
@@ -60,7 +60,7 @@ Hook = Callable[[Event], Any]
 
 
 class Tally:
-    """Counts what becomes of a worker's records, and tells the hooks."""
+    """Counts the outcomes of a worker's records and calls the hooks."""
 
     def __init__(self, worker: str, counters: Counters, hooks: Sequence[Hook]) -> None:
         self.counters = counters
@@ -81,4 +81,4 @@ class Tally:
             except BaseException as raised:  # noqa: BLE001 - a fault of the program's metrics must not stop its work
                 if self._failures.is_new(raised):
                     trace = (type(raised), raised, trimmed(raised))
-                    _log.error("%s: a hook failed (told once)", self._worker, exc_info=trace)
+                    _log.error("%s: a hook failed (logged once)", self._worker, exc_info=trace)

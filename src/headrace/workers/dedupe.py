@@ -44,7 +44,7 @@ class RecentKeys:
             self._keys.popitem(last=False)
 
     async def prepare(self) -> None:
-        """Do nothing."""
+        """Do nothing: this store needs no such step."""
 
     async def known(
         self,
@@ -55,27 +55,27 @@ class RecentKeys:
         return {key for key in keys if key in self._keys}
 
     async def keep(self, marks: Sequence[HandledKey]) -> None:
-        """Keep keys."""
+        """Keep the keys of handled records."""
         self.note(marks)
 
     async def write(self, out: Publisher, marks: Sequence[HandledKey]) -> None:
         """Do nothing: `note` follows."""
 
     def note(self, marks: Sequence[HandledKey]) -> bool:
-        """Keep keys."""
+        """Keep the keys of handled records."""
         for mark in marks:
             if mark.key is not None:
                 self.add(mark.key)
         return True
 
     async def restore(self, topic: str) -> None:
-        """Do nothing."""
+        """Do nothing: this store needs no such step."""
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
         """Do nothing: a partition may come back."""
 
     async def close(self) -> None:
-        """Do nothing."""
+        """Do nothing: this store needs no such step."""
 
 
 class ProgramKeys:
@@ -112,13 +112,13 @@ class ProgramKeys:
         return not marks
 
     async def restore(self, topic: str) -> None:
-        """Do nothing."""
+        """Do nothing: this store needs no such step."""
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Do nothing."""
+        """Do nothing: this store needs no such step."""
 
     async def close(self) -> None:
-        """End the thread."""
+        """End the thread of the store."""
         self._threads.close()
 
 

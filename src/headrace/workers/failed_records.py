@@ -1,4 +1,4 @@
-"""Records that are kept elsewhere: in the dead letters, or in a retry topic until their next attempt."""
+"""Writes failed records to dead-letter topics and retry topics, and creates these topics."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Origin(NamedTuple):
 
 
 class FailedRecordWriter:
-    """Where a worker keeps records that it has not handled. It creates the topics, again if they are deleted."""
+    """Writes the failed records of one worker. It creates the topics, and creates them again if they are deleted."""
 
     def __init__(self, settings: WorkerSettings, outlet: Outlet) -> None:
         self._settings = settings
@@ -38,10 +38,10 @@ class FailedRecordWriter:
         self._letters = settings.open_letters()
         self._origins = settings.origins()
         self._known: dict[str, _Origin] = {}
-        """By topic, the topic whose records it takes."""
+        """The topic whose records a retry topic or dead-letter topic takes, by its name."""
         self._there: set[str] = set()
         self._looked_s: dict[str, float] = {}
-        """By topic, when somebody last looked whether it is there, by the event loop's clock."""
+        """The time of the last check whether a topic exists, by topic, in seconds of the event loop's clock."""
 
     async def prepare(self) -> None:
         """Look whether the stream for dead letters is there, if they go to one.

@@ -77,7 +77,7 @@ class WriteAgain(NamedTuple):
 
     due_ms: int
     advice: str | None
-    """What to add to a warning about the refusal; None if there was such a warning a short time ago."""
+    """The text to add to a warning about the refusal; None if there was such a warning a short time ago."""
 
 
 FailureAction = (
@@ -110,7 +110,7 @@ class FailurePolicy:
         self._origins = origins
         self._failures = failures
         self._warn_again_ms: dict[str, int] = {}
-        """By topic, when the next refusal is worth a warning."""
+        """The time of the next warning about refusals, by topic, in milliseconds since 1970."""
 
     def on_failure(self, job: Job, error: Exception, now_ms: int) -> FailureAction:
         """Decide what happens to the records of a job whose attempt failed."""

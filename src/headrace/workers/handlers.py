@@ -1,4 +1,4 @@
-"""What a worker calls, and how: read off the signature of a function, or of an object's `handle`."""
+"""The handler of a worker: how to call it, according to the signature of a function or of an object's `handle`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must not be broken off: partitions that are being given up, and what counts as handled once it is begun."""
+"""Counts the steps that the end of a worker must not interrupt: revocations, and records that are committed first."""
 
 from __future__ import annotations
 

@@ -205,7 +205,7 @@ class JobRunner:
             await self._failed(job, job.error)
 
     async def _held(self, job: Job) -> None:
-        """Wait while it is not known whose a partition is: it is lost in a moment, or was not told that it is not."""
+        """Wait while it is not known whether the partition still belongs to this member."""
         while not (self._valid(job.topic_partition) or job.let_go):  # noqa: ASYNC110 - nothing tells of time
             await asyncio.sleep(LOOK_AGAIN_S)
 
@@ -244,7 +244,7 @@ class JobRunner:
         if isinstance(error, DeadLetter | RetryLater) or not self._failures.is_new(error):
             return
         _log.warning(
-            "%s: the record at %s failed in attempt %d with %s%s (told once for each type and place)",
+            "%s: the record at %s failed in attempt %d with %s%s (logged once for each type and place)",
             self._settings.name,
             self._origins.text(job.records[0]),
             job.attempt,

@@ -15,7 +15,7 @@ from headrace.workers.failures import is_ours
 
 LOOK_S: Final = 1.0
 BLOCKED_S: Final = 5.0
-"""How long the loop may do one thing before it is told of; then again after twice as long, and so on."""
+"""The time in seconds after which a blocked event loop is logged: again after twice the time, and so on."""
 FRAMES: Final = 20
 
 _log: Final = logging.getLogger("headrace.workers")
@@ -32,11 +32,11 @@ class LoopWatch:
         self._alive = threading.Event()
 
     def start(self) -> None:
-        """Begin."""
+        """Start the watching thread."""
         threading.Thread(target=self._watch, name="headrace-loop-watch", daemon=True).start()
 
     def stop(self) -> None:
-        """End."""
+        """End the watching thread."""
         self._ended.set()
 
     def _watch(self) -> None:

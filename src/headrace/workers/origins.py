@@ -56,7 +56,7 @@ class Origins:
         """Whether records of this worker wait in retry topics."""
         self._max_wait_ms = max(MAX_WAIT_MS, *(round(s * 1000) for s in pauses_s), 0)
         self._believed: dict[str, set[str]] = {}
-        """By retry topic, the topics that a record in it may name as its origin."""
+        """The topics that a record may name as its origin, by retry topic."""
         for waiting in self._sources:
             homes = {
                 topic

@@ -1,4 +1,4 @@
-"""What one call of a handler wants written, kept until its records' positions are committed with it."""
+"""The records that one handler call writes, kept until a transaction commits them with the offsets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headrace.workers.outlet import Outlet
 
 
 class Publisher(Protocol):
-    """Where results and letters go: at once (`Outlet`), or with their records' positions (`Outbox`)."""
+    """Writes results and dead letters: at once (`Outlet`), or in the transaction of the offsets (`Outbox`)."""
 
     async def publish(
         self,
@@ -28,7 +28,7 @@ class Publisher(Protocol):
         headers: Headers = (),
         serde: Serde | None = None,
     ) -> RecordMetadata:
-        """Write a value."""
+        """Write a value, encoded by its serde."""
 
     async def write(
         self,
@@ -40,7 +40,7 @@ class Publisher(Protocol):
         timestamp_ms: int | None = None,
         partition: int | None = None,
     ) -> RecordMetadata:
-        """Write bytes."""
+        """Write a key and a value as bytes."""
 
 
 class HandledKey(NamedTuple):
@@ -52,7 +52,7 @@ class HandledKey(NamedTuple):
 
 
 class Output(NamedTuple):
-    """A record that is to be written."""
+    """A record that waits for its transaction."""
 
     topic: str
     value: bytes | None
@@ -63,7 +63,7 @@ class Output(NamedTuple):
 
 
 class Outbox:
-    """Takes what one attempt writes. If the attempt fails, nobody ever sees it."""
+    """Keeps what one attempt writes. If the attempt fails, the content is dropped."""
 
     __slots__ = ("_outlet", "keys", "outputs")
 
@@ -71,7 +71,7 @@ class Outbox:
         self._outlet = outlet
         self.outputs: list[Output] = []
         self.keys: list[HandledKey] = []
-        """Of `dedupe=`, to be remembered when the positions are committed."""
+        """The keys that `dedupe=` returned. They are remembered when the offsets are committed."""
 
     async def publish(
         self,
@@ -82,7 +82,7 @@ class Outbox:
         headers: Headers = (),
         serde: Serde | None = None,
     ) -> RecordMetadata:
-        """Keep a value, as bytes; where it will be written is not known yet (-1)."""
+        """Keep a value as bytes. The result has partition and offset -1: they are not known yet."""
         if any(name in (DELIVER_AT_MS, DELAY_MS) for name, _ in headers):
             raise ConfigError(
                 "what is written in a transaction cannot be delayed: leave the time out, or use another delivery= than "
@@ -101,7 +101,7 @@ class Outbox:
         timestamp_ms: int | None = None,
         partition: int | None = None,
     ) -> RecordMetadata:
-        """Keep bytes. What would refuse them later does so now, while the handler can be told."""
+        """Keep bytes. A record that the topic would refuse is refused now, so that the handler sees the error."""
         try:
             size = len(encode_headers(headers)) + len(value or b"") + len(key or b"")
         except (AttributeError, TypeError, ValueError) as error:

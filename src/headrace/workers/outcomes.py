@@ -1,4 +1,4 @@
-"""What a handler may ask for by raising, and how failures are repeated."""
+"""The exceptions by which a handler chooses an outcome, and the settings of retries."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import Final, Literal
 from headrace.errors import ConfigError, HeadraceError, SerializationError
 
 MAX_PAUSE_S: Final = 100 * 365 * 86_400.0
-"""The longest pause that can be written down in a record's headers, and then some."""
+"""The longest pause in seconds that a handler or a `Retry` may ask for."""
 
 
 class Skip(Exception):
-    """Take the record for finished, without a result and without a dead letter."""
+    """Finish the record without a result and without a dead letter."""
 
 
 class DeadLetter(Exception):
-    """Do not try again: write the record to the dead-letter topic, with this text as the reason."""
+    """Write the record to the dead-letter topic without further attempts. The text is the reason."""
 
 
 class RetryLater(Exception):
-    """Try again after a pause of the handler's choice; it counts as an attempt.
+    """Retry after a pause that the handler chooses. The failed attempt counts.
 
     Attributes:
-        delay_s: Seconds until then.
+        delay_s: The pause in seconds.
     """
 
     def __init__(self, delay_s: float, reason: str = "") -> None:
@@ -38,7 +38,7 @@ class RetryLater(Exception):
 
 
 class UnusableHandlerError(HeadraceError):
-    """The program's code cannot be used as it is: no record would be handled, so the worker stops at the first."""
+    """The program's code cannot handle any record, so the worker stops at the first one."""
 
 
 class UnkeptKeyError(UnusableHandlerError):
@@ -47,13 +47,13 @@ class UnkeptKeyError(UnusableHandlerError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
-    """How often and when a failed record is handled again.
+    """The number of attempts for a record, and the pauses between them.
 
     Attributes:
-        attempts: How often it is handled at most, the first time included.
-        first: Seconds before the second attempt; each further pause is `factor` times longer.
+        attempts: The most attempts for a record, with the first one.
+        first: The pause before the second attempt, in seconds. Each further pause is `factor` times longer.
         max: The longest pause, in seconds.
-        factor: How pauses grow.
+        factor: The ratio of a pause to the pause before it.
         on: The exceptions that are worth another attempt, one class or several; others go to the dead letters at once.
         topics: Wait in topics `retry.<seconds>.<topic>` instead of in place: other records of the key or partition are
             handled meanwhile, so their order is lost.
@@ -102,7 +102,7 @@ NO_RETRY = Retry(attempts=1)
 
 
 class FailureOutcome(Enum):
-    """What becomes of records whose handler failed."""
+    """The outcome of records whose handler failed."""
 
     SKIP = "finished without a result"
     RETRY = "handled again"
@@ -116,7 +116,7 @@ OnFailure = Literal["stop", "skip"]
 def failure_outcome(
     error: Exception, attempt: int, retry: Retry, *, dead_letters: bool, on_failure: OnFailure
 ) -> FailureOutcome:
-    """Decide what becomes of records after a failed attempt."""
+    """Decide the outcome of records after a failed attempt."""
     if isinstance(error, UnusableHandlerError):
         return FailureOutcome.STOP
     if isinstance(error, Skip):
@@ -129,6 +129,6 @@ def failure_outcome(
 
 
 def _hopeless(error: Exception) -> bool:
-    """Whether bytes do not decode for a reason that stays; a schema registry that does not answer comes back."""
+    """Return whether bytes cannot be decoded for a permanent reason. An unreachable schema registry is not one."""
     cause = error.__cause__
     return isinstance(error, SerializationError) and not isinstance(cause, OSError | HeadraceError)

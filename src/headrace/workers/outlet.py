@@ -1,4 +1,4 @@
-"""What the workers of one app share: the producer of what they write, and what they ask besides records."""
+"""The producer that all workers of one app share, and their requests for topics, limits and rights."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ from headrace.types import TopicPartition
 CREATE_TIMEOUT_MS: Final = 30_000
 DELAYED: Final = {"headrace.delay.enable": "true"}
 LARGEST_RECORD_BYTES: Final = 96 << 20
-"""What fits into a request to any broker: how large records may be, the topics say."""
+"""The largest record in bytes that the producer accepts. The limits of topics are lower."""
 BATCH_OVERHEAD_BYTES: Final = 128
-"""What a batch and its only record add to key, value and headers, at most."""
+"""The most bytes that a batch with one record adds to key, value and headers."""
 HEADROOM_BYTES: Final = 64 << 10
-"""What the headers of a dead letter, or of a retry topic, may add to a record."""
+"""The most bytes that the headers of a dead letter, or of a record in a retry topic, add to a record."""
 DEFAULT_MESSAGE_BYTES: Final = 1_048_588
-"""What topics take where their configuration may not be read."""
+"""The assumed largest record of a topic, in bytes, if its configuration may not be read."""
 CLOSE_TIMEOUT_S: Final = 1.0
-"""How long what is on its way when everything ends may take to arrive."""
+"""How long, in seconds, records that are in flight when the app ends may take to be written."""
 SAFE: Final[dict[str, Any]] = {"serde": "bytes", "key_serde": "bytes", "recreate_topics": False}
-"""What the producers of an app are made with. It creates its topics itself, with as many partitions as they need."""
+"""Fixed settings of the app's producers. The app creates its topics itself, with the partitions that they need."""
 STEP_TIMEOUT_MS: Final = 5_000
 """How long one step of a transaction may take, at most."""
 
@@ -102,7 +102,7 @@ class Outlet:
         self._checked: dict[str, tuple[int, float]] = {}
         """Topics that are there: how large their records may be, and when that was asked by the event loop's clock."""
         self._settings_until_s: dict[str, float] = {}
-        """By topic: until when what it says of serdes holds, by the event loop's clock."""
+        """The time until which a topic's serde settings are cached, by topic, in seconds of the event loop's clock."""
 
     def transactional(self, transactional_id: str, timeout_ms: int) -> Producer:
         """Return a new producer for transactions. What it is given leaves with the commit.
@@ -360,11 +360,11 @@ class Outlet:
         )
 
     async def close(self) -> None:
-        """Close the connections. What is still on its way belongs to records that are not committed."""
+        """Close the connections. Records in flight belong to input records that are not committed."""
         try:
             await self._producer.close(CLOSE_TIMEOUT_S)
         except HeadraceError as error:
-            _log.warning("records were on their way to their topics when the app ended: %s", error)
+            _log.warning("records were in flight to their topics when the app ended: %s", error)
         finally:
             await self._driver.close()
 

@@ -225,7 +225,5 @@ class Processor:
 async def _is_ours(hold: Hold) -> bool:
     """Return whether records may be handled: values, keys or a thread may have been waited for."""
     while not hold.valid() and hold.wanted():  # noqa: ASYNC110 - nothing tells of time
-        await asyncio.sleep(
-            LOOK_AGAIN_S
-        )  # it is lost in a moment, or was not told yet that it is not
+        await asyncio.sleep(LOOK_AGAIN_S)  # the group decides in a moment
     return hold.wanted()

@@ -1,4 +1,4 @@
-"""Why a record could not be written: whether that passes, and what to do about it."""
+"""The reasons why a record could not be written: whether a retry can help, and what to do otherwise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a handler returned: awaited where it can be, and refused where nothing has run."""
+"""The results of handlers: awaited if they are awaitable, refused if the handler's code has not run."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _NOT_RUN: Final = (
     types.MethodType,
     functools.partial,
 )
-"""What a call returns that has done nothing yet."""
+"""The types of results that show that the handler's code has not run."""
 
 
 async def finished(result: Any) -> Any:

@@ -62,18 +62,18 @@ class CommitAgain(NamedTuple):
 
 
 class Forget(NamedTuple):
-    """Forget the partitions."""
+    """Forget everything about the partitions."""
 
 
 class Released(NamedTuple):
     """The end of the revocation."""
 
     error: HeadraceError | None
-    """Why the last commit failed, if records were finished and could not be committed. The worker must then stop."""
+    """The error of the last commit, if records were finished and could not be committed. The worker must then stop."""
 
 
 RevocationAction = AwaitHandlers | CancelHandlers | Commit | CommitAgain | Forget
-"""What the worker must do next."""
+"""The next action of the worker."""
 
 
 class _Phase(Enum):

@@ -47,15 +47,15 @@ class Job:
         self.lane = lane
         self.records = records
         self.attempt = 1
-        """Counts from 1."""
+        """The number of the attempt, from 1."""
         self.error: Exception | None = None
-        """Why it was given up; what is left to do is to write that down."""
+        """The failure of the last attempt. If it is set, the record is only written to another topic."""
         self.began_s: float | None = None
-        """Since when its handler runs, by the event loop's clock; None where it does not."""
+        """When its handler began, in seconds of the event loop's clock; None while no handler runs."""
         self.slow_s = 0.0
-        """For how long it ran when that was told of last."""
+        """How long the handler had run, in seconds, when that was logged last."""
         self.refused_ms: int | None = None
-        """Since when its record could not be written elsewhere; None where that has not failed."""
+        """When a write to another topic first failed, in milliseconds since 1970; None if none failed."""
         self.waits = False
         """Whether it waits for its next attempt."""
         self.let_go = False
@@ -74,7 +74,7 @@ class _Lane:
         """Whether several of its jobs may run at once: its records have no order."""
         self.queue: deque[ConsumerRecord] = deque()
         self.jobs: set[Job] = set()
-        """Those that run, or wait for their next attempt."""
+        """Jobs that run or wait for their next attempt."""
         self.alone = 0
         """How many records at the head are handled one by one, after their batch has failed."""
         self.attempt = 1
@@ -82,7 +82,7 @@ class _Lane:
 
 
 class _Partition:
-    """What was taken in of one partition, and what of it is finished."""
+    """The records of one partition that were taken in, and which of them are finished."""
 
     __slots__ = ("lanes", "next_offset", "open")
 

@@ -45,7 +45,7 @@ class Service:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop_wanted = False
         self._checking: asyncio.Task[list[HeadraceError]] | None = None
-        """What looks whether the workers can start."""
+        """The task that checks whether the workers can start; None when it does not run."""
         self._tasks: list[asyncio.Task[None]] = []
         self.workers: list[Worker] = []
         self.outlet: Outlet | None = None
@@ -98,7 +98,7 @@ class Service:
         """Have all workers look for what they need, before any of them begins.
 
         Returns:
-            Whether they may begin: not where the app was told to stop meanwhile.
+            Whether they may begin: false if the app was stopped meanwhile.
 
         Raises:
             HeadraceError: What keeps one of them from starting; a `StartError` where there are several reasons.
@@ -133,7 +133,7 @@ class Service:
         return problems or await _all_of(worker.take_over() for worker in self.workers)
 
     async def _first_failed(self, tasks: Sequence[asyncio.Task[None]]) -> None:
-        """Wait until a worker has failed, the app is told to end, or no worker is left."""
+        """Wait until a worker has failed, the app is stopped, or no worker is left."""
         pending: set[asyncio.Task[None]] = set(tasks)
         while pending:
             done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)

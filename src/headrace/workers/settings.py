@@ -1,4 +1,4 @@
-"""What `@app.worker` and `@app.publishes` say, checked."""
+"""The settings of a worker, from the arguments of `@app.worker` and `@app.publishes`, checked."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ DEFAULT_RETRY: Final = Retry()
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """Where results go."""
+    """A topic for results, with their key and serde."""
 
     topic: str
     key: Callable[[Any], Any] | None

@@ -1,4 +1,4 @@
-"""What a worker reads from: topics, or whatever else has partitions with records in order."""
+"""The interfaces between a worker and what it reads: topics, or anything with ordered records in partitions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace.types import PartitionStatus, TopicPartition
 
 
 class RevocationListener(Protocol):
-    """Who is told when partitions go; the partitions go when it returns."""
+    """Receives revocations. The member releases the partitions when the method returns."""
 
     async def on_revoked(self, partitions: list[TopicPartition]) -> None:
         """Finish what runs in partitions, and commit it: others are about to have them."""
@@ -23,7 +23,7 @@ class RevocationListener(Protocol):
 class RecordSource(Protocol):
     """A member of a group that reads partitions.
 
-    The listener may be called while `poll` is under way, and for several partitions at once. Between taking records and
+    The listener may be called while `poll` runs, and for several partitions at once. Between taking records and
     returning them `poll` does not wait, so a call that is cancelled takes none.
     """
 
@@ -89,7 +89,7 @@ class RecordSource(Protocol):
         """Whether every record that is there now was returned; for tests."""
 
     async def leave(self, timeout_s: float) -> None:
-        """Give all partitions up (the listener is told), leave the group, and close."""
+        """Release all partitions through the listener, leave the group, and close."""
 
 
 class DeadLetterStream(Protocol):
@@ -106,16 +106,16 @@ class DeadLetterStream(Protocol):
         """Write a record with what is said of it, and wait until it is safe."""
 
     async def close(self) -> None:
-        """Close."""
+        """Close the writer's connections."""
 
 
 @runtime_checkable
 class StreamSelection(Protocol):
-    """What `@app.worker` takes in place of topics: it says what is read, and opens it."""
+    """An argument of `@app.worker` in place of topics. It names streams and opens them."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What stands in the place of the topics' names."""
+        """The names of the streams, in place of the topics' names."""
 
     def check(self, *, delivery: str, dead_letter: bool | str) -> None:
         """Refuse what cannot be.

@@ -1,4 +1,4 @@
-"""How workers are getting on, for health checks and metrics."""
+"""The status of workers, for health checks and metrics."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WorkerState = Literal["starting", "running", "waiting", "stopping", "stopped", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStatus:
-    """How one worker is getting on."""
+    """The status of one worker."""
 
     name: str
     group: str
@@ -21,11 +21,11 @@ class WorkerStatus:
     """"starting" until it asks its group for partitions; "waiting" while it cannot read what it should: no broker
     answers, a topic does not exist, it has no place in its group; "stopped" before and after."""
     error: str | None = None
-    """Why it has failed, or what it waits for."""
+    """The reason for the state "failed" or "waiting"; None in other states."""
     counters: Counters
-    """As they were at this moment."""
+    """The counters at this moment."""
     partitions: list[PartitionStatus] = field(default_factory=list)
-    """Those that this worker has now."""
+    """The partitions that are assigned to this worker."""
 
     @property
     def healthy(self) -> bool:

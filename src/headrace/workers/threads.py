@@ -50,7 +50,7 @@ class HandlerThreads:
             error: Exception | None = None
             try:
                 result = function()
-            except BaseException as raised:  # noqa: BLE001 - told to who waits
+            except BaseException as raised:  # noqa: BLE001 - the waiting task gets it
                 # A future takes no StopIteration, and a SystemExit in a thread must not end the event loop.
                 if isinstance(raised, Exception) and not isinstance(raised, StopIteration):
                     error = raised

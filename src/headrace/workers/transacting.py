@@ -9,7 +9,7 @@ Who may commit is decided by the group (KIP-447): each transaction names the mem
 member that is none any more is refused. So one producer serves all partitions, whatever becomes of them.
 
 A commit that nobody confirmed has happened or not. `settle` finds out before anything else is done: it asks again, or,
-if the producer was shut out, has a new one end what is left and looks at what is committed.
+if the producer was fenced, has a new one end what is left and looks at what is committed.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ HOPELESS: Final = frozenset(
         ErrorCode.INVALID_REQUEST,
     }
 )
-"""Why no producer of this name could do better."""
+"""Errors that no new producer with the same transactional id can avoid."""
 
 NOT_ITS_FAULT: Final = frozenset(
     {
@@ -73,7 +73,7 @@ NOT_ITS_FAULT: Final = frozenset(
         ErrorCode.UNKNOWN_PRODUCER_ID,
     }
 )
-"""Why a record may be refused because of its transaction, and not for itself."""
+"""Errors that refuse a record because of its transaction, and not because of the record."""
 WRITE_AGAIN_MS: Final = 1_000
 """The pause before what was refused is written again."""
 TAKE_OVER_TIMEOUT_S: Final = 10.0
@@ -87,7 +87,7 @@ Offsets = Mapping[TopicPartition, int]
 @dataclass(slots=True)
 class _Kept:
     place: str
-    """Of the first record, for people."""
+    """The origin of the first record, for messages."""
     first: int
     last: int
     """Offsets of the first and the last of the records that led to it: all of them are committed, or none."""
@@ -99,7 +99,7 @@ class _Kept:
 
 
 class Transactor:
-    """What one worker has to write, and its transactions."""
+    """The results that one worker has to write, and the transactions that commit them."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class Transactor:
             shared_id: That id, if others may have it, too; None if nobody else has.
             is_new_id: Whether the id was made for this worker, so that no other process can be using it.
             max_records: So many records to write are worth a transaction at once.
-            on_end: Told what was written (true) or will never be.
+            on_end: Called with outboxes that were written (true) or never will be (false).
             restore: Called before something is written again to a topic that refused it: it may have been deleted.
         """
         self._outlet = outlet
@@ -140,11 +140,11 @@ class Transactor:
         self._refusing: set[str] = set()
         """Topics to which something could not be written."""
         self._hopeless: WorkerFailedError | None = None
-        """Why no further attempt can write what is kept, as the last attempt found it."""
+        """The error of the last attempt, if no further attempt can write what is kept."""
         self._kept: dict[TopicPartition, dict[int, _Kept]] = {}
-        """By the offset of the last record."""
+        """The kept results, by partition and by the offset of the last record that led to them."""
         self._at: dict[TopicPartition, int] = {}
-        """What was committed last."""
+        """The offset that was committed last, by partition."""
         self._count = 0
         """Records to write that came since the last `wait`."""
         self._many = asyncio.Event()
@@ -269,7 +269,7 @@ class Transactor:
             self._doubt = dict(offsets)
             await producer.commit_transaction()
         except BaseException as error:
-            # Only a commit delivers: what lacks its answer before has not been on its way.
+            # Only a commit delivers: a record without an answer was not sent before.
             late = self._doubt is not None and isinstance(error, TransportError)
             self._set_aside(fates, late=late)
             await self._abort()
@@ -372,8 +372,8 @@ class Transactor:
     async def _renew(self, error: FatalTransactionError) -> None:
         """Go on with a new producer, which ends what the one before has left.
 
-        Not if another worker has the transactional id now: (1) it would be shut out, (2) go on with a new producer,
-        too, (3) which shuts this one out, for ever. The one that came last stays.
+        Not if another worker has the transactional id now: (1) This producer fences the other worker. (2) The
+        other worker continues with a new producer. (3) That producer fences this one, and so on. The last one stays.
         """
         cause = error.__cause__
         if isinstance(cause, ApiError) and cause.code in HOPELESS:

@@ -48,12 +48,12 @@ class TrialMessage:
 
     @property
     def key(self) -> Any:
-        """The key."""
+        """The key of the record."""
         return self.record.key
 
     @property
     def value(self) -> Any:
-        """The value."""
+        """The value of the record."""
         return self.record.value
 
     def json(self) -> Any:
@@ -174,7 +174,7 @@ class Trial:
         return self._service
 
     def _end(self) -> HeadraceError:
-        """Return what to say of an app that is no more, once it has said why: it may still be on its way out."""
+        """Return what to say of an app that is no more, once it has said why: it may still be ending."""
         assert self._thread is not None, "the app ran"
         self._thread.join(STOP_TIMEOUT_S)
         self._raise_failure()

@@ -13,7 +13,7 @@ from headrace.errors import ConfigError
 from headrace.workers.seen.keys import DEFAULT_RETENTION_S
 
 TOPIC_PREFIX: Final = "headrace-seen."
-"""What the names of topics with keys begin with, unless they were given."""
+"""The prefix of the default names of topics that keep keys."""
 MAX_TOPIC_CHARACTERS: Final = 249
 _NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9._-]")
 
@@ -79,7 +79,7 @@ class SeenFile:
 
     @property
     def file(self) -> Path:
-        """The file."""
+        """The path of the SQLite file."""
         return Path(self.path)
 
 

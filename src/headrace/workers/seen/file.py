@@ -24,7 +24,7 @@ from headrace.workers.threads import HandlerThreads
 T = TypeVar("T")
 
 APPLICATION_ID: Final = 0x48525345
-"""The letters HRSE."""
+"""The application id of the SQLite file: the letters HRSE."""
 SCHEMA_VERSION: Final = 1
 _SCHEMA: Final = """
 CREATE TABLE seen (
@@ -115,7 +115,7 @@ class FileKeys:
         """Do nothing: what other members handle is in the file, too."""
 
     async def close(self) -> None:
-        """Close the file."""
+        """Close the SQLite file."""
         if not self._forked:
             await self._threads.run(self._close)
         self._threads.close()

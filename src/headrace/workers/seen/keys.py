@@ -1,4 +1,4 @@
-"""What `seen=` takes, and what a worker does with it: the keys of records that were handled."""
+"""The keys of records that were handled: the interface of `seen=`, and how a worker uses it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class KeyStore(Protocol):
         """Take note that partitions are other members' now."""
 
     async def close(self) -> None:
-        """End."""
+        """Close what is open."""
 
 
 def key_text(key: Hashable) -> bytes:

@@ -7,8 +7,8 @@ the partitions that it has. Why what it reads is complete:
 1. The former owner writes a key before it commits the position behind the record (or in one transaction with it).
 2. The new owner learns its position, and then asks where the topic with keys ends. The group lets it do so only when
    the former owner has given the partition up, or is taken for dead.
-3. It reads up to that end, and waits for open transactions: one may be the former owner's, committed, with its markers
-   on their way.
+3. It reads up to that end, and waits for open transactions: one may be the former owner's, committed,
+   with markers that are not written yet.
 
 A former owner that was wrongly taken for dead may still write the key of a record that its handler is busy with. The
 new owner then does not know that key, and handles the record, too. The counter `overlaps` says how often that happened.
@@ -36,7 +36,7 @@ from headrace.workers.seen.keys import decoded, key_text
 from headrace.workers.seen.persistent import Persistence
 
 DEFAULT_PARTITIONS: Final = 8
-"""Of a topic with keys where the number of partitions that are read is not known before."""
+"""The partitions of a new topic with keys, if the number of partitions of the worker's topics is not known."""
 POLL_S: Final = 1.0
 LOOK_S: Final = 2.0
 """After so long without an answer it is looked whether the topic is still there."""
@@ -71,9 +71,9 @@ class TopicKeys:
         self._topic = declared.name_for(group, worker)
         self._persistence = Persistence(worker, f"the topic {self._topic!r}", outlet.now_ms)
         self._partitions = 0
-        """Of the topic with keys; 0 where it has to be looked for."""
+        """The number of partitions of the topic with keys; 0 if it is not known yet."""
         self._windows: dict[TopicPartition, OrderedDict[bytes, int]] = {}
-        """By partition that is read, its keys with their times in milliseconds since 1970, the newest last."""
+        """The keys of each partition that is read, with their times in milliseconds since 1970, the newest last."""
         self._loading: dict[TopicPartition, asyncio.Task[None]] = {}
         self._consumer: Consumer | None = None
         self._reading = asyncio.Lock()
@@ -137,7 +137,7 @@ class TopicKeys:
                 loading.cancel()
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close the connections to the brokers."""
         self.forget([*self._windows, *self._loading])
         if self._consumer is not None:
             await self._consumer.close()
