@@ -1,6 +1,6 @@
 """Write the blocking clients from the asyncio ones: `async` and `await` go, and names change by the tables below.
 
-A source differs from its blocking twin in three ways that this tool knows:
+A source differs from its blocking module in three ways that this tool knows:
 
 * names and phrases, by the tables `NAMES` and `PHRASES`;
 * statements whose first line ends with `# asyncio only`, which are left out (with the docstring that follows them);
@@ -92,7 +92,7 @@ class Edit(NamedTuple):
 
 
 class Source:
-    """An asyncio module and its blocking twin."""
+    """An asyncio module, and the blocking module generated from it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -105,7 +105,7 @@ class Source:
         self._lines = lines
 
     def blocking(self) -> str:
-        """Return the text of the blocking twin."""
+        """Return the text of the blocking module."""
         left_out = list(self._left_out())
         edits = left_out + [
             edit

@@ -43,17 +43,17 @@ TYPES: Final = {
     "assignor": "AssignorChoice | Sequence[AssignorChoice] | None",
     "tags": "Iterable[str] | TagFilter | None",
 }
-"""Those that the configuration has in another form than programs give them."""
+"""Types of properties that programs give in another form than the configuration class has."""
 OPTIONAL_TEXT: Final = "str | None"
 PASSED_ON_BY_WORKERS: Final = frozenset({"assignor"})
 """Parameters of a consumer that a worker passes on."""
 DECIDED_BY_WORKERS: Final = frozenset({"bootstrap_servers", "group_id", "enable_auto_commit"})
-"""What a worker's consumer has whatever its properties say."""
+"""Properties of a worker's consumer that the worker sets itself."""
 DECIDED_BY_APPS: Final = frozenset({"bootstrap_servers"})
 
 
 class Face(NamedTuple):
-    """Something with `**properties`."""
+    """A constructor or decorator with `**properties`."""
 
     name: str
     what: str
@@ -101,7 +101,7 @@ def _type_of(name: str, kind: str) -> str:
 
 
 def document() -> str:
-    """Return the module."""
+    """Return the text of the module."""
     parts = [HEAD]
     for face in FACES:
         lines = [f"    {name}: {kind}" for name, kind in accepted(face)]

@@ -170,7 +170,7 @@ OWN_FIELDS = {
         "    remaining_ms: int32 4+ =-1\n"
     ),
 }
-"""What Headrace's clients and brokers say to each other besides; all others skip a tag that they do not know."""
+"""Tagged fields that Headrace adds to messages. Other clients and brokers skip tags that they do not know."""
 
 
 def main(jars: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""What the generators of decoders and encoders share: indented lines, conditions, and runs of fixed-width values."""
+"""Shared parts of the generators: indented lines, conditions, and runs of fixed-width values."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Lines:
         self.depth = 0
 
     def add(self, line: str = "") -> None:
-        """Append one line."""
+        """Append one line with indentation."""
         self.lines.append("    " * self.depth + line if line else "")
 
     def add_list(self, head: str, items: Sequence[str], tail: str) -> None:
@@ -50,7 +50,7 @@ class Lines:
 
     @contextmanager
     def indented(self) -> Iterator[None]:
-        """Indent what follows."""
+        """Indent the lines that follow."""
         self.depth += 1
         yield
         self.depth -= 1

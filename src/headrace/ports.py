@@ -1,4 +1,4 @@
-"""What the cores need of the outside world, as Protocols: files, metadata, randomness, a journal of events.
+"""The interfaces of the cores to the outside world: files, metadata, randomness, a journal of events.
 
 Cores and the broker take these as arguments and never import an implementation. `headrace.storage` and
 `headrace.coordination` implement them for production, `headrace.storage.memory_files` for tests and `headrace dev`.
@@ -185,7 +185,7 @@ class SessionLost(StorageError):
 
 @dataclass(frozen=True, slots=True)
 class MetadataBatch:
-    """What a watch is told.
+    """A notification of a watch.
 
     Attributes:
         snapshot: Whether `puts` is everything there is; what is known and not in it is gone.
@@ -205,10 +205,10 @@ class MetadataStore(Protocol):
     in memory or the entry ephemeral. A commit has at most 100 checks and operations, and values of 512 KB together.
 
     A commit has one of five outcomes: it returns, or raises Conflict, Unavailable, Unknown or SessionLost. The store
-    never repeats one by itself. After Unknown reads may show it or not, and it may yet arrive; it is void for certain
-    when a key that it checks the version of has another one. So whoever must know checks a version in every commit,
-    and after Unknown calls `barrier`, reads that key, and if it is as before writes it; what was Unknown is not
-    repeated before (`headrace.broker.metadata.metadata_writer`).
+    never repeats one by itself. After Unknown the commit may or may not be visible, and may still take effect
+    later. It certainly cannot take effect once a key whose version it checks has another version. A caller that must
+    know the outcome checks a version in every commit. After Unknown it calls `barrier`, reads that key, and writes the
+    key if it is unchanged. Only then does it repeat the commit (`headrace.broker.metadata.metadata_writer`).
 
     A session lasts from the store's opening to its closing or the end of its process, and in a store over a network
     also ends when that has not heard from it in time. Nothing but ephemeral entries belongs to it.
@@ -269,9 +269,9 @@ class MetadataStore(Protocol):
     ) -> Callable[[], object]:
         """Tell `callback` what there is under a prefix, at once and as a snapshot, and then what changes.
 
-        The last state of every key is told, and its versions only go up; states in between may be skipped. After a gap
-        there may be another snapshot. Callbacks come one at a time, after the commit that caused them, also those of
-        other watches; one may commit, and is told of that after it has returned. It must not raise.
+        The callback gets the last state of every key, with increasing versions; states in between may be skipped. After
+        a gap there may be another snapshot. Callbacks of all watches run one at a time, after the commit that caused
+        them. A callback may commit, and is notified of that commit after it has returned. It must not raise.
 
         Returns:
             A function that ends the watch.
@@ -289,7 +289,7 @@ class Entropy(Protocol):
 
 
 class Chance(Protocol):
-    """Numbers by chance, injected likewise; `random.Random` is one."""
+    """A source of random numbers; `random.Random` is one."""
 
     def random(self) -> float:
         """Return a number from 0 to below 1."""

@@ -1,4 +1,4 @@
-"""What every metadata store refuses, so that a value which fits into one fits into all."""
+"""Limits of every metadata store, so that a value that fits into one store fits into all."""
 
 from __future__ import annotations
 

@@ -206,7 +206,7 @@ class _Disowned:
         self._path = path
 
     def execute(self, *_: object) -> None:
-        """Refuse."""
+        """Refuse the call, because this is a forked process."""
         raise Unavailable(f"{self._path}: this store {FORKED}")
 
     def close(self) -> None:

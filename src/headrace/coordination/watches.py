@@ -22,10 +22,10 @@ class _Watch:
 
 
 class Watches:
-    """Who watches what, and who has not been told yet.
+    """The watches of a metadata store, and their pending notifications.
 
-    A callback may commit, watch and end watches. Nothing is told in the middle of a callback: whoever is outermost goes
-    on until everybody knows everything.
+    A callback may commit, watch and end watches. No callback runs inside another callback: the outermost call delivers
+    notifications until none is pending.
     """
 
     __slots__ = ("_get", "_list", "_telling", "_watches")
@@ -57,7 +57,7 @@ class Watches:
         self._tell()
 
     def clear(self) -> None:
-        """End all watches."""
+        """End all watches of the store."""
         self._watches.clear()
 
     def _tell(self) -> None:

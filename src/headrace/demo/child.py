@@ -28,7 +28,7 @@ class BrokerChildError(HeadraceError):
 
     @property
     def lines(self) -> Sequence[str]:
-        """What has happened, and the lines of the log."""
+        """The state and the log lines of the child process."""
         return self._lines
 
 

@@ -35,9 +35,9 @@ class Flight(msgspec.Struct, frozen=True):
     origin: str
     destination: str
     scheduled_departure: str
-    """ISO 8601, UTC."""
+    """The time in ISO 8601, UTC."""
     departure_delay_minutes: int | None
-    """Negative when it left early; None when it never left."""
+    """The delay in minutes: negative for an early departure, None for a cancelled flight."""
     cancelled: bool
 
 

@@ -47,7 +47,7 @@ class Places:
 
 @dataclass(frozen=True)
 class Run:
-    """What one run of the query took."""
+    """Durations and counts of one run of the query."""
 
     rows: int
     batches: int

@@ -1,4 +1,4 @@
-"""What the demo shows at its end, as text and as JSON."""
+"""The report at the end of the demo, as text and as JSON."""
 
 from __future__ import annotations
 

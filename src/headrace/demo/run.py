@@ -45,7 +45,7 @@ class Progress(Protocol):
 
 @dataclass(frozen=True)
 class Settings:
-    """What the demo was asked for."""
+    """The options of the demo."""
 
     records: int | None
     output: Path
@@ -193,7 +193,7 @@ def _spark(output: Path) -> Iterator[SparkSession]:
             },
             log_path=output / "spark.log",
         )
-        # PySpark's handler asks the JVM to cancel its jobs, which fails with a page of text if an answer is under way.
+        # PySpark's handler asks the JVM to cancel its jobs, which fails with a page of text if an answer is in flight.
         signal.signal(signal.SIGINT, on_interrupt)
         try:
             yield spark

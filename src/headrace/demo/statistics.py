@@ -1,4 +1,4 @@
-"""What the pipeline should find, computed without Spark, and the comparison of both."""
+"""The expected results, computed without Spark, and the comparison with the pipeline's results."""
 
 from __future__ import annotations
 

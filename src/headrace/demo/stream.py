@@ -28,7 +28,7 @@ KEEP_ALL: Final = {"retention.ms": "-1"}
 
 @dataclass(frozen=True)
 class Topics:
-    """The demo's topics."""
+    """The names of the demo's topics."""
 
     flights: str
     results: str
@@ -41,7 +41,7 @@ class Topics:
 
 @dataclass(frozen=True)
 class Produced:
-    """What producing took."""
+    """Duration and counts of producing."""
 
     records: int
     value_bytes: int
@@ -82,7 +82,7 @@ def produce_flights(
         bootstrap: The broker.
         topic: Where to.
         events: In the order of their times.
-        progress: Told how many more records were sent.
+        progress: Called with the number of further records sent.
     """
     encode = msgspec.json.Encoder().encode
     began = time.perf_counter()

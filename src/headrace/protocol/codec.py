@@ -1,4 +1,4 @@
-"""What the generated message classes stand on: their base classes and the primitives of the wire format.
+"""The base classes of the generated messages, and the primitives of the wire format.
 
 The generated code is straight-line and inlines what it can; only the rare and the shared paths come here. It relies
 on three conventions:
@@ -35,7 +35,7 @@ REQUEST_ELEMENTS: Final = 32_000
 SETTINGS_ELEMENTS: Final = 16_000
 """Most elements of a request that changes configs or quotas, whose elements cost twice as much to check."""
 MESSAGE_ELEMENTS: Final = 2_000_000
-"""The same of a response, and of what is stored."""
+"""The most elements of a response or a stored message: all lists together, and tagged fields."""
 
 _SECRETS: Final = frozenset({"auth_bytes", "salt", "salted_password"})
 """Fields whose content is in no representation."""

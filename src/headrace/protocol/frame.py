@@ -33,7 +33,7 @@ _HEADER_TAGS = 1_000
 
 
 class RequestHeader(NamedTuple):
-    """What precedes every request.
+    """The header of every request.
 
     Attributes:
         api_key: The API's number, which need not be one that `ApiKey` knows.
@@ -129,7 +129,7 @@ def decode_request(frame: memoryview) -> tuple[RequestHeader, Message]:
 def _readable_header(frame: memoryview) -> RequestHeader:
     """Return the header of a request that is refused.
 
-    Whatever follows the length of the client id may be of any shape: the id is a courtesy to whoever logs it.
+    The bytes after the length of the client id may have any form: the id is used only for logging.
     """
     api_key, api_version, correlation_id, length = _read_request_header(frame)
     start = _REQUEST_HEADER.size

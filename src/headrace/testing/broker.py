@@ -29,7 +29,7 @@ TEST_CONFIGS: Final = {
     "group.initial.rebalance.delay.ms": "0",
     "offsets.topic.num.partitions": "1",
 }
-"""What makes tests quick; anything else is as in `headrace serve`."""
+"""Settings that make tests fast; all others are as in `headrace serve`."""
 
 WAIT_S: Final = 10.0
 

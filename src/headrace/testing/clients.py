@@ -27,7 +27,7 @@ class Clients:
 
         Args:
             target: A broker of this process, or HOST:PORT.
-            properties: Properties of all of them, unless one is told otherwise.
+            properties: Properties of all clients; a client can override them.
         """
         self.target = target
         self._properties = properties
@@ -42,7 +42,7 @@ class Clients:
     def consumer(self, *topics: str, **options: Any) -> Consumer:
         """Return a new `headrace.Consumer`, subscribed to topics if any are named.
 
-        Unless it is told otherwise it begins at the earliest record.
+        By default it begins at the earliest record.
         """
         from headrace.clients.consumer.blocking import Consumer
 

@@ -1,4 +1,4 @@
-"""Time that passes by itself, and leaps when it is told to."""
+"""A clock that runs, and that a test can advance."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class HeadraceContainer:
         return self
 
     def start(self, *_: object, **__: object) -> Self:
-        """Start the broker."""
+        """Start the broker of the container."""
         if self.broker is None:
             self.broker = Broker(configs=self._configs)
         return self

@@ -13,11 +13,11 @@ from headrace.workers.context import Context, SyncContext
 
 
 class Published(NamedTuple):
-    """What a handler gave to `context.publish`."""
+    """The arguments of one call of `context.publish`."""
 
     topic: str
     value: Any
-    """As it was given: no serde has seen it."""
+    """The value as given, not serialized."""
     key: Any
     headers: Headers
     """With what the times and tags lead to."""
@@ -46,7 +46,7 @@ class _Held:
 
 
 class HandlerContext(SyncContext):
-    """What `context` returns: a `Context`, and a `SyncContext`, that keeps what is published.
+    """The object that `context` returns: a `Context` and `SyncContext` that records what is published.
 
     Attributes:
         published: What the handler published, in order.

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from headrace.streams.world import World
 
 Action = Callable[[Exchange], Reply]
-"""What is done with a request: returns the reply, or raises `CloseConnection`."""
+"""Handles a request: returns the reply, or raises `CloseConnection`."""
 
 Client = tuple[str | None, str]
 """A client as a broker can tell it from others: the name it gives itself, and its host."""
@@ -180,7 +180,7 @@ class Faults(ordering.Orders[Exchange, Reply]):
     def move_leader(self, topic: str, partition: int | None = None) -> None:
         """Have a partition's leader move, or all of a topic, as clients see it.
 
-        The leader epoch grows by one, and a client that writes, reads or asks for offsets is told
+        The leader epoch grows by one, and a client that writes, reads or lists offsets gets
         NOT_LEADER_OR_FOLLOWER until it has asked for the metadata of the topic; or, if it says by which epoch it reads,
         FENCED_LEADER_EPOCH. Clients of one name and host count as one.
 
@@ -281,7 +281,7 @@ class Faults(ordering.Orders[Exchange, Reply]):
         return exchange.proceed()
 
     def _is_too_new(self, exchange: Exchange) -> bool:
-        """Whether a request is beyond `max_versions`; ApiVersions is answered in all versions, to whoever asks."""
+        """Whether a request has a version beyond `max_versions`. ApiVersions is answered in every version."""
         newest = self._versions.get(exchange.api, -1 if self._versions else exchange.version)
         return exchange.version > newest and exchange.api != ApiKey.API_VERSIONS
 

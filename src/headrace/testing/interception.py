@@ -14,7 +14,7 @@ from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.codec import Message
 
 Reply = Message | Deferred[Any] | None
-"""What a broker makes of a request; None is no answer, as with acks=0."""
+"""The response to a request; None: no response, as with acks=0."""
 
 
 class Exchange:
@@ -26,7 +26,7 @@ class Exchange:
         self.core = core
         """The broker; what it decides with, and not its shell."""
         self.context = context
-        """Who asks, when and over which listener; its `header` has the version."""
+        """The client, the time and the listener of the request; its `header` has the version."""
         self.request = request
         """The request, a class of `headrace.protocol.messages`."""
 
@@ -42,7 +42,7 @@ class Exchange:
 
     @property
     def client_id(self) -> str | None:
-        """What the client calls itself."""
+        """The client id in the request."""
         return self.context.header.client_id
 
     def proceed(self) -> Reply:

@@ -1,4 +1,4 @@
-"""What keeps tests apart that share a broker, and leaves alone what fixtures of a wider scope still use.
+"""Isolation of tests that share a broker, without touching what fixtures of a wider scope still use.
 
 After each test its faults end, and its topics and groups go. What came into being while a fixture of a wider scope was
 set up is that fixture's, and goes with it; so do its faults. A client that such a fixture holds may join groups and
@@ -45,7 +45,7 @@ class _Moment:
 
 
 class _Share:
-    """What a fixture of a wider scope has brought."""
+    """The topics and groups that a fixture of a wider scope created."""
 
     def __init__(self, before: _Moment, after: _Moment) -> None:
         self.things: dict[Broker, Snapshot] = {}
@@ -63,15 +63,15 @@ class Isolation:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._before: _Moment | None = None
-        """What there was before the present test."""
+        """The topics and groups before the present test."""
         self._shares: dict[Any, _Share] = {}
-        """Of the fixtures of a wider scope that are set up."""
+        """The shares of the active fixtures of a wider scope."""
         self._users: dict[Any, str] = {}
-        """Those of them that may hold a client, and their names."""
+        """The active wider fixtures that may hold a client, with their names."""
         self._related: set[str] = set()
         """Names of fixtures that give brokers and addresses."""
         self._kept: dict[Broker, Snapshot] = {}
-        """What tests have left for clients of wider fixtures."""
+        """The topics and groups that tests left for clients of wider fixtures."""
 
     # Fixtures
 

@@ -44,7 +44,7 @@ class Fault(Generic[ExchangeT, ReplyT]):
         return self.action(exchange)
 
     def remove(self) -> None:
-        """End it."""
+        """Remove this fault: it applies to no further request."""
         self._orders.remove(self)
 
     def __enter__(self) -> Self:
@@ -91,7 +91,7 @@ class Orders(Generic[ExchangeT, ReplyT]):
         self._ordered = tuple(each for each in self._ordered if each is not fault)
 
     def clear(self) -> None:
-        """End all faults."""
+        """End all faults of the broker."""
         self._ordered = ()
 
     def find(self, exchange: ExchangeT) -> Fault[ExchangeT, ReplyT] | None:

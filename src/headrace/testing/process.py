@@ -74,7 +74,7 @@ class BrokerProcess:
 
     @property
     def log(self) -> str:
-        """What it has logged."""
+        """The text that the process has logged."""
         return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
 
     def start(self) -> Self:

@@ -1,4 +1,4 @@
-"""What a test asks of a broker: the state of a group, what it has committed, what it has not read.
+"""Views of a broker for tests: the state of a group, its committed offsets, its lag.
 
 These look into the broker directly: they are no requests, which faults could meet, and they change nothing. The lock
 has to be held.

@@ -11,7 +11,7 @@ The contract, in four points:
    included. This holds for every response, reads too (a *read barrier*): nobody learns of a commit, a generation or an
    assignment that a crash could still take back. With the records of a partition already synced it costs nothing.
 4. When the partition is lost, or an append ended in a way that leaves its outcome unknown, the shard is dropped with
-   `unload`: whoever waits gets NOT_COORDINATOR, and the next `load` starts from the log. There is no repair in place.
+   `unload`: waiting requests get NOT_COORDINATOR, and the next `load` starts from the log. There is no repair in place.
 
 Deferreds are resolved only at the end of the outermost operation, never in the middle of one: a resolved response may
 make the server hand in the connection's next request at once, and that must not find a half-changed state.
@@ -79,7 +79,7 @@ PARKED = "parked"
 
 @dataclass(frozen=True, slots=True)
 class Result(Generic[R]):
-    """What an operation decided.
+    """The decision of an operation.
 
     Attributes:
         response: The response, or a deferred one when it depends on something that has not happened yet; the shard's
@@ -103,7 +103,7 @@ NOTHING: Result[None] = Result(None)
 
 
 class StateMachine(Protocol[R]):
-    """What a shard drives: a state that only `replay` changes, and the format of its records."""
+    """The state machine of a shard: state that only `replay` changes, and the format of its records."""
 
     def replay(self, record: R) -> None:
         """Apply one record to the durable state."""
@@ -162,7 +162,7 @@ APPEND_ERRORS: dict[ErrorCode, ErrorCode] = {
     ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
     ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
 }
-"""What a client of the coordinator is told when the internal topic answers an append with an error."""
+"""The error for a client of the coordinator, by the error of the append to the internal topic."""
 
 
 class Shard(Generic[R]):
@@ -206,7 +206,7 @@ class Shard(Generic[R]):
         """
         if self._depth:
             # Appending woke somebody up (a fetch on the internal topic, say) whose connection had the next request
-            # ready. It is decided after the operation that is under way, on the state that this one leaves behind.
+            # ready. The new operation runs after the present one, on the state that the present one leaves.
             return self._postpone(lambda at_ms: self.execute(operation, on_error, at_ms))
         if self.state is not ShardState.ACTIVE:
             return on_error(self.unavailable)
@@ -265,7 +265,7 @@ class Shard(Generic[R]):
 
     @property
     def unavailable(self) -> ErrorCode:
-        """Why the shard may not be asked now, or NONE."""
+        """The error with which the shard refuses requests now, or NONE."""
         if self.state is ShardState.ACTIVE:
             return ErrorCode.NONE
         loading = self.state in {ShardState.INITIAL, ShardState.LOADING}

@@ -1,4 +1,4 @@
-"""What coordinators have in common: shards, one a partition of an internal topic, their timers, the way to each."""
+"""The base of coordinators: one shard for each partition of an internal topic, timers, and routing to shards."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class ShardedCoordinator(ABC, Generic[S]):
         shard.runtime.load(now_ms)
 
     def unload(self, partition: int) -> None:
-        """Stop coordinating a partition: whoever waits is told NOT_COORDINATOR, the state is dropped."""
+        """Stop coordinating a partition: answer waiting requests with NOT_COORDINATOR, and drop the state."""
         shard = self._shards.get(partition)
         if shard is not None:
             shard.runtime.unload()

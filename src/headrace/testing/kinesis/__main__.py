@@ -42,7 +42,7 @@ def main(
     shard_end: ShardEnd,
     unthrottled: bool,
 ) -> None:
-    """Serve until it is told to end."""
+    """Serve until a signal arrives."""
     limits = Limits().unthrottled() if unthrottled else Limits()
     aws = FakeAws(
         limits=limits, transition_ms=transition_ms, shard_end=shard_end, region=region, port=port

@@ -11,7 +11,7 @@ _KEPT: Final = 100_000
 
 @dataclass(slots=True)
 class Call:
-    """A request on its way.
+    """A request that is being handled.
 
     Attributes:
         operation: Its name, such as `GetRecords`.
@@ -97,6 +97,6 @@ class CallLog:
         return dict(found)
 
     def clear(self) -> None:
-        """Forget them."""
+        """Forget all counted calls."""
         self.last.clear()
         self._counts.clear()

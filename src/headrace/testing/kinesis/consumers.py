@@ -56,7 +56,7 @@ class Consumer:
 
 
 def register_consumer(world: World, call: Call) -> dict[str, object]:
-    """Register a consumer."""
+    """Handle RegisterStreamConsumer: register a consumer."""
     stream = world.usable(call)
     name = call.request["ConsumerName"]
     others = _of_stream(world, stream)
@@ -77,7 +77,7 @@ def register_consumer(world: World, call: Call) -> dict[str, object]:
 
 
 def describe_consumer(world: World, call: Call) -> dict[str, object]:
-    """Describe a consumer."""
+    """Handle DescribeStreamConsumer: describe a consumer."""
     consumer = _wanted(world, call)
     told = consumer.described(call.now_ms) | {"StreamARN": consumer.stream.arn}
     return {"ConsumerDescription": told}

@@ -19,7 +19,7 @@ _LONGEST_RETENTION_HOURS: Final = 8_760
 
 
 def create_stream(world: World, call: Call) -> None:
-    """Create a stream."""
+    """Handle CreateStream: create a stream."""
     request = call.request
     name = request["StreamName"]
     world.settle(call.now_ms)
@@ -123,7 +123,7 @@ def _described(stream: Stream) -> dict[str, object]:
 
 
 def increase_retention(world: World, call: Call) -> None:
-    """Keep records longer."""
+    """Handle IncreaseStreamRetentionPeriod: keep records longer."""
     _set_retention(world, call, grow=True)
 
 
@@ -151,7 +151,7 @@ def _set_retention(world: World, call: Call, *, grow: bool) -> None:
 
 
 def update_max_record_size(world: World, call: Call) -> None:
-    """Allow larger records."""
+    """Handle UpdateMaxRecordSize: allow larger records."""
     stream = world.stream(call)
     stream.require_active()
     stream.max_record_bytes = call.request["MaxRecordSizeInKiB"] * KIB
@@ -173,7 +173,7 @@ def start_encryption(world: World, call: Call) -> None:
 
 
 def stop_encryption(world: World, call: Call) -> None:
-    """Encrypt no more."""
+    """Handle StopStreamEncryption: stop encrypting records."""
     stream = world.stream(call)
     stream.require_active()
     stream.key_id = None

@@ -1,4 +1,4 @@
-"""What AWS refuses a request with."""
+"""The errors with which AWS refuses requests."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ _BUSY_MS: Final = 50
 
 
 class Push(NamedTuple):
-    """What comes next on a subscription.
+    """The next event of a subscription.
 
     Attributes:
         frame: An event in its frame; empty: none yet.
@@ -41,7 +41,7 @@ class Push(NamedTuple):
 
 
 class Subscription:
-    """A shard's records on their way to a consumer.
+    """The subscription of a consumer to the records of a shard.
 
     Attributes:
         consumer: Whose it is.

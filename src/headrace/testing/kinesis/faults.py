@@ -27,7 +27,7 @@ _MESSAGES: Final = {
 
 
 class Reply(NamedTuple):
-    """What becomes of a request.
+    """The handling of a request.
 
     Attributes:
         status: The HTTP status.
@@ -60,7 +60,7 @@ class Exchange:
 
 
 Action = Callable[[Exchange], Reply]
-"""What is done with a request: returns the reply, or raises `AwsError`."""
+"""Handles a request: returns the reply, or raises `AwsError`."""
 
 
 def error(kind: str, message: str | None = None) -> Action:

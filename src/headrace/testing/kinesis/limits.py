@@ -34,7 +34,7 @@ CALLS_PER_S: Final[Mapping[str, int]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a stream takes and gives. The defaults are those of AWS in 2026, for provisioned streams.
+    """The limits of a stream. The defaults are those of AWS in 2026, for provisioned streams.
 
     Attributes:
         reads_per_s: GetRecords of one shard; as many GetShardIterator.
@@ -72,7 +72,7 @@ class Limits:
 
 
 class Window:
-    """What was counted in the last second: at most the limit in any 1,000 ms."""
+    """A count over the last second: at most the limit in any 1,000 ms."""
 
     __slots__ = ("_entries", "_sum")
 
@@ -92,7 +92,7 @@ class Window:
         return self.total(now_ms) + amount <= limit
 
     def add(self, now_ms: int, amount: int) -> None:
-        """Count something."""
+        """Add an amount to the count."""
         entries = self._entries
         self._sum += amount
         if entries and entries[-1][0] == now_ms:
@@ -134,7 +134,7 @@ class ReadBudget:
 
 
 class PutBudget:
-    """What a shard takes. Records of more than a second's worth are taken from a tank that fills at the shard's rate.
+    """The write limits of a shard. Records above one second's limit use a token bucket that fills at the shard's rate.
 
     AWS says of large records only that a shard bursts to 10 MiB and averages 1 MiB a second; the tank is that.
     """

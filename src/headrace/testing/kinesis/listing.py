@@ -1,4 +1,4 @@
-"""ListShards."""
+"""The operation ListShards of Kinesis."""
 
 from __future__ import annotations
 

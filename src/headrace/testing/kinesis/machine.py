@@ -114,7 +114,7 @@ class FakeKinesis(Service):
         *,
         explicit_hash_key: int | None = None,
     ) -> Put:
-        """Write a record."""
+        """Write a record to a stream."""
         chosen = {} if explicit_hash_key is None else {"ExplicitHashKey": str(explicit_hash_key)}
         told = self.call(
             "PutRecord",
@@ -150,7 +150,7 @@ class FakeKinesis(Service):
             )
 
     def merge(self, stream: str, shard: str, adjacent: str) -> None:
-        """Merge two shards."""
+        """Merge two adjacent shards."""
         self.call(
             "MergeShards", StreamName=stream, ShardToMerge=shard, AdjacentShardToMerge=adjacent
         )
@@ -180,7 +180,7 @@ class FakeKinesis(Service):
         """End all that is being pushed.
 
         Args:
-            kind: The error that is told, such as `InternalFailureException`; None breaks the connections.
+            kind: The error to return, such as `InternalFailureException`; None breaks the connections.
         """
         with self.lock:
             refusal = AwsError(kind, "A fault of the test.") if kind else None

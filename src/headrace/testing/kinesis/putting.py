@@ -1,4 +1,4 @@
-"""PutRecord and PutRecords."""
+"""The operations PutRecord and PutRecords."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Entry(NamedTuple):
 
 
 def put_record(world: World, call: Call) -> dict[str, object]:
-    """Write one record."""
+    """Handle PutRecord: write one record."""
     stream = world.usable(call)
     entry = _entry(call.request, stream, "")
     call.shard = entry.shard.name

@@ -1,4 +1,4 @@
-"""GetShardIterator and GetRecords."""
+"""The operations GetShardIterator and GetRecords."""
 
 from __future__ import annotations
 

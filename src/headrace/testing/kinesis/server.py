@@ -40,7 +40,7 @@ class Server:
         self.port = port
 
     async def start(self) -> None:
-        """Listen."""
+        """Start to listen for connections."""
         app = web.Application(client_max_size=_LARGEST_REQUEST)
         app.router.add_post("/", self._answer)
         self._runner = web.AppRunner(
@@ -55,7 +55,7 @@ class Server:
         self.port = self._runner.addresses[0][1]
 
     async def stop(self) -> None:
-        """Close all connections."""
+        """Close the server and all connections."""
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None

@@ -1,4 +1,4 @@
-"""What both fakes are: requests in, replies out, under a lock; faults, a log, a clock."""
+"""The base of both fakes: requests in, replies out, under a lock; with faults, a log and a clock."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Service(ABC):
     """
 
     NAMESPACE = ""
-    """What stands before the types of errors."""
+    """The prefix of error types in responses."""
 
     def __init__(self, clock: Clock | None) -> None:
         self.clock: Clock = clock or LeapingClock()

@@ -66,7 +66,7 @@ class Shard:
         self._sequences: list[int] = []
         self._times_ms: list[int] = []
         self._sizes: list[int] = []
-        """Of all records up to each, so that the size of a slice is a difference."""
+        """Cumulative record sizes in bytes: entry *i* is the size of the records 0 to *i*."""
         self._bodies: list[bytes] = []
         self._trimmed_size = 0
 
@@ -95,7 +95,7 @@ class Shard:
             data: Its bytes in base64.
             size: How many bytes it counts, partition key included.
             partition_key: Its key.
-            is_encrypted: Whether readers are told that it was encrypted.
+            is_encrypted: Whether responses to readers mark the record as encrypted.
 
         Returns:
             Its sequence number.

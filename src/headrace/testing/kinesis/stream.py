@@ -105,7 +105,7 @@ class Stream:
     def add_shard(
         self, hash_range: HashRange, now_ms: int, parents: tuple[Shard, ...] = ()
     ) -> Shard:
-        """Make a shard."""
+        """Create a shard of the stream."""
         shard = Shard(self._next_shard, hash_range, now_ms, parents)
         self.shards[shard.number] = shard
         self._next_shard += 1
@@ -145,7 +145,7 @@ class Stream:
         return self._records
 
     def require_active(self) -> None:
-        """Refuse a change while another is under way."""
+        """Refuse a change while another change is in progress."""
         if self.status != ACTIVE:
             raise in_use(
                 f"Stream {self.name} under account {ACCOUNT} not ACTIVE, instead in state "

@@ -32,10 +32,10 @@ from headrace.protocol.messages.join_group import JoinGroupRequest, JoinGroupRes
 JoinResult = Result[JoinGroupResponse]
 
 MEMBER_ID_REQUIRED_VERSION = 4
-"""From this version on a new member is given an id first and joins with it (KIP-394)."""
+"""The first JoinGroup version in which a new member must join again with the id in the response (KIP-394)."""
 
 SKIP_ASSIGNMENT_VERSION = 9
-"""From this version on a leader can be told that it leads but need not assign (KIP-814)."""
+"""The first JoinGroup version whose response can tell the leader to skip the assignment (KIP-814)."""
 
 GROUP_NAME_MAX = 255
 """How much of a group's name is journalled."""

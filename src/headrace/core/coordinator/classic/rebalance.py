@@ -1,4 +1,4 @@
-"""From one generation to the next: begin a rebalance, wait for members to join, complete the join phase.
+"""Rebalances of classic groups: begin one, wait for members to join, complete the join phase.
 
 A rebalance in five steps, and what a crash of the coordinator after each leaves:
 
@@ -52,7 +52,7 @@ def rejoin(shard: GroupShard, group_id: str, reason: str, now_ms: int) -> Result
 
 
 def prepare(shard: GroupShard, group: Group, reason: str, now_ms: int) -> Result[None]:
-    """Begin a rebalance."""
+    """Begin a rebalance of a group."""
     for member in group.members.values():
         cancelled = SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS)
         if shard.answer_sync(member, cancelled):
@@ -208,7 +208,7 @@ def _next_generation(
 
 
 def _could_not_complete(shard: GroupShard, group: Group, error: ErrorCode, now_ms: int) -> None:
-    # Nothing durable has changed. Everybody is told, so that they join again, and it is tried again with whoever does.
+    # Nothing durable has changed. All members get an error, join again, and the rebalance is retried with them.
     for member in group.members.values():
         joined = shard.answer_join(
             member, JoinGroupResponse(error_code=error, member_id=member.member_id)

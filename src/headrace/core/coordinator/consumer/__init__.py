@@ -8,9 +8,9 @@ Members send one kind of request, ConsumerGroupHeartbeat. Three numbers drive ev
 * the *assignment epoch* is the group epoch for which the assignor has computed a target: every partition's future
   owner. The first heartbeat that finds it behind the group epoch computes the target anew;
 * the *member epoch* is the assignment epoch that a member has arrived at. Each member is led there on its own, by its
-  own heartbeats, while the others go on: first it is told to give up what is not its own in the target, and keeps its
-  epoch until it says that it has done so; then it gets the target's epoch and all that no other member holds any more;
-  the rest follows as others give it up.
+  own heartbeats, while the others continue. First it must revoke the partitions that are not in its target, and keeps
+  its epoch until it confirms that. Then it gets the target's epoch and all partitions that no other member owns; the
+  rest follows as others give it up.
 
 So a partition never has two owners: it is free only when the member that had it no longer holds it, neither assigned
 nor to be given up, in the log. A member that does not give up in its rebalance timeout, or is not heard of for its

@@ -1,10 +1,10 @@
-"""From the server's protocol to the classic one: the last member goes that speaks KIP-848's, classic ones remain.
+"""Downgrade of a consumer group to a classic group, when the last member of KIP-848 leaves and classic ones remain.
 
 The group epoch becomes the generation, and what each member holds its assignment: should a consumer join now, nobody
-else is given that. Nobody may rely on it: some members were on their way to the target, and what the one that has gone
-had is nobody's. So the members are told to join again, all of them, and their leader assigns. A crash before that
-forgets the rebalance, but not the need: the generation has no leader, and whoever loads a stable generation of
-consumers without one begins the rebalance (`needs_rebalance`).
+else is given that. This assignment is only temporary: some members had not reached their targets, and the
+partitions of the member that left have no owner. Therefore all members must join again, and their leader assigns. A
+crash before that loses the rebalance, but not its cause: the generation has no leader, and a coordinator that loads a
+stable generation of consumers without a leader begins the rebalance (`needs_rebalance`).
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def begin_classic(
 
 
 def have_rejoin(shard: GroupShard, group_id: str, now_ms: int) -> None:
-    """Begin a rebalance as an operation of its own, after the one that is under way."""
+    """Begin a rebalance as a separate operation, after the present one."""
     shard.runtime.execute(
         partial(rejoin, shard, group_id, REASON, now_ms), lambda _error: None, now_ms
     )

@@ -1,4 +1,4 @@
-"""Whose heartbeat it is, and whether it may send it: member ids, instance ids and member epochs."""
+"""Checks of the sender of a heartbeat: member ids, instance ids and member epochs."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def rebalance_expired(
 def join_expired(
     shard: GroupShard, group: ConsumerGroup, member_id: str, now_ms: int
 ) -> Result[None]:
-    """Remove a classic member that was told to join again, and did not in its rebalance timeout."""
+    """Remove a classic member that had to join again and did not within its rebalance timeout."""
     return expired(shard, group, member_id, "join", now_ms)
 
 

@@ -1,4 +1,4 @@
-"""What a ConsumerGroupHeartbeat must look like."""
+"""Validation of ConsumerGroupHeartbeat requests."""
 
 from __future__ import annotations
 

@@ -46,16 +46,16 @@ Visible = Callable[[str], bool]
 """Whether the client that sent a request may see a topic."""
 
 LARGE_GROUP: Final = 100
-"""From so many members on a target is kept for a millisecond for each of them: an assignment costs time in proportion
-to them, and where a thousand come at once there are to be a handful of assignments, not a thousand."""
+"""The number of members from which a target is kept for at least one millisecond per member. Computing a target takes
+time in proportion to the members; when a thousand members join at once, this keeps the number of targets small."""
 EVALUATION_MS: Final = 500
 """After how long a member comes again whose regular expression takes long to evaluate."""
 _WANTS: Final = ("topics", "regex", "assignor", "rack_id")
-"""What of a member the assignment depends on."""
+"""The fields of a member on which the assignment depends."""
 
 
 class Turn:
-    """What a member's request finds, what it decides, what is written for it.
+    """One request of a member: the state before it, its decisions, and the records to write.
 
     Attributes:
         group: The group as it was before.

@@ -1,4 +1,4 @@
-"""From the classic protocol to the server's: a consumer joins a classic group whose members go on with what they have.
+"""Upgrade of a classic group to a consumer group, when a consumer joins it. Its members keep their partitions.
 
 Everything is one batch, with the newcomer's turn: after a crash the group is a classic one as before, or a consumer
 group. The generation becomes the group epoch, the target's and every member's, so that heartbeats and commits of the
@@ -45,7 +45,7 @@ from headrace.protocol.messages.sync_group import SyncGroupResponse
 
 
 class Upgrade(NamedTuple):
-    """What an upgrade writes, and whom it concerns."""
+    """The records of an upgrade, and the members that it affects."""
 
     records: Sequence[GroupRecord] = ()
     shard: GroupShard | None = None

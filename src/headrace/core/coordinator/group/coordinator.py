@@ -64,9 +64,9 @@ LOOKED_AT_FOR_EXPIRY: Final = 20_000
 """How many offsets are looked at in one step, to see whether they have expired: some 10 milliseconds."""
 _GROUP_COST: Final = 5
 _TOMBSTONE_COST: Final = 6
-"""What it costs to write one, in offsets that are looked at."""
+"""The cost of writing one offset, in numbers of offsets that are checked."""
 _PAUSE_MS: Final = 100
-"""Between two steps."""
+"""The pause between two steps, in milliseconds."""
 
 
 def is_valid_group_id(group_id: str) -> bool:
@@ -102,9 +102,9 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         self.memory = GroupMemory(
             config.group_max_bytes, config.groups_max_bytes, config.offsets_max_bytes
         )
-        """What groups hold; of all shards."""
+        """The memory of the groups of all shards."""
         self._expiring: dict[int, Iterator[tuple[int, list[GroupRecord]]]] = {}
-        """By partition: the groups of which it has yet to be seen what has expired."""
+        """For each partition, the groups that the running check for expired offsets has not visited yet."""
 
     def _new_shard(self, partition: int) -> GroupShard:
         shard = GroupShard(
@@ -157,7 +157,7 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
     def join_group(
         self, origin: Origin, request: JoinGroupRequest, now_ms: int
     ) -> Reply[JoinGroupResponse]:
-        """Handle JoinGroup."""
+        """Handle a JoinGroup request."""
 
         def failed(error: ErrorCode) -> JoinGroupResponse:
             return JoinGroupResponse(error_code=error, member_id=request.member_id)
@@ -181,7 +181,7 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         )
 
     def sync_group(self, request: SyncGroupRequest, now_ms: int) -> Reply[SyncGroupResponse]:
-        """Handle SyncGroup."""
+        """Handle a SyncGroup request."""
 
         def failed(error: ErrorCode) -> SyncGroupResponse:
             return SyncGroupResponse(error_code=error)
@@ -201,7 +201,7 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         return shard is not None and coverage.is_outdated(shard, request)
 
     def heartbeat(self, request: HeartbeatRequest, now_ms: int) -> Reply[HeartbeatResponse]:
-        """Handle Heartbeat. While its group is loading a member is told that all is well: clients know no better."""
+        """Handle a Heartbeat request. While the group is loading the answer is NONE: clients handle no such error."""
 
         def failed(error: ErrorCode) -> HeartbeatResponse:
             loading = error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -372,7 +372,7 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
     def delete_offsets(
         self, request: OffsetDeleteRequest, now_ms: int
     ) -> Reply[OffsetDeleteResponse]:
-        """Handle OffsetDelete."""
+        """Handle an OffsetDelete request."""
         return self._run(
             request.group_id,
             lambda shard: delete.delete_offsets(shard, request),
@@ -448,7 +448,7 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
     # --- views ---
 
     def describe_groups(self, group_ids: Sequence[str], now_ms: int) -> Reply[list[DescribedGroup]]:
-        """Handle DescribeGroups."""
+        """Handle a DescribeGroups request."""
         return gather([self._describe_group(group_id, now_ms) for group_id in group_ids])
 
     def _describe_group(self, group_id: str, now_ms: int) -> Reply[DescribedGroup]:
@@ -462,7 +462,7 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
     def describe_consumer_groups(
         self, group_ids: Sequence[str], now_ms: int
     ) -> Reply[list[consumer_group_describe.DescribedGroup]]:
-        """Handle ConsumerGroupDescribe."""
+        """Handle a ConsumerGroupDescribe request."""
         return gather([self._describe_consumer_group(group_id, now_ms) for group_id in group_ids])
 
     def _describe_consumer_group(

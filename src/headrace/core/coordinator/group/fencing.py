@@ -1,4 +1,4 @@
-"""Who may commit offsets for a group, and fetch them: those who say who they are have to be that, and up to date."""
+"""Checks of commits and fetches of offsets: a given member id and epoch must be current."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from headrace.core.coordinator.state.shard import GroupShard
 from headrace.errors import ErrorCode
 
 MEMBER_EPOCHS_VERSION = 9
-"""From this version of OffsetCommit on members of consumer groups commit, and a group may be said not to be there."""
+"""The first OffsetCommit version for members of consumer groups, and with GROUP_ID_NOT_FOUND."""
 
 
 class Committer(NamedTuple):
-    """Who commits, by what the request says."""
+    """The sender of a commit, from the fields of the request."""
 
     group_id: str
     member_id: str
@@ -22,7 +22,7 @@ class Committer(NamedTuple):
     epoch: int
     """The generation, or the member epoch."""
     version: int | None
-    """Of the OffsetCommit; None in a transaction."""
+    """The version of the OffsetCommit request; None in a transaction."""
 
 
 def check_classic_commit(shard: GroupShard, committer: Committer) -> ErrorCode:

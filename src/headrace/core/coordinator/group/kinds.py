@@ -23,7 +23,7 @@ from headrace.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRes
 
 
 class Kind(NamedTuple):
-    """What a kind of group does with the requests of classic members, and with commits."""
+    """The operations of one kind of group: requests of classic members, and checks of commits and fetches."""
 
     join: Callable[[GroupShard, Origin, JoinGroupRequest, int], Result[JoinGroupResponse]]
     sync: Callable[[GroupShard, SyncGroupRequest, int], Result[SyncGroupResponse]]

@@ -1,4 +1,4 @@
-"""Stopping one member: an administrator asks, the member's next heartbeat is told, the member finishes and leaves.
+"""Stopping one member: an administrator asks, the next heartbeat response says so, the member finishes and leaves.
 
 1. The administrator's client asks (LeaveGroup with the tagged field 26738), again and again until it hears the end.
    The first question begins the stop and its deadline.

@@ -1,4 +1,4 @@
-"""What happens when a timer of a group is due: for each kind of timer, the operation."""
+"""The operation that runs when a timer of a group expires, for each kind of timer."""
 
 from __future__ import annotations
 

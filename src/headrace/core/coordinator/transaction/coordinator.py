@@ -146,7 +146,7 @@ class TransactionCoordinator(ShardedCoordinator[TransactionShard]):
     ) -> Reply[ErrorCode]:
         """Add the partitions that a request of transaction version 2 is about to write to.
 
-        While the producer's transaction before is being completed this waits: the producer was told that it has ended.
+        While the previous transaction is being completed this waits, because the producer has its answer already.
         """
         until_ms = now_ms + self.config.concurrent_transactions_wait_ms
         return self._enter(transactional_id, producer, partitions, until_ms, now_ms)
@@ -190,7 +190,7 @@ class TransactionCoordinator(ShardedCoordinator[TransactionShard]):
     def end(
         self, transactional_id: str, producer: Producer, now_ms: int, *, committed: bool
     ) -> Reply[ErrorCode]:
-        """Handle EndTxn."""
+        """Handle an EndTxn request."""
 
         def operation(shard: TransactionShard) -> Result[ErrorCode]:
             transaction = shard.find(transactional_id, *producer)

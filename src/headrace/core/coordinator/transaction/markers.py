@@ -67,7 +67,7 @@ def _tell(
         producer_id=transaction.metadata.producer_id,
         state=transaction.metadata.state.value,
         refused=", ".join(f"{at}: {error.name}" for at, error in sorted(failed.items())[:_NAMED]),
-        meaning="it is decided, but its partitions are not told: its producer and read_committed consumers wait",
+        meaning="it is decided, but its partitions have no marker yet: its producer and read_committed consumers wait",
         remedy="make the partitions writable, or end it there with `kafka-transactions abort`, or delete the topic",
     )
 

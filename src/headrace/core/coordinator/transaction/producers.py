@@ -40,7 +40,7 @@ def init_producer_id(
     expected: Producer,
     now_ms: int,
 ) -> Result[Producer | ErrorCode]:
-    """Make the sender the producer of an id, and shut out whoever was it before.
+    """Make the sender the producer of a transactional id, and fence the previous producer.
 
     Args:
         shard: The shard of the id.

@@ -31,14 +31,14 @@ LAST_EPOCH: Final = 32_767
 """The last epoch of a producer id is never given to a producer: with it the producer before it is fenced."""
 
 EPOCH_BUMP: Final = 2
-"""From this transaction version on every end of a transaction raises the epoch of its producer."""
+"""The first transaction version in which every end of a transaction raises the producer epoch."""
 
 _STATES: Final = {status: state for state, status in STATUS.items()}
 _NO_PARTITIONS: Final[frozenset[TopicPartition]] = frozenset()
 
 
 class TransactionMetadata(NamedTuple):
-    """What is known of one transactional id."""
+    """The stored state of one transactional id."""
 
     producer_id: int
     producer_epoch: int
@@ -46,9 +46,9 @@ class TransactionMetadata(NamedTuple):
     state: TransactionState
     last_update_ms: int
     partitions: frozenset[TopicPartition] = _NO_PARTITIONS
-    """Those of the transaction that is open or being completed."""
+    """The partitions of the transaction that is open or being completed."""
     start_ms: int = -1
-    """When the transaction that is open or was last completed began."""
+    """The start of the open or last transaction, in ms since 1970; -1 without."""
     previous_producer_id: int = NO_PRODUCER_ID
     """The producer id before this one, whose epochs were used up."""
     last_epoch: int = NO_EPOCH
@@ -57,7 +57,7 @@ class TransactionMetadata(NamedTuple):
     next_producer_id: int = NO_PRODUCER_ID
     """The producer id from the end of the transaction on, with epoch 0: this one's epochs are used up."""
     client_transaction_version: int = 0
-    """What the producer speaks that began or ended the last transaction: 2 if each has an epoch of its own."""
+    """The transaction version of the producer: 2 if every transaction has its own producer epoch."""
 
     @property
     def bumps(self) -> bool:

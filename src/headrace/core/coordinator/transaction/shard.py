@@ -31,7 +31,7 @@ WAITING: Final = "waiting"
 
 
 class Outcome(NamedTuple):
-    """How a transaction ended, as its partitions are told."""
+    """The outcome of a transaction, as written in markers."""
 
     producer_id: int
     producer_epoch: int
@@ -82,7 +82,7 @@ class Transaction:
         failed: Those of them whose markers have to be written again, and why.
         attempts: How often markers have been written again.
         unwritten: Those whose markers have yet to be written, the next one last.
-        waiting: Who is to be told when a prepared transaction is over, or that this takes too long.
+        waiting: The waiters to notify when the prepared transaction completes or takes too long.
     """
 
     __slots__ = (
@@ -256,7 +256,7 @@ class TransactionShard:
         )
 
     def wait(self, transaction: Transaction, waiter: Waiter) -> None:
-        """Have somebody told when a prepared transaction is over."""
+        """Add a waiter that is notified when a prepared transaction completes."""
         transaction.waiting.append(waiter)
         timer = self.timer(WAITING, transaction.transactional_id)
         self.timers.set(timer, transaction.waiting[0].deadline_ms)

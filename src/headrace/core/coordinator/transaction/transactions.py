@@ -1,4 +1,4 @@
-"""What is in a transaction, and how it ends."""
+"""Operations on transactions: adding partitions and ending the transaction."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _OUTCOMES: Final = {
     (TransactionState.PREPARE_COMMIT, True): ErrorCode.CONCURRENT_TRANSACTIONS,
     (TransactionState.PREPARE_ABORT, False): ErrorCode.CONCURRENT_TRANSACTIONS,
 }
-"""What EndTxn is answered when the transaction is not ongoing; INVALID_TXN_STATE where nothing stands here."""
+"""The answer to EndTxn by state, if the transaction is not ongoing; INVALID_TXN_STATE for other states."""
 
 
 def add_partitions(
@@ -68,7 +68,7 @@ def add_partitions(
 
 
 class Retry(NamedTuple):
-    """What is tried again when a transaction is over."""
+    """A request that is retried when a transaction has completed."""
 
     until_ms: int
     attempt: Callable[[int], Reply[ErrorCode]]
@@ -142,8 +142,8 @@ def end_bumping(
     """Commit or abort, and give the producer the epoch of its next transaction (KIP-890).
 
     Nothing that was sent with the epoch before, however late it arrives, can touch that transaction. A producer that
-    repeats its request is told the same. It may abort a transaction of which nobody has heard here: what it sent there
-    may still be on the way.
+    repeats its request gets the same answer. It may abort a transaction that is unknown here, because its records may
+    still be in flight.
 
     Raises:
         ApiError: There is nothing to end, it has ended the other way, or the producer has been replaced.

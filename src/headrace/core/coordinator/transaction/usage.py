@@ -1,6 +1,6 @@
-"""What the transactional ids of a coordinator take of memory, and how much they may take.
+"""The memory of a coordinator's transactional ids, and its bound.
 
-Whoever may use any transactional id can invent others, and add every partition to the transaction of each.
+A client that may use any transactional id can create many, and add every partition to the transaction of each.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ MAX_BYTES: Final = 256 << 20
 _ID_BYTES: Final = 1_000
 _CHARACTER_BYTES: Final = 4
 _PARTITION_BYTES: Final = 400
-"""Of a partition that is in a transaction: its place, the name of its topic, where it was added."""
+"""Bytes of a partition in a transaction, including the name of its topic."""
 
 
 class Usage:

@@ -1,4 +1,4 @@
-"""What administrators see of transactions: DescribeTransactions and ListTransactions."""
+"""Views of transactions for DescribeTransactions and ListTransactions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GetItem, Query, Scan."""
+"""The operations GetItem, Query and Scan."""
 
 from __future__ import annotations
 

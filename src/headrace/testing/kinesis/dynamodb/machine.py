@@ -54,7 +54,7 @@ OPERATIONS: Final[Mapping[str, tuple[Operation, frozenset[str]]]] = {
     "Scan": (fetching.scan, _PAGE),
     "UpdateItem": (writing.update_item, _CONDITION | {"Key", "UpdateExpression"}),
 }
-"""What is done, and which members of the request are understood besides TableName."""
+"""The handler of an operation, and the supported members of its request besides TableName."""
 
 
 _TYPES: Final[Mapping[str, type]] = {
@@ -64,7 +64,7 @@ _TYPES: Final[Mapping[str, type]] = {
     **dict.fromkeys(("ConsistentRead", "ScanIndexForward"), bool),
     "Limit": int,
 }
-"""Of the members that are no text."""
+"""The types of the members that are not text."""
 
 
 def _check_types(request: dict[str, Any]) -> None:

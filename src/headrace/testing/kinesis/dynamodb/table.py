@@ -105,7 +105,7 @@ class Table:
         return self.key_of(key)
 
     def put(self, place: Key, item: Item) -> None:
-        """Write an item."""
+        """Write an item to the table."""
         if size_of(item) > _LARGEST_ITEM:
             raise refused("Item size has exceeded the maximum allowed size")
         self.items[place] = item

@@ -59,7 +59,7 @@ class Tables:
 
 
 def create_table(tables: Tables, call: Call) -> dict[str, object]:
-    """Create a table."""
+    """Handle CreateTable: create a table."""
     request = call.request
     name = request.get("TableName", "")
     if not _NAME.fullmatch(name):
@@ -126,7 +126,7 @@ def _pairs(request: dict[str, Any], member: str, kind: str) -> list[tuple[str, s
 
 
 def describe_table(tables: Tables, call: Call) -> dict[str, object]:
-    """Describe a table."""
+    """Handle DescribeTable: describe a table."""
     return {"Table": tables.find(call).described(call.now_ms)}
 
 
@@ -146,7 +146,7 @@ def list_tables(tables: Tables, call: Call) -> dict[str, object]:
 
 
 def delete_table(tables: Tables, call: Call) -> dict[str, object]:
-    """Delete a table."""
+    """Handle DeleteTable: delete a table."""
     table = tables.find(call)
     table.require_active(call.now_ms)
     table.gone_ms = call.now_ms + tables.transition_ms

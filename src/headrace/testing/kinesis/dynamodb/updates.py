@@ -10,7 +10,7 @@ from headrace.testing.kinesis.dynamodb.parsing import Attributes, Parser
 from headrace.testing.kinesis.dynamodb.values import Item, Value, add, kind_of, refused
 
 Change = Callable[[Item], Value | None]
-"""What an attribute becomes, by the item as it was; None: it is gone."""
+"""Computes the new value of an attribute from the old item; None removes the attribute."""
 
 Updates = dict[str, Change]
 

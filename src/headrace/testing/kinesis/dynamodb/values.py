@@ -23,7 +23,7 @@ _NUMBER_SIZE: Final = 21
 
 
 def refused(message: str) -> AwsError:
-    """Return a ValidationException."""
+    """Return a ValidationException with a message."""
     return AwsError("ValidationException", message)
 
 

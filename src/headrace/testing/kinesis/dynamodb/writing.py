@@ -1,4 +1,4 @@
-"""PutItem, UpdateItem, DeleteItem."""
+"""The operations PutItem, UpdateItem and DeleteItem."""
 
 from __future__ import annotations
 
