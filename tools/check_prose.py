@@ -33,7 +33,7 @@ UNCHECKED = (
     "tools/check_prose.py",
     "CONTRIBUTING.md",
 )
-"""Prefixes of paths that are not checked: generated files, names of Kafka's fields, and files that quote banned words."""
+"""Prefixes of unchecked paths: generated files, field names of Kafka, and files that quote banned words."""
 
 FRAGMENT = re.compile(
     r"(Of|Those|That|What|Why|Who|Whose|By|From|In which|Likewise|As|The same|The one|The ones)\b"
