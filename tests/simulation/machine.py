@@ -119,9 +119,6 @@ class Machine:
             journal=self.journal,
         )
         self.broker = broker
-        if self.codec_ms:
-            broker.services.recompressions.run_aside = self._run_aside
-            broker.services.recompressions.small_bytes = broker.services.recompressions.at_once = -1
         self._tick_at_ms = 0
         if self._stumbles:
             operations = self.chance.randint(1, 30)
@@ -129,6 +126,10 @@ class Machine:
 
         def opened() -> None:
             broker.open(self.now_ms)
+            if self.codec_ms:
+                recompressions = broker.services.recompressions
+                recompressions.run_aside = self._run_aside
+                recompressions.small_bytes = recompressions.at_once = -1
             self.after_start(broker)
 
         self.step(opened)
