@@ -75,7 +75,8 @@ class _Group:
         self.holders.answered(request, response)
         group = SimpleNamespace(members=self.members)
         shard = SimpleNamespace(consumers={"g": group})
-        broker: Any = SimpleNamespace(groups=SimpleNamespace(_shard_of=lambda _group: shard))
+        groups = SimpleNamespace(_shard_of=lambda _group: shard)
+        broker: Any = SimpleNamespace(services=SimpleNamespace(groups=groups))
         self.holders.check(broker)
 
 
