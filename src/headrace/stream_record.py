@@ -24,7 +24,7 @@ class StreamRecord(ConsumerRecord):
 
     @property
     def shard(self) -> str:
-        """The shard's id."""
+        """The id of the shard."""
         return shard_name(self.partition)
 
     @property

@@ -44,7 +44,7 @@ RETRY_ATTEMPT: Final = "retry_topic-attempts"
 RETRY_DUE: Final = "retry_topic-backoff-timestamp"
 
 LEFT_OUT: Final = "dlq-left-out"
-"""What is missing from a dead letter that was too large for its topic, for example "value of 2000000 bytes"."""
+"""The parts that are missing from a dead letter that was too large, for example "value of 2000000 bytes"."""
 
 SHARD: Final = "dlq-shard"
 SEQUENCE_NUMBER: Final = "dlq-sequence-number"
@@ -96,7 +96,7 @@ class Letter(NamedTuple):
     key: bytes | None
     headers: Headers
     left_out: str = ""
-    """What is missing from the original record, for the log. Empty if nothing is missing."""
+    """The parts of the original record that are missing, for the log. Empty if nothing is missing."""
 
 
 def retry_topic(topic: str, seconds: float) -> str:

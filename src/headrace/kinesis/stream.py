@@ -91,21 +91,21 @@ def kinesis(
     clients: Mapping[str, AwsClient] | None = None,
     **options: Any,
 ) -> Streams:
-    """Return streams for `@app.worker` to read in place of topics.
+    """Return the streams that `@app.worker` reads in place of topics.
 
         @app.worker(kinesis("orders", region="eu-central-1"), group="billing")
 
     Args:
         streams: Names or ARNs of streams.
-        region: As `eu-central-1`; what is not given comes from where every AWS program finds it.
-        endpoint_url: Another server than AWS's, for streams and leases.
+        region: The AWS region, `eu-central-1`. None: the region that the AWS configuration of the machine names.
+        endpoint_url: The URL of a server that replaces AWS, for streams and leases.
         start: Where a group begins that has not read before: "TRIM_HORIZON", the oldest record; "LATEST", those that
             come from now on, which is settled once, when the group first looks; a time with its zone; or
             "AFTER:<sequence number>". Shards that come of a split or a merge are read from their beginning at any rate.
         leases: Where it is kept who reads which shard, and how far: "dynamodb://TABLE", "sqlite:///FILE" (workers of
             one machine), "memory://NAME" (of one process), or a `LeaseStore`.
-        lease_duration_ms: After so long without a sign of life a worker's shards are others'.
-        scan_ms: How often it is looked for shards to take; None is three times in the duration of a lease.
+        lease_duration_ms: The time in milliseconds after which other workers take the shards of a silent worker.
+        scan_ms: The time between two searches for free shards; None is a third of `lease_duration_ms`.
         max_shards: How many shards a worker reads at most; None is as many as there are. What is too much for some is
             divided among the others.
         owner: What leases and `headrace kinesis describe` call this process, 1 to 128 bytes; None is
@@ -117,7 +117,7 @@ def kinesis(
         options: How shards are read, by name, as `poll_ms=200`, `groups_sharing=2` (see `ReadSettings`).
 
     Raises:
-        ConfigError: It makes no sense, and says why.
+        ConfigError: The arguments are wrong, or contradict each other.
     """
     if aws is not None and (region or endpoint_url or clients):
         raise ConfigError("region=, endpoint_url= and clients= are in aws= already: leave them out")

@@ -1,4 +1,4 @@
-"""What a member of a group wants done: requests to a store of leases, and news for who reads the shards.
+"""The actions of a group member: requests to the lease store, and news for the reader of the shards.
 
 A request is answered with `LeaseCore.on_reply`, once, whatever comes of it. News are not answered.
 """
@@ -14,38 +14,38 @@ from headrace.core.lease.lease import HashRange, Lease, LeaseKey
 
 
 class ListedShard(Protocol):
-    """A shard as a list of shards tells of it."""
+    """A shard as a list of shards describes it."""
 
     @property
     def shard(self) -> str:
-        """Its name."""
+        """The id of the shard."""
 
     @property
     def parents(self) -> frozenset[str]:
-        """The shards it came from: none, one (a split) or two (a merge)."""
+        """The shards that this shard came from: none, one (after a split) or two (after a merge)."""
 
     @property
     def hash_range(self) -> HashRange | None:
-        """Which records are its own; None where it is not known."""
+        """The hash keys of the shard's records; None if they are not known."""
 
 
 class Why(StrEnum):
-    """Why a shard is drained or revoked."""
+    """The reason for which a shard is drained or revoked."""
 
     HANDOVER = "handover"
-    """Another member asks for it."""
+    """Another member asks for the lease."""
     LOST = "lost"
-    """The lease ran out, or is another's: what was finished since the last checkpoint comes again there."""
+    """The lease expired or belongs to another member. Records since the last checkpoint are handled again there."""
     ENDED = "ended"
-    """The shard is closed, and read to its end."""
+    """The shard is closed and was read to its end."""
     SHUTDOWN = "shutdown"
     """This member is closed."""
     STALLED = "stalled"
-    """Nothing could be fetched for too long: another member may have more luck."""
+    """Fetches failed for too long. Another member may be able to read the shard."""
 
 
 class Unknown(Enum):
-    """See `UNKNOWN`."""
+    """The type of `UNKNOWN`, which stands for an unknown outcome."""
 
     UNKNOWN = "unknown"
 
@@ -76,7 +76,7 @@ class Create:
 
     @property
     def key(self) -> LeaseKey:
-        """Whose lease."""
+        """The key of the lease."""
         return self.lease.key
 
 
@@ -88,7 +88,7 @@ class Take:
 
     @property
     def key(self) -> LeaseKey:
-        """Whose lease."""
+        """The key of the lease."""
         return self.seen.key
 
 
@@ -112,7 +112,7 @@ class Ask:
 
     @property
     def key(self) -> LeaseKey:
-        """Whose lease."""
+        """The key of the lease."""
         return self.seen.key
 
 
@@ -137,7 +137,7 @@ class Delete:
 
     @property
     def key(self) -> LeaseKey:
-        """Whose lease."""
+        """The key of the lease."""
         return self.seen.key
 
 
@@ -178,4 +178,4 @@ Request = Scan | ListShards | Create | Take | Renew | Ask | Give | Delete
 News = Assigned | Drain | Restart | Revoked
 Action = Request | News
 Outcome = object
-"""What a store answered, see `Request`; or `UNKNOWN`."""
+"""The answer of the store to a `Request`, or `UNKNOWN`."""

@@ -1,4 +1,4 @@
-"""What a member takes and asks for, by what it sees of the leases of its streams and by its own clock."""
+"""Decides which leases a member takes and asks for, from its view of the leases and its own clock."""
 
 from __future__ import annotations
 

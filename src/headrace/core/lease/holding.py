@@ -13,12 +13,12 @@ from headrace.core.lease.settings import LeaseSettings
 
 
 class Phase(Enum):
-    """How far a lease is on its way out."""
+    """The phase of a lease that a member owns."""
 
     READING = auto()
     """Records are fetched and handled."""
     DRAINING = auto()
-    """What was begun is being finished."""
+    """No further record is begun. Records that were begun are finished."""
     ENDING = auto()
     """All of a closed shard is finished; its children get their leases."""
     GIVING = auto()
@@ -49,13 +49,13 @@ class HeldLease:
     """The number of the last write that was sent."""
     phase: Phase = Phase.READING
     why: Why = Why.LOST
-    """Why it goes, from `DRAINING` on."""
+    """The reason for the end of the lease, from `DRAINING` on."""
     drained_by_ms: int | None = None
-    """When draining is over in any case."""
+    """When draining ends in any case, in milliseconds; None if it has no bound."""
     is_quiet: bool = False
     """Whether all is finished that was begun, so that a checkpoint just now leaves nothing to be handled again."""
     is_busy: bool = False
-    """Whether a write is under way; there is never a second one."""
+    """Whether a write is in flight. There is never a second one."""
     is_told: bool = False
     """Whether those who read the shard know already that it is over."""
     is_restarted: bool = False

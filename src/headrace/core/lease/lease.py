@@ -29,7 +29,7 @@ class HashRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """What the group knows of a shard.
+    """The group's state for one shard: its owner and its checkpoint.
 
     `epoch` and `beat` are two counters instead of the Kinesis Client Library's one: renewals and checkpoints are
     conditional on (owner, epoch), and on a beat that is lower than the number that the owner gave them. So one may be

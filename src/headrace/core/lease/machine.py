@@ -35,7 +35,7 @@ from headrace.core.lease.view import StreamView
 from headrace.ports import Chance
 
 SPREAD: Final = 0.25
-"""By which part scans come earlier or later, so that members do not decide at the same moments."""
+"""The part by which scans come earlier or later, so that members do not decide at the same time."""
 
 
 class _Reply(NamedTuple):
@@ -48,7 +48,7 @@ class _Reply(NamedTuple):
 class LeaseCore:
     """One member.
 
-    Every method is told the time, milliseconds of a clock that never goes back (its zero does not matter), and
+    Every method takes the time, in milliseconds of a clock that never goes back (its zero does not matter), and
     returns what is to be done now. `tick` is to be called at `next_deadline_ms`.
     """
 
@@ -356,7 +356,7 @@ class LeaseCore:
         return self._send(Delete(lease) for lease in view.deletable())
 
     def _send(self, requests: Iterable[Write]) -> list[Action]:
-        """Return those requests for whose leases none is under way."""
+        """Return the requests for leases without a request in flight."""
         actions: list[Action] = []
         for request in requests:
             if request.key not in self._under_way:

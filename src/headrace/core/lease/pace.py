@@ -10,18 +10,18 @@ class Pace:
 
     def __init__(self) -> None:
         self.due_ms: int | None = None
-        """None before the first one, and while one is under way."""
+        """The time of the next request, in milliseconds; None before the first one and while one is in flight."""
         self._is_wanted = False
 
     def starts(self, now_ms: int) -> bool:
-        """Whether one is due; then it is under way."""
+        """Return whether a request is due. If so, it counts as in flight from now on."""
         if self.due_ms is None or now_ms < self.due_ms:
             return False
         self.due_ms = None
         return True
 
     def hurry(self, now_ms: int) -> None:
-        """Have the next one now; if one is under way, its answer is waited for."""
+        """Make the next request due now. If one is in flight, wait for its answer."""
         if self.due_ms is not None:
             self.due_ms = min(self.due_ms, now_ms)
 

@@ -15,7 +15,7 @@ from headrace.core.lease.names import most_of
 IDLE_SHARE: Final = 0.1
 """A shard weighs this part of the mean load of a shard at least: also one without records has to be polled."""
 WORTH: Final = 0.1
-"""What a move for the sake of load has to bring; see `LeaseDivision.wishes`."""
+"""The least improvement for which a lease is moved, as a part of the mean load; see `LeaseDivision.wishes`."""
 
 
 def level(readable: int, most: Iterable[int | None]) -> int:
@@ -42,7 +42,7 @@ class LeaseDivision:
     me: str
     leases: dict[str, list[Lease]] = field(default_factory=dict)
     free: list[Lease] = field(default_factory=list)
-    """Those that nobody has, in the order in which they should be taken."""
+    """Leases without an owner, in the order in which they should be taken."""
 
     def __post_init__(self) -> None:
         self.leases.setdefault(self.me, [])
@@ -79,7 +79,7 @@ class LeaseDivision:
         By number: a member that has fewer than its target asks those that have more; or just as many, if two are
         missing here. By load, one at a time: the member with the least asks the one with the most, if they differ by
         more than a tenth of the mean, and by a tenth less (of the difference, or of what moves) afterwards. Both only
-        where whoever gets the lease does not end up with more load than its owner had: so nothing goes back and forth.
+        where the new owner does not end up with more load than the old owner had: so no lease moves back and forth.
         """
         wishes: list[Lease] = []
         weights = _Weights(self.leases)

@@ -1,4 +1,4 @@
-"""What a member sees of the leases and the shards of a stream, and what follows from it by itself."""
+"""A member's view of the leases and shards of a stream, and the facts that follow from it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class StreamView:
         for lease in leases:
             known = self.rows.get(lease.key.shard)
             if known is not None and known.known_ms > sent_ms and lease.epoch < known.lease.epoch:
-                rows[lease.key.shard] = known  # learnt from a write while the scan was under way
+                rows[lease.key.shard] = known  # learnt from a write while the scan ran
             else:
                 rows[lease.key.shard] = self._seen(known, lease, now_ms)
         for shard, known in self.rows.items():
@@ -124,7 +124,7 @@ class StreamView:
     def creatable(self) -> list[ListedShard]:
         """Return those whose lease can be created now: when the shards that came from them have theirs.
 
-        So whoever finds the lease of a parent without the child's knows that the child is younger than the group,
+        So a member that finds the lease of a parent without the child's knows that the child is younger than the group,
         also if the member that began the group died while it wrote the first leases.
         """
         return [info for info in self.missing() if self._has_children_there(info.shard)]

@@ -8,8 +8,8 @@ Such a record is a magic number, a message of Protocol Buffers and its MD5:
         repeated Record records = 3;      // uint64 key = 1; uint64 hash_key = 2; bytes data = 3; repeated Tag tags = 4
     }
 
-What is read here comes from whoever may put records. So every length is compared with the bytes that are there
-before it is used, and what is not a whole aggregate is a record like any other: it is delivered as it is.
+Everybody who may put records chooses the input of this module. So every length is compared with the bytes that are
+there before it is used, and what is not a whole aggregate is a record like any other: it is delivered as it is.
 """
 
 from __future__ import annotations

@@ -28,22 +28,22 @@ class Timing(Protocol):
         """Return a number from 0 to 1, as `random.random`."""
 
     async def sleep_ms(self, duration_ms: float) -> None:
-        """Let time pass."""
+        """Wait for some milliseconds."""
 
 
 class RealTiming:
-    """The machine's."""
+    """The clock and the random numbers of this machine."""
 
     def now_ms(self) -> int:
-        """See `Timing`."""
+        """See the method in `Timing`."""
         return time.monotonic_ns() // 1_000_000
 
     def random(self) -> float:
-        """See `Timing`."""
+        """See the method in `Timing`."""
         return random.random()  # noqa: S311 - pauses, no secrets
 
     async def sleep_ms(self, duration_ms: float) -> None:
-        """See `Timing`."""
+        """See the method in `Timing`."""
         await asyncio.sleep(duration_ms / 1000)
 
 
@@ -67,7 +67,7 @@ class JitteredBackoff:
         return round(self._random() * ceiling_ms)
 
     def reset(self) -> None:
-        """Something succeeded."""
+        """Begin again with the first pause, after a success."""
         self._failures = 0
 
 
@@ -86,7 +86,7 @@ async def repeated(
     Args:
         call: Makes one attempt.
         doing: What it is, for messages.
-        client: Whose region is told in messages.
+        client: The client, whose region messages name.
         timing: In which pauses pass.
         within_ms: After this the last failure is raised.
         answer_within_ms: After this it is raised where nothing has answered at all; None is as long as for all else.

@@ -1,4 +1,4 @@
-"""What went wrong at AWS: whether to repeat it, and how to say it.
+"""Classifies failures of AWS calls, and describes them in messages.
 
 Nothing here imports botocore: its errors are known by their attributes and by the names of their classes, so a client
 that was handed in may be a fake that raises look-alikes.
@@ -13,7 +13,7 @@ from headrace.errors import ConfigError, HeadraceError, KinesisError, StreamNotF
 
 
 class FailureKind(Enum):
-    """What to do about a failure."""
+    """The kind of a failure, which decides what to do about it."""
 
     THROTTLED = "throttled"
     """Too much was asked for: wait, then repeat."""
@@ -30,8 +30,8 @@ class FailureKind(Enum):
 
 
 _VERDICTS: Final = {
-    code: failure_kind
-    for failure_kind, codes in {
+    code: kind
+    for kind, codes in {
         FailureKind.THROTTLED: (
             "ProvisionedThroughputExceededException LimitExceededException KMSThrottlingException ThrottlingException "
             "Throttling ThrottledException RequestThrottled RequestThrottledException RequestLimitExceeded "
@@ -188,7 +188,7 @@ _ADVICE: Final = {
     FailureKind.REPEAT: "AWS fails: try again later",
     FailureKind.IN_USE: "it is being changed: try again later",
 }
-"""What to do about a failure that was repeated for too long."""
+"""The advice for a failure that was repeated for too long, by kind."""
 
 
 def _refusal(error: BaseException, code: str, said: str) -> str:

@@ -1,4 +1,4 @@
-"""What SubscribeToShard pushes, without botocore's parser wherever botocore lets us at an event before it."""
+"""The events that SubscribeToShard pushes, read without botocore's parser where botocore allows that."""
 
 from __future__ import annotations
 

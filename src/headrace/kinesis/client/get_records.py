@@ -24,7 +24,7 @@ class StoredRecord(msgspec.Struct, rename="pascal", gc=False):
     data: bytes
     partition_key: str
     approximate_arrival_timestamp: float = 0.0
-    """Seconds since 1970."""
+    """The time of arrival in seconds since 1970."""
     encryption_type: str | None = None
 
 
@@ -44,7 +44,7 @@ class ChildShard(msgspec.Struct, rename="pascal"):
 
 
 class Reply(msgspec.Struct, rename="pascal"):
-    """What GetRecords returns."""
+    """The answer of a GetRecords call."""
 
     records: list[StoredRecord] = []
     next_shard_iterator: str | None = None
@@ -56,7 +56,7 @@ class Reply(msgspec.Struct, rename="pascal"):
 _decoder: Final = msgspec.json.Decoder(Reply)
 _REPLY: Final = "HeadraceReply"
 _wanted: Final[ContextVar[bool]] = ContextVar("_wanted", default=False)
-"""Whether the call that is under way in this task is ours: a client may be somebody else's, who expects dicts."""
+"""Whether the current call in this task is Headrace's. The program may share the client and expects dicts."""
 
 
 def prepare(client: AwsClient) -> None:
