@@ -1,4 +1,4 @@
-"""The blocking twin of `headrace.kinesis.Producer`, for scripts: the same methods, which wait.
+"""The blocking form of `headrace.kinesis.Producer`, for scripts: the same methods, which wait.
 
 with Producer(AwsSettings(region="eu-central-1")) as producer:
     producer.send("orders", b"2 apples", partition_key="alice")
@@ -70,7 +70,7 @@ class _LoopThread:
             raise
 
     def close(self) -> None:
-        """End the thread; nothing is under way any more."""
+        """End the thread, after all calls have ended."""
         with self._lock:
             self.closed = True
             loop, thread = self._loop, self._thread

@@ -52,13 +52,13 @@ class Consumer:
 
     _source: StreamConsumer | None = None
     _work: asyncio.Task[None] | None = None
-    """What processes the batch."""
+    """The task that processes the batch."""
     _leaving: asyncio.Task[None] | None = None
-    """What gives the shards to others."""
+    """The task that gives the shards to other members."""
     _cleaning: asyncio.Task[None] | None = None
-    """What waits for that and for `run`, and then disconnects."""
+    """The task that waits for that and for `run`, and then disconnects."""
     _batch: list[StreamRecord]
-    """What was fetched last and is not checkpointed to its end."""
+    """The batch that was fetched last and is not checkpointed to its end."""
     _ran: asyncio.Event
     """`run` is not fetching or processing."""
     _stopped = False

@@ -1,4 +1,4 @@
-"""What programs give to a consumer of batches: clients of aiobotocore, and a logger."""
+"""The objects that a program gives to a consumer of batches: clients of aiobotocore, and a logger."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from headrace.kinesis.group.consumer import StreamConsumer
 
 _OPERATIONS: Final = {"kinesis": "get_records", "dynamodb": "update_item"}
-"""What a client of a service has, and what `session.create_client(...)` returns has not."""
+"""A method of each service's client that the result of `session.create_client(...)` does not have."""
 
 
 class GivenClients:

@@ -1,4 +1,4 @@
-"""What `headrace.kinesis.consumer.Consumer` hands to a program: messages, and the loggers that programs inject."""
+"""The messages that `headrace.kinesis.consumer.Consumer` returns, and the loggers that programs pass to it."""
 
 from __future__ import annotations
 
