@@ -42,7 +42,7 @@ def test_a_missing_argument_is_reported(headrace: Commands, new_topic: NewTopic)
         "bench", "consume", topic, "-n", "1", "--timeout", "1s", "--format", "json", code=1
     )
     assert json.loads(done.stdout)["records"] == 0
-    assert b"0 of 1 records came" in done.stderr
+    assert b"0 of 1 records arrived" in done.stderr
     assert headrace.json("bench", "consume", topic)["records"] == 0
     for command in (("produce", "-n", "1"), ("consume",)):
         done = headrace.run("bench", command[0], "missing", *command[1:], code=1)

@@ -96,7 +96,7 @@ def test_groups_and_their_offsets_are_deleted(headrace: Commands, new_topic: New
     deleted = headrace.json("group", "delete-offsets", group, "-t", topic, "--yes")
     assert [(each["partition"], each["status"]) for each in deleted] == [(f"{topic}:0", "deleted")]
     nothing = headrace.run("group", "delete-offsets", group, "-t", topic, "--yes", code=1)
-    assert b"has committed nothing" in nothing.stderr
+    assert b"has no committed offsets" in nothing.stderr
     assert b"--yes" in headrace.run("group", "delete", group, code=2).stderr
     done = headrace.run("group", "delete", group, "no-such-group", "--yes", code=1)
     rows = [line.split() for line in done.stdout.decode().splitlines()[1:]]
