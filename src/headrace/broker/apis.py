@@ -8,7 +8,7 @@ from headrace.protocol.versions import VersionRange
 
 
 class Api(NamedTuple):
-    """One Kafka API."""
+    """The versions of one Kafka API."""
 
     key: int
     advertised: VersionRange

@@ -1,7 +1,7 @@
-"""What of the requests of administrators goes to the audit log: one rule for each API that changes something.
+"""The audit log of administrative requests: one rule for each API that changes something.
 
-A rule reads a request and its response, and yields what was done: refused parts and requests that only validate are
-left out. The rules are wrapped around the handlers once (`audited`), so that other requests pay nothing for it, and
+A rule reads a request and its response, and yields the changes that were made: not the refused parts, and not the
+requests that only validate. `audited` wraps the rules around the handlers once. Other requests pay nothing for it, and
 no handler can forget it.
 """
 
@@ -38,7 +38,7 @@ _CONFIGURED: Final[Mapping[int, tuple[Change, str, Mapping[str, Option]]]] = {
 
 
 def audited(api_key: int, handle: Handler[Any, Any]) -> Handler[Any, Any]:
-    """Return a handler that also writes to the audit log what it did, if there is a rule for its API."""
+    """Return a handler that also writes its changes to the audit log, if there is a rule for its API."""
     rule = RULES.get(api_key)
     if rule is None:
         return handle
@@ -52,10 +52,10 @@ def audited(api_key: int, handle: Handler[Any, Any]) -> Handler[Any, Any]:
         def noted(reply: Any) -> Any:
             if not isinstance(reply, Deferred):
                 return note(reply)
-            told: Deferred[Any] = Deferred()
-            # Not by `map`: what was done is noted although the client has gone before it was told.
-            reply.on_done(lambda response: told.resolve(note(response)))
-            return told
+            audited_reply: Deferred[Any] = Deferred()
+            # Not by `map`: the change is logged also if the connection of the client is closed before the response.
+            reply.on_done(lambda response: audited_reply.resolve(note(response)))
+            return audited_reply
 
         def in_steps(steps: Work[Any]) -> Work[Any]:
             return noted((yield from steps))
@@ -67,7 +67,7 @@ def audited(api_key: int, handle: Handler[Any, Any]) -> Handler[Any, Any]:
 
 
 def _done(wanted: Iterable[Any], results: Iterable[Any]) -> Iterator[Any]:
-    """Yield what was wanted and done, of a request that is answered part by part."""
+    """Yield the parts of a request that succeeded, of a request that is answered part by part."""
     for part, result in zip(wanted, results, strict=True):
         if result.error_code == ErrorCode.NONE:
             yield part
@@ -254,4 +254,4 @@ CHANGING: Final = frozenset(RULES) | {
     ApiKey.ADD_PARTITIONS_TO_TXN,
     ApiKey.TXN_OFFSET_COMMIT,
 }
-"""The APIs that change what is stored: what one of their requests has begun is done, also when its client has gone."""
+"""The APIs that change stored state. Their requests are completed also if the connection of the client is closed."""

@@ -1,4 +1,4 @@
-"""The broker: one synchronous object that handles requests, and is told the time and the outcome of syncs.
+"""The broker: one synchronous object. It gets requests, the time, and the outcomes of syncs.
 
 A shell (the TCP server, a program with an embedded broker, a test, a simulation) owns it. The shell calls `open` first.
 Then it calls from one thread: `handle` for every request, `tick` when `next_deadline_ms` is reached, `start_sync` and

@@ -1,4 +1,4 @@
-"""What a handler is told besides the request, and the ways out of it that are not a response."""
+"""The context of a request, and the exception that closes a connection."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from headrace.protocol.frame import RequestHeader
 
 
 class RequestContext(NamedTuple):
-    """Where and when a request came in."""
+    """The time and the connection of a request."""
 
     now_ms: int
     """Wall-clock time in milliseconds since 1970."""
     header: RequestHeader
     client_address: str
-    """The other end of the connection, for the journal."""
+    """The address of the client with its port, for log events."""
     listener_host: str
-    """The local address of the accepted socket: the address that reached us, so that it can be advertised."""
+    """The local address of the accepted socket. The broker can advertise it, because the client has reached it."""
     listener_port: int
     session: Session = LOCAL
-    """The connection: its listener, and who is there."""
+    """The session of the connection: its listener and its authenticated principal."""
 
 
 class CloseConnection(Exception):  # noqa: N818 - an instruction to the server, not a fault of ours

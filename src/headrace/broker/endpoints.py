@@ -1,4 +1,4 @@
-"""The address that clients are told: the configured one of their listener, or the one by which they came."""
+"""The address for clients: the configured address of their listener, or the address to which they connected."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MAPPED_IPV4: Final = "::ffff:"
 
 
 class Endpoints:
-    """What clients of each listener are told."""
+    """The advertised address of each listener."""
 
     __slots__ = ("_advertised",)
 
@@ -27,9 +27,9 @@ class Endpoints:
         }
 
     def endpoint_for(self, context: RequestContext) -> Endpoint:
-        """Return the address that a client is told to use."""
-        told = self._advertised.get(context.session.listener)
-        return told or adaptive_endpoint(context.listener_host, context.listener_port)
+        """Return the address that the broker advertises to a client."""
+        advertised = self._advertised.get(context.session.listener)
+        return advertised or adaptive_endpoint(context.listener_host, context.listener_port)
 
 
 def adaptive_endpoint(listener_host: str, listener_port: int) -> Endpoint:

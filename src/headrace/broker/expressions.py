@@ -20,21 +20,21 @@ INSTALL_RE2: Final = "pip install 'headrace[server]', or google-re2 alone,"
 PATTERN_CHARACTERS_LIMIT: Final = 1000
 _PATTERN_MEMORY_BYTES: Final = 1 << 18
 _PROGRAM_LIMIT: Final = 1000
-"""Of instructions that an expression is compiled to: each may be a step for each character of a text."""
+"""The greatest number of instructions of a compiled expression. Each may be a step for each character of a text."""
 _STEPS_LIMIT: Final = 100_000_000
-"""How many of those an expression may need for all texts: a second, if it is made to be slow. It is spent in steps."""
+"""The greatest number of steps of an expression for all texts: a second for a hostile expression, spread over time."""
 _TEXT_STEPS_LIMIT: Final = 2_000_000
-"""How many of those an expression may need for one text, which is matched without a pause: 20 milliseconds."""
+"""The greatest number of steps of an expression for one text, which is matched without a pause: 20 milliseconds."""
 _COST: Final = 3
 """The cost of one instruction for one character, in the unit of `Steps`."""
 
 
 class Expression:
-    """A compiled expression, and what it has done.
+    """A compiled expression, and the number of steps that it has done.
 
     Args:
         regex: The expression.
-        field: What the request calls it; it is in the messages of errors.
+        field: The name of the field in the request, for error messages.
         instead: What the client can do if this broker evaluates no expressions.
 
     Raises:
@@ -52,7 +52,7 @@ class Expression:
         self.check(0)
 
     def check(self, characters: int) -> None:
-        """Refuse the expression if it may take too long over texts of so many characters in all.
+        """Raise an error if the expression may take too long for texts of so many characters in all.
 
         Raises:
             ApiError: INVALID_REGULAR_EXPRESSION.
@@ -61,7 +61,7 @@ class Expression:
             self._refuse()
 
     def cost(self, text: str) -> int:
-        """Return what it costs to match a text, in the unit of `Steps`."""
+        """Return the cost of matching a text, in the unit of `Steps`."""
         return self._size * len(text) * _COST
 
     def matches(self, text: str) -> bool:

@@ -47,4 +47,4 @@ class ApiModule(Protocol):
 
     @property
     def handle(self) -> Handler[Any, Any]:
-        """The handler."""
+        """The function that handles the requests."""

@@ -52,9 +52,9 @@ BATCHES_MOST: Final = 2
 SMALL_BYTES: Final = 256 << 10
 """Up to so many bytes records are decompressed at once: a millisecond or two."""
 _AT_ONCE: Final = STEP_COST // 10
-"""What is compressed at once, without a thread: a millisecond and a half."""
+"""The greatest cost of a compression at once, without a thread: a millisecond and a half."""
 _RECORD_COST: Final = 400
-"""What it costs to check a record, in bytes that are decompressed: a microsecond and a half."""
+"""The cost of checking a record: a microsecond and a half."""
 
 RunAside = Callable[[Callable[[], Any], Callable[[Any], object]], object]
 """Runs the first function in a thread; then, where the broker may be called, the second with its result, and a tick."""

@@ -53,7 +53,7 @@ from headrace.ports import Entropy, FileSystem, Journal, MetadataStore, OpenStor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """What the shell gives to the broker.
+    """The resources that the shell gives to the broker.
 
     Attributes:
         files: The first log directory. It also holds the broker's own topics.

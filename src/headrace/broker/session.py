@@ -1,4 +1,4 @@
-"""What the broker knows of one connection: its listener, and who is at the other end."""
+"""The session of a connection: its listener, its authenticated principal, and the state of its requests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headrace.security.mechanisms import SaslServer
 from headrace.security.principal import ANONYMOUS, Principal
 
 NEVER_MS: Final = 1 << 62
-"""A time that does not come."""
+"""A time that is never reached, in milliseconds."""
 
 
 class SaslExchange:
@@ -29,10 +29,10 @@ class SaslExchange:
 
 
 class Session:
-    """One connection, as the broker sees it; the shell makes it when the connection begins.
+    """A connection, as the broker sees it. The shell makes the session when the connection begins.
 
-    A session of a listener with SASL begins unauthenticated. Whoever authenticates it (`sasl_authenticate`) sets
-    `principal` and `authenticated`; for mutual TLS the shell names the principal when it makes the session.
+    A session of a listener with SASL begins unauthenticated; the `Authenticator` sets `principal` and `authenticated`.
+    For mutual TLS the shell names the principal when it makes the session.
     """
 
     __slots__ = (
@@ -68,10 +68,10 @@ class Session:
 
         Args:
             listener: The name of the listener that accepted the connection.
-            protocol: That listener's security protocol.
-            client_host: The other end's address, without the port.
-            principal: Who is there, as far as is known now.
-            is_local: Whether the client is the program that holds the broker: it may do everything.
+            protocol: The security protocol of the listener.
+            client_host: The address of the client, without the port.
+            principal: The principal of the client, if the shell knows it already.
+            is_local: Whether the client is in the process of the broker. Such a client is authorized for everything.
         """
         self.listener = listener
         self.protocol = protocol
@@ -80,38 +80,38 @@ class Session:
         self.is_local = is_local
         self.authenticated = not protocol.sasl
         self.authenticated_ms = 0
-        """When it was authenticated last by SASL."""
+        """The time of the last SASL authentication; 0 if there was none."""
         self.mechanism = ""
-        """The SASL mechanism by which it was."""
+        """The mechanism of the last SASL authentication; "" if there was none."""
         self.valid_until_ms = NEVER_MS if self.authenticated else 0
-        """Until when any request is allowed; after that only those by which a client authenticates."""
+        """The time until which all requests are allowed; afterwards only requests by which a client authenticates."""
         self.exchange: SaslExchange | None = None
-        """The SASL exchange that is under way."""
+        """The SASL exchange in progress; None if there is none."""
         self.raw_tokens = False
-        """Whether frames are SASL tokens and no requests: after SaslHandshake version 0."""
+        """Whether frames are SASL tokens instead of requests, as after SaslHandshake version 0."""
         self.unpaid_us = 0
-        """Microseconds of the broker's time that the connection has used and that no quota was charged for yet."""
+        """The time that the connection has used and that is not charged to a quota yet, in microseconds."""
         self.ended = ""
-        """Why the connection is to be closed as soon as what is under way has been answered."""
+        """The reason for closing the connection after the requests in flight; "" while it stays open."""
         self.busy = False
-        """Whether a request is being answered in steps; the next one of the connection waits for the last step."""
+        """Whether a request is being handled in steps. The next request of the connection waits for the last step."""
         self.on_idle: Callable[[], object] = _nothing
-        """Called when `busy` has become false; the shell's."""
+        """Called when `busy` has become false. The shell sets it."""
         self.in_its_thread: Callable[[Callable[[], object]], object] = _call
-        """Calls a function in the connection's thread; the shell's, where the broker works in other threads, too."""
+        """Calls a function in the thread of the connection. A shell with several threads sets it."""
         self.on_change: Callable[[], object] = _nothing
-        """Called when `authenticated` or `raw_tokens` has changed; the shell's."""
+        """Called when `authenticated` or `raw_tokens` has changed. The shell sets it."""
 
     def idle(self) -> None:
-        """Take note that the request is done that was answered in steps."""
+        """End `busy`: the request that was handled in steps is complete."""
         self.busy = False
         self.on_idle()
 
     def end(self, on_idle: Callable[[], object]) -> None:
-        """The connection has ended: forget whom to call.
+        """Drop the callbacks: the connection is closed.
 
         Args:
-            on_idle: Called when the request that is being answered in steps is done, or now if there is none.
+            on_idle: Called when the request that is being handled in steps is complete, or now if there is none.
         """
         self.on_change = _nothing
         if self.busy:
@@ -130,4 +130,4 @@ def _call(function: Callable[[], object]) -> None:
 
 
 LOCAL: Session = Session(is_local=True)
-"""The program that holds the broker."""
+"""The session of clients in the process of the broker."""

@@ -1,1 +1,1 @@
-"""Who is there, and what they may do: principals, SASL mechanisms, access control. No I/O, no clock."""
+"""Principals, SASL mechanisms, certificates and ACLs, without I/O and without a clock."""

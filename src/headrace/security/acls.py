@@ -83,7 +83,7 @@ class PatternType(IntEnum):
 
 
 class Permission(IntEnum):
-    """Kafka's `AclPermissionType`."""
+    """Kafka's `AclPermissionType`: whether an ACL allows or denies."""
 
     UNKNOWN = 0
     ANY = 1
@@ -105,7 +105,7 @@ _IMPLIED_BY: Final = {
     ),
     Operation.DESCRIBE_CONFIGS: frozenset({Operation.ALTER_CONFIGS}),
 }
-"""What is allowed along with others, and with which."""
+"""The operations that include an operation: the permission for any of them allows it."""
 
 
 class AclBinding(NamedTuple):
@@ -115,7 +115,7 @@ class AclBinding(NamedTuple):
     resource_name: str
     pattern_type: PatternType
     principal: str
-    """As Kafka writes it: `User:alice`, or `User:*` for everybody."""
+    """The principal as Kafka writes it: `User:alice`, or `User:*` for all users."""
     host: str
     """An address, or `*` for any."""
     operation: Operation

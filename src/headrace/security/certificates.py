@@ -1,7 +1,7 @@
-"""What is read from an X.509 certificate: its subject as Kafka prints it, and when it expires. The same of a CRL.
+"""Reads the subject of an X.509 certificate as Kafka prints it, and its end of validity; and the same of a CRL.
 
-`ssl` gives the certificate of a client as DER and has no text of its subject by RFC 2253, which is what principals and
-ACLs are written with. Certificates come here after OpenSSL has verified them, or are the broker's own.
+The module `ssl` returns the certificate of a client as DER, without the subject by RFC 2253 that principals and ACLs
+use. OpenSSL has verified the certificates of clients before; the others are the certificates of the broker.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class RevocationList(NamedTuple):
     """The parts of a list of revoked certificates that are used."""
 
     issuer: str
-    """Whose certificates it is about, by RFC 2253."""
+    """The issuer of the certificates that the list revokes, by RFC 2253."""
     this_update_s: int
     """When it was made, in seconds since 1970."""
     next_update_s: int | None

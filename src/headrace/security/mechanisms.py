@@ -1,7 +1,7 @@
-"""What all SASL mechanisms have in common: one object for each side of an exchange, fed with the other side's messages.
+"""The interface of SASL mechanisms: one object for each side of an exchange, which gets the messages of the other side.
 
-An exchange knows no sockets, no clock and no randomness: whoever begins it hands in nonces. What the other side sends
-is hostile until it is checked; every fault in it is a `SaslError`, and nothing else is ever raised for it.
+An exchange uses no sockets, no clock and no random numbers: the caller gives it the nonces. The messages of the other
+side may be hostile. Every fault in them raises a `SaslError`, and no other exception.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class SaslServer(Protocol):
 
     @property
     def mechanism(self) -> str:
-        """The mechanism's name."""
+        """The name of the mechanism in SASL."""
 
     @property
     def costly(self) -> bool:
@@ -61,7 +61,7 @@ class SaslServer(Protocol):
 
     @property
     def user(self) -> str:
-        """Who the client is; until `done` who it claims to be, "" if that is not known."""
+        """The user name of the client; until `done` the name that the client claims, "" if that is not known."""
 
     @property
     def expires_ms(self) -> int | None:

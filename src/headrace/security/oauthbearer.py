@@ -23,14 +23,14 @@ _INVALID_TOKEN: Final = b'{"status":"invalid_token"}'
 
 
 class Identity(NamedTuple):
-    """What a token says."""
+    """The claims of a verified token."""
 
     user: str
     expires_ms: int
 
 
 class OAuthBearerClient:
-    """The client's side."""
+    """The client side of an OAUTHBEARER exchange."""
 
     mechanism: Final = OAUTHBEARER
 
@@ -72,7 +72,7 @@ class OAuthBearerClient:
 
 
 class OAuthBearerServer:
-    """The server's side."""
+    """The server side of an OAUTHBEARER exchange."""
 
     mechanism: Final = OAUTHBEARER
     costly: Final = False
@@ -81,13 +81,13 @@ class OAuthBearerServer:
         """Begin an exchange; `verify` returns who a token belongs to, or raises SaslError."""
         self._verify = verify
         self.refusal: SaslError | None = None
-        """Why the token is no good; the client has been told in a challenge, and may never answer that."""
+        """The reason for refusing the token. The client gets it in a challenge, and may never answer that."""
         self.done = False
         self.user = ""
         self.expires_ms: int | None = None
 
     def step(self, response: bytes) -> bytes:
-        """Check the token; a refusal is told in a challenge first, and raised at the client's answer to it.
+        """Check the token. A refusal is sent in a challenge first, and raised at the response of the client to it.
 
         Raises:
             SaslError: The message is malformed, or a token was refused before.
@@ -98,7 +98,7 @@ class OAuthBearerServer:
         try:
             identity = self._verify(token)
             if authorization_id not in {"", identity.user}:
-                raise SaslError("the client wants to act for another user")  # noqa: TRY301 - told as the others
+                raise SaslError("the client wants to act for another user")  # noqa: TRY301 - reported as the others
         except SaslError as error:
             self.refusal = error
             return _INVALID_TOKEN

@@ -11,7 +11,7 @@ _MESSAGE_BYTES_LIMIT: Final = 8192
 
 
 class PlainClient:
-    """The client's side."""
+    """The client side of a PLAIN exchange."""
 
     mechanism: Final = PLAIN
 
@@ -43,7 +43,7 @@ class PlainClient:
 
 
 class PlainServer:
-    """The server's side."""
+    """The server side of a PLAIN exchange."""
 
     mechanism: Final = PLAIN
     costly: Final = True

@@ -1,4 +1,4 @@
-"""Who is at the other end of a connection."""
+"""The principal: the authenticated user of a connection."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ USER: Final = "User"
 
 
 class Principal(NamedTuple):
-    """Kafka's principal: `User:alice`."""
+    """A principal of Kafka: `User:alice`."""
 
     name: str
     kind: str = USER
@@ -18,4 +18,4 @@ class Principal(NamedTuple):
 
 
 ANONYMOUS: Final = Principal("ANONYMOUS")
-"""Whoever is on a connection that nobody has authenticated on, as Kafka calls it."""
+"""The principal of a connection without authentication, by Kafka's name."""

@@ -31,9 +31,9 @@ from headrace.security.saslprep import saslprep
 
 MIN_ITERATIONS: Final = 4096
 MAX_ITERATIONS: Final = 16_384
-"""What a server stores, as in Kafka."""
+"""The greatest number of iterations of a stored credential, as in Kafka."""
 CLIENT_ITERATIONS_LIMIT: Final = 1_000_000
-"""What a client computes for a server; half a second."""
+"""The greatest number of iterations that a client computes for a server: half a second."""
 _MESSAGE_BYTES_LIMIT: Final = 8192
 _SALT_BYTES_LIMIT: Final = 1024
 _NONCE: Final = re.compile(r"[\x21-\x2b\x2d-\x7e]{1,1024}")
@@ -50,12 +50,12 @@ class ScramMechanism(IntEnum):
 
     @property
     def sasl_name(self) -> str:
-        """The mechanism's name."""
+        """The name of the mechanism in SASL."""
         return SCRAM_SHA_256 if self is ScramMechanism.SHA_256 else SCRAM_SHA_512
 
     @property
     def hash_name(self) -> str:
-        """What `hashlib` calls the function."""
+        """The name of the hash function in `hashlib`."""
         return "sha256" if self is ScramMechanism.SHA_256 else "sha512"
 
     @property
@@ -76,11 +76,11 @@ class ScramMechanism(IntEnum):
         raise SaslError(f"no SCRAM mechanism {name[:40]!r}: SCRAM-SHA-256 and SCRAM-SHA-512 exist")
 
     def hash(self, data: bytes) -> bytes:
-        """Return H(data)."""
+        """Return H(data) of RFC 5802."""
         return hashlib.new(self.hash_name, data).digest()
 
     def hmac(self, key: bytes, data: bytes) -> bytes:
-        """Return HMAC(key, data)."""
+        """Return HMAC(key, data) of RFC 5802."""
         return hmac.digest(key, data, self.hash_name)
 
     def salted(self, password: str, salt: bytes, iterations: int) -> bytes:
@@ -91,7 +91,7 @@ class ScramMechanism(IntEnum):
 
 
 class ScramCredential(NamedTuple):
-    """What a server keeps of a password: enough to check a proof, too little to make one."""
+    """The credential that a server stores for a password. It can check a proof, and cannot make one."""
 
     salt: bytes
     iterations: int
@@ -178,11 +178,11 @@ class ScramClient:
 
     @property
     def mechanism(self) -> str:
-        """The mechanism's name."""
+        """The name of the mechanism in SASL."""
         return self._scram.sasl_name
 
     def first(self) -> bytes:
-        """Return client-first-message."""
+        """Return the client-first-message of RFC 5802."""
         return f"n,,{self._first_bare}".encode()
 
     def step(self, challenge: bytes) -> bytes | None:
@@ -251,7 +251,7 @@ class ScramServer:
 
     @property
     def mechanism(self) -> str:
-        """The mechanism's name."""
+        """The name of the mechanism in SASL."""
         return self._scram.sasl_name
 
     def step(self, response: bytes) -> bytes:

@@ -21,7 +21,7 @@ _ALGORITHMS: Final = {
     "EC": ("ES256", "ES384"),
     "OKP": ("EdDSA",),
 }
-"""By the kind of key. No secrets shared with the issuer (HS256), and never "none"."""
+"""The accepted algorithms by the kind of key: none with a shared secret (HS256), and never "none"."""
 _KEYS_LIMIT: Final = 100
 _RSA_BITS: Final = 2048
 _USER_CHARACTERS_LIMIT: Final = 255
@@ -34,12 +34,12 @@ class UnknownKeyError(SaslError):
 
 @dataclass(frozen=True, slots=True)
 class TokenRules:
-    """What a token has to say.
+    """The rules that the claims of a token have to follow.
 
     Attributes:
-        issuer: Who must have issued it; "" for no such rule.
-        audiences: For whom, one of them, it must be; none for no such rule.
-        clock_skew_s: By how much the issuer's clock may differ from ours.
+        issuer: The required issuer; "" for any.
+        audiences: The audiences of which the token must have one; empty for any.
+        clock_skew_s: The greatest difference between the clocks of the issuer and the broker, in seconds.
         user_claim: The claim that names the user.
     """
 

@@ -1,10 +1,10 @@
-"""What a client is shown of a user that does not exist: a SCRAM credential that looks like those of stored users.
+"""Makes SCRAM credentials for users that do not exist, so that a client cannot distinguish them from stored users.
 
-A salt and a number of iterations are told to anybody who names a user. Tools differ in both: Headrace makes salts of 24
-random bytes, librdkafka of 64, Kafka's own tools make a number of 130 bits in base 36. So a made-up credential has the
-form of a stored one, drawn for each name in the proportion in which forms are stored. The draw and the salt depend on
-the name and on a secret of the cluster only, so they stay the same; a stored user that is added or removed changes
-the draw of as many names in proportion as the stored user is of all.
+The server sends the salt and the number of iterations to every client that names a user. Tools differ in both: Headrace
+makes salts of 24 random bytes, librdkafka of 64 bytes, and Kafka's tools make a number of 130 bits in base 36. A
+made-up credential therefore has the form of a stored one. The form is drawn for each name, in the proportion of the
+stored forms. The draw and the salt depend only on the name and on a secret of the cluster, so they stay the same. If
+one of n stored users is added or removed, the draw changes for one n-th of the names.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _ALPHABETS: Final = tuple(
 )
 _KAFKA_BITS: Final = 130
 _KAFKA_LENGTHS: Final = (24, 25, 26)
-"""Of all but one in 2,000 salts that Kafka's tools make."""
+"""The lengths of all salts of Kafka's tools, but for one in 2,000."""
 _AS_KAFKA: Final = 0
 
 
 class Form(NamedTuple):
-    """What can be told of a credential without its salt."""
+    """The form of a credential: everything that a client sees of it but the salt."""
 
     salt_bytes: int
     """Length of the salt; 0 for a number of 130 bits in base 36, whose length varies."""

@@ -1,4 +1,4 @@
-"""Who may connect, and how much one request may name: bounds that are checked without looking at a connection."""
+"""The bounds of connections, and of the names in one request, which do not depend on the state of a connection."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from typing import Protocol
 
 
 class Waiter(Protocol):
-    """Who asked for memory and was told to wait."""
+    """A user of the memory budget that waits for memory."""
 
     def memory_available(self) -> None:
         """Ask again now. Called from within `release`, so it must not handle requests at once."""

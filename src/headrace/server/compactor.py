@@ -22,11 +22,11 @@ class Step(Protocol):
     """One step of a round of compaction."""
 
     def run(self) -> None:
-        """Do it."""
+        """Do the step of the compaction."""
 
 
 class Compactable(Protocol):
-    """What the compactor needs of a broker."""
+    """The interface of the broker that the compactor uses."""
 
     @property
     def compaction_due(self) -> bool:

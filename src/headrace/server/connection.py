@@ -57,7 +57,7 @@ class Slot:
 
 
 class Hub(Protocol):
-    """What all connections of a server share."""
+    """The hub: the part of the server that all connections share."""
 
     limits: ServerLimits
     budget: MemoryBudget
@@ -86,7 +86,7 @@ class Hub(Protocol):
         """Note a new connection; returns why it is refused, or None."""
 
     def closed(self, connection: Connection) -> None:
-        """Forget a connection."""
+        """Remove a connection that is closed."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -175,7 +175,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._receive.free_space()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Bytes have arrived."""
+        """Take the received bytes from the buffer."""
         self._hub.begin()
         self._received_ms = self._hub.now_ms
         self._receive.received(nbytes)
@@ -183,7 +183,7 @@ class Connection(asyncio.BufferedProtocol):
         self._hub.end()
 
     def eof_received(self) -> bool:
-        """The client sends no more: close, as Kafka does, whatever is under way."""
+        """Close the connection, as Kafka does, whatever is in flight: the client sends no more."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
@@ -425,7 +425,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def settled(self) -> bool:
-        """Whether nothing is under way: no request without an answer, no answer that was not taken."""
+        """Whether nothing is in flight: no request without a response, no response that the client has not taken."""
         return self.lost or not (self._slots or self._ready or self._writer.queued_bytes)
 
     @property
@@ -434,7 +434,7 @@ class Connection(asyncio.BufferedProtocol):
         return 0 if self.lost else self._writer.queued_bytes
 
     def stop_reading(self) -> None:
-        """Take no further request; answers that are under way still go out."""
+        """Take no further request. Responses in flight are still sent."""
         self._stopped = True
         if not self.lost:
             self._pause()

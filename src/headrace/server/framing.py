@@ -79,7 +79,7 @@ class ReceiveBuffer:
 
     @property
     def capacity(self) -> int:
-        """Bytes allocated."""
+        """The number of allocated bytes."""
         return len(self._data)
 
     @property
@@ -219,7 +219,7 @@ class _Nobody:
     """The owner of a buffer that is closed."""
 
     def memory_available(self) -> None:
-        """Do nothing."""
+        """Do nothing: this buffer never waits for memory."""
 
 
 def describe_garbage(first: bytes, size: int, limit: int) -> str:

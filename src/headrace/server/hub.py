@@ -54,7 +54,7 @@ _TOKEN: Final = RequestHeader(ApiKey.SASL_AUTHENTICATE, 0, 0, None)
 
 
 class ServedBroker(Protocol):
-    """What the server needs of `headrace.broker.Broker`."""
+    """The interface of `headrace.broker.broker.Broker` that the server uses."""
 
     @property
     def quotas(self) -> ClientQuotas:
@@ -62,7 +62,7 @@ class ServedBroker(Protocol):
 
     @property
     def config(self) -> BrokerConfig:
-        """What counts at present; another object when something was changed."""
+        """The configuration in force; another object after every change."""
 
     @property
     def next_deadline_ms(self) -> int | None:
@@ -217,13 +217,13 @@ class BrokerHub:
         self.budget = MemoryBudget(limits.memory_budget_bytes)
         self.now_ms = clock.now_ms()
         self.sweeps: list[Callable[[], object]] = []
-        """What else is to be called once a second."""
+        """Further functions that are called once a second."""
         self.ticks: list[Callable[[], object]] = []
-        """What else is to be called when the broker had something to do because of the time."""
+        """Further functions that are called after each tick of the broker."""
 
     @property
     def connections(self) -> Sequence[Connection]:
-        """The open connections."""
+        """The connections that are open now."""
         return list(self._connections)
 
     def start(self) -> None:
@@ -425,7 +425,7 @@ class BrokerHub:
         return reason
 
     def closed(self, connection: Connection) -> None:
-        """Forget a connection."""
+        """Remove a connection that is closed."""
         self._connections.discard(connection)
         if not self._connections:
             self._all_closed.set()

@@ -55,7 +55,7 @@ class KeyReader:
         authenticator.key_missing = self._missing
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop reading the key sets."""
         for timer in self._timers.values():
             timer.cancel()
         self._thread.shutdown(wait=False, cancel_futures=True)
@@ -188,7 +188,7 @@ class _Https(urllib.request.HTTPSHandler):
         self._deadline = deadline
 
     def https_open(self, request: urllib.request.Request) -> Any:
-        """Ask over TLS."""
+        """Open the URL over TLS."""
 
         def make(host: str, **options: Any) -> HTTPSConnection:
             connection = HTTPSConnection(host, **options)

@@ -26,7 +26,8 @@ class ServerLimits:
             it: connections wait for their turn to grow, one at a time goes on.
         initial_buffer_bytes: receive buffer of a fresh or idle connection.
         busy_buffer_bytes: size up to which a connection's buffer grows when it is found full.
-        idle_timeout_ms: no request and no answer under way for so long: closed (`connections.max.idle.ms`).
+        idle_timeout_ms: the time without a request and without a response in flight after which a connection is closed
+        (`connections.max.idle.ms`).
         handshake_timeout_ms: a TLS handshake takes longer: closed.
         frame_timeout_ms: the rest of a request does not come: closed after so long without a byte, or
             when it comes slower than `min_bytes_per_second` on average.

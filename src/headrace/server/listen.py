@@ -72,15 +72,17 @@ def check_exposure(listener: Listener, config: BrokerConfig, *, insecure: bool) 
     if protocol.encrypted and authenticated:
         return
     if protocol.encrypted:
-        lacking = "clients are not authenticated, and whoever reaches the port can read and delete everything"
+        lacking = "clients are not authenticated, and any client that reaches the port can read and delete everything"
         remedy = "Set ssl.client.auth=required, or give it the protocol SASL_SSL"
     elif authenticated:
-        lacking = "connections are not encrypted, and whoever sees the network learns what is sent"
+        lacking = (
+            "connections are not encrypted, and everybody on the network can read what is sent"
+        )
         remedy = "Give it the protocol SASL_SSL"
     else:
         lacking = (
-            "connections there are neither encrypted nor authenticated, and whoever reaches the port can read and "
-            "delete everything"
+            "connections there are neither encrypted nor authenticated, and any client that reaches the port can "
+            "read and delete everything"
         )
         remedy = "Give it the protocol SASL_SSL, or SSL with ssl.client.auth=required"
     raise ConfigError(

@@ -101,7 +101,7 @@ class TextFormatter(logging.Formatter):
     """`2026-01-31T12:00:00.000Z WARNING event key=value ...`, a traceback below it if there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Render one line."""
+        """Render a record as one line of the log."""
         fields: dict[str, object] = getattr(record, _FIELDS, {})
         parts = [_timestamp(record), record.levelname, _one_line(_cut(record.getMessage()))]
         parts += [f"{key}={_text(value)}" for key, value in fields.items()]
@@ -117,7 +117,7 @@ class JsonFormatter(logging.Formatter):
     """One JSON object a line: time, level, event, the fields, and the traceback if there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Render one line."""
+        """Render a record as one line of the log."""
         line: dict[str, object] = {
             "time": _timestamp(record),
             "level": record.levelname.lower(),
@@ -179,11 +179,11 @@ class LoggingJournal:
         self._audit = self._logger.getChild(_AUDIT_NAME)
 
     def info(self, event: str, **fields: object) -> None:
-        """Log at INFO."""
+        """Log an event at the level INFO."""
         self._of(event).info(event, extra={_FIELDS: fields})
 
     def warning(self, event: str, **fields: object) -> None:
-        """Log at WARNING."""
+        """Log an event at the level WARNING."""
         self._of(event).warning(event, extra={_FIELDS: fields})
 
     def error(self, event: str, **fields: object) -> None:
@@ -284,7 +284,7 @@ class RateLimited:
 
 
 class _Source(NamedTuple):
-    """What is counted together."""
+    """The source of events that are counted together."""
 
     event: str
     principal: str = ""

@@ -22,7 +22,7 @@ SENDFILE_MIN_BYTES: Final = 64 * 1024
 """File ranges from this size on go by sendfile; below, reading and joining them is cheaper."""
 
 READ_MAX_BYTES: Final = 512 * 1024
-"""What one `send` reads from files at most: a client that takes nothing must not make us hold copies of files."""
+"""The most bytes that one `send` reads from files. A client that takes nothing must not make the server hold copies."""
 
 _JOIN_MAX_BYTES: Final = 64 * 1024
 _BYTES_PER_TURN: Final = 4 * 1024 * 1024

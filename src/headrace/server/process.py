@@ -1,8 +1,8 @@
-"""A broker as a process: open the data, listen, say so, serve until told to stop, close cleanly.
+"""The broker as a process: open the data, listen, report that it is ready, serve until a signal, close cleanly.
 
-The order matters. The port is bound first, so that a mistake shows before a recovery; it accepts connections only when
-the broker is open. At the end it stops accepting, answers what only waits for a sync, closes the connections, and lets
-the broker write its clean-shutdown marker last.
+The order matters. The process binds the port first, so that a mistake shows before a recovery. It accepts connections
+only when the broker is open. At the end it stops accepting, answers the requests that only wait for a sync, closes the
+connections, and lets the broker write its clean-shutdown marker last.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _SWITCH_INTERVAL_S: Final = 0.0001
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOptions:
-    """What `headrace serve` and `headrace dev` were told.
+    """The options of `headrace serve` and `headrace dev`.
 
     Attributes:
         listeners: where to accept connections; the first one is named in the ready line.
@@ -143,7 +143,7 @@ class _Process:
         """Whether the broker is not to be called any more."""
 
     async def main(self) -> int:
-        """Open, serve, close."""
+        """Open the broker, serve until a signal, and close; return the exit code."""
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._loop_exception)
         for number in (signal.SIGTERM, signal.SIGINT):

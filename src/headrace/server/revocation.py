@@ -26,7 +26,7 @@ _DER_START: Final = b"\x30"
 
 
 class Lists(NamedTuple):
-    """What the files hold."""
+    """The certificate revocation lists in the files."""
 
     pem: bytes
     lists: Sequence[RevocationList]

@@ -21,7 +21,7 @@ _LOCK_FILE: Final = ".lock"
 
 @dataclass(frozen=True, slots=True)
 class Stores:
-    """What a broker is opened with.
+    """The stores of a broker: log directories and metadata.
 
     Attributes:
         files: the first log directory.
@@ -81,7 +81,7 @@ def warn_of_exposed(data: Sequence[Path], journal: Journal) -> None:
     from headrace.storage.permissions import exposure  # noqa: PLC0415 - not with data in memory
 
     for path in data:
-        with contextlib.suppress(OSError):  # it is out of service, which is told elsewhere
+        with contextlib.suppress(OSError):  # it is out of service; another place reports that
             if remedy := exposure(path):
                 journal.warning("data_directory_exposed", directory=str(path), remedy=remedy)
 

@@ -15,7 +15,9 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Final, Protocol
 
 _PARALLEL_FROM: Final = 5
-"""From so many files on one disk they are synced in parallel; with fewer, handing over costs more than it saves."""
+"""The number of files on one disk from which on they are synced in parallel. With fewer files, threads cost more
+time.
+"""
 _PARALLEL: Final = 8
 
 
@@ -53,7 +55,7 @@ def run_in_parallel(tasks: Sequence[Task]) -> None:
 
 
 class Syncable(Protocol):
-    """What the syncer needs of a broker. `B` is the broker's own type of batch."""
+    """The interface of the broker that the syncer uses. `B` is the type of its batches."""
 
     @property
     def sync_due(self) -> bool:
@@ -129,7 +131,7 @@ class Syncer:
         self._jobs.put(batch)
 
     def _work(self) -> None:
-        """The thread: run batches until told to stop."""
+        """Run batches in the thread, until `close`."""
         while (batch := self._jobs.get()) is not None:
             failure: BaseException | None = None
             try:

@@ -70,7 +70,7 @@ class BrokerTimer:
         self._handle = self._loop.call_later(delay_ms / 1000, self._fire)
 
     def cancel(self) -> None:
-        """Stop for good."""
+        """Stop the timer for ever."""
         if self._handle is not None:
             self._handle.cancel()
         self._handle = None

@@ -87,7 +87,7 @@ class TlsChannel:
         """Go on with the handshake as far as bytes have come; returns whether it is complete.
 
         Raises:
-            TlsError: It failed. The client is told by an alert, which is in `outgoing`.
+            TlsError: The handshake failed. `outgoing` has the alert for the client.
         """
         while not self.established:
             try:

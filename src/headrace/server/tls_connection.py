@@ -51,7 +51,7 @@ class TlsConnection(Connection):
         return self._tls.staging[: len(self._receive.free_space()) + _RECORD_BYTES]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Ciphertext has arrived."""
+        """Take the received ciphertext from the buffer."""
         self._hub.begin()
         self._received_ms = self._hub.now_ms
         try:

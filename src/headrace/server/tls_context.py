@@ -33,7 +33,7 @@ from headrace.server.handshake_turns import HandshakeTurns
 from headrace.server.revocation import EndsOfLists, check_against, read_lists
 
 WARN_DAYS: Final = 30
-"""From so many days before its end on a certificate is warned of, once a day."""
+"""The number of days before the end of a certificate from which on the log has a warning, once a day."""
 
 _DAY_S: Final = 86_400
 _STAGING_BYTES: Final = 256 * 1024
@@ -46,7 +46,7 @@ _BINARY_STORES: Final = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce", b"\x30\x80", 
 
 
 class _Loaded(NamedTuple):
-    """What is made of the files."""
+    """The TLS context and the certificate of a listener, and the ends of its revocation lists."""
 
     context: ssl.SSLContext
     certificate: Certificate
@@ -54,7 +54,7 @@ class _Loaded(NamedTuple):
 
 
 class ServerTls:
-    """What new connections of a listener are encrypted with."""
+    """The TLS context for new connections of a listener."""
 
     def __init__(
         self,

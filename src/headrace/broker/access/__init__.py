@@ -1,1 +1,1 @@
-"""Who is on a connection, what they may do, and what is written down of it."""
+"""Access to the broker: authentication, ACLs, permission checks, and the audit log."""

@@ -1,4 +1,4 @@
-"""The audit log: who authenticated, who was refused what, who changed what.
+"""The audit log: authentications, denied operations, and changes by administrators.
 
 Events go through the journal under names that begin with `audit_`, each with the principal and the host, so that a
 shell can route them on their own (`server/log.py` gives them a logger of their own, and bounds those that clients can
@@ -18,7 +18,7 @@ from headrace.ports import Journal
 from headrace.protocol.api_keys import ApiKey
 
 HIDDEN: Final = "[hidden]"
-"""What stands for a value that is nobody's business."""
+"""The text that replaces a secret value in the audit log."""
 
 Change = Literal[
     "acl_created",
@@ -41,11 +41,11 @@ Change = Literal[
     "topic_deleted",
     "transaction_ended",
 ]
-"""What an administrator can do, as `audit_changed` names it in its field `what`."""
+"""The kinds of changes, as the event `audit_changed` names them in its field `what`."""
 
 
 class Audit:
-    """Writes down what matters to whoever asks later who did it."""
+    """Writes the events of the audit log to the journal."""
 
     __slots__ = ("_journal",)
 
@@ -53,7 +53,7 @@ class Audit:
         self._journal = journal
 
     def authenticated(self, session: Session, mechanism: str | None = None) -> None:
-        """Somebody has proved who they are; `mechanism` is SASL's name for how, or TLS."""
+        """Report that a client has authenticated. `mechanism` is the name of a SASL mechanism, or TLS."""
         self._journal.info(
             "audit_authentication_succeeded", **_who(session), mechanism=mechanism or "unknown"
         )
@@ -61,13 +61,13 @@ class Audit:
     def authentication_failed(
         self, session: Session, mechanism: str, reason: str, *, user: str | None = None
     ) -> None:
-        """Somebody has failed to prove it.
+        """Report that a client has failed to authenticate.
 
         Args:
             session: The connection.
-            mechanism: SASL's name for how it was tried, or TLS.
-            reason: Why it failed, for the operator: nothing of what was sent besides the name, and no secret.
-            user: Who the client claimed to be.
+            mechanism: The name of the SASL mechanism, or TLS.
+            reason: The reason for the operator. It contains no secret, and no input of the client but the name.
+            user: The user name that the client claimed; None if it is not known.
         """
         claimed = {} if user is None else {"user": user}
         self._journal.warning(
@@ -81,7 +81,7 @@ class Audit:
     def denied(
         self, context: RequestContext, operation: Enum, resource_type: Enum, name: str
     ) -> None:
-        """A request was refused because of who sent it."""
+        """Report that a request was denied, because its principal has no permission."""
         self._journal.warning(
             "audit_authorization_denied",
             **_where(context),
@@ -91,9 +91,10 @@ class Audit:
         )
 
     def changed(self, context: RequestContext, what: Change, **fields: object) -> None:
-        """An administrator's request was carried out; never left out of the log, however many there are.
+        """Report that a request of an administrator was carried out.
 
-        But for offsets that are set from outside of a group: a consumer that belongs to none does so all the time.
+        The log never omits such an event, whatever their number. The exception are offsets that are set by a client
+        that is no member of the group: a consumer with assigned partitions sets them all the time.
         """
         event = "audit_offsets_set" if what == "offsets_set" else "audit_changed"
         self._journal.info(event, **_where(context), what=what, **fields)
@@ -102,7 +103,7 @@ class Audit:
 def shown_settings(
     settings: Mapping[str, str | None], options: Mapping[str, Option]
 ) -> dict[str, str | None]:
-    """Return settings as they may be written down: of those that are secret, or unknown, only the names."""
+    """Return settings for the log. Values of secret or unknown settings are replaced by `HIDDEN`."""
     return {
         name: value if name in options and not options[name].sensitive else HIDDEN
         for name, value in settings.items()

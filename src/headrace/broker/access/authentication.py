@@ -1,4 +1,4 @@
-"""SASL on the broker's side: which requests a connection may send, and the exchange by which it becomes somebody.
+"""SASL on the broker's side: the exchange by which a client authenticates, and the requests allowed before it.
 
     SaslHandshake        the client chooses a mechanism; `SaslExchange` begins
     SaslAuthenticate     its messages, one or two; or frames without a header, after version 0 of SaslHandshake
@@ -66,7 +66,7 @@ def run_at_once(work: Callable[[], T], done: Callable[[T], object]) -> Callable[
 
 
 class _Refusal:
-    """An answer that waits for its time."""
+    """A response that is delayed until its fixed time."""
 
     __slots__ = ("_purgatory", "_response", "deferred")
 
@@ -80,7 +80,7 @@ class _Refusal:
 
 
 class Authenticator:
-    """All that connections share of it: mechanisms, credentials, keys of tokens."""
+    """Authenticates the clients of all connections: mechanisms, credentials, keys of tokens."""
 
     def __init__(
         self,
@@ -125,10 +125,10 @@ class Authenticator:
     # For the broker
 
     def gate(self, context: RequestContext, api_key: int) -> None:
-        """Let a request of a session pass that is not authenticated, or not any more.
+        """Check a request of a session that is not authenticated, or whose authentication has expired.
 
         Raises:
-            CloseConnection: It may not pass.
+            CloseConnection: The request is not allowed before authentication.
         """
         if api_key in BEFORE_AUTHENTICATION:
             return
@@ -331,10 +331,10 @@ class Authenticator:
 
 
 def _check_not_ended(session: Session) -> None:
-    """Allow one attempt: a session that is being renewed may have many requests on their way.
+    """Allow one attempt only: a session that is being renewed may have many requests in flight.
 
     Raises:
-        CloseConnection: It has failed.
+        CloseConnection: An attempt has failed before.
     """
     if session.ended:
         raise CloseConnection(session.ended)

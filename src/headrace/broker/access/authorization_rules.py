@@ -29,7 +29,7 @@ class Rule(NamedTuple):
     which: str
     """Which resources of that type, or when it is asked for."""
     refusal: str
-    """What the client is answered without it."""
+    """The response to a client without the permission."""
 
 
 def _topic(operation: Operation, which: str = "every topic named", refusal: str = _TOPIC) -> Rule:
@@ -110,7 +110,7 @@ RULES: Final[Mapping[ApiKey, tuple[Rule, ...]]] = {
         _topic(Operation.CREATE, "or every topic named"),
         _topic(
             Operation.DESCRIBE_CONFIGS,
-            "to be told its configuration",
+            "to read its configuration",
             "created, with TOPIC_AUTHORIZATION_FAILED in the place of the configuration",
         ),
     ),
@@ -210,5 +210,5 @@ RULES: Final[Mapping[ApiKey, tuple[Rule, ...]]] = {
     ),
     ApiKey.SHARE_GROUP_HEARTBEAT: (_group(Operation.READ),),
 }
-"""By API, in the order in which they are asked for. Those without a rule are for everybody: they come before anybody is
-known, and tell nothing of what is stored."""
+"""The rules by API, in the order in which the handler checks them. APIs without a rule are for every client: clients
+call them before they authenticate, and they reveal nothing that is stored."""

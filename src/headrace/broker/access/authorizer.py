@@ -1,11 +1,11 @@
-"""Who may do what: the access control lists as they are stored, and the answer to every handler's question.
+"""The access control lists (ACLs): how they are stored, and the decisions that follow from them.
 
-Each ACL is an entry of the metadata store by itself, under a digest of what it says, so that giving the same one twice
-changes nothing, and the size of a key does not depend on names. A change that is too large for one commit of the store
-takes away before it gives: what a crash leaves of it allows nothing that neither the old nor the new lists allow.
+Each ACL is an entry of its own in the metadata store. Its key is a digest of its content: a second creation of the same
+ACL changes nothing, and the size of a key does not depend on names. A change may be too large for one commit of the
+store. It then creates denials first and deletes denials last: if a crash interrupts it, the stored ACLs allow nothing
+that neither the old nor the new ACLs allow.
 
-Handlers ask `allows`. With the authorizer off that is one comparison; with it on, a lookup of what was decided before.
-Everything decided is forgotten when any ACL changes.
+The authorizer remembers its decisions, and forgets all of them when any ACL changes.
 """
 
 from __future__ import annotations
@@ -36,23 +36,25 @@ from headrace.security.acls import (
 from headrace.security.principal import Principal
 
 ACLS_LIMIT: Final = 10_000
-"""How many ACLs there may be."""
+"""The greatest number of ACLs."""
 ACL_BYTES_LIMIT: Final = 4096
-"""How large one may be, as it is stored."""
+"""The greatest size of a stored ACL, in bytes."""
 CHANGES_PER_COMMIT: Final = 90
-"""Below what every metadata store takes at once, also in bytes."""
+"""The ACLs of one commit: fewer than every metadata store accepts, also in bytes."""
 DECISIONS_LIMIT: Final = 10_000
 _REMEMBERED_NAME_LIMIT: Final = 256
-"""Names are the client's to choose: decisions about longer ones are made each time."""
+"""The longest name for which decisions are remembered. Clients choose the names, so longer ones are decided each
+time.
+"""
 
 Outcome = ApiError | None
 _Place = tuple[ResourceType, PatternType, str]
 _Question = tuple[Principal, str, Operation, ResourceType, str | None]
-"""Who, from where, may do what to which resource; None: to any one of that type."""
+"""Principal, host, operation, type and name of the resource; the name None stands for any resource of the type."""
 
 
 class Authorizer:
-    """All ACLs, and what follows from them."""
+    """All ACLs, and the decisions that follow from them."""
 
     __slots__ = (
         "_acls",
@@ -77,8 +79,8 @@ class Authorizer:
         self._acls: dict[AclBinding, str] = {}
         """Every ACL, with its key in the metadata store."""
         self._by_resource: dict[_Place, dict[str, list[AclBinding]]] = {}
-        """By what they are about, then by principal: a request may name many resources, and ACLs may be of many
-        users."""
+        """The ACLs by resource pattern, then by principal. A request may name many resources, and many users may have
+        ACLs."""
         self._prefix_lengths: dict[ResourceType, list[int]] = {}
         self._decisions: dict[_Question, bool] = {}
         self.changes = 0
@@ -99,7 +101,7 @@ class Authorizer:
         self._index()
 
     def warn(self) -> None:
-        """Say in the log what cannot be meant: nobody may do anything, or everybody everything."""
+        """Warn in the log of a configuration that is hardly intended: nobody is authorized, or everybody is."""
         if self._super_users and not self.active:
             self._journal.warning(
                 "authorizer_off",
@@ -123,7 +125,7 @@ class Authorizer:
         resource_type: ResourceType,
         name: str,
     ) -> bool:
-        """Return whether a principal at an address may do something to a resource."""
+        """Decide whether a principal at an address is authorized for an operation on a resource."""
         question = (principal, host, operation, resource_type, name)
         known = self._decisions.get(question)
         if known is not None:
@@ -170,7 +172,7 @@ class Authorizer:
     def allows_any(
         self, principal: Principal, host: str, operation: Operation, resource_type: ResourceType
     ) -> bool:
-        """Return whether a principal may do something to at least one resource of a type (KIP-679)."""
+        """Decide whether a principal is authorized for an operation on at least one resource of a type (KIP-679)."""
         question = (principal, host, operation, resource_type, None)
         known = self._decisions.get(question)
         if known is None:
@@ -212,11 +214,11 @@ class Authorizer:
         return len(self._acls)
 
     def find(self, wanted: AclFilter) -> list[AclBinding]:
-        """Return the ACLs that a filter means."""
+        """Return the ACLs that match a filter."""
         return [acl for acl in self._acls if wanted.matches(acl)]
 
     def finding(self, wanted: AclFilter) -> Work[list[AclBinding]]:
-        """Return the same, in steps."""
+        """Return the ACLs that match a filter, in steps."""
         found = []
         for acl in list(self._acls):
             if wanted.matches(acl):
@@ -225,14 +227,14 @@ class Authorizer:
         return found
 
     def create(self, acls: Sequence[AclBinding]) -> list[Outcome]:
-        """Add ACLs, as `creating` does, at once."""
+        """Create ACLs at once; see `creating`."""
         return finished(self.creating(acls))
 
     def creating(self, acls: Sequence[AclBinding]) -> Work[list[Outcome]]:
-        """Add ACLs, each of which is either proper or refused; durable and in force when the work is done.
+        """Create the valid ACLs of some, and refuse the others. They are durable and in force when the work is done.
 
         Returns:
-            For each what is wrong with it, or with storing it; None where nothing is.
+            For each ACL the error, None if it was created.
         """
         new: dict[AclBinding, Outcome] = {}
         outcomes: dict[AclBinding, Outcome] = {}
@@ -271,14 +273,14 @@ class Authorizer:
         return None
 
     def delete(self, acls: Iterable[AclBinding]) -> dict[AclBinding, Outcome]:
-        """Take ACLs away, as `deleting` does, at once."""
+        """Delete ACLs at once; see `deleting`."""
         return finished(self.deleting(acls))
 
     def deleting(self, acls: Iterable[AclBinding]) -> Work[dict[AclBinding, Outcome]]:
-        """Take ACLs away; durable and in force when the work is done.
+        """Delete ACLs. The deletion is durable and in force when the work is done.
 
         Returns:
-            For each why it could not be taken away, or None.
+            For each ACL the error, None if it was deleted.
         """
         outcomes: dict[AclBinding, Outcome] = {}
         # Denials last.

@@ -1,7 +1,7 @@
-"""The SCRAM credentials of users, as they are stored and as they count.
+"""The SCRAM credentials of users, in the metadata store and in memory.
 
-Under `scram/<mechanism>/<user>` lies what is kept of a password. A change counts for the next authentication; whoever
-is connected stays so, until the session has to be renewed (`connections.max.reauth.ms`).
+The key of a credential is `scram/<mechanism>/<user>`. A change applies to the next authentication. Open sessions
+continue until they have to be renewed (`connections.max.reauth.ms`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CREDENTIALS_LIMIT: Final = 10_000
 
 
 class Credential(NamedTuple):
-    """Whose credential, and for which mechanism."""
+    """The key of a credential: user and mechanism."""
 
     user: str
     mechanism: ScramMechanism
@@ -61,7 +61,7 @@ def user_name_fits(user: str) -> bool:
 
 
 class ScramCredentials:
-    """All credentials."""
+    """The SCRAM credentials of all users."""
 
     __slots__ = (
         "_common_forms",

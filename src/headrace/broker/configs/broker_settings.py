@@ -1,4 +1,4 @@
-"""The layers of the broker's configuration: what it was started with, and what was changed since.
+"""The layers of the broker's configuration: the settings at its start, and the changes since.
 
 Settings that are changed while the broker runs are kept in the metadata store, for one broker or for all of them
 (Kafka's "cluster-wide default"). What counts is, in this order: the broker's own, that of all brokers, what it was
@@ -37,10 +37,10 @@ class ConfigLayers:
     """One state of the configuration, layer by layer.
 
     Attributes:
-        static: What the broker was started with.
+        static: The settings with which the broker was started.
         cluster: Settings of all brokers.
         broker: Settings of this broker.
-        effective: What counts.
+        effective: The configuration in force.
     """
 
     static: BrokerConfig
@@ -49,7 +49,7 @@ class ConfigLayers:
 
     @property
     def effective(self) -> BrokerConfig:
-        """Return what counts.
+        """The configuration in force.
 
         Raises:
             ApiError: A setting is not acceptable.
@@ -61,7 +61,7 @@ class ConfigLayers:
 
 
 class BrokerSettings:
-    """The broker's configuration, as it is stored and as it counts."""
+    """The configuration of the broker: the stored settings, and the configuration in force."""
 
     __slots__ = ("_journal", "_metadata", "changes", "config", "layers", "loggers")
 
@@ -72,14 +72,14 @@ class BrokerSettings:
         self._journal = journal
         self.layers = ConfigLayers(static)
         self.config = static
-        """What counts at present."""
+        """The configuration in force."""
         self.changes = 0
-        """How often settings were changed since the start."""
+        """How many times settings were changed since the start."""
         self.loggers = loggers
         """The loggers whose levels clients can change."""
 
     def load(self) -> None:
-        """Read what was changed in earlier lives.
+        """Read the changes that earlier processes have stored.
 
         Raises:
             StorageError: It cannot be read, or is not acceptable to this version.
@@ -97,7 +97,7 @@ class BrokerSettings:
         return {} if entry is None else decode(entry, BrokerConfigRecord).settings
 
     def changed(self, settings: Mapping[str, str], *, all_brokers: bool) -> ConfigLayers:
-        """Return what the layers would be with other settings of this broker, or of all.
+        """Return the layers with other settings of this broker, or of all brokers.
 
         Raises:
             ApiError: A setting is not acceptable.
@@ -120,7 +120,7 @@ class BrokerSettings:
         *,
         all_brokers: bool,
     ) -> None:
-        """Keep other settings; they are durable and count when `applied` is called, and when this returns.
+        """Store other settings. They are durable and in force when `applied` is called.
 
         Raises:
             ApiError: A setting is not acceptable, or they could not be stored.

@@ -1,4 +1,4 @@
-"""What the settings of topics and broker mean for the logs of partitions, and of their schedules."""
+"""The configurations of partition logs and schedules, made of the settings of topic and broker."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What the coordinators of groups and transactions need of a broker: their partitions, settings and requests."""
+"""The group and transaction coordinators in the broker: their topics, their settings, their markers."""

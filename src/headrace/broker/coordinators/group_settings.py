@@ -1,4 +1,4 @@
-"""The configurations of groups, as they are stored and as members and administrators are told them."""
+"""The configurations of groups: how they are stored, and how members and administrators read them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ GROUPS_LIMIT: Final = 10_000
 """How many groups may have a configuration."""
 _TIMES_PREFIX: Final = "consumer."
 NAME_CHARACTERS_LIMIT: Final = 900
-"""Of a group that has a configuration, counted as the store's key spells it."""
+"""The longest name of a group with a configuration, in characters of the escaped key in the metadata store."""
 
 
 def check_group_name(name: str) -> None:

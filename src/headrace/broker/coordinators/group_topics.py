@@ -1,4 +1,4 @@
-"""What the coordinator of consumer groups is shown: the topics, and the assignors that the configuration names."""
+"""The view of the group coordinator: the topics, and the assignors that the configuration names."""
 
 from __future__ import annotations
 

@@ -60,8 +60,8 @@ class InternalLog:
     def read_from_start(self, partition: int) -> Iterator[Buffer]:
         """Yield all record batches of the partition, in order, in pieces that hold whole batches.
 
-        Up to the log end: what lies above the high watermark was written by whoever coordinated before, and may be
-        committed yet. A coordinator without it would contradict its own log.
+        The pieces reach to the log end offset: an earlier coordinator wrote the batches above the high watermark, and
+        they may still become committed. A coordinator that ignored them would contradict its own log.
 
         Raises:
             StorageError: Not all of it can be read.

@@ -30,25 +30,25 @@ _PASSING: Final = frozenset(
         ErrorCode.NOT_COORDINATOR,
     }
 )
-"""Why a batch may not be appended now, but perhaps in a moment."""
+"""The errors for which a client retries: a batch cannot be appended now, but perhaps later."""
 _NOTHING_TO_MARK: Final = frozenset(
     {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_PRODUCER_EPOCH}
 )
 """The partition is gone, or a later epoch of the producer has written: what was open there has ended."""
 
 
-class Told(NamedTuple):
-    """What a client is told, by the version of its request, that may not write in a transaction."""
+class WriteErrors(NamedTuple):
+    """The error codes for a refused transactional write; they depend on the version of the request."""
 
     passing: ErrorCode
-    """When it is to try again."""
+    """The code for an error that the client retries."""
     concurrent: ErrorCode
-    """When it is to try again, since its transaction before is not over."""
+    """The code while the previous transaction of the producer is not complete; the client retries."""
     not_added: ErrorCode
-    """When the partition is not in its transaction."""
+    """The code if the partition is not in the transaction."""
 
     def refusal(self, error: ErrorCode, producer: Producer, partition: TopicPartition) -> ApiError:
-        """Return the error to raise for what the coordinator says."""
+        """Return the error to raise for an error code of the coordinator."""
         if error in _PASSING:
             concurrent = error is ErrorCode.CONCURRENT_TRANSACTIONS
             return ApiError(
@@ -94,9 +94,9 @@ class Transactions:
         self._groups = groups
         self._journal = journal
         self.waiting_bytes = 0
-        """Of batches whose partitions are being added to their transactions."""
+        """The size in bytes of the batches whose partitions are being added to their transactions."""
         self.waiting_cost = 0
-        """What it costs to append these batches, as steps count."""
+        """The cost of appending these batches, in the unit of `Steps`."""
         self.coordinator = TransactionCoordinator(
             TransactionConfig.from_broker(config),
             InternalLog(TRANSACTIONS_TOPIC, topics, replicas),
@@ -167,7 +167,7 @@ class Transactions:
             )
 
     def unload(self) -> None:
-        """Refuse service: whoever waits is told that what it waits for may be lost."""
+        """Unload all transactions: requests that wait are answered that their changes may be lost."""
         topic = self._topics.get(TRANSACTIONS_TOPIC)
         for index in range(0 if topic is None else len(topic.partitions)):
             self.coordinator.unload(index)
@@ -200,22 +200,22 @@ class Transactions:
         transactional_id: str,
         producer: Producer,
         partition: TopicPartition,
-        told: Told,
+        errors: WriteErrors,
     ) -> None:
         """Refuse a batch that is not of the open transaction of its producer (KIP-890).
 
         Args:
             transactional_id: The id that the request names.
             producer: The producer of the batch.
-            partition: Where it is to be appended, now.
-            told: What the client is told in certain cases.
+            partition: The partition to append to.
+            errors: The error codes for the version of the request.
 
         Raises:
             ApiError: With the reason.
         """
         error = self.coordinator.verify(transactional_id, producer, partition)
         if error is not ErrorCode.NONE:
-            raise told.refusal(error, producer, partition)
+            raise errors.refusal(error, producer, partition)
 
     # Markers
 

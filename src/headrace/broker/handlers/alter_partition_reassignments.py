@@ -2,7 +2,7 @@
 
 Behaviour: every partition has one replica, on this broker. To reassign a partition to this broker alone changes
 nothing and is a success; any other list of replicas is INVALID_REPLICA_ASSIGNMENT: it is empty, names a broker twice,
-or names a broker that does not exist. No reassignment is ever under way, so there is none to cancel:
+or names a broker that does not exist. No reassignment is ever in progress, so there is none to cancel:
 NO_REASSIGNMENT_IN_PROGRESS. Each partition is answered for itself.
 Versions: v1 whether the number of replicas may change, which says nothing here.
 """

@@ -3,7 +3,7 @@
 Behaviour: answers what the registry holds, so the answer cannot differ from what is served. It never fails: a version
 that we do not know is answered in the format of version 0 with UNSUPPORTED_VERSION and the same list (KIP-511), which
 every client takes as "try again with the highest you see"; `unsupported` builds that answer. The client's software
-name and version are not judged. Produce is advertised from version 0 although 0-2 are refused: older librdkafka
+name and version change nothing. Produce is advertised from version 0 although 0-2 are refused: older librdkafka
 switches compression off otherwise (KAFKA-18659).
 The tagged field 26738 tells Headrace's own clients what else there is: `filter`, fetches that name tags;
 `delayed`, offsets with how many delayed records wait.
@@ -63,7 +63,7 @@ def finalized_features(services: Services) -> Mapping[str, int]:
 def _epoch(services: Services) -> int:
     """Return a number that grows with every start and every change of settings.
 
-    Clients believe other levels only if they are told a higher epoch.
+    Clients accept other levels only with a higher epoch.
     """
     return (services.leader_epoch << 32) + services.settings.changes
 

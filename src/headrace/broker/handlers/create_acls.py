@@ -33,7 +33,7 @@ VERSIONS: Final = VersionRange(1, 3)
 def handle(
     services: Services, context: RequestContext, request: CreateAclsRequest
 ) -> Work[CreateAclsResponse]:
-    """Add ACLs."""
+    """Create the ACLs of the request."""
     try:
         services.permissions.authorize(context, Operation.ALTER, ResourceType.CLUSTER)
         check_is_on(services.authorizer)

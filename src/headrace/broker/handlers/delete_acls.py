@@ -39,7 +39,7 @@ _TOO_MANY: Final = ApiError(
 def handle(
     services: Services, context: RequestContext, request: DeleteAclsRequest
 ) -> Work[DeleteAclsResponse]:
-    """Take ACLs away."""
+    """Delete the ACLs that match a filter of the request."""
     found: list[list[AclBinding] | ApiError] = []
     try:
         services.permissions.authorize(context, Operation.ALTER, ResourceType.CLUSTER)

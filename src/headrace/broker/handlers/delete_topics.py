@@ -1,9 +1,9 @@
 """DeleteTopics (API key 20), versions 1-6.
 
 Behaviour: by name, or from version 6 on by id. When the answer says success the topic, its data, its metadata and what
-groups have committed for it are gone durably, and its name can be used again at once, with a new id. Whoever waits on
-it is answered with UNKNOWN_TOPIC_OR_PARTITION. Internal topics cannot be deleted. A topic that is named twice is
-refused. With delete.topic.enable=false the answer is TOPIC_DELETION_DISABLED.
+groups have committed for it are gone durably, and its name can be used again at once, with a new id. Requests that
+wait for it are answered with UNKNOWN_TOPIC_OR_PARTITION. Internal topics cannot be deleted. A topic that is named
+twice is refused. With delete.topic.enable=false the answer is TOPIC_DELETION_DISABLED.
 Versions: v3 TOPIC_DELETION_DISABLED; v4 flexible; v5 error messages; v6 topic ids.
 """
 
@@ -103,7 +103,7 @@ def _may(
     *,
     quietly: bool = False,
 ) -> bool:
-    """Return whether the client may do something to a topic; whoever may delete the cluster may do all."""
+    """Check a permission of the client on a topic. The permission to delete the cluster includes all of them."""
     return services.permissions.allows(
         context, Operation.DELETE, ResourceType.CLUSTER, quietly=True
     ) or services.permissions.allows(context, operation, ResourceType.TOPIC, name, quietly=quietly)
@@ -163,7 +163,7 @@ def _find(services: Services, context: RequestContext, wanted: DeleteTopicState)
         ):
             wanted.name = (
                 topic.name
-            )  # it may be told, while other ids keep their names to themselves
+            )  # the client may know the name; other ids must not reveal their names
         raise ApiError.for_code(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     if topic.is_internal:
         raise InvalidTopicError("internal topics cannot be deleted")

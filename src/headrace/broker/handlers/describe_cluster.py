@@ -32,7 +32,7 @@ CONTROLLERS: Final = 2
 def handle(
     services: Services, context: RequestContext, request: DescribeClusterRequest
 ) -> DescribeClusterResponse:
-    """Describe the cluster."""
+    """Describe the cluster, which has one broker."""
     if request.endpoint_type != BROKERS:
         error = (
             ErrorCode.MISMATCHED_ENDPOINT_TYPE

@@ -38,7 +38,7 @@ VERSIONS: Final = VersionRange(0, 6)
 
 _NOT_FOUND_VERSION: Final = 6
 _MEMBER_BYTES: Final = 100
-"""What a member takes in the answer besides its metadata and assignment."""
+"""The size of a member in the response without its metadata and assignment, in bytes."""
 
 
 def handle(

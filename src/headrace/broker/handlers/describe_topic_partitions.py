@@ -2,7 +2,7 @@
 
 Behaviour: like Metadata for topics, in the order of their names, page by page: an answer holds at most as many
 partitions as the request and the broker (2,000) allow, and a cursor where the next page begins. No topics asked for
-means all. A topic is never created by asking. Topics are told apart by name; one that does not exist is
+means all. The request never creates a topic. Topics are identified by name; one that does not exist is
 UNKNOWN_TOPIC_OR_PARTITION, unless all are asked for.
 Topics that the client may not describe are left out of all, and TOPIC_AUTHORIZATION_FAILED where they are named.
 Authorized operations are those of the client.

@@ -35,7 +35,7 @@ VERSIONS: Final = VersionRange(0, 0)
 def handle(
     services: Services, context: RequestContext, request: DescribeTransactionsRequest
 ) -> Work[DescribeTransactionsResponse]:
-    """Describe transactional ids."""
+    """Describe the transactional ids of the request."""
     ids = list(dict.fromkeys(request.transactional_ids))
     replies: list[Reply[TransactionMetadata | ErrorCode]] = []
     for transactional_id in ids:

@@ -1,7 +1,7 @@
 """DescribeUserScramCredentials (API key 50), versions 0-0.
 
-Behaviour: mechanisms and iterations of the users that are named, of all when none are; salts and keys are never told.
-A user without credentials is RESOURCE_NOT_FOUND, one that is named twice DUPLICATE_RESOURCE.
+Behaviour: mechanisms and iterations of the users that are named, of all users when none are named; salts and keys are
+never returned. A user without credentials is RESOURCE_NOT_FOUND, one that is named twice DUPLICATE_RESOURCE.
 Versions: v0 flexible.
 """
 

@@ -1,7 +1,7 @@
 """ElectLeaders (API key 43), versions 0-2.
 
 Behaviour: every partition has one replica, so its leader is the preferred one: ELECTION_NOT_NEEDED. A partition whose
-log directory has failed or is missing has nobody to elect: PREFERRED_LEADER_NOT_AVAILABLE, or
+log directory has failed or is missing has no replica to elect: PREFERRED_LEADER_NOT_AVAILABLE, or
 ELIGIBLE_LEADERS_NOT_AVAILABLE for an unclean election. When no partitions are named, all are asked for, and those that
 need no election are left out, as in Kafka.
 Versions: v1 type of the election, error code of the whole; v2 flexible.
@@ -33,7 +33,7 @@ _NOBODY: Final = {
     0: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
     1: ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
 }
-"""By the type of the election, what is answered for a partition that has no replica in service."""
+"""The error code for a partition without a replica in service, by the type of the election."""
 
 
 def handle(

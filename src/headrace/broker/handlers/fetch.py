@@ -58,20 +58,20 @@ VERSIONS: Final = VersionRange(4, 12)
 
 NO_RECORDS: Final = b""
 PARTITIONS_AT_ONCE: Final = 500
-"""More partitions than these are read in steps."""
+"""The greatest number of partitions of a fetch that is not read in steps."""
 _PARTITIONS_A_PIECE: Final = 100
-_NOTHING_TO_TELL: Final = AbortedLookup(0)
-"""For readers of uncommitted records, to whom no transactions are told."""
+_NO_TRANSACTIONS: Final = AbortedLookup(0)
+"""For readers of uncommitted records: their responses list no aborted transactions."""
 _READ_US: Final = 20
-"""What the read of a partition takes, in microseconds."""
+"""The time to read a partition, in microseconds."""
 LONGEST_WAIT_MS: Final = 300_000
-"""A longer wait is cut short with an empty answer: a client that is gone must not be remembered for weeks."""
+"""The longest wait of a fetch, in milliseconds. A longer `max_wait_ms` is reduced to it."""
 
 
 def handle(
     services: Services, context: RequestContext, request: FetchRequest
 ) -> Reply[FetchResponse] | Work[Reply[FetchResponse]]:
-    """Read from every partition, and wait if there is too little."""
+    """Read from every partition, and wait if there are too few bytes."""
     fetch: Fetch
     tags: TagFilter | None = None
     if request.replica_id >= 0:
@@ -146,10 +146,10 @@ class _Read:
         self._services = services
         self._context = context
         committed = request.isolation_level == READ_COMMITTED
-        self._lookup = AbortedLookup() if committed else _NOTHING_TO_TELL
+        self._lookup = AbortedLookup() if committed else _NO_TRANSACTIONS
         self._selective: SelectiveReading | None = None
         self._turns: int | None = None
-        """How many partitions have yet to be looked into, once the first has been."""
+        """The number of partitions still to be read selectively; None before the first one."""
         self.tags = tags
         self.request = request
         self.fetch = fetch
@@ -157,7 +157,7 @@ class _Read:
         self.failed = False
         self.size = 0
         self.sizes: list[tuple[Partition, FetchPartition, int]] = []
-        """What each partition gave, for a request that has to wait."""
+        """The bytes that each partition gave, for a request that has to wait."""
 
     @property
     def _reading(self) -> SelectiveReading:
@@ -177,11 +177,11 @@ class _Read:
         return count > PARTITIONS_AT_ONCE
 
     def run(self) -> FetchResponse:
-        """Return what there is of every partition."""
+        """Read every partition, and return the response."""
         return FetchResponse(responses=[self._topic(topic) for topic in self.fetch.topics])
 
     def run_in_steps(self) -> Work[FetchResponse]:
-        """Return what there is of every partition, some partitions at a time."""
+        """Read every partition, some partitions at a time, and return the response."""
         response = FetchResponse()
         for topic in self.fetch.topics:
             answer = FetchableTopicResponse(topic=topic.topic)
@@ -195,7 +195,7 @@ class _Read:
         return response
 
     def finished(self) -> Reply[FetchResponse]:
-        """Read, and return the answer to the request: what there is at the end of a wait."""
+        """Read every partition at the end of a wait, and return the final response."""
         if self.is_long:
             return self._services.steps.run(self._finished_in_steps(), self._context.session)
         if self._services.quotas.active:
@@ -218,7 +218,7 @@ class _Read:
     def _topic(self, topic: FetchTopic) -> FetchableTopicResponse:
         if self.request.replica_id >= 0:
             return self._refused(topic, self._refusal_of_follower())
-        # Asked each time, also by the same session, and again at the end of a wait: rights may be gone.
+        # Checked for each fetch of a session, and again at the end of a wait: the permission may be revoked.
         services = self._services
         if services.authorizer.active and not services.permissions.allows(
             self._context, Operation.READ, ResourceType.TOPIC, topic.topic
@@ -398,7 +398,7 @@ def _availability(
 ) -> Callable[[], int]:
     isolation_level = request.isolation_level
     if request.min_bytes <= 1:
-        # The usual case: any batch will do, and whether there is one is told by the offsets alone.
+        # The usual case: any batch is enough, and the offsets alone show whether there is one.
         return lambda: int(partition.visible_end(isolation_level) > wanted.fetch_offset)
     return partial(_available_bytes, partition, wanted, request)
 

@@ -30,7 +30,7 @@ VERSIONS: Final = VersionRange(0, 6)
 _KEY_LIST_VERSION: Final = 4
 _TRANSACTION_KEY_TYPE: Final = 1
 _RESOURCES: Final = {0: ResourceType.GROUP, 1: ResourceType.TRANSACTIONAL_ID}
-"""What a key names, by its type."""
+"""The type of the resource that a key names, by the type of the key."""
 _NO_NODE: Final = -1
 
 

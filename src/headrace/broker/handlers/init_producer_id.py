@@ -1,11 +1,12 @@
 """InitProducerId (API key 22), versions 0-5.
 
-Behaviour: with a transactional id the sender becomes its producer: the epoch is raised, which shuts out whoever was it
-before, and a transaction that is open is aborted first (CONCURRENT_TRANSACTIONS until that is done). A producer that
-says who it is (KIP-360) gets the next epoch once, however often it asks, also after a restart of the broker; one that
-has been replaced is fenced, and nothing is aborted. When its epochs are used up there is a new producer id.
-Without a transactional id it gets an id that nobody had before, with epoch 0, also when it comes back with an id and an
-epoch: a producer without transactions raises its epoch by itself, see Kafka's TransactionCoordinator.
+Behaviour: with a transactional id the client becomes the producer of that id. The broker raises the epoch, which fences
+the previous producer, and first aborts an open transaction (CONCURRENT_TRANSACTIONS until that is done). A producer
+that sends its id and epoch (KIP-360) gets the next epoch once, however often it asks, also after a restart of the
+broker. A producer that has been replaced is fenced, and nothing is aborted. When the epochs of an id are used up, the
+producer gets a new id.
+Without a transactional id the producer gets a new id with epoch 0, also if it sends an id and an epoch: a producer
+without transactions raises its epoch by itself, see Kafka's TransactionCoordinator.
 Not implemented: v6 (KIP-939, two-phase commit), which Apache Kafka 4.3 does not advertise either.
 Versions: v2 flexible; v3 producer id and epoch in the request; v4 PRODUCER_FENCED; v5 TRANSACTION_ABORTABLE, which is
 never the answer.
@@ -94,7 +95,7 @@ def _refusal(
         ):
             return None
         return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    # Whoever may write to any topic may do so idempotently (KIP-679).
+    # The permission to write to any topic includes idempotent writes (KIP-679).
     if services.permissions.allows(
         context, Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER, quietly=True
     ) or services.permissions.allows_any(context, Operation.WRITE, ResourceType.TOPIC):

@@ -34,7 +34,7 @@ _NO_PROTOCOL_VERSION: Final = 7
 def handle(
     services: Services, context: RequestContext, request: JoinGroupRequest
 ) -> JoinGroupResponse | Deferred[JoinGroupResponse]:
-    """Join a group."""
+    """Add the client to a group of the classic protocol, or let it join again."""
     reply: JoinGroupResponse | Deferred[JoinGroupResponse]
     if services.permissions.allows(context, Operation.READ, ResourceType.GROUP, request.group_id):
         reply = services.groups.join_group(origin_of(context), request, context.now_ms)

@@ -34,7 +34,7 @@ VERSIONS: Final = VersionRange(0, 5)
 def handle(
     services: Services, context: RequestContext, request: ListGroupsRequest
 ) -> Work[ListGroupsResponse]:
-    """List groups."""
+    """List the groups that match the filters."""
     reply = services.groups.list_groups(request.states_filter, request.types_filter, context.now_ms)
     error, groups = yield from value_of(reply)
     if error is ErrorCode.NONE:

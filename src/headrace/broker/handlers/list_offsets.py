@@ -5,9 +5,9 @@ the largest timestamp, -4 the start of what is on local disk, which is the log s
 storage, of which there is none (offset -1); anything from 0 on finds the first record with at least that timestamp.
 Of a batch with more than 131,072 records, or that decompresses to more than 8 MiB, it is the first offset.
 When there is none the answer is offset -1 and timestamp -1 without an error. Offsets at or above the high watermark
-are never told. The leader epoch is that of the record, so that a consumer which starts there can find out about
+are never returned. The leader epoch is that of the record, so that a consumer which starts there can find out about
 truncations (KIP-320). Other negative timestamps are UNSUPPORTED_VERSION.
-A request whose tagged field 26738 is true is told besides, in that of each partition which delays records, how many
+A request whose tagged field 26738 is true gets besides, in that field of each partition which delays records, how many
 wait and when the first is due; while that is being counted after a start, COORDINATOR_LOAD_IN_PROGRESS.
 Not implemented: tiered storage.
 Versions: v2 isolation level; v4 leader epochs; v6 flexible; v7 largest timestamp (KIP-734); v8 -4 (KIP-405); v9 -5
@@ -49,7 +49,7 @@ EARLIEST_LOCAL_VERSION: Final = 8
 LATEST_TIERED: Final = -5
 LATEST_TIERED_VERSION: Final = 9
 _PARTITION_COST: Final = 8 << 10
-"""What a partition costs beside its batches, in bytes that are decompressed: some thirty microseconds."""
+"""The cost of a partition without its batches: some thirty microseconds."""
 
 
 def handle(

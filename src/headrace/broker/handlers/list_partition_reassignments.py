@@ -1,6 +1,6 @@
 """ListPartitionReassignments (API key 46), versions 0-0.
 
-Behaviour: there is one broker, so no reassignment is ever under way: the list is empty, whatever is asked for.
+Behaviour: there is one broker, so no reassignment is ever in progress: the list is always empty.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def handle(
     context: RequestContext,
     request: ListPartitionReassignmentsRequest,  # noqa: ARG001 - no partition is being reassigned
 ) -> ListPartitionReassignmentsResponse:
-    """List the reassignments that are under way: none."""
+    """List the reassignments in progress: there are none."""
     if not services.permissions.allows(context, Operation.DESCRIBE, ResourceType.CLUSTER):
         code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         return ListPartitionReassignmentsResponse(error_code=code, error_message=code.description)

@@ -33,13 +33,13 @@ API_KEY: Final = ApiKey.LIST_TRANSACTIONS
 VERSIONS: Final = VersionRange(0, 2)
 
 _KNOWN_COST: Final = ENTRY_COST // 20
-"""What it costs to look at an id that is not listed."""
+"""The cost of checking an id that is not listed."""
 
 
 def handle(
     services: Services, context: RequestContext, request: ListTransactionsRequest
 ) -> Work[ListTransactionsResponse]:
-    """List transactional ids."""
+    """List the transactional ids that match the filters."""
     try:
         return (yield from _listed(services, context, request))
     except ApiError as error:  # the pattern is bad, or takes too long

@@ -89,7 +89,7 @@ def handle(
 def _topics(
     services: Services, context: RequestContext, request: MetadataRequest
 ) -> Iterator[tuple[MetadataResponseTopic | None, int]]:
-    """Yield what is told of each topic, None for one that is not in the answer; and what that costs."""
+    """Yield the entry of each topic, None for a topic that is not in the response, and the cost of the entry."""
     version = context.header.api_version
     if request.topics is None or (version == 0 and not request.topics):
         for topic in services.topics:

@@ -39,7 +39,7 @@ VERSIONS: Final = VersionRange(2, 9)
 def handle(
     services: Services, context: RequestContext, request: OffsetCommitRequest
 ) -> Reply[OffsetCommitResponse] | Work[OffsetCommitResponse]:
-    """Commit offsets."""
+    """Commit the offsets of the request."""
     if is_long(request.topics):
         return _commit_in_steps(services, context, request)
     return _commit(services, context, request)

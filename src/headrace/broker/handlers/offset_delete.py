@@ -35,7 +35,7 @@ VERSIONS: Final = VersionRange(0, 0)
 def handle(
     services: Services, context: RequestContext, request: OffsetDeleteRequest
 ) -> Reply[OffsetDeleteResponse] | Work[OffsetDeleteResponse]:
-    """Delete committed offsets."""
+    """Delete committed offsets of a group."""
     if is_long(request.topics):
         return _delete_in_steps(services, context, request)
     return _delete(services, context, request)

@@ -45,13 +45,13 @@ _OFFSET_COST: Final = ENTRY_COST // 5
 _OFFSETS_A_PIECE: Final = 5_000
 """How many offsets are asked for at once."""
 _OFFSET_BYTES: Final = 30
-"""What an offset takes in the answer besides its metadata."""
+"""The size of an offset in the response without its metadata, in bytes."""
 
 
 def handle(
     services: Services, context: RequestContext, request: OffsetFetchRequest
 ) -> Work[OffsetFetchResponse]:
-    """Return committed offsets."""
+    """Return the committed offsets of groups."""
     version = context.header.api_version
     several = version >= _GROUP_LIST_VERSION
     groups = request.groups if several else [_only_group(request)]
@@ -82,7 +82,7 @@ def _each_once(groups: Iterable[OffsetFetchRequestGroup]) -> Iterable[OffsetFetc
 
 
 class _Asked:
-    """A group that was asked for: what the client may see of it, and what it is told of the rest."""
+    """A group of the request: the offsets that the client may see, and the errors for the others."""
 
     __slots__ = ("_context", "_denied", "_replies", "_services", "_wanted", "error")
 
@@ -95,7 +95,7 @@ class _Asked:
         self._denied: dict[str, dict[int, None]] = {}
         self._replies: list[Reply[list[OffsetFetchResponseGroup]]] = []
         self.error = ErrorCode.NONE
-        """Why nothing of the group is told."""
+        """The error for the group as a whole; NONE if there is no such error."""
 
     def ask(self, *, require_stable: bool) -> Work[int]:
         """Ask the coordinator for what the client may see; returns how many offsets that are."""

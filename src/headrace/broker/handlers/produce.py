@@ -78,12 +78,12 @@ _ACKS: Final = frozenset({ACKS_ALL, ACKS_NONE, ACKS_LEADER})
 
 _PARTITION_COST: Final = 2 * ENTRY_COST
 _COST_AT_ONCE: Final = 2 * STEP_COST
-"""More than this is appended in steps: some eight megabytes, or a thousand partitions."""
+"""The greatest cost of a request that is not handled in steps: some eight megabytes, or a thousand partitions."""
 
 _PARTITIONS_BEGUN_AT_ONCE: Final = 25
 
 _RECORD_COST: Final = 400
-"""What a record costs that is looked into, in bytes that are decompressed: a microsecond and a half."""
+"""The cost of a record that is checked by itself: a microsecond and a half."""
 
 Answer: TypeAlias = ProduceResponse | Deferred[ProduceResponse] | None
 

@@ -28,5 +28,5 @@ VERSIONS: Final = VersionRange(0, 1)
 def handle(
     services: Services, context: RequestContext, request: SaslHandshakeRequest
 ) -> SaslHandshakeResponse | Deferred[Any]:
-    """Begin an exchange."""
+    """Begin a SASL exchange with the chosen mechanism."""
     return services.authenticator.handshake(context, request.mechanism)

@@ -1,10 +1,10 @@
 """TxnOffsetCommit (API key 28), versions 0-5.
 
-Behaviour: the offsets are records of the producer's in `__consumer_offsets`: they count once the transaction is
-committed, and are forgotten when it is aborted. Until v4 the group has to be in the transaction (AddOffsetsToTxn): else
-it is INVALID_TXN_STATE, in v4 TRANSACTION_ABORTABLE; from v5 on it is added (KIP-890). From v3 on members are told from
-those whose partitions have been taken away. Errors are per partition; partitions that do not exist are
-UNKNOWN_TOPIC_OR_PARTITION and do not stop the others.
+Behaviour: the offsets are records of the producer in `__consumer_offsets`. They take effect when the transaction is
+committed, and are discarded when it is aborted. Until v4 the group has to be in the transaction (AddOffsetsToTxn);
+otherwise the answer is INVALID_TXN_STATE, in v4 TRANSACTION_ABORTABLE. From v5 on the request adds the group (KIP-890).
+From v3 on a member is fenced whose partitions were revoked. Errors are per partition; partitions that do not exist are
+UNKNOWN_TOPIC_OR_PARTITION, and the other partitions are committed.
 Versions: v2 leader epochs; v3 flexible, member, generation and group instance; v4 TRANSACTION_ABORTABLE; v5 adds the
 group to the transaction.
 """
@@ -15,7 +15,7 @@ from copy import copy
 from typing import Final
 
 from headrace.broker.context import RequestContext
-from headrace.broker.coordinators.transactions import Told
+from headrace.broker.coordinators.transactions import WriteErrors
 from headrace.broker.requests.pieces import OFFSETS_A_PIECE, in_pieces, is_long, joined
 from headrace.broker.requests.transaction_requests import bumps_epoch
 from headrace.broker.services import Services
@@ -41,7 +41,7 @@ VERSIONS: Final = VersionRange(0, 5)
 
 
 _ABORTABLE_VERSION: Final = 4
-_CLASSIC: Final = Told(
+_CLASSIC: Final = WriteErrors(
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.INVALID_TXN_STATE,
@@ -121,15 +121,15 @@ def _commit(
         return commit_failed(request, ErrorCode.NOT_COORDINATOR)
     place = TopicPartition(OFFSETS_TOPIC, index)
     producer = Producer(request.producer_id, request.producer_epoch)
-    told = _ABORTABLE if context.header.api_version >= _ABORTABLE_VERSION else _CLASSIC
+    errors = _ABORTABLE if context.header.api_version >= _ABORTABLE_VERSION else _CLASSIC
 
     def commit(
         error: ErrorCode = ErrorCode.NONE,
     ) -> TxnOffsetCommitResponse | Deferred[TxnOffsetCommitResponse]:
         try:
             if error is not ErrorCode.NONE:
-                raise told.refusal(error, producer, place)
-            services.transactions.verify(request.transactional_id, producer, place, told)
+                raise errors.refusal(error, producer, place)
+            services.transactions.verify(request.transactional_id, producer, place, errors)
             _require_topics(services, request)
         except ApiError as refusal:
             return commit_failed(request, refusal.code)

@@ -1,7 +1,7 @@
 """UpdateFeatures (API key 57), versions 0-2.
 
 Behaviour: changes the level of `transaction.version`, from 0 to 2: it is kept as the setting
-`headrace.transaction.version` of all brokers, which is what clients are told from then on. `group.version` is 1 and
+`headrace.transaction.version` of all brokers, which ApiVersions reports from then on. `group.version` is 1 and
 stays so. A level that is named as it is already is a success. Refused with INVALID_UPDATE_VERSION: a feature or a level
 that is not supported, a lower level without an upgrade type that allows it, and an unknown upgrade type. All features
 of a request are updated, or none. `validate_only` checks and changes nothing.

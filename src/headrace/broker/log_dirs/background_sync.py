@@ -29,9 +29,10 @@ class BackgroundSync:
     def __init__(self) -> None:
         self._deadlines: Deadlines[PartitionLog] = Deadlines()
         self._unhurried: set[PartitionLog] = set()
-        """Those of durability `os`."""
+        """The dirty logs of topics with durability `os`."""
         self.waiting: dict[PartitionLog, None] | None = None
-        """Those of them that are due and to be written out before; None where nobody does that (`write_out.py`)."""
+        """The logs with durability `os` that are due, and have to be written out before their sync (`write_out.py`).
+        None if the shell does not write out."""
 
     def written(self, log: PartitionLog, interval_ms: int, now_ms: int) -> None:
         """Note that a log has to be synced at the end of the interval that `now_ms` lies in."""
@@ -75,11 +76,11 @@ class _Configured(Protocol):
 
     @property
     def name(self) -> str:
-        """The topic's name."""
+        """The name of the topic."""
 
     @property
     def config(self) -> TopicConfig:
-        """What counts for it."""
+        """The effective configuration of the topic."""
 
 
 def warn_of_losses(default: TopicConfig, topics: Iterable[_Configured], journal: Journal) -> None:
@@ -118,4 +119,4 @@ def _window(config: TopicConfig) -> str | None:
         return None
     if interval_ms is None:
         return "that the operating system has not written yet"
-    return f"of the last {interval_ms} ms and of the sync under way"
+    return f"of the last {interval_ms} ms and of the sync in flight"

@@ -16,7 +16,7 @@ class Compactions:
     __slots__ = ("_fail", "_running", "_turns")
 
     def __init__(self, dirs: Iterable[LogDir], fail: Callable[[LogDir, OSError], object]) -> None:
-        """Compact the logs in `dirs`; `fail` is told of a directory whose disk has failed."""
+        """Compact the logs in `dirs`. `fail` is called for a directory whose disk has failed."""
         self._fail = fail
         self._turns = deque(dirs)
         """The directory that has done a step goes to the end."""
@@ -37,7 +37,7 @@ class Compactions:
     def finish(self, task: Rewriting, error: Exception | None, now_ms: int) -> None:
         """Take note of a step's outcome: rewritten segments take the place of the old ones."""
         log_dir, self._running = self._running, None
-        assert log_dir is not None, "no step is under way"
+        assert log_dir is not None, "no step is running"
         self._turns.remove(log_dir)
         self._turns.append(log_dir)
         self._finish(log_dir, task, error, now_ms)

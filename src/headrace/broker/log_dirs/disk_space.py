@@ -39,13 +39,13 @@ class DiskSpace:
 
         Args:
             files: The directory.
-            minimum_bytes: With less free space than this produces are refused; 0 to refuse them only when it is full.
-            journal: Told when the space runs out and when it is back.
+            minimum_bytes: The free space below which produces are refused; with 0 only a full disk refuses them.
+            journal: Receives an event when the space runs out, and when there is space again.
         """
         self._files = files
         self._journal = journal
         self._left_bytes: int | None = None
-        """What was left at the last look and has not been appended since; None if that cannot be known."""
+        """The free bytes at the last check, less the bytes that were appended since; None if they are not known."""
         self._missed_bytes = 0
         """The size of the append for which there was no space."""
         self._refused = 0

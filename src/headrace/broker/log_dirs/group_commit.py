@@ -9,7 +9,7 @@ from headrace.core.log import SyncBatch, SyncTask, could_not_open
 
 
 class CommitPart:
-    """What is synced in one directory."""
+    """The part of a group commit in one log directory."""
 
     __slots__ = ("batch", "error", "log_dir")
 
@@ -17,7 +17,7 @@ class CommitPart:
         self.log_dir = log_dir
         self.batch = batch
         self.error: OSError | None = None
-        """Why the directory has failed, or could not be synced now; None if all is synced."""
+        """The error for which the directory has failed, or could not be synced now; None if all logs are synced."""
 
 
 class _Task:

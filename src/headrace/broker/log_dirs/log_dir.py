@@ -14,7 +14,7 @@ from headrace.ports import FileSystem, Journal, LogDirectory
 
 
 class LogDir:
-    """One log directory."""
+    """A log directory: its logs, its space, and its background syncs."""
 
     __slots__ = (
         "_relieved_ms",
@@ -43,7 +43,7 @@ class LogDir:
         Args:
             files: The directory.
             config: The broker's configuration.
-            journal: Told about repairs and failures.
+            journal: Receives the events of repairs and failures.
             cluster_id: Of the cluster to which it has to belong.
             new_id: The id that the directory gets if it has none.
             run_tasks: Runs the syncs of a recovery.
@@ -79,12 +79,12 @@ class LogDir:
 
     @property
     def directory_id(self) -> str:
-        """What the metadata call it by."""
+        """The id of the directory in the metadata store."""
         return self.logs.directory_id
 
     @property
     def failure(self) -> OSError | None:
-        """What took it out of service, None while it serves."""
+        """The error that took the directory out of service; None while it is in service."""
         return self.logs.failure
 
     def describe(self) -> LogDirectory:

@@ -78,9 +78,9 @@ class LogDirs:
             open_storage: Opens the storage of a name, as a directory with an id; None if the name means the others.
         """
         self.named = list(named)
-        """Those of storages in use come last."""
+        """The directories by name; those of storages in use come last."""
         self.on_open: Callable[[LogDir], object] = lambda _: None
-        """Told of a storage that is in use from now on; its logs are to be loaded."""
+        """Called with the directory of a storage that comes into use; its logs have to be loaded."""
         self._open = open_storage
         self._serving = [log_dir for _, log_dir in named if log_dir is not None]
         self._own = list(self._serving)

@@ -1,6 +1,6 @@
 """Logs of durability `os` are written out before they are synced, so that who waits for a sync waits not for theirs.
 
-(1) With `os` hundreds of megabytes may have been written since the last sync, (2) one group commit is under way at a
+(1) With `os` hundreds of megabytes may have been written since the last sync, (2) one group commit is in flight at a
 time, (3) a transaction that ends meanwhile waits, for the record of its coordinator, until all of them are on the disk.
 So a shell that has a thread for it syncs their files beside the group commits, and only then the logs take part in one,
 which finds next to nothing left. What fails here is not lost: a file that could not be synced refuses the next sync.
@@ -35,7 +35,7 @@ class WriteOut:
         return [self]
 
     def run(self) -> None:
-        """Write them out."""
+        """Write the dirty pages of the logs to the disk."""
         for _ in range(_PASSES):
             for file in self._files:
                 with contextlib.suppress(OSError):
@@ -43,10 +43,10 @@ class WriteOut:
 
 
 class WriteOuts:
-    """What is to be written out in a broker's directories; a shell drives it as it does group commits."""
+    """The write-outs of a broker's directories. A shell runs them as it runs group commits."""
 
     def __init__(self, log_dirs: Iterable[LogDir]) -> None:
-        """Have logs wait here when they are due; whoever makes one of these drives it."""
+        """Make logs wait here when they are due. The creator of this object has to run its write-outs."""
         self._log_dirs = [log_dir for log_dir in log_dirs if not log_dir.in_memory]
         for log_dir in self._log_dirs:
             log_dir.background.waiting = {}

@@ -1,1 +1,1 @@
-"""What the metadata store holds, as records, and the writer of them."""
+"""The records of the metadata store, and their writer."""

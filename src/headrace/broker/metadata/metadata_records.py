@@ -96,7 +96,7 @@ class BrokerConfigRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 
 
 class GroupConfigRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A group's settings."""
+    """The settings of a group, by name."""
 
     settings: dict[str, str]
     format: int = FORMAT
@@ -156,7 +156,7 @@ class AclRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ScramRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is kept of a user's password for one mechanism; salt and keys in hexadecimal."""
+    """The credential of a user for one SCRAM mechanism; salt and keys in hexadecimal."""
 
     salt: str
     iterations: int

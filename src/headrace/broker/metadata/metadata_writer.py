@@ -1,4 +1,4 @@
-"""How the broker changes metadata: one commit at a time, and none forgotten whose outcome it was not told.
+"""Commits changes to the metadata store: one at a time, also if the store does not report the outcome.
 
 A store over a network may take a commit and lose the answer (`Unknown`); the commit may even arrive later. So every
 commit also counts up this broker's own entry, from the version that the last one gave it. What became of a commit can
@@ -78,12 +78,12 @@ class MetadataWriter:
         self._number = 0
         self._version = 0
         self._applied: Callable[[], object] | None = None
-        """Of commit `_number`, while nobody knows what became of it."""
+        """The callback of commit `_number` while the outcome of that commit is unknown; None at other times."""
         self.next_deadline_ms: int | None = None
         """When `tick` tries to find out."""
 
     def begin(self) -> None:
-        """Take over from earlier processes of this broker: what they may still have under way is void.
+        """Take over from earlier processes of this broker: their commits in flight become void.
 
         Raises:
             StorageError: The store does not answer, or another process was faster.
@@ -163,7 +163,10 @@ class MetadataWriter:
             return
         try:
             self._find_out()
-        except (RequestTimedOutError, StorageUnavailableError):  # whoever asked for it is long gone
+        except (
+            RequestTimedOutError,
+            StorageUnavailableError,
+        ):  # the request that committed was answered before
             if self._applied is not None:
                 self.next_deadline_ms = now_ms + RETRY_INTERVAL_MS
 

@@ -1,8 +1,7 @@
 """One partition of which this broker holds the only replica, and so leads.
 
-It is the degenerate case of a replicated partition: leader epoch, high watermark and log end offset exist, and the
-high watermark follows the local log (what is synced, or without `durability=fsync` what is written) because nobody
-else has to agree.
+Leader epoch, high watermark and log end offset exist as for a replicated partition. The high watermark follows the
+local log, because there are no other replicas: the synced offset, or without `durability=fsync` the log end offset.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from headrace.types import FileRange, Payload, TopicPartition
 Waiter = Callable[[ErrorCode], None]
 READ_COMMITTED: Final = 1
 Found = tuple[Payload | None, Sequence[AbortedTransaction] | None]
-"""Batches, and which aborted transactions have something in them: None for who reads everything."""
+"""Batches, and the aborted transactions with records in them; None for readers of uncommitted records."""
 
 
 class Partition:
-    """The broker's view of one partition: its log, and who waits for it."""
+    """A partition of this broker: its log, and the requests that wait for it."""
 
     __slots__ = (
         "gone",
@@ -55,19 +54,23 @@ class Partition:
         self.log_dir = log_dir
         self.leader_epoch = leader_epoch
         self.is_internal = is_internal
-        """Whether its records are the broker's own, which are synced whatever the durability of topics is."""
+        """Whether the partition belongs to an internal topic. Its records are always synced, whatever the durability
+        of topics.
+        """
         self.sync_interval_ms = sync_interval_ms
-        """How long after the acknowledgement records are synced; 0 when they are synced before it."""
+        """The time from the acknowledgement of a record to its sync, in milliseconds; 0 if it is synced before."""
         self.max_delay_ms: int | None = None
-        """How long records may be delayed that are produced to it; None if it takes headers as they are."""
+        """The longest delay of scheduled records, in milliseconds; None if the topic does not delay records."""
         self.schedules: Partition | None = None
-        """The partition itself if it has a schedule; of a schedule, whose it is."""
+        """The partition itself if it has a schedule; the partition that a schedule belongs to; None for other
+        partitions.
+        """
         self.gone = False
         """Whether its topic was deleted, or its log directory has failed."""
         self.watchers: dict[Watcher, None] = {}
-        """Fetches to tell when the high watermark moves, or the partition goes."""
+        """The fetches that are notified when the high watermark moves, or when the partition is not served any more."""
         self.waiters: deque[tuple[int, Waiter]] = deque()
-        """Whom to tell when the high watermark reaches an offset, in the order of the offsets."""
+        """The functions to call when the high watermark reaches an offset, in the order of the offsets."""
 
     def __repr__(self) -> str:
         return (
@@ -86,7 +89,7 @@ class Partition:
 
     @property
     def log_start_offset(self) -> int:
-        """The offset of the first record that is kept."""
+        """The offset of the first record in the log."""
         return self.log.log_start_offset
 
     def visible_end(self, isolation_level: int) -> int:
@@ -112,7 +115,7 @@ class Partition:
         lookup: AbortedLookup,
         among: int = 1,
     ) -> Found:
-        """Return what there is for a reader of some records, and which aborted transactions have something in it."""
+        """Return the records for a selective reader, and the aborted transactions with records among them."""
         found = reading.select(
             self.log,
             offset,
@@ -132,10 +135,10 @@ class Partition:
     def with_aborted(
         self, offset: int, found: FileRange | None, isolation_level: int, lookup: AbortedLookup
     ) -> Found:
-        """Return what may be answered of a range, and which aborted transactions have something in it.
+        """Return a range for a response, and the aborted transactions with records in it.
 
         Raises:
-            StorageError: What is known of aborted transactions cannot be read.
+            StorageError: The index of aborted transactions cannot be read.
         """
         if isolation_level != READ_COMMITTED:
             return found, None
@@ -146,9 +149,9 @@ class Partition:
     def available_bytes(
         self, offset: int, *, enough: int, max_bytes: int, isolation_level: int
     ) -> int:
-        """Return how many bytes a reader at `offset` would get, who waits until they are `enough`.
+        """Return how many bytes a fetch at `offset` would get that waits for `enough` bytes.
 
-        A read ends with its segment. When there is more in the next one waiting is of no use, so that counts as enough.
+        A read ends with its segment. If the next segment has records, a wait would not help; this counts as enough.
         """
         end = self.visible_end(isolation_level)
         found = self.log.read(offset, max_bytes=max_bytes, up_to=end, minimum_one=True)
@@ -161,7 +164,7 @@ class Partition:
         return len(found)
 
     def check_leader_epoch(self, current_leader_epoch: int) -> None:
-        """Compare the epoch that a client believes in with ours; -1 means that it does not say (KIP-320).
+        """Compare the leader epoch that a client knows with ours (KIP-320). With -1 the client names no epoch.
 
         Raises:
             ApiError: FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH.
@@ -197,12 +200,12 @@ class Partition:
             waiter(error)
 
     def notify_watchers(self) -> None:
-        """Let waiting fetches look again."""
+        """Let the fetches that watch the partition check it again."""
         for watcher in list(self.watchers):
             watcher.partition_changed(self)
 
     def mark_gone(self, error: ErrorCode) -> None:
-        """Answer everybody who waits: the partition is not served any more."""
+        """Fail all requests that wait: the partition is not served any more."""
         self.gone = True
         self.fail_waiters(error)
         self.notify_watchers()

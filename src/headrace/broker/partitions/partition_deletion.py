@@ -24,10 +24,10 @@ class PartitionDeletion:
         self._dirs = replicas.dirs
 
     def delete_records(self, offsets: Mapping[Partition, int], now_ms: int) -> set[Partition]:
-        """Move the log start of partitions up to an offset each; that is durable when this returns.
+        """Move the log start offset of partitions forward. The move is durable on return.
 
         Returns:
-            The partitions for which it is not: their disk is full, or their log directory has failed.
+            The partitions for which it is not durable: their disk is full, or their log directory has failed.
         """
         by_dir: dict[LogDir, list[Partition]] = {}
         for partition, offset in offsets.items():
@@ -46,10 +46,11 @@ class PartitionDeletion:
         return refused
 
     def delete(self, topic_partitions: Sequence[TopicPartition]) -> Work[bool]:
-        """Delete partitions and their data durably, in steps; whoever waits for them is answered.
+        """Delete partitions and their data durably, in steps. Requests that wait for them are answered.
 
         Returns:
-            Whether all is gone; otherwise some may lie in a directory that is out of service, or is deleted later.
+            Whether all files are removed. Otherwise some may be in a directory that is out of service, or removed
+            later.
 
         Raises:
             ApiError: KAFKA_STORAGE_ERROR; a log directory has failed.
@@ -73,10 +74,10 @@ class PartitionDeletion:
     def delete_left_over(
         self, topic_partitions: Sequence[TopicPartition], topic_id: bytes, *, name_is_free: bool
     ) -> bool:
-        """Delete what an earlier life of the broker has left of a deleted topic; before `load`.
+        """Delete the files of a deleted topic that an earlier process has left; called before the logs are loaded.
 
         Returns:
-            Whether all is gone; otherwise some may lie in a directory that is missing.
+            Whether all files are removed. Otherwise some may be in a directory that is missing.
 
         Raises:
             ApiError: KAFKA_STORAGE_ERROR; a log directory has failed.

@@ -37,11 +37,11 @@ class PartitionLoader:
         leader_epoch: int,
         now_ms: int,
     ) -> None:
-        """Open the logs of all partitions that the metadata know, recovering them if need be.
+        """Open the logs of all partitions in the metadata store, and recover them if necessary.
 
         Args:
-            specs: Of each partition its name, topic id, configuration, and the id of its log directory.
-            leader_epoch: The epoch in which they are led from now on.
+            specs: The name, topic id, configuration and log directory id of each partition.
+            leader_epoch: The epoch in which this broker leads the partitions from now on.
             now_ms: The time.
 
         Raises:
@@ -95,13 +95,13 @@ class PartitionLoader:
         now_ms: int,
         directory_id: str = "",
     ) -> Partition | None:
-        """Lead a partition: one that was loaded, or a new one.
+        """Open a partition, loaded or new, and make this broker its leader.
 
         Returns:
             The partition, or None when it cannot be served: its data is damaged, or its log directory out of service.
 
         Raises:
-            ApiError: KAFKA_STORAGE_ERROR; a file could not be opened now, for want of descriptors say.
+            ApiError: KAFKA_STORAGE_ERROR: a file cannot be opened now, for example for want of descriptors.
         """
         log_dir = self._dirs.find(directory_id)
         if log_dir is None:
@@ -133,7 +133,7 @@ class PartitionLoader:
         *,
         is_internal: bool,
     ) -> Partition:
-        # The epoch never goes back for a topic id: should the metadata be older than the log, the log wins.
+        # The epoch never decreases for a topic id: if the metadata is older than the log, the epoch of the log counts.
         leader_epoch = max(self._leader_epoch, log.leader_epoch)
         log.become_leader(leader_epoch)
         # What was recovered has been synced by the recovery; there is no other replica to wait for.
@@ -145,7 +145,7 @@ class PartitionLoader:
         return partition
 
     def companion(self, partition: Partition, now_ms: int, *, create: bool) -> Partition | None:
-        """Return the schedule of a partition as a partition of its own; None if there is none, or it is damaged."""
+        """Return the schedule of a partition, which is a partition too; None if there is none, or it is damaged."""
         name, log_dir = schedule_of(partition.topic_partition), partition.log_dir
         found = self._replicas.find(name)
         if found is not None:
@@ -171,7 +171,7 @@ class PartitionLoader:
 
     def _sync_interval_ms(self, partition: Partition, config: TopicConfig) -> int:
         if partition.is_internal:
-            # In memory a sync has nothing to do and only costs time, unless the broker is to behave as on a disk.
+            # A sync in memory has no effect and takes time; the setting of the broker can ask for it nevertheless.
             if not partition.log_dir.in_memory:
                 return 0
             config = parse_topic_config({}, self._config)
@@ -190,7 +190,7 @@ class PartitionLoader:
                 self._replicas.advanced[partition] = None
 
     def configure(self, partitions: Iterable[Partition | None], config: TopicConfig) -> None:
-        """Let the logs of a topic work with another configuration from now on."""
+        """Apply another configuration of a topic to its partitions."""
         for_logs = log_config(config, self._config)
         for partition in partitions:
             if partition is not None:
@@ -201,7 +201,7 @@ class PartitionLoader:
                     self._set_sync_interval(partition, interval_ms)
 
     def broker_config_changed(self, config: BrokerConfig) -> None:
-        """Use another configuration of the broker; logs get it by `configure`."""
+        """Use another configuration of the broker. `configure` applies it to the partitions."""
         self._config = config
         for log_dir in self._dirs:
             log_dir.configure(config)

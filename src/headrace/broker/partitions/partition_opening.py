@@ -16,7 +16,7 @@ _RETRY_INTERVAL_MS: Final = 500
 
 
 class PartitionOpening:
-    """Opens partitions."""
+    """Opens the partitions of stored topics."""
 
     __slots__ = ("_loader", "_unopened", "next_deadline_ms", "pending")
 

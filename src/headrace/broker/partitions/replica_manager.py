@@ -1,20 +1,20 @@
-"""The partitions of this broker as replicas: append, become durable, move the high watermark, tell who waits.
+"""The partitions of this broker as replicas: append, sync, and move the high watermark.
 
-There is one replica of each partition. What "replicated" means is therefore what the topic's durability says: with
-`fsync` the high watermark follows the synced offset; with `interval:<ms>` and `os` the log end offset, and syncs follow
-in the background. The broker's own topics are always synced when they lie in real files.
+Each partition has one replica. The durability of the topic therefore decides where the high watermark is: with `fsync`
+it follows the synced offset; with `interval:<ms>` and `os` it follows the log end offset, and the logs are synced in
+the background. Internal topics in real files are always synced.
 
-The life of an append with `fsync`:
+An append with `fsync`:
 
-    1. `append` writes to the page cache; the produce waits on its partition
-    2. `start_sync` takes all logs that were written to; the shell runs the batch in a thread, appends go on
-    3. `finish_sync` moves the high watermarks; the broker answers produces, fetches and the group coordinator
+    1. `append` writes the batch to the page cache. The Produce request waits for the high watermark of its partition.
+    2. `start_sync` takes all logs that were written to. The shell syncs them in a thread; appends continue meanwhile.
+    3. `finish_sync` moves the high watermarks. The broker completes produces, fetches and coordinator requests.
 
-After the first I/O error of a log directory nothing in it is acknowledged any more: the kernel may have dropped what
-it could not write. Whoever waits is answered with KAFKA_STORAGE_ERROR, and so is who comes later. The partitions of the
-other directories go on, unless it is the first one, which holds the broker's own topics and the metadata: then the
-shell ends the process. A full disk is no such error: what did not fit was not written, and everything else is as it
-was (`disk_space`).
+After the first I/O error of a log directory the broker acknowledges nothing more in it, because the kernel may have
+dropped the data that it could not write. All requests that wait for the directory, and all later ones, are answered
+with KAFKA_STORAGE_ERROR. The partitions in other directories stay in service. If the directory is the first one, which
+holds the internal topics and the metadata, the shell ends the process. A full disk is no such error: the batch was not
+written, and everything else is unchanged (`disk_space`).
 """
 
 from __future__ import annotations
@@ -50,15 +50,17 @@ OPEN_TO_BROKER: Final = (
 
 
 class ReplicaManager:
-    """All partitions that this broker holds."""
+    """All partitions of this broker."""
 
     def __init__(self, dirs: LogDirs, journal: Journal) -> None:
         """Begin without partitions; a `PartitionLoader` adds them."""
         self.dirs = dirs
         self.failure: OSError | None = None
-        """What took the first log directory out of service, and the broker with it; None while it serves."""
+        """The error that took the first log directory out of service, and the broker with it; None while it is in
+        service.
+        """
         self._serving = list(dirs)
-        """The directories that have not failed."""
+        """The log directories that have not failed."""
         dirs.on_open = self._serving.append
         self._journal = journal
         self._partitions: dict[TopicPartition, Partition] = {}
@@ -67,11 +69,11 @@ class ReplicaManager:
         self.advanced: dict[Partition, None] = {}
         """Partitions whose high watermark has moved since the broker last settled."""
         self.on_offline: Callable[[Partition], object] = lambda _: None
-        """Told at once of a partition that is not served any more because its log directory has failed."""
+        """Called at once with a partition that is not served any more, because its log directory has failed."""
 
     @property
     def partitions_count(self) -> int:
-        """How many partitions there are."""
+        """The number of partitions of this broker."""
         return len(self._partitions)
 
     def find(self, topic_partition: TopicPartition) -> Partition | None:
@@ -79,7 +81,7 @@ class ReplicaManager:
         return self._partitions.get(topic_partition)
 
     def lead(self, partition: Partition) -> None:
-        """Add a partition."""
+        """Add a partition that this broker leads."""
         self._partitions[partition.topic_partition] = partition
 
     def release(self, topic_partition: TopicPartition) -> Partition | None:
@@ -100,7 +102,7 @@ class ReplicaManager:
         validate: bool = True,
         in_sequence: bool = True,
     ) -> AppendInfo:
-        """Append one batch; see `PartitionLog.append`. It is durable when the high watermark has passed it.
+        """Append one batch; see `PartitionLog.append`. The batch is durable when the high watermark has passed it.
 
         Raises:
             ApiError: The batch is refused, or the log directory has failed.
@@ -122,9 +124,9 @@ class ReplicaManager:
         return info
 
     def append_marker(self, partition: Partition, marker: Marker, now_ms: int) -> AppendInfo:
-        """Append the marker that ends a producer's transaction. It is durable when the high watermark has passed it.
+        """Append the marker that ends a transaction. The marker is durable when the high watermark has passed it.
 
-        That is allowed when the disk has nearly run out of space, too: transactions that stay open hold up readers.
+        Markers are also appended when the disk has nearly no space left, because open transactions stop readers.
 
         Raises:
             ApiError: The marker is refused, or the log directory has failed.
@@ -148,18 +150,18 @@ class ReplicaManager:
     def refused(
         self, log_dir: LogDir, error: OSError, now_ms: int | None, size: int = 0
     ) -> ApiError:
-        """Take note of an error of the file system, and return what a client is told.
+        """Handle an error of the file system, and return the error for the client.
 
         Args:
-            log_dir: Where it happened. It goes out of service, unless the error is a passing one.
+            log_dir: The log directory. It goes out of service, unless the error is temporary.
             error: The error.
-            now_ms: The time, None if it was no append.
-            size: How many bytes were to be written.
+            now_ms: The time; None if the error came from no append.
+            size: The number of bytes that could not be written.
         """
         if not is_passing(error):
             self.fail(log_dir, error)
         elif error.errno not in NO_SPACE:
-            # Nothing has changed. It may work the next time.
+            # No state has changed. The next attempt may succeed.
             crowded = error.errno in DESCRIPTORS
             event = "too_many_open_files" if crowded else "file_not_opened"
             self._journal.warning(
@@ -188,7 +190,7 @@ class ReplicaManager:
         return False
 
     def start_sync(self) -> GroupCommit | FailedSync | None:
-        """Return what has to be synced, None if nothing has or a sync is under way."""
+        """Return the logs to sync; None if there are none, or if a sync is in flight."""
         if self.failure is not None:
             return FailedSync(self.failure)
         if self._commit is not None:
@@ -205,11 +207,11 @@ class ReplicaManager:
     def finish_sync(
         self, commit: GroupCommit | FailedSync, error: OSError | None, now_ms: int
     ) -> None:
-        """Take note of a sync's outcome: high watermarks move, or who waits for a directory that failed is told.
+        """Complete a sync: move the high watermarks, or fail the requests that wait for a failed directory.
 
         Args:
             commit: What `start_sync` returned.
-            error: Why it failed as a whole, if it did; what failed of one directory stands in its part.
+            error: The error of the sync as a whole; None if there is none. A part has the error of its directory.
             now_ms: The time.
         """
         if isinstance(commit, FailedSync):
@@ -231,7 +233,7 @@ class ReplicaManager:
                     self.advanced[partition] = None
 
     def _not_synced(self, part: CommitPart, error: OSError, now_ms: int) -> None:
-        """Take the directory out of service, or have the logs synced later if that could not begin."""
+        """Take the directory out of service. If the sync could not begin, sync its logs later instead."""
         log_dir = part.log_dir
         if not could_not_open(error):
             self.fail(log_dir, error)
@@ -242,7 +244,7 @@ class ReplicaManager:
                 log_dir.background.again(log, now_ms)
 
     def fail(self, log_dir: LogDir, error: OSError) -> None:
-        """Take a log directory out of service: all produces to it that wait, and all that come, fail."""
+        """Take a log directory out of service: all waiting and later produces to its partitions fail."""
         log_dir.logs.fail(error)
         if log_dir in self._serving:
             self._serving.remove(log_dir)
@@ -265,18 +267,18 @@ class ReplicaManager:
         return self.failure is None and self._compactions.due
 
     def start_compaction(self) -> Rewriting | None:
-        """Return a round of compaction of which a step is to be run, None if there is none."""
+        """Return the compaction of which to run a step; None if there is none."""
         return self._compactions.start() if self.failure is None else None
 
     def finish_compaction(self, task: Rewriting, error: Exception | None, now_ms: int) -> None:
-        """Take note of a step's outcome: rewritten segments take the place of the old ones."""
+        """Complete a step of a compaction: the rewritten segments replace the old ones."""
         self._compactions.finish(task, error, now_ms)
 
     # Time
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When `tick` has something to do next."""
+        """The time at which `tick` has something to do next; None if there is no such time."""
         if self.failure is not None:
             return None
         earliest: int | None = None
@@ -287,7 +289,7 @@ class ReplicaManager:
         return earliest
 
     def tick(self, now_ms: int) -> None:
-        """Do what is due in each directory."""
+        """Do in each directory everything whose deadline has passed."""
         for log_dir in list(self._serving):
             try:
                 log_dir.tick(now_ms)

@@ -1,4 +1,4 @@
-"""One topic, as `Topics` has it."""
+"""A topic: its settings, and its partitions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ID_ATTEMPTS: Final = 100
 
 
 class Topic:
-    """One topic."""
+    """A topic with its partitions."""
 
     __slots__ = (
         "config",
@@ -47,13 +47,14 @@ class Topic:
         self.name = name
         self.topic_id = topic_id
         self.settings = dict(settings)
-        """What was set on the topic itself, as text under Kafka's names."""
+        """The settings of the topic itself as text, by Kafka's names."""
         self.config = config
         self.is_internal = name in INTERNAL_TOPICS
         self.partitions: list[Partition | None] = []
-        """By number; None where it cannot be served: the data is damaged, or the log directory out of service."""
+        """The partitions by number. None if a partition cannot be served: its data is damaged, or its log directory is
+        out of service."""
         self.directory_ids = directory_ids
-        """The log directory of each partition; "" for the first one."""
+        """The id of the log directory of each partition; "" for the first log directory."""
 
     def partition(self, index: int) -> Partition:
         """Return one partition.
@@ -73,11 +74,11 @@ class Topic:
 
 
 CheckConfig = Callable[[TopicConfig], None]
-"""Raises ConfigError for a configuration that a client is not to set."""
+"""Raises ConfigError for a configuration that clients may not set."""
 
 
 def accept_any(_config: TopicConfig) -> None:
-    """Refuse no configuration."""
+    """Accept every configuration of a topic."""
 
 
 def acceptable_config(

@@ -1,1 +1,1 @@
-"""Who may do how much, and what happens to requests beyond that."""
+"""The quotas of clients, and the throttling of requests above them."""

@@ -50,7 +50,7 @@ _NAME_CHARACTERS_LIMIT: Final = 450
 """Counted as the store's key spells a name, so that two of them fit into a key."""
 
 EntityParts = tuple[tuple[str, str | None], ...]
-"""What a request calls an entity: (type, name) pairs, None for `<default>`."""
+"""An entity as requests name it: pairs of type and name, with the name None for `<default>`."""
 
 
 class _Default:
@@ -83,7 +83,7 @@ class Entity(NamedTuple):
 
 
 class Quota(NamedTuple):
-    """What counts for a client."""
+    """The quota that applies to a client, and the entity that it belongs to."""
 
     limit: float
     user: str | None
@@ -156,7 +156,7 @@ class ClientQuotas:
         self._journal = journal
         self._entities: dict[Entity, Mapping[str, float]] = {}
         self._connection_rates: dict[str, float] = {}
-        """By address, and by "" for all other ones."""
+        """The allowed connections per second by address; the key "" stands for all other addresses."""
         self.active = False
         """Whether there is any quota of clients; where there is none, nothing is measured."""
 

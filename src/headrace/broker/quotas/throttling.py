@@ -1,13 +1,12 @@
-"""What quotas do to requests (KIP-13, KIP-124, KIP-219).
+"""The throttling of clients above their quotas (KIP-13, KIP-124, KIP-219).
 
-Every client that a quota counts for has a rate: bytes of its produce requests, bytes of records that it was given,
-and the share of the broker's one thread that its requests took. When a request brings a rate above the quota it is
-carried out all the same, and its answer leaves at once, but it says `throttle_time_ms`: for so long clients send
-nothing, and whoever does not know that is not listened to. A fetch is the exception, since records that were sent
-cannot be taken back: it gets nothing, and comes again.
+The broker measures three rates of each client that has a quota: the bytes of its produce requests, the bytes of the
+records that it fetched, and the share of the broker's thread that its requests took. A request that brings a rate above
+the quota is handled nevertheless, and its response is sent at once. The response has a `throttle_time_ms`: the client
+has to send nothing for this time, and the broker does not read from its connection. A fetch is the exception, because
+records that were sent cannot be taken back: it gets no records, and the client fetches again.
 
-The shell, which has a clock and counts bytes, calls `Broker.throttle` after `Broker.handle`; neither is asked anything
-while there are no quotas.
+The shell has a clock and counts bytes. It calls `Broker.throttle` after `Broker.handle`, only while there are quotas.
 """
 
 from __future__ import annotations
@@ -39,14 +38,14 @@ _PERCENT_SECONDS_PER_US: Final = 100 / 1_000_000
 
 
 class Throttled(NamedTuple):
-    """A reply, and for how long its connection is not to be listened to."""
+    """A reply, and the time in milliseconds for which the shell must not read from the connection."""
 
     reply: Message | Deferred[Any] | None
     pause_ms: int
 
 
 class Client(NamedTuple):
-    """Whose rates a request counts for."""
+    """The client whose rates a request counts for."""
 
     user: str
     """The name of the principal: ANONYMOUS where nobody has authenticated."""
@@ -78,7 +77,7 @@ class Throttling:
         )
 
     def charge(self, name: str, client: Client, amount: float, now_ms: int) -> int:
-        """Add to a client's rate; returns for how long it is to pause, 0 if it need not."""
+        """Add to a rate of a client; return the pause of the client in milliseconds, 0 if it is below the quota."""
         quota = self._quotas.find(name, client.user, client.client_id)
         if quota is None:
             return 0
@@ -95,7 +94,7 @@ class Throttling:
         request_bytes: int,
         used_us: int,
     ) -> Throttled:
-        """Charge a request that was handled, and say in its reply how long the client is to pause."""
+        """Charge a handled request to its client, and write the pause of the client into the reply."""
         client, now_ms = _client_of(context), context.now_ms
         pause_ms = 0
         if request.API_KEY == ApiKey.PRODUCE:
@@ -112,7 +111,7 @@ class Throttling:
         return Throttled(_say(pause_ms, reply), max(pause_ms, pause_in(reply)))
 
     def limit_fetch(self, context: RequestContext, request: FetchRequest, fetch: Fetch) -> Fetch:
-        """Return a fetch that is put off when it goes over the quota; it asks for no more than is allowed at once."""
+        """Return a fetch that asks for no more bytes than the quota allows, and gets no records above the quota."""
         client = _client_of(context)
         quota = self._quotas.find(CONSUMER_BYTE_RATE, client.user, client.client_id)
         if quota is None:
@@ -162,7 +161,7 @@ class _LimitedFetch:
         return put_off
 
     def put_off(self) -> FetchResponse:
-        """Answer nothing."""
+        """Return a response without records."""
         return self._fetch.put_off()
 
 

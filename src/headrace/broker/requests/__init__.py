@@ -1,1 +1,1 @@
-"""What several handlers share: the work behind requests, done with the services of the broker."""
+"""Parts of request handling that several handlers share. They work with the services of the broker."""

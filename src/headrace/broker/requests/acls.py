@@ -1,4 +1,4 @@
-"""What the handlers of the APIs of ACLs share."""
+"""The checks and filters that the handlers of the ACL APIs share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headrace.security.acls import AclFilter, Operation, PatternType, Permission
 
 
 def check_is_on(authorizer: Authorizer) -> None:
-    """Refuse to speak of ACLs that do not count.
+    """Raise an error if no authorizer is configured, so that ACLs have no effect.
 
     Raises:
         ApiError: SECURITY_DISABLED.
@@ -23,10 +23,10 @@ def check_is_on(authorizer: Authorizer) -> None:
 
 
 def filter_of(wanted: DescribeAclsRequest | DeleteAclsFilter) -> AclFilter:
-    """Read a filter of a request.
+    """Return the filter of a request.
 
     Raises:
-        ApiError: INVALID_REQUEST: it asks for something that nothing is.
+        ApiError: INVALID_REQUEST: the filter has an unknown number.
     """
     acl_filter = AclFilter(
         ResourceType(wanted.resource_type_filter),

@@ -1,4 +1,4 @@
-"""What a client may do, where it asks.
+"""The authorized operations that some responses report.
 
 Each number is a set of operations, one bit each at the place that Kafka's `AclOperation` gives it. Tools hide what is
 not in the set, and an empty or unknown one hides everything.
@@ -37,13 +37,13 @@ _OPERATIONS: Final = {
         *_CONFIGS,
     ),
 }
-"""The operations that a type of resource has."""
+"""The operations of each type of resource."""
 
 
 def authorized_operations(
     services: Services, context: RequestContext, resource_type: ResourceType, name: str
 ) -> int:
-    """Return the set of what the client may do to a resource."""
+    """Return the set of operations on a resource for which the client is authorized."""
     return sum(
         1 << operation
         for operation in _OPERATIONS[resource_type]
@@ -52,7 +52,7 @@ def authorized_operations(
 
 
 def cluster_operations(services: Services, context: RequestContext) -> int:
-    """Return the set of what the client may do to the cluster: the empty one if it may not describe it."""
+    """Return the authorized operations on the cluster; the empty set if the client may not describe the cluster."""
     if not services.permissions.allows(context, Operation.DESCRIBE, ResourceType.CLUSTER):
         return 0
     return authorized_operations(services, context, ResourceType.CLUSTER, CLUSTER_NAME)

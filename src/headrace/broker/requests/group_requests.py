@@ -1,4 +1,4 @@
-"""What the handlers of group APIs share."""
+"""The origin of a group request, for the handlers of group APIs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from headrace.core.coordinator.state.classic_group import Origin
 
 
 def origin_of(context: RequestContext) -> Origin:
-    """Return who sent a request, in the form that a group keeps: "/host", as Kafka writes client hosts."""
+    """Return the origin of a request as a group stores it. The host has the form "/host", as in Kafka."""
     host, colon, port = context.client_address.rpartition(":")
     if not colon or not port.isdigit():
         host = context.client_address

@@ -1,8 +1,8 @@
-"""How large one answer may be.
+"""The bounds of the size of one response.
 
-What a request names is bounded, and named once; what is stored under a name is not small. An answer holds at least one
-part (a group, a transactional id, a partition), whatever its size. When the parts that it holds are larger than
-`ANSWER_BYTES` together, each further part is an error that clients repeat: they come again for those parts alone.
+The number of names in a request is bounded, but the state stored under a name may be large. A response has at least one
+part (a group, a transactional id, a partition), whatever its size. When its parts exceed `ANSWER_BYTES` together, each
+further part is an error that clients retry: they ask again for these parts alone.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 
 ANSWER_BYTES: Final = 16 * 1024 * 1024
-"""When an answer is as large as this, nothing further is put into it."""
+"""The size of a response, in bytes, from which on further parts are errors."""
 ANSWER_ENTRIES: Final = 100_000
-"""When an answer has as many entries (offsets, producers), nothing further is put into it."""
+"""The number of entries (offsets, producers) of a response from which on further parts are errors."""
 
 
 def within_bounds(
     parts: Iterable[T], size_of: Callable[[T], int], refused: Callable[[T], T]
 ) -> Iterator[T]:
-    """Yield the parts of an answer as long as it has room, then each one refused.
+    """Yield the parts of a response as long as there is room, then an error for each further part.
 
     Args:
         parts: The parts.
         size_of: Returns about how many bytes a part takes.
-        refused: Returns what is told in place of a part.
+        refused: Returns the error that replaces a part.
     """
     size = 0
     for part in parts:

@@ -1,4 +1,4 @@
-"""What the handlers of transactions share."""
+"""The differences between request versions, for the handlers of transactions."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _EPOCH_BUMP_SINCE: Final = {ApiKey.END_TXN: 5, ApiKey.TXN_OFFSET_COMMIT: 5}
 
 
 def bumps_epoch(context: RequestContext) -> bool:
-    """Whether a request is one of transaction version 2 (KIP-890): each transaction has an epoch of its own."""
+    """Return whether a request uses transaction version 2 (KIP-890): each transaction has an epoch of its own."""
     header = context.header
     return header.api_version >= _EPOCH_BUMP_SINCE[ApiKey(header.api_key)]
 
 
 def for_version(error: ErrorCode, context: RequestContext) -> ErrorCode:
-    """Return the code that clients of a version know for a producer that has been replaced (KIP-588)."""
+    """Return the error code that clients of this version know for a fenced producer (KIP-588)."""
     header = context.header
     since = _FENCED_SINCE.get(ApiKey(header.api_key), _FENCED_SINCE_DEFAULT)
     if error is ErrorCode.PRODUCER_FENCED and header.api_version < since:

@@ -1,10 +1,10 @@
-"""The transactional batches of one produce request: which may be appended, now, later, or not at all (KIP-890).
+"""The transactional batches of one Produce request: which of them are appended now, later, or not at all (KIP-890).
 
-Until Produce 11 a partition has to be in the transaction already. From Produce 12 on its first batch adds it. The batch
-is appended only when that cannot be lost any more: else a crash could leave data of which the coordinator knows
-nothing, and nobody would ever end its transaction. The batches of one partition stay in order: what comes after the
-first one waits for the same record of the coordinator's, behind it. Those that wait are copies, as a connection uses
-its memory again; there is a bound of what they take.
+Until Produce 11 a partition has to be in the transaction already. From Produce 12 on the first batch adds the
+partition. The broker appends that batch when the addition is durable. Otherwise a crash could leave records that the
+coordinator does not know, and no marker would ever end their transaction. The batches of one partition stay in order:
+later batches wait for the same record of the coordinator. Waiting batches are copies, because the connection uses its
+buffer again; their total size is bounded.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from headrace.broker.coordinators.transactions import Told
+from headrace.broker.coordinators.transactions import WriteErrors
 from headrace.broker.partitions.partition import Partition
 from headrace.broker.services import Services
 from headrace.broker.waiting.steps import ENTRY_COST, FIRST_BATCH_COST, STEP_COST, Work
@@ -32,10 +32,10 @@ from headrace.records.batch import (
 from headrace.types import Buffer
 
 WAITING_BYTES_MAX: Final = 64 << 20
-"""Of all batches that wait; one alone may have more."""
+"""The greatest size of all batches that wait, in bytes. A single batch may be larger."""
 _ADDING_VERSION: Final = 12
 _ABORTABLE_VERSION: Final = 11
-_CLASSIC: Final = Told(
+_CLASSIC: Final = WriteErrors(
     ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.INVALID_TXN_STATE
 )
 _ABORTABLE: Final = _CLASSIC._replace(not_added=ErrorCode.TRANSACTION_ABORTABLE)
@@ -44,32 +44,32 @@ _NOT_ADDED_YET: Final = frozenset({ErrorCode.INVALID_TXN_STATE, ErrorCode.CONCUR
 
 
 class Entering(NamedTuple):
-    """A batch whose partition is being added to its transaction."""
+    """A batch that waits until its partition is added to the transaction."""
 
     partition: Partition
     records: bytes
     append: Callable[[Buffer | ApiError], None]
-    """Takes the batch when it may be appended, or the reason why not."""
+    """Called with the batch when it may be appended, or with the error if it may not."""
     cost: int
     """The cost of appending the batch, in the unit of `Steps`."""
 
 
 class TransactionalBatches:
-    """Those of one request."""
+    """The transactional batches that one Produce request contains."""
 
-    __slots__ = ("_adds", "_entering", "_producer", "_services", "_told", "_transactional_id")
+    __slots__ = ("_adds", "_entering", "_errors", "_producer", "_services", "_transactional_id")
 
     def __init__(self, services: Services, transactional_id: str | None, version: int) -> None:
         self._services = services
         self._transactional_id = transactional_id
         self._adds = version >= _ADDING_VERSION
         classic = _ABORTABLE if version >= _ABORTABLE_VERSION else _CLASSIC
-        self._told = _ADDING if self._adds else classic
+        self._errors = _ADDING if self._adds else classic
         self._entering: list[Entering] = []
         self._producer: Producer | None = None
 
     def __bool__(self) -> bool:
-        """Whether some of them have to wait."""
+        """Whether some batches have to wait."""
         return bool(self._entering)
 
     @property
@@ -106,7 +106,7 @@ class TransactionalBatches:
             self._producer = producer
             return False
         if error is not ErrorCode.NONE:
-            raise self._told.refusal(error, producer, place)
+            raise self._errors.refusal(error, producer, place)
         if self._adds and fields[BASE_SEQUENCE] and known is None:
             # Its transactions begin at 0 everywhere: what came before this one has been lost on the way.
             raise OutOfOrderSequenceError(f"{place} has seen nothing of producer {producer}")
@@ -122,7 +122,7 @@ class TransactionalBatches:
         """
         transactions, size = self._services.transactions, len(records)
         if transactions.waiting_bytes and transactions.waiting_bytes + size > WAITING_BYTES_MAX:
-            raise ApiError(self._told.concurrent, "too many batches wait for their transactions")
+            raise ApiError(self._errors.concurrent, "too many batches wait for their transactions")
         is_first = partition.log.log_end_offset == 0
         cost = 2 * ENTRY_COST + size + (FIRST_BATCH_COST if is_first else 0)
         transactions.waiting_bytes += size
@@ -161,10 +161,10 @@ class TransactionalBatches:
         """
         assert self._producer is not None, "may_append has set it"
         if error is not ErrorCode.NONE:
-            raise self._told.refusal(error, self._producer, partition.topic_partition)
+            raise self._errors.refusal(error, self._producer, partition.topic_partition)
         if partition.gone:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the partition has gone")
         if not self.may_append(partition, records):
-            raise self._told.refusal(
+            raise self._errors.refusal(
                 ErrorCode.CONCURRENT_TRANSACTIONS, self._producer, partition.topic_partition
             )

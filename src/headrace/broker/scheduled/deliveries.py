@@ -1,8 +1,8 @@
-"""The schedules of this broker's partitions: delayed records come in by a produce, and leave when they are due.
+"""The schedules of partitions: a produce adds scheduled records to them, and the broker delivers the records when due.
 
-A partition has a schedule from its first delayed record on, and keeps it when its topic's option is switched off: what
-waits is delivered all the same. The schedule lies in the log directory of the partition, in a directory of its own
-(`schedule_of`), is always synced before a record is acknowledged, and goes with its topic.
+A partition has a schedule from its first scheduled record on. It keeps the schedule when the option of its topic is
+switched off: the broker still delivers the waiting records. The schedule is a directory of its own (`schedule_of`) in
+the log directory of the partition. It is always synced before a record is acknowledged, and deleted with the topic.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class Deliveries:
         "_moved",
         "_refresh_ms",
         "_replicas",
+        "_reported",
         "_schedules",
-        "_told",
     )
 
     def __init__(self, replicas: ReplicaManager, loader: PartitionLoader, journal: Journal) -> None:
@@ -79,8 +79,8 @@ class Deliveries:
         self._moved: dict[Partition, None] = {}
         """Partitions of which a high watermark has moved, theirs or their schedule's."""
         self._refresh_ms: int | None = None
-        self._told = 0
-        """How many records waited when the journal was told last."""
+        self._reported = 0
+        """The number of waiting records in the last log event."""
 
     def load(self, topics: Topics, now_ms: int) -> None:
         """Open the schedules that there are."""
@@ -323,8 +323,8 @@ class Deliveries:
                     schedule.refresh(now_ms)
                 except ApiError:
                     continue  # without space there is no mark: another time
-        if pending != self._told:
-            self._told = pending
+        if pending != self._reported:
+            self._reported = pending
             self._journal.info("delayed_records", pending=pending, partitions=len(self._schedules))
 
     # What is to be seen

@@ -1,8 +1,8 @@
-"""Fetches that wait for data (long polls), and how many of them may wait.
+"""Fetches that wait for data (long polls), and the bounds of their memory.
 
-A fetch that waits holds its request and an entry for each of its partitions. What all of them hold is bounded, and what
-those of one connection hold. At a bound fetches are answered early, with what there is: clients repeat them, and have
-only waited less.
+A delayed fetch holds its request and an entry for each of its partitions. The memory of all delayed fetches is bounded,
+and the memory of the delayed fetches of one connection. At a bound the broker answers fetches early, with the records
+that there are. The client fetches again; its wait was only shorter.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from headrace.protocol.messages.fetch import FetchResponse
 
 _MIB: Final = 1024 * 1024
 FETCH_BYTES: Final = 4096
-"""What a fetch that waits holds, measured, and what the connection keeps for its answer."""
+"""The memory of a delayed fetch in bytes, as measured, with the memory of the connection for its response."""
 PARTITION_BYTES: Final = 640
-"""What it holds for each partition: its part of the request, and who watches it."""
+"""The memory of a delayed fetch for each partition in bytes: the part of the request, and the watcher."""
 WAITING_BYTES_MAX: Final = 256 * _MIB
-"""What all fetches that wait may hold."""
+"""The greatest memory of all delayed fetches, in bytes."""
 CONNECTION_BYTES_MAX: Final = 16 * _MIB
-"""What those of one connection may hold."""
+"""The greatest memory of the delayed fetches of one connection, in bytes."""
 
 
 class _Connection:
-    """The fetches of one connection that wait, in the order in which they came, with what each holds."""
+    """The delayed fetches of one connection with the memory of each, in the order in which they came."""
 
     __slots__ = ("fetches", "held_bytes")
 
@@ -42,27 +42,27 @@ class _Connection:
 
 
 class WaitingFetches:
-    """All fetches that wait, by connection."""
+    """All delayed fetches, by connection."""
 
     __slots__ = ("_connection_most", "_connections", "_most", "held_bytes")
 
     def __init__(
         self, most: int = WAITING_BYTES_MAX, connection_most: int = CONNECTION_BYTES_MAX
     ) -> None:
-        """Let fetches wait that hold `most` bytes in all, and those of each connection `connection_most`."""
+        """Allow delayed fetches of `most` bytes in all, and of `connection_most` bytes for each connection."""
         self._most = most
         self._connection_most = connection_most
         self._connections: dict[Session, _Connection] = {}
         self.held_bytes = 0
-        """What all of them hold, as estimated."""
+        """The memory of all delayed fetches in bytes, as estimated."""
 
     def __len__(self) -> int:
         return sum(len(connection.fetches) for connection in self._connections.values())
 
     def add(self, session: Session, fetch: DelayedFetch) -> None:
-        """Note that a fetch waits. If too many do, some are answered: perhaps this one.
+        """Add a fetch. If a bound is exceeded, answer some fetches, perhaps this one.
 
-        Fetches of the program that holds the broker are not counted: their number is its own affair.
+        Fetches of clients in the process of the broker are not counted: the program controls their number.
         """
         if session.is_local:
             return
@@ -80,7 +80,7 @@ class WaitingFetches:
             self._make_room()
 
     def _make_room(self) -> None:
-        """Answer fetches of the connections that hold most, until an eighth of the room is free."""
+        """Answer fetches of the connections with most memory, until an eighth of the allowed memory is free."""
         enough = self._most - self._most // 8
         for connection in sorted(
             self._connections.values(), key=lambda one: one.held_bytes, reverse=True
@@ -102,8 +102,8 @@ class WaitingFetches:
 class DelayedFetch:
     """A fetch that waits for `min_bytes`, for an error, or for its deadline.
 
-    It watches its partitions; when one has new data it looks at that partition alone. Only when there is enough it
-    reads again, all partitions in the order of the request.
+    The fetch watches its partitions. When one of them has new data, the fetch checks that partition alone. When there
+    is enough data, it reads all partitions in the order of the request.
     """
 
     __slots__ = (
@@ -122,7 +122,7 @@ class DelayedFetch:
     ) -> None:
         self.deferred: Deferred[FetchResponse] = Deferred(self._cancel)
         self.on_end: Callable[[], object] | None = None
-        """Called once, when it does not wait any more."""
+        """Called once, when the fetch no longer waits."""
         self._read: Callable[[], Reply[FetchResponse]] | None = read
         self._missing_bytes = min_bytes
         self._purgatory = purgatory
@@ -132,16 +132,16 @@ class DelayedFetch:
 
     @property
     def partitions_count(self) -> int:
-        """How many partitions it watches."""
+        """The number of partitions that the fetch watches."""
         return len(self._watched)
 
     def watch(self, partition: WatchedPartition, available: Callable[[], int], now: int) -> None:
-        """Look at `partition` whenever its high watermark moves.
+        """Check `partition` whenever its high watermark moves.
 
         Args:
             partition: One partition of the request.
-            available: Returns how many bytes the request could get from it.
-            now: What it would return at this moment.
+            available: Returns how many bytes the request could get from the partition.
+            now: What `available` would return now.
         """
         self._watched[partition] = available
         self._available[partition] = now
@@ -149,7 +149,7 @@ class DelayedFetch:
         partition.watchers[self] = None
 
     def partition_changed(self, partition: WatchedPartition) -> None:
-        """Complete if the partition now has what is missing, or is gone."""
+        """Complete the fetch if the partition has the missing bytes now, or is not served any more."""
         if self._done:
             return
         if not partition.gone:
@@ -161,7 +161,7 @@ class DelayedFetch:
         self.expire()
 
     def expire(self) -> None:
-        """Answer with what there is."""
+        """Complete the fetch with the records that there are."""
         if self._done:
             return
         partitions_count = self.partitions_count
@@ -170,7 +170,7 @@ class DelayedFetch:
 
     def _answer(self) -> None:
         read, self._read = self._read, None
-        if read is not None:  # else it was cancelled meanwhile
+        if read is not None:  # else the response was cancelled meanwhile
             response = read()
             if isinstance(response, Deferred):
                 self.deferred.follow(response)
@@ -178,7 +178,7 @@ class DelayedFetch:
                 self.deferred.resolve(response)
 
     def _cancel(self) -> None:
-        """Hold nothing more: nobody waits for the answer."""
+        """Release everything: the response was cancelled."""
         self._read = None
         if not self._done:
             self._end()

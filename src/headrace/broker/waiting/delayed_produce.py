@@ -21,7 +21,7 @@ class AwaitedPartition(Protocol):
 
 
 class DelayedProduce:
-    """A produce response that leaves when every partition of it is below its high watermark, or failed."""
+    """A produce response that is sent when each of its batches is below the high watermark, or has failed."""
 
     __slots__ = ("_done", "_pending", "_purgatory", "_response", "_waits", "deferred")
 
@@ -36,7 +36,7 @@ class DelayedProduce:
     def wait_for(
         self, partition: AwaitedPartition, end_offset: int, part: PartitionProduceResponse
     ) -> None:
-        """Let the response wait until `partition` has `end_offset` below its high watermark."""
+        """Delay the response until the high watermark of `partition` reaches `end_offset`."""
         number = self._waits
         self._waits += 1
         self._pending[number] = part
@@ -53,7 +53,7 @@ class DelayedProduce:
             self._complete()
 
     def expire(self) -> None:
-        """Answer REQUEST_TIMED_OUT for what is not durable yet: it may still become so, success would be a lie."""
+        """Answer REQUEST_TIMED_OUT for the batches that are not durable. They may become durable later."""
         for part in self._pending.values():
             _fail(part, ErrorCode.REQUEST_TIMED_OUT)
         self._complete()
@@ -65,7 +65,7 @@ class DelayedProduce:
             self._purgatory.complete(self, lambda: self.deferred.resolve(response))
 
     def _cancel(self) -> None:
-        """Hold nothing more: the records become durable all the same, and nobody is told."""
+        """Release everything. The records become durable nevertheless."""
         self._done = True
         self._response = None
         self._pending.clear()

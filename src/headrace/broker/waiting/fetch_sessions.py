@@ -1,22 +1,23 @@
-"""Fetch sessions (KIP-227): a reader names its partitions once, later only what changes, and is told only what changed.
+"""Fetch sessions (KIP-227): a reader names its partitions once, and later only the changes; so does the broker.
 
 The life of a session:
 
-    1. A full fetch asks for one (epoch 0). When its answer is made, the partitions and what was said of them are kept
-       under a new session id. There may be no room: the answer carries id 0, and the reader goes on with full fetches.
-    2. The next fetch has the id and epoch 1, and names only partitions that are new, have another offset, or are to be
-       forgotten. All partitions of the session are read, in the session's order; the answer has those with records,
-       errors, another high watermark or log start.
-    3. Each fetch has the next epoch. Another one means that an answer was lost or that two readers share the id: it
-       gets INVALID_FETCH_SESSION_EPOCH, and the reader begins again with 1.
-    4. A full fetch with the id ends the session; epoch -1 asks for no new one.
+    1. The reader sends a full fetch with epoch 0, which asks for a session. With the response the broker stores the
+       partitions and their reported state under a new session id. If there is no room, the response has the id 0, and
+       the reader continues with full fetches.
+    2. The next fetch of the reader has the id and epoch 1. It names only partitions that are new, have another offset,
+       or are removed. The broker reads all partitions in the order of the session. The response has the partitions with
+       records, errors, another high watermark or another log start offset.
+    3. Each fetch has the next epoch. Another epoch means that a response was lost, or that two readers use the id. The
+       broker answers INVALID_FETCH_SESSION_EPOCH, and the reader begins again with 1.
+    4. A full fetch with the id ends the session. Epoch -1 asks for no new session.
 
-A session belongs to the user who began it. To others it is unknown: they can neither go on with it nor end it, and
-learn no names from it. (Apache Kafka relies on the id, which is random.)
+A session belongs to the principal that began it. For other principals the session does not exist: they can neither
+continue nor end it, and learn no names from it. (Apache Kafka relies on the id, which is random.)
 
-Partitions that gave records go to the end of the session's order, so that none starves when answers are full. What is
-kept is bounded: so many sessions, and so many partitions in all of them. Who goes when there is no room is decided as
-in Kafka.
+Partitions that gave records move to the end of the session's order, so that no partition starves when responses are
+full. The number of sessions is bounded, and the number of partitions in all sessions. If there is no room, the broker
+chooses the session to remove as Kafka does.
 """
 
 from __future__ import annotations
@@ -44,23 +45,25 @@ FINAL_EPOCH: Final = -1
 FULL_FETCH_EPOCHS: Final = frozenset({INITIAL_EPOCH, FINAL_EPOCH})
 LAST_EPOCH: Final = 2**31 - 1
 EVICTION_MS: Final = 120_000
-"""How long a session must have been idle to go for any other, or have been used to go for a larger one. Kafka's."""
+"""The idle time after which any session may replace a session, and the age after which a larger one may; as in
+Kafka.
+"""
 PARTITIONS_LIMIT: Final = 200_000
-"""Partitions in all sessions together, which are some 100 MB, and the names of their topics."""
+"""The greatest number of partitions in all sessions: some 100 MB, and the names of their topics."""
 _NO_HIGH_WATERMARK: Final = -1
 
 Key = tuple[str, int]
 
 
 def next_epoch(epoch: int) -> int:
-    """Return the epoch of the fetch after one: 0 stands for a new session, so it is left out."""
+    """Return the epoch that follows an epoch; never 0, which stands for a new session."""
     return epoch + 1 if epoch < LAST_EPOCH else 1
 
 
 def each_once(topics: list[FetchTopic]) -> list[FetchTopic]:
-    """Return the partitions of a full fetch, each once: as its last mention says, in the place of the first.
+    """Return the partitions of a full fetch, each once: with the values of its last mention, in the order of the first.
 
-    As in Kafka, partitions of one topic that follow each other are one entry, and a topic without any is none.
+    As in Kafka, consecutive partitions of one topic are one entry, and a topic without partitions has no entry.
     """
     if len(topics) == 1 and len(topics[0].partitions) == 1:  # a frequent case
         return topics
@@ -86,17 +89,17 @@ class Fetch(Protocol):
 
     @property
     def topics(self) -> Sequence[FetchTopic]:
-        """The partitions to read, in this order."""
+        """The partitions to read, in the order in which they are read."""
 
     def finish(self, response: FetchResponse) -> FetchResponse:
-        """Return what to answer, given what was read of `topics`. Called once, or `put_off` is."""
+        """Return the response, given what was read of `topics`. Either this method or `put_off` is called, once."""
 
     def put_off(self) -> FetchResponse:
-        """Return the answer that gives nothing: the reader is to come again, and has been told nothing (KIP-219)."""
+        """Return a response without partitions: the reader has to fetch again (KIP-219)."""
 
 
 class _Cached:
-    """A partition of a session: how it is to be read, and what the reader was told."""
+    """A partition of a session: how to read it, and the state that was reported to the reader."""
 
     __slots__ = ("high_watermark", "log_start_offset", "wanted")
 
@@ -106,7 +109,7 @@ class _Cached:
         self.log_start_offset = -1
 
     def follow(self, wanted: FetchPartition) -> None:
-        """Read on as the reader says now."""
+        """Take over the offset and the limits of a later fetch."""
         mine = self.wanted
         mine.fetch_offset = wanted.fetch_offset
         mine.current_leader_epoch = wanted.current_leader_epoch
@@ -115,9 +118,9 @@ class _Cached:
         mine.partition_max_bytes = wanted.partition_max_bytes
 
     def tell(self, data: PartitionData) -> bool:
-        """Note what the reader is told; returns whether it is news."""
+        """Store the state that is reported to the reader; return whether it differs from the last one."""
         failed = data.error_code != ErrorCode.NONE
-        # After an error the partition is told again as soon as it is well.
+        # After an error the partition is reported again as soon as it is read without error.
         high_watermark = _NO_HIGH_WATERMARK if failed else data.high_watermark
         news = (
             failed
@@ -149,15 +152,15 @@ class FetchSession:
     def __init__(self, session_id: int, owner: Principal, *, privileged: bool, now_ms: int) -> None:
         self.session_id = session_id
         self.owner = owner
-        """Whose it is."""
+        """The principal that began the session."""
         self.privileged = privileged
-        """Whether it is a replica's, which goes last."""
+        """Whether a replica began the session; such a session is removed last."""
         self.epoch = next_epoch(INITIAL_EPOCH)
         """The epoch that the next fetch must have."""
         self.created_ms = now_ms
         self.last_used_ms = now_ms
         self.counted = 0
-        """How many partitions it had when it was last used, as the cache counts."""
+        """The number of partitions at the last use, as the cache counts them."""
         self._partitions: dict[Key, _Cached] = {}
         self._topics: list[FetchTopic] | None = None
 
@@ -166,7 +169,7 @@ class FetchSession:
 
     @property
     def topics(self) -> Sequence[FetchTopic]:
-        """The partitions in the session's order, neighbours of one topic together."""
+        """The partitions in the order of the session; consecutive partitions of one topic are one entry."""
         if self._topics is None:
             topics: list[FetchTopic] = []
             for (name, _), cached in self._partitions.items():
@@ -177,7 +180,7 @@ class FetchSession:
         return self._topics
 
     def update(self, wanted: Iterable[FetchTopic], forgotten: Iterable[ForgottenTopic]) -> None:
-        """Add partitions or read them on elsewhere; forget others."""
+        """Add partitions, change the offsets of others, and remove the forgotten ones."""
         for topic in wanted:
             for partition in topic.partitions:
                 cached = self._partitions.get((topic.topic, partition.partition))
@@ -192,7 +195,7 @@ class FetchSession:
                     self._topics = None
 
     def news(self, response: FetchResponse) -> list[FetchableTopicResponse]:
-        """Return of a response what the reader does not know yet, and note that it is told."""
+        """Return the partitions of a response whose state the reader does not know yet, and store that state."""
         told = []
         for topic in response.responses:
             partitions = [data for data in topic.partitions if self._tell(topic.topic, data)]
@@ -213,7 +216,7 @@ class FetchSession:
 
 
 class FetchSessions:
-    """All sessions, the one that was idle for longest first."""
+    """All sessions, in the order of their last use."""
 
     __slots__ = ("_entropy", "_latest_ms", "_partitions_count", "_sessions", "_slots")
 
@@ -230,7 +233,7 @@ class FetchSessions:
 
     @property
     def partitions_count(self) -> int:
-        """Partitions in all sessions."""
+        """The number of partitions in all sessions."""
         return self._partitions_count
 
     def begin(self, request: FetchRequest, now_ms: int, reader: Principal = ANONYMOUS) -> Fetch:
@@ -239,7 +242,7 @@ class FetchSessions:
         Args:
             request: The fetch.
             now_ms: The time.
-            reader: Who fetches.
+            reader: The authenticated principal of the fetch.
 
         Raises:
             ApiError: FETCH_SESSION_ID_NOT_FOUND or INVALID_FETCH_SESSION_EPOCH, for the request as a whole.
@@ -269,7 +272,7 @@ class FetchSessions:
             return WithoutSession(())
         self._touch(session)
         if self._partitions_count > PARTITIONS_LIMIT:
-            # The reader begins again with a full fetch, and is told that there is no session for it.
+            # The reader sends a full fetch again, and gets no session.
             self.remove(session.session_id)
             raise ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         session.epoch = next_epoch(session.epoch)
@@ -280,7 +283,7 @@ class FetchSessions:
         return None if session is None or session.owner != reader else session
 
     def create(self, request: FetchRequest, response: FetchResponse, reader: Principal) -> int:
-        """Keep the partitions of a full fetch and what was answered; returns the new id, 0 if there is no room."""
+        """Store the partitions of a full fetch and its response. Return the new id, 0 if there is no room."""
         size = sum(len(topic.partitions) for topic in request.topics)
         privileged = request.replica_id >= 0
         if not size or size + self._partitions_count > PARTITIONS_LIMIT or _has_long_names(request):
@@ -296,7 +299,7 @@ class FetchSessions:
         return session_id
 
     def remove(self, session_id: int) -> None:
-        """End a session; no error if there is none."""
+        """End a session, if it exists."""
         session = self._sessions.pop(session_id, None)
         if session is not None:
             self._partitions_count -= session.counted
@@ -309,7 +312,7 @@ class FetchSessions:
         self._sessions[session.session_id] = session
 
     def _evict(self, size: int, *, privileged: bool) -> bool:
-        """Make room for a session of `size` partitions, if one there is worth less; returns whether."""
+        """Remove a session that is worth less than one of `size` partitions; return whether there was any."""
         oldest = next(iter(self._sessions.values()))
         if self._latest_ms - oldest.last_used_ms > EVICTION_MS:
             self.remove(oldest.session_id)
@@ -334,7 +337,7 @@ class FetchSessions:
 
 
 def _has_long_names(request: FetchRequest) -> bool:
-    """Whether a fetch names what cannot be a topic, so that there is no use in remembering it."""
+    """Whether a fetch has a name that is too long for a topic, so that it is not stored."""
     return any(len(topic.topic) > NAME_LIMIT for topic in request.topics)
 
 
@@ -347,11 +350,11 @@ class WithoutSession:
         self.topics = topics
 
     def finish(self, response: FetchResponse) -> FetchResponse:
-        """Answer everything."""
+        """Return the whole response."""
         return response
 
     def put_off(self) -> FetchResponse:
-        """Answer nothing."""
+        """Return a response without partitions."""
         return FetchResponse()
 
 
@@ -367,12 +370,12 @@ class FullFetch:
         self.topics: Sequence[FetchTopic] = request.topics
 
     def finish(self, response: FetchResponse) -> FetchResponse:
-        """Answer everything, with the id of a session if there is room for one."""
+        """Return the whole response, with the id of a session if there is room for one."""
         response.session_id = self._sessions.create(self._request, response, self._reader)
         return response
 
     def put_off(self) -> FetchResponse:
-        """Answer nothing, and make no session: the full fetch is to come again."""
+        """Return a response without partitions and session: the reader has to send the full fetch again."""
         return FetchResponse()
 
 
@@ -387,14 +390,14 @@ class IncrementalFetch:
         self.topics = session.topics
 
     def finish(self, response: FetchResponse) -> FetchResponse:
-        """Answer what is news; an error if the session went on while this fetch waited."""
+        """Return the changes; an error if a later fetch used the session while this fetch waited."""
         answer = self.put_off()
         if answer.error_code == ErrorCode.NONE:
             answer.responses = self._session.news(response)
         return answer
 
     def put_off(self) -> FetchResponse:
-        """Answer that there is no news, though there may be."""
+        """Return a response without changes, though there may be some."""
         session = self._session
         code = ErrorCode.NONE
         if session.epoch != self._epoch:

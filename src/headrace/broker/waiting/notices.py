@@ -1,8 +1,8 @@
-"""Fetches that wait and have to look again, because the high watermark of a partition has moved.
+"""Delayed fetches that have to check a partition again, because its high watermark has moved.
 
-Thousands of fetches may wait for one partition. The first ones look at once, the others in later rounds, some of each
-partition in turn. When a partition moves on while its fetches are looking, all of its fetches look once more
-afterwards: each of them sees the latest state, and what is remembered is one list of fetches for each partition.
+Thousands of fetches may watch one partition. The first ones check at once, the others in later rounds, some of each
+partition in turn. If the high watermark moves again before all fetches of a partition have checked, all of them check
+once more afterwards. Thus each fetch sees the latest state, and there is one list of fetches for each partition.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from typing import Final, Protocol
 
 LOOKS_PER_ROUND: Final = 500
-"""Fetches that look in one round, each counted once more for every eight partitions that it watches: some 10 ms."""
+"""The fetches that check in one round, some 10 ms. A fetch counts once more for every eight partitions that it
+watches.
+"""
 _LOOKS_IN_TURN: Final = 100
 _PARTITIONS_A_LOOK: Final = 8
 
@@ -43,33 +45,33 @@ class WatchedPartition(Protocol):
 
 
 class Notices:
-    """Partitions that have moved on, and the fetches that have yet to look."""
+    """The partitions whose high watermark has moved, and the fetches that have to check them."""
 
     __slots__ = ("_left", "_moved_again", "moved")
 
     def __init__(self) -> None:
         self.moved: dict[WatchedPartition, Iterator[Watcher]] = {}
-        """The partitions that have moved on, each with its fetches that have yet to look."""
+        """The partitions whose high watermark has moved, each with the fetches that have not checked yet."""
         self._moved_again: set[WatchedPartition] = set()
-        """Those that have moved on while their fetches were looking."""
+        """The partitions whose high watermark has moved again before all their fetches have checked."""
         self._left = LOOKS_PER_ROUND
 
     def __len__(self) -> int:
         return len(self.moved)
 
     def begin_round(self) -> None:
-        """Allow as many looks as one round may have."""
+        """Begin a round: reset the budget of checks."""
         self._left = LOOKS_PER_ROUND
 
     def add(self, partition: WatchedPartition) -> None:
-        """Let all fetches that wait for a partition look, in this round or in later ones."""
+        """Let all fetches that watch a partition check it, in this round or in later ones."""
         if partition in self.moved:
             self._moved_again.add(partition)
         elif partition.watchers:
             self.moved[partition] = iter(list(partition.watchers))
 
     def deliver(self) -> bool:
-        """Let fetches look, as far as the round allows; tell whether any partition had fetches."""
+        """Let fetches check within the budget of the round; return whether any partition had fetches."""
         ran = False
         while self.moved and self._left > 0:
             partition = next(iter(self.moved))
@@ -83,7 +85,7 @@ class Notices:
         return ran
 
     def _look(self, partition: WatchedPartition, watchers: Iterator[Watcher]) -> bool:
-        """Let some fetches look; tell whether there may be more."""
+        """Let some fetches of a partition check; return whether there may be more."""
         for looked, watcher in enumerate(watchers, 1):
             self._left -= 1 + watcher.partitions_count // _PARTITIONS_A_LOOK
             watcher.partition_changed(partition)

@@ -1,11 +1,13 @@
-"""Requests whose answer takes longer than one turn of the event loop, worked on in steps.
+"""Requests that take longer than one iteration of the event loop: the broker handles them in steps.
 
-The work is a generator. It yields after each piece how much the piece cost, as bytes that are decompressed, and returns
-the answer. Its first step is done at once, and most requests need no other. The rest is done by `tick`, a step for
-each, in turn. A generator may also yield a deferred, and goes on with its value when that is resolved.
+The work is a generator. After each piece of work it yields the cost of the piece; the unit of cost is one decompressed
+byte. It returns the response. The broker does the first step at once, and most requests need no other. `tick` does the
+later steps, one step of each request in turn. A generator may also yield a deferred; it continues with the value when
+the deferred is resolved.
 
-The broker is called in between: a generator looks up again, after a `yield`, what another request may change. The
-order of the requests of one connection is kept by `Session.busy`: the next one waits until the work is done.
+The broker handles other requests between two steps. After a `yield` a generator therefore looks up again what another
+request may have changed. `Session.busy` keeps the requests of one connection in order: the next one waits until the
+work is done.
 """
 
 from __future__ import annotations
@@ -21,41 +23,41 @@ from headrace.core.coordinator.runtime import Reply
 from headrace.core.deferred import Deferred
 
 STEP_COST: Final = 4 << 20
-"""After how much work a step ends: some 15 milliseconds, and the last piece of work."""
+"""The cost after which a step ends: some 15 milliseconds, and the last piece of work."""
 ENTRY_COST: Final = STEP_COST // 1_000
-"""What it costs to look something up by its name, and to describe it: some ten microseconds."""
+"""The cost of a lookup by name, and of a description in a response: some ten microseconds."""
 ENCODING_COST: Final = ENTRY_COST // 3
-"""What it costs to encode an element of a list."""
+"""The cost of encoding an element of a list."""
 OFFSET_COST: Final = ENTRY_COST // 4
-"""What it costs to forget a committed offset."""
+"""The cost of deleting a committed offset."""
 GROUP_COST: Final = 3 * ENTRY_COST
-"""What a question to the coordinator of one group, or of one transactional id, costs."""
+"""The cost of a request to the coordinator of one group, or of one transactional id."""
 _COST_OF_US: Final = STEP_COST // 15_000
-"""How much work is done in a microsecond."""
+"""The cost of one microsecond of work."""
 CREATION_COST: Final = STEP_COST // 4
-"""What a commit to the metadata store and the files of a new topic cost."""
+"""The cost of a commit to the metadata store, and of the files of a new topic."""
 PARTITION_OPENING_COST: Final = 5 * ENTRY_COST
-"""What it costs to open the log of a new partition, which has no files yet."""
+"""The cost of opening the log of a new partition, which has no files yet."""
 PARTITION_FILES_COST: Final = 20 * ENTRY_COST
-"""What it costs to create, or to delete, the files of one partition."""
+"""The cost of creating or deleting the files of one partition."""
 FIRST_BATCH_COST: Final = 2 * PARTITION_FILES_COST
-"""What the first batch of a partition costs, for which the partition's directory and files are created."""
+"""The cost of the first batch of a partition, which creates the directory and the files."""
 CHECK_COST: Final = 5 * ENTRY_COST
-"""What it costs to check a change of a topic, of settings or of rights."""
+"""The cost of checking a change of a topic, of settings or of permissions."""
 _CROWDED: Final = 16
-"""By which the first step of a request is smaller while others wait for theirs: requests may come by the hundred."""
+"""The divisor of the first step of a request while other requests wait for a step: hundreds of requests may come."""
 T = TypeVar("T")
 
 Work: TypeAlias = Generator[int | Deferred[Any], Any, T]
 
 
 class _Waiting:
-    """A request that is worked on.
+    """A request that is handled in steps.
 
     Args:
         work: The work.
-        session: The connection that it is for.
-        finishes: Whether the work is done to its end also when nobody wants its outcome any more.
+        session: The connection of the request.
+        finishes: Whether the work is completed also when its response was cancelled.
     """
 
     __slots__ = ("abandoned", "answer", "awaited", "session", "value", "work")
@@ -65,14 +67,14 @@ class _Waiting:
         self.session = session
         self.answer: Deferred[Any] = Deferred(None if finishes else self._abandon)
         self.awaited: Deferred[Any] | None = None
-        """What has to be there before the next step."""
+        """The deferred that has to be resolved before the next step; None if there is none."""
         self.value: Any = None
-        """What the work has waited for, for its next step; None at other times."""
+        """The value of the deferred that the work has waited for, until its next step; None at other times."""
         self.abandoned = False
         session.busy = True
 
     def _abandon(self) -> None:
-        """Hold nothing more: nobody wants the outcome."""
+        """Release everything: the response was cancelled."""
         self.abandoned = True
         self.work.close()
         if self.awaited is not None:
@@ -80,7 +82,7 @@ class _Waiting:
         self.release()
 
     def release(self) -> None:
-        """Let the connection go on with its next request."""
+        """Let the connection continue with its next request."""
         self.session.in_its_thread(self.session.idle)
 
 
@@ -93,17 +95,17 @@ class Quotas(Protocol):
 
 
 class Steps:
-    """The requests that are worked on."""
+    """The requests that are handled in steps."""
 
     __slots__ = ("_purgatory", "_quotas", "_resume_left", "_waiting", "has_resumed")
 
     def __init__(self, purgatory: Purgatory, quotas: Quotas | None = None) -> None:
-        """Begin without any.
+        """Begin without requests.
 
         Args:
-            purgatory: Delivers the answers.
-            quotas: While there are some, the connection's next request pays for what the steps have cost; None if
-                nobody pays.
+            purgatory: Delivers the responses.
+            quotas: The quotas of clients. While there are any, the next request of a connection pays for the steps of
+                the earlier ones. None if no client pays.
         """
         self._purgatory = purgatory
         self._quotas = quotas
@@ -118,15 +120,15 @@ class Steps:
     def run(
         self, work: Work[T], session: Session = LOCAL, *, finishes: bool = False
     ) -> T | Deferred[T]:
-        """Do the first step of some work; return its outcome, deferred if there is more to do.
+        """Do the first step of some work. Return its outcome, or a deferred one if there is more to do.
 
-        The deferred is resolved with an exception if a later step raises it. When the deferred is cancelled, the work
-        ends before its next step.
+        If a later step raises an exception, the deferred is resolved with the exception. If the deferred is cancelled,
+        the work ends before its next step.
 
         Args:
             work: The work.
-            session: The connection that it is for.
-            finishes: Whether the work is done to its end also when the deferred is cancelled.
+            session: The connection of the request.
+            finishes: Whether the work is completed also when the deferred is cancelled.
         """
         step = _step(work, STEP_COST // (_CROWDED if self._waiting else 1))
         if step.outcome is not None:
@@ -138,16 +140,16 @@ class Steps:
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When `tick` has something to do next: at once, or None."""
+        """The time at which `tick` has something to do: 0, which means at once, or None."""
         return 0 if self._waiting else None
 
     def begin_round(self) -> None:
-        """Allow as much work as one round of the broker may do when values come that were waited for."""
+        """Reset the budget for work that continues because its deferred was resolved."""
         self.has_resumed = False
         self._resume_left = STEP_COST
 
     def tick(self) -> None:
-        """Work on those that wait, the first ones first, until that was a step."""
+        """Continue the waiting work, the oldest first, until the cost of one step is reached."""
         left = STEP_COST
         for _ in range(len(self._waiting)):
             waiting = self._waiting.popleft()
@@ -164,9 +166,9 @@ class Steps:
             awaited.on_done(partial(self._resume, waiting))
 
     def _resume(self, waiting: _Waiting, value: Any) -> None:
-        """Go on with what some work has waited for; by `tick` if this round has done enough.
+        """Continue work whose deferred was resolved; if the budget of this round is used up, in `tick`.
 
-        One sync may bring the values of hundreds.
+        One sync may resolve the deferreds of hundreds of requests.
         """
         waiting.value = value
         self.has_resumed = True
@@ -176,7 +178,7 @@ class Steps:
             self._waiting.append(waiting)
 
     def _go_on(self, waiting: _Waiting, budget: int) -> int:
-        """Do a step of some work; return how much work it was."""
+        """Do a step of some work; return its cost."""
         value, waiting.value = waiting.value, None
         try:
             step = _step(waiting.work, budget, value)
@@ -191,7 +193,7 @@ class Steps:
         return step.done
 
     def charge(self, session: Session, done: int) -> None:
-        """Note what a step, or work in a thread, took: the shell measures the first step only."""
+        """Charge the cost of a step, or of work in a thread, to a session. The shell measures only the first step."""
         if self._quotas is not None and self._quotas.active:
             session.unpaid_us += done // _COST_OF_US
 
@@ -204,7 +206,7 @@ class Steps:
 
 
 def finished(work: Work[T]) -> T:
-    """Do all of some work at once, which waits for nothing; for programs that serve nobody meanwhile."""
+    """Do all steps of some work at once. The work must not yield a deferred."""
     while True:
         try:
             next(work)
@@ -214,10 +216,10 @@ def finished(work: Work[T]) -> T:
 
 
 def value_of(reply: Reply[T]) -> Work[T]:
-    """Return a value that may have to be waited for; for use with `yield from`.
+    """Return the value of a reply, and wait for it if it is deferred; for use with `yield from`.
 
     Raises:
-        Exception: What work in steps has raised, of which the reply is.
+        Exception: The reply is the outcome of work in steps, which raised this exception.
     """
     if isinstance(reply, Deferred):
         value: T = yield reply
@@ -228,23 +230,23 @@ def value_of(reply: Reply[T]) -> Work[T]:
 
 
 class _Step(NamedTuple):
-    """What a step has come to."""
+    """The result of a step."""
 
     done: int
-    """How much work it was."""
+    """The cost of the step."""
     awaited: Deferred[Any] | None = None
-    """What has to be waited for before the next step."""
+    """The deferred that has to be resolved before the next step; None if there is none."""
     outcome: tuple[Any] | None = None
-    """What the work has returned; None while there is more to do."""
+    """The value that the work has returned, in a tuple; None while there is more to do."""
 
 
 def _step(work: Work[Any], budget: int, value: Any = None) -> _Step:
-    """Work until a budget is used up, until there is something to wait for, or to the end.
+    """Do work until the budget is used up, until the work yields a deferred that is not resolved, or to its end.
 
     Args:
         work: The work.
-        budget: How much to do at most, and the last piece.
-        value: What the work has waited for; None at other times.
+        budget: The greatest cost, but for the last piece of work.
+        value: The value of the deferred that the work has waited for; None at other times.
     """
     done = 0
     try:
