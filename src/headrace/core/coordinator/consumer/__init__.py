@@ -12,24 +12,24 @@ Members send one kind of request, ConsumerGroupHeartbeat. Three numbers drive ev
   its epoch until it confirms that. Then it gets the target's epoch and all partitions that no other member owns; the
   rest follows as others give it up.
 
-So a partition never has two owners: it is free only when the member that had it no longer holds it, neither assigned
-nor to be given up, in the log. A member that does not give up in its rebalance timeout, or is not heard of for its
-session, is removed.
+So a partition never has two owners. A partition is free when no member holds it in the log, neither as assigned nor as
+to be revoked. The coordinator removes a member that does not revoke within its rebalance timeout, or sends no heartbeat
+within its session timeout.
 
-All of it is durable as a plain image of the log's keys (`group.ConsumerGroup`): the group's epoch, the target's epoch,
-and by member what it asked for, its target, and what it holds. Replaying a record sets one entry, so the order that
-compaction leaves records of different keys in does not matter. Soft, and lost by a crash: timers, and which
-version of the topics a group was last compared with.
+The state is durable as an image of the log's keys (`state.consumer_group.ConsumerGroup`): the group's epoch, the
+target's epoch, and for each member its subscription, its target, and the partitions that it holds. Replaying a record
+sets one entry, so compaction may reorder records of different keys. A crash loses the timers, and the version of the
+topics with which a group was compared last.
 
-Members of the classic protocol can be in a group (`classic_members`): a JoinGroup is their heartbeat, an assignment is
-encoded for them, and REBALANCE_IN_PROGRESS makes them join again. A classic group that a consumer joins becomes a
-consumer group (`upgrade`), and one that the last consumer leaves a classic group (`downgrade`), each in one batch.
-Which kind a group is decides who answers (`group.kinds`).
+Members of the classic protocol can be in such a group (`classic_members`). A JoinGroup is their heartbeat, the
+coordinator encodes an assignment for them, and REBALANCE_IN_PROGRESS makes them join again. A classic group becomes a
+consumer group when a consumer joins it (`upgrade`), and a classic group again when the last consumer leaves it
+(`downgrade`), each in one batch. `group.kinds` chooses the protocol that answers.
 
-What a heartbeat costs depends on the member's own assignment. A target costs time in proportion to the group, so that
-a large group keeps one for a while and looks at once at all that has changed since (`turn`).
+The cost of a heartbeat depends on the member's own assignment. The cost of a target is proportional to the group, so a
+large group keeps a target for a while and then handles all changes since at once (`turn`).
 
-Where things are: `heartbeat` the protocol, `turn` what it has in common with a classic member's JoinGroup, `removal`
-leaving and the time-outs, `reconcile` how one member is led to its target, `target` how that is computed, `assignors`
-by what, `topics` what the topics look like from here, `describe` what an operator sees, `records` what is written.
+`heartbeat` has the protocol, `turn` the part that it shares with a classic member's JoinGroup, `removal` leaving and
+time-outs, `reconcile` the step of one member towards its target, `target` the computation of the target, `describe` the
+view for operators. Assignors, topics and records are in `headrace.core.coordinator.state`.
 """

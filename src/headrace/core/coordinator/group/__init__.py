@@ -1,21 +1,22 @@
-"""The coordinator of classic consumer groups: membership, rebalances and committed offsets.
+"""Operations on groups of both protocols: commits, fetches of offsets, descriptions, deletion, timers.
 
 Theory of operation
 -------------------
-A group id hashes to one partition of `__consumer_offsets`; the shard of that partition (`shard.GroupShard`, driven by
-`headrace.core.coordinator.runtime`) holds the group. `coordinator.GroupCoordinator` is the way in.
+A group id hashes to one partition of `__consumer_offsets`. The shard of that partition (`state.shard.GroupShard`, run
+by `headrace.core.coordinator.runtime`) holds the group. `coordinator.GroupCoordinator` is the entry point.
 
-Durable, changed by replay only: the *generation* of a group as one immutable value (`records.Generation`: its number,
-protocol, leader, members with their assignments, and whether the leader's assignment has arrived), and its committed
-offsets. Two records are written per rebalance: one when the join phase completes, before any member learns of the new
-generation, and one when the leader's assignment arrives.
+Two values of a classic group are durable, and only replay changes them: its *generation* (`state.records.Generation`:
+number, protocol, leader, members with their assignments, and whether the leader's assignment has arrived), and its
+committed offsets. The coordinator writes two records in a rebalance: one when the join phase completes, before any
+member receives the new generation, and one when the leader's assignment arrives.
 
-Soft, lost by a crash on purpose: that a rebalance is being prepared and who has joined it, members that were handed an
-id and have not joined yet, and all timers. After a restart a group is what its last generation was: members of a stable
-generation just go on with their heartbeats, each with a full session; members of a generation that was still waiting
-for its assignment repeat their JoinGroup or SyncGroup and find it; members that had joined an incomplete rebalance
-get UNKNOWN_MEMBER_ID or the present generation, and join again.
+The rest is in memory, and a crash loses it: that a rebalance is being prepared, which members have joined it, member
+ids that were issued to clients that have not joined yet, and all timers. After a restart a group has its last
+generation. (1) Members of a stable generation continue with heartbeats, each with a full session. (2) Members of a
+generation that was waiting for its assignment repeat JoinGroup or SyncGroup. (3) Members that had joined an incomplete
+rebalance get UNKNOWN_MEMBER_ID, or the present generation, and join again.
 
-Where things are: `classic` the states and the in-memory group; `join`, `rebalance`, `sync`, `membership` the operations
-of the group protocol; `offsets` commits, fetches and expiry; `describe` the read-only views; `records` what is written.
+`kinds` chooses the protocol that answers a request: `headrace.core.coordinator.classic` or `consumer`. `offsets` has
+commits, fetches and expiry of offsets, `fencing` the check of member id and generation, `transactional` the offsets of
+transactions, `stopping` members that an administrator stops.
 """
