@@ -92,7 +92,7 @@ delay:  ## a million delayed records over kill -9, then power cuts: each comes o
 		$(PYTEST) tests/conformance/server/test_delayed_records.py --timeout 1800 -s
 	HEADRACE_DELAY_SEEDS=3000 $(PYTEST) tests/property/test_delayed_delivery_crashes.py --timeout 1800
 
-simulate:  ## ten thousand stories of broker, network, disk and clients (an hour; an interrupted run goes on); SEEDS=n
+simulate:  ## ten thousand simulation runs of broker, network, disk and clients (an hour; an interrupted run goes on); SEEDS=n
 	@$(PYTHON) tools/prepare.py test
 	$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),10000)
 	$(BIN)/python -m tests.simulation.leases --seeds $(or $(SEEDS),10000)

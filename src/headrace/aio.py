@@ -1,4 +1,4 @@
-"""The asyncio twins of `headrace.Producer`, `Consumer` and `Admin`: the same methods; every one may be awaited."""
+"""Producer, Consumer and Admin for asyncio: the methods of the blocking clients; each of them may be awaited."""
 
 from __future__ import annotations
 

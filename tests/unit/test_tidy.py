@@ -51,7 +51,7 @@ def test_files_stay_small() -> None:
             limit = FILE_LINES_LIMIT.get(relative(path).split("/")[0])
             lines = len(path.read_text().splitlines())
             if limit and lines > limit:
-                yield f"{relative(path)}: {lines} lines, the limit is {limit}: which two rooms is it?"
+                yield f"{relative(path)}: {lines} lines, the limit is {limit}: divide it by thought"
 
     problems(found())
 

@@ -351,7 +351,7 @@ class Worker:
     # Jobs
 
     def _start(self) -> None:
-        """Begin the jobs that can begin now, and return when further records are due."""
+        """Begin the jobs that can begin now, and set a timer for the next due record."""
         if self._closed:
             return
         self._perform(self._core.on_time(self._outlet.now_ms()))

@@ -18,7 +18,7 @@ def described(services: Services, keys: Sequence[str] | None) -> Iterator[tuple[
 
 
 def alter(services: Services, changes: Sequence[ConfigChange], *, validate_only: bool) -> None:
-    """ConfigChange levels: all of them, or none.
+    """Change the levels of loggers: all of them, or none.
 
     Raises:
         InvalidRequestError: An operation that loggers do not have, or no level.

@@ -60,8 +60,8 @@ class Positions:
 
         Args:
             target: The brokers.
-            name: The bridge's.
-            properties: Of a client.
+            name: The name of the bridge.
+            properties: The properties of a client.
             timeout_s: How long open transactions of others may hold up reading.
         """
         self.topic = f"__bridge.{name}"

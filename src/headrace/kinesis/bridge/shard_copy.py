@@ -62,14 +62,14 @@ class CopyProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Destination:
-    """Where records go."""
+    """The topic that a bridge writes to."""
 
     target: Target
     topic: str
     name: str
-    """The bridge's."""
+    """The name of the bridge."""
     properties: dict[str, Any]
-    """Of a producer."""
+    """The properties of the producers that write to the topic."""
     positions: Positions
     client_properties: Mapping[str, Any] = field(default_factory=dict)
 

@@ -53,7 +53,7 @@ _NO_ANSWER: Final = frozenset(
     {"HTTPClientError", "ConnectionError", "ClientError", "ParserError", "OSError", "TimeoutError"}
 )
 
-# Temporary credentials could not be renewed just now; where they never could be had, it is said how after a while.
+# Temporary credentials could not be renewed now. If no attempt ever succeeded, an error follows after a time limit.
 _TRANSIENT: Final = frozenset({"CredentialRetrievalError", "MetadataRetrievalError"})
 
 _REMEDIES: Final = {

@@ -98,9 +98,9 @@ class StreamConsumer:
         """Who is served first."""
         self._ahead: ReadAhead[LeaseKey] = ReadAhead(streams.reading)
         self._names: dict[str, str] = {}
-        """Of streams, by what leases call them."""
+        """Stream names, by the name that lease keys use for the stream."""
         self._listers: dict[str, StreamShards] = {}
-        """Likewise."""
+        """The shard listers, by the same names."""
         self._unread: dict[LeaseKey, Exception] = {}
         """This member's shards that cannot be read, and why."""
         self._news = asyncio.Event()

@@ -35,7 +35,7 @@ _UNSAFE: Final = ("AWS_S3_ALLOW_UNSAFE_RENAME", "AWS_S3_LOCKING_PROVIDER")
 
 
 class Bucket:
-    """A prefix of a bucket; see `Place`."""
+    """A prefix of a bucket; the methods are those of `TableLocation`."""
 
     def __init__(
         self,
@@ -57,21 +57,21 @@ class Bucket:
         self._base = base
 
     def __str__(self) -> str:
-        """See `Place`."""
+        """See `TableLocation`."""
         return self.uri + self._query
 
     def __truediv__(self, path: str) -> str:
-        """See `Place`."""
+        """See `TableLocation`."""
         return f"{self.uri}/{path}"
 
     def find(self, path: str) -> FoundFile | None:
-        """See `Place`."""
+        """See `TableLocation`."""
         with self._asked():
             info = self._system.get_file_info(self._key(path))
         return None if info.type == pafs.FileType.NotFound else self._found(info)
 
     def walk(self, folder: str) -> Iterator[FoundFile]:
-        """See `Place`."""
+        """See `TableLocation`."""
         below = pafs.FileSelector(self._key(folder), allow_not_found=True, recursive=True)
         with self._asked():
             infos = self._system.get_file_info(below)
@@ -80,16 +80,16 @@ class Bucket:
                 yield self._found(info)
 
     def occupied(self) -> bool:
-        """See `Place`."""
+        """See `TableLocation`."""
         return any(True for _ in self.walk(""))
 
     def open(self, path: str) -> Any:
-        """See `Place`."""
+        """See `TableLocation`."""
         with self._asked():
             return self._system.open_input_file(self._key(path))
 
     def begin(self, folder: str) -> NewFile:  # noqa: ARG002 - folders are names of objects
-        """See `Place`."""
+        """See `TableLocation`."""
         return _Upload(self)
 
     def put(self, source: IO[bytes], path: str) -> None:
@@ -98,7 +98,7 @@ class Bucket:
             shutil.copyfileobj(source, sink, _PIECE_BYTES)
 
     def delete(self, path: str) -> None:
-        """See `Place`."""
+        """See `TableLocation`."""
         try:
             with self._asked():
                 self._system.delete_file(self._key(path))
@@ -106,7 +106,7 @@ class Bucket:
             return
 
     def sync(self, paths: Collection[str]) -> None:
-        """See `Place`: what a store has acknowledged is durable."""
+        """Do nothing: an acknowledged object is durable. See `TableLocation`."""
 
     def check(self) -> None:
         """Find out whether the bucket is there and lets us in.

@@ -345,7 +345,7 @@ def test_what_is_said_after_the_close_begins_nothing() -> None:
     tell(scenario, "a")
 
 
-def test_who_waits_no_more_for_a_checkpoint_does_not_keep_the_lease_from_being_given_away() -> None:
+def test_a_cancelled_checkpoint_does_not_block_the_lease_transfer() -> None:
     async def scenario(store: Store, lister: Lister, loop: LeapingLoop) -> None:
         team = Team(store, lister, loop)
         await team.member.start()
