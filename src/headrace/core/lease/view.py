@@ -13,19 +13,19 @@ from headrace.core.lease.settings import LeaseSettings
 
 @dataclass(slots=True)
 class Seen:
-    """A lease as it was seen last."""
+    """The last state of a lease that this member read or wrote, with the times of reading."""
 
     lease: Lease
     first_ms: int
-    """When it was seen for the first time."""
+    """The time at which this member first read the lease, in ms of the member's clock."""
     changed_ms: int
-    """When this member saw that epoch or beat had changed: later than they did, by its own clock."""
+    """The time at which this member noticed the last change of epoch or beat, in ms. The change itself was earlier."""
     known_ms: int
-    """Since when at the latest it is so."""
+    """The time of the last read or write that returned this state, in ms."""
 
     @property
     def is_begun(self) -> bool:
-        """Whether something of the shard is finished."""
+        """Whether at least one record of the shard is finished."""
         checkpoint = self.lease.checkpoint
         return checkpoint.is_sequence_number or checkpoint.is_end
 
@@ -41,38 +41,47 @@ class StreamView:
         self.listed: dict[str, ListedShard] = {}
         self._children: dict[str, list[str]] = {}
         self._listed_ms: int | None = None
-        """When the list that was answered last was asked for."""
+        """The time at which the last answered ListShards was sent, in ms; None before the first answer."""
         self._answered_ms: int | None = None
-        """When that list was answered."""
+        """The time at which that ListShards was answered, in ms; None before the first answer."""
         self._scanned_wall_ms = 0
+        """The time at which the last scan was sent, in ms since 1970."""
         self.is_scanned = False
-        """Whether the leases were read since."""
+        """Whether a scan of the leases was sent after the last list of shards arrived."""
         self._refused: dict[str, None] = {}
-        """Shards whose leases cannot be created, as there is something, though nothing that is a lease."""
+        """Shards whose lease cannot be created, because an item that is not a lease exists under the lease's key."""
 
-    # What is learnt
+    # Updates
 
     def on_leases(
         self, leases: Iterable[Lease], sent_ms: int, now_ms: int, wall_ms: int = 0
     ) -> None:
-        """Take the leases that a scan has found; `wall_ms` is when it was sent, ms since 1970."""
+        """Replace the leases by those that a scan returned.
+
+        Args:
+            leases: All leases of the stream.
+            sent_ms: The time at which the scan was sent, by the member's clock.
+            now_ms: The present time, by the same clock.
+            wall_ms: The time at which the scan was sent, in ms since 1970.
+        """
         rows: dict[str, Seen] = {}
         for lease in leases:
             known = self.rows.get(lease.key.shard)
             if known is not None and known.known_ms > sent_ms and lease.epoch < known.lease.epoch:
-                rows[lease.key.shard] = known  # learnt from a write while the scan ran
+                # A write that ended while the scan ran returned a newer state.
+                rows[lease.key.shard] = known
             else:
                 rows[lease.key.shard] = self._seen(known, lease, now_ms)
         for shard, known in self.rows.items():
             if shard not in rows and known.known_ms > sent_ms:
                 rows[shard] = known
         self.rows = rows
-        # Rows that are older than the list do not say which of its shards are younger than the group.
+        # A scan that is older than the list cannot show which of the listed shards are younger than the group.
         self.is_scanned = self._answered_ms is not None and sent_ms >= self._answered_ms
         self._scanned_wall_ms = wall_ms
 
     def on_lease(self, lease: Lease, now_ms: int) -> None:
-        """Take what a write has answered."""
+        """Store the lease that a write returned."""
         shard = lease.key.shard
         self.rows[shard] = self._seen(self.rows.get(shard), lease, now_ms)
 
@@ -86,15 +95,21 @@ class StreamView:
         return known
 
     def on_refused(self, shard: str) -> None:
-        """Take that there is something already where a lease was to be created."""
+        """Note that another item exists under the key of a lease that was to be created."""
         self._refused[shard] = None
 
     def on_deleted(self, shard: str) -> None:
-        """Take that a lease is gone."""
+        """Remove a lease that was deleted."""
         self.rows.pop(shard, None)
 
     def on_shards(self, shards: Iterable[ListedShard], sent_ms: int, now_ms: int) -> None:
-        """Take the shards that the stream has."""
+        """Replace the list of the stream's shards.
+
+        Args:
+            shards: All shards of the stream.
+            sent_ms: The time at which ListShards was sent, by the member's clock.
+            now_ms: The present time, by the same clock.
+        """
         self._answered_ms = now_ms
         self.is_scanned = False
         self.listed = {info.shard: info for info in shards}
@@ -105,32 +120,33 @@ class StreamView:
             for parent in info.parents:
                 self._children.setdefault(parent, []).append(info.shard)
 
-    # What follows
+    # Queries
 
     def is_listed_after(self, time_ms: int) -> bool:
-        """Whether there is a list of the shards that was asked for after some time."""
+        """Whether the present list of shards was requested after a time."""
         return self._listed_ms is not None and self._listed_ms > time_ms
 
     def is_there(self, shard: str) -> bool:
-        """Whether a shard has a row, be it one that is no lease."""
+        """Whether the table has an item for a shard: a lease, or another item under the lease's key."""
         return shard in self.rows or shard in self._refused
 
     def missing(self) -> list[ListedShard]:
-        """Return the shards without a lease."""
+        """Return the listed shards without a lease; empty until the leases are scanned."""
         if not self.is_scanned:
             return []
         return [info for info in self.listed.values() if not self.is_there(info.shard)]
 
     def creatable(self) -> list[ListedShard]:
-        """Return those whose lease can be created now: when the shards that came from them have theirs.
+        """Return the shards whose lease can be created now: shards without children, or whose children have leases.
 
-        So a member that finds the lease of a parent without the child's knows that the child is younger than the group,
-        also if the member that began the group died while it wrote the first leases.
+        Members create the lease of a child before the lease of its parent. So if a parent has a lease and the child has
+        none, the child is younger than the group. This holds also if the first member of the group died while it
+        created the first leases.
         """
         return [info for info in self.missing() if self._has_children_there(info.shard)]
 
     def creatable_behind(self, lease: Lease) -> list[ListedShard]:
-        """Return what a lease that is there now has kept from being created: those that its shard came from."""
+        """Return the parents of a lease's shard whose leases can be created because this lease exists."""
         return [
             self.listed[shard]
             for shard in lease.parents & self.listed.keys()
@@ -141,16 +157,16 @@ class StreamView:
         return all(self.is_there(child) for child in self._children.get(shard, ()))
 
     def is_complete(self) -> bool:
-        """Whether every shard has a lease: before that none is taken."""
+        """Whether every listed shard has a lease. Members take no lease before."""
         is_known = self.is_scanned and self._listed_ms is not None
         return is_known and all(self.is_there(shard) for shard in self.listed)
 
     def children_of(self, shard: str) -> list[ListedShard]:
-        """Return the listed shards that came from a shard."""
+        """Return the listed shards that a split or merge made from a shard."""
         return [self.listed[child] for child in self._children.get(shard, ())]
 
     def is_readable(self, seen: Seen) -> bool:
-        """Whether a shard may be read: it is not finished, and all its parents are."""
+        """Whether a shard may be read: the shard is not finished, and all its parents are finished."""
         lease = seen.lease
         return not lease.checkpoint.is_end and all(
             self._is_finished(parent, seen.first_ms) for parent in lease.parents
@@ -160,11 +176,11 @@ class StreamView:
         row = self.rows.get(parent)
         if row is not None:
             return row.lease.checkpoint.is_end
-        # A list that is older than the child's lease may be older than the parent, too.
+        # A list that is older than the child's lease may also be older than the parent.
         return self.is_listed_after(since_ms) and parent not in self.listed
 
     def wants_list(self) -> bool:
-        """Whether a shard waits for nothing but a newer list, that says whether a parent is gone."""
+        """Whether a shard cannot be read until a newer list shows whether its parent still exists."""
         return any(
             not self.is_listed_after(seen.first_ms)
             and any(parent not in self.rows for parent in seen.lease.parents)
@@ -173,10 +189,11 @@ class StreamView:
         )
 
     def deletable(self) -> Iterator[Lease]:
-        """Return the leases of which nothing is needed any more.
+        """Return the leases that can be deleted.
 
-        The shard is finished and gone from the stream, and so is its last use: to say that its children may be read
-        (they have begun), and that they are younger than the group (they have leases).
+        A lease can be deleted if (1) its shard is finished, (2) the stream no longer lists the shard, (3) all children
+        of the shard have leases, so that no child needs the parent to show that the child is younger than the group,
+        and (4) all children have begun, so that no child waits for the end of the parent.
         """
         children: dict[str, list[Seen]] = {}
         for seen in self.rows.values():
@@ -193,14 +210,14 @@ class StreamView:
             ):
                 yield seen.lease
 
-    # Where reading begins
+    # The first checkpoint
 
     def key(self, shard: str) -> LeaseKey:
-        """Return how the lease of a shard is called."""
+        """Return the key of a shard's lease."""
         return LeaseKey(self._group, self.stream, shard)
 
     def first_lease(self, info: ListedShard) -> Lease:
-        """Return the lease of a shard that has none."""
+        """Return a new lease for a shard that has none."""
         return Lease(
             key=self.key(info.shard),
             checkpoint=self._beginning(info),
@@ -210,16 +227,16 @@ class StreamView:
 
     def _beginning(self, info: ListedShard) -> Checkpoint:
         if any(seen.is_begun for seen in self.rows.values() if info.shard in seen.lease.parents):
-            return SHARD_END  # it was finished, or its child could not have begun; its lease was removed
+            return SHARD_END  # a child has begun, so this shard was finished, and its lease was deleted
         if self._is_younger_than_group(info):
             return TRIM_HORIZON
         start = self._settings.starts.get(info.shard, self._settings.start)
         return start if start is not None else self._latest()
 
     def _is_younger_than_group(self, info: ListedShard) -> bool:
-        # Each once: a stream that was split and merged again and again has more ways back than shards.
+        # Visit each ancestor once: after repeated splits and merges there are many paths to the same ancestor.
         ancestors, met = list(info.parents), set(info.parents)
-        for ancestor in ancestors:  # grows
+        for ancestor in ancestors:  # the loop appends to the list
             if ancestor in self.rows:
                 return True
             if ancestor in self.listed:
@@ -229,9 +246,12 @@ class StreamView:
         return False
 
     def _latest(self) -> Checkpoint:
-        """Return what LATEST is: decided once for a group, or whatever comes while it is away would be lost."""
+        """Return the time that LATEST stands for.
+
+        The first member of the group fixes that time. Otherwise records that arrive while no member runs would be lost.
+        """
         if not self.rows:
-            return at_timestamp(self._scanned_wall_ms)  # when nobody had begun yet
+            return at_timestamp(self._scanned_wall_ms)  # no member of the group has begun
         times = [seen.lease.checkpoint.timestamp_ms for seen in self.rows.values()]
         known = [time for time in times if time is not None]
         return at_timestamp(min(known)) if known else TRIM_HORIZON
