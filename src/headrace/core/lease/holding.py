@@ -1,4 +1,4 @@
-"""A lease that a member holds: how long, what of it has to be written, and how it goes."""
+"""A lease that this member owns: its deadline, the writes that are due, and how the lease ends."""
 
 from __future__ import annotations
 
@@ -20,57 +20,68 @@ class Phase(Enum):
     DRAINING = auto()
     """No further record is begun. Records that were begun are finished."""
     ENDING = auto()
-    """All of a closed shard is finished; its children get their leases."""
+    """The shard is closed and all its records are finished. The leases of its children are created."""
     GIVING = auto()
-    """Nothing is handled any more; the lease is given away."""
+    """No record is handled any more. The lease is transferred or released."""
 
 
 @dataclass(slots=True)
 class HeldLease:
-    """A lease that a member holds until `deadline_ms`."""
+    """A lease that this member owns until `deadline_ms`. All times are in ms of the member's clock."""
 
     lease: Lease
     deadline_ms: int
-    """When it ends unless a renewal is answered; counted from before the last one that was answered was sent."""
+    """The end of the lease unless a renewal succeeds. It counts from the send time of the last successful renewal."""
     finished: Checkpoint
+    """The position up to which all records are finished."""
     renew_ms: int
-    """When it is to be renewed."""
+    """The time of the next renewal."""
     write_ms: int
-    """Before that nothing is written: the store did not answer."""
+    """The earliest time of the next write. It is in the future after the store did not answer."""
     checkpoint_ms: int
-    """Before that no checkpoint is written, as there was one just now; at a quiet moment half of its time earlier."""
+    """The earliest time of the next checkpoint; half of `checkpoint_ms` earlier if `is_quiet`."""
     patient_ms: int
-    """Until then it is waited for what was begun with the first that is finished: it may be soon, too."""
+    """The time until which a checkpoint waits for records that were begun together with the first finished one."""
     progressed_ms: int
-    """When a fetch was completed last."""
+    """The time of the last completed fetch."""
     rated_ms: int
-    """Up to when bytes are in the average."""
+    """The time up to which `bytes_per_s` includes the bytes that were read."""
     beat: int
     """The number of the last write that was sent."""
     phase: Phase = Phase.READING
     why: Why = Why.LOST
     """The reason for the end of the lease, from `DRAINING` on."""
     drained_by_ms: int | None = None
-    """When draining ends in any case, in milliseconds; None if it has no bound."""
+    """The time limit of draining; None if draining has no limit."""
     is_quiet: bool = False
-    """Whether all is finished that was begun, so that a checkpoint just now leaves nothing to be handled again."""
+    """Whether every record that was begun is finished: then a checkpoint now leaves no record to be repeated."""
     is_busy: bool = False
     """Whether a write is in flight. There is never a second one."""
     is_told: bool = False
-    """Whether those who read the shard know already that it is over."""
+    """Whether the readers of the shard were notified of the end of the lease."""
     is_restarted: bool = False
-    """Whether its reader was restarted since a fetch was completed."""
+    """Whether the shard's reader was restarted since the last completed fetch."""
     children: Sequence[ListedShard] = ()
+    """The children of a closed shard."""
     ended_ms: int = 0
+    """The time at which the shard was found closed."""
     retry_ms: int | None = None
-    """When the leases of the children are created again, after the store did not answer."""
+    """The time of the next attempt to create the leases of the children; None if none is due."""
     bytes: int = 0
+    """Bytes read since `rated_ms`."""
     bytes_per_s: float | None = None
-    """None until a fetch was reported."""
+    """The average rate of reading; None before the first reported fetch."""
 
     @classmethod
     def taken(cls, lease: Lease, sent_ms: int, now_ms: int, settings: LeaseSettings) -> HeldLease:
-        """Return a lease that was taken just now."""
+        """Return the owned lease that follows a successful take.
+
+        Args:
+            lease: The lease as it was written.
+            sent_ms: The time at which the write was sent.
+            now_ms: The present time.
+            settings: The settings of the member.
+        """
         return cls(
             lease,
             deadline_ms=sent_ms + settings.duration_ms - settings.margin_ms,
@@ -81,18 +92,25 @@ class HeldLease:
             progressed_ms=now_ms,
             rated_ms=now_ms,
             patient_ms=now_ms,
-            # An earlier attempt to take the lease may come late, and raise the beat by one.
+            # An earlier attempt to take the lease may arrive late and raise the beat by one.
             beat=lease.beat + 1,
         )
 
     def is_valid(self, now_ms: int) -> bool:
-        """Whether records may be handled."""
+        """Whether the member may handle records of the shard now."""
         return now_ms < self.deadline_ms and self.phase in {Phase.READING, Phase.DRAINING}
 
     def advance(
         self, checkpoint: Checkpoint, now_ms: int, settings: LeaseSettings, *, in_flight: bool
     ) -> None:
-        """Take how far the shard is finished; it never goes back."""
+        """Move `finished` forward to a checkpoint; an older checkpoint changes nothing.
+
+        Args:
+            checkpoint: The position up to which all records are finished.
+            now_ms: The present time.
+            settings: The settings of the member.
+            in_flight: Whether further records of the shard are begun and not finished.
+        """
         if self.finished.is_before(checkpoint):
             if not self.has_news:
                 self.patient_ms = now_ms + settings.checkpoint_ms // 2
@@ -101,11 +119,11 @@ class HeldLease:
 
     @property
     def has_news(self) -> bool:
-        """Whether more is finished than is known to be stored."""
+        """Whether `finished` is beyond the stored checkpoint."""
         return self.lease.checkpoint.is_before(self.finished)
 
     def due_ms(self, settings: LeaseSettings) -> int:
-        """Return when something is due."""
+        """Return the time of the next action for this lease."""
         due = self.deadline_ms
         if not self.is_busy:
             due = min(due, self._write_due_ms(settings))
@@ -117,7 +135,7 @@ class HeldLease:
         return due if stalled_ms is None else min(due, stalled_ms)
 
     def is_drained_by(self, now_ms: int) -> bool:
-        """Whether the time to finish what was begun is over."""
+        """Whether the time limit of draining has passed."""
         return (
             self.phase is Phase.DRAINING
             and self.drained_by_ms is not None
@@ -125,13 +143,13 @@ class HeldLease:
         )
 
     def stalled_ms(self, settings: LeaseSettings) -> int | None:
-        """Return when it is too long since a fetch was completed."""
+        """Return the time at which the reader counts as stalled; None if stalls are not detected now."""
         if settings.stalled_ms is None or self.phase is not Phase.READING:
             return None
         return self.progressed_ms + settings.stalled_ms
 
     def progressed(self, now_ms: int, size_bytes: int) -> None:
-        """Take note of a completed fetch."""
+        """Record a completed fetch of a number of bytes."""
         self.progressed_ms = now_ms
         self.is_restarted = False
         if self.bytes_per_s is None:
@@ -149,7 +167,7 @@ class HeldLease:
         return max(due_ms, self.write_ms)
 
     def write(self, now_ms: int, settings: LeaseSettings) -> Renew | Give | None:
-        """Return the write that is due."""
+        """Return the write that is due, and mark it as in flight; None if no write is due."""
         if self.is_busy or now_ms < self._write_due_ms(settings):
             return None
         self.is_busy = True
@@ -158,13 +176,13 @@ class HeldLease:
             return Give(self.lease.key, self.lease.epoch, to, self.finished)
         self._average(now_ms, settings)
         checkpoint = self.finished if self.has_news else None
-        if checkpoint is not None:  # one that came early has the next one wait longer
+        if checkpoint is not None:  # after an early checkpoint the next one waits longer
             self.checkpoint_ms = max(self.checkpoint_ms, now_ms) + settings.checkpoint_ms
         self.beat += 1
         return Renew(self.lease.key, self.lease.epoch, self.beat, checkpoint, self.bytes_per_s)
 
     def renewed(self, lease: Lease, sent_ms: int, settings: LeaseSettings) -> None:
-        """Take that a renewal was answered."""
+        """Record a successful renewal that was sent at `sent_ms`."""
         self.is_busy = False
         self.lease = lease
         self.deadline_ms = max(
@@ -173,7 +191,7 @@ class HeldLease:
         self.renew_ms = sent_ms + settings.renew_ms
 
     def is_unanswered(self, retry_ms: int) -> None:
-        """Take that the store did not answer: whether it is still held is not known before `deadline_ms`."""
+        """Record that the store did not answer. Until `deadline_ms` the member may still own the lease."""
         self.is_busy = False
         self.write_ms = retry_ms
         self.checkpoint_ms = min(self.checkpoint_ms, retry_ms)

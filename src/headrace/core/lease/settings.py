@@ -1,4 +1,4 @@
-"""How long a lease lasts, how often things are looked at, and where a group begins."""
+"""The settings of leases: duration, intervals, and the positions at which a group begins."""
 
 from __future__ import annotations
 
@@ -11,36 +11,40 @@ from headrace.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseSettings:
-    """Settings of a member of a group; the members of one group must agree on `duration_ms` and `margin_ms`.
+    """Settings of a member of a group. All members of a group must have the same `duration_ms` and `margin_ms`.
+
+    All times are in milliseconds.
 
     Attributes:
-        start: Where a group begins in shards that are there when it begins; None is LATEST, which is turned into the
-            time of that moment, once. Shards that come later are read from their beginning.
-        starts: By shard, where a group begins elsewhere than at `start`: behind a sequence number, which only the
-            shard that it belongs to has.
-        duration_ms: How long after a renewal a lease that is not renewed goes to another member.
-        renew_ms: How often a lease is renewed; a checkpoint is a renewal, too.
-        margin_ms: By how much a holder stops before, and by how much others wait longer. What two clocks may differ
-            in speed, over `duration_ms`, has to be below it.
-        scan_ms: How often the leases of a group are read; a quarter more or less, by chance.
-        asking_ms: The same while another member is asked for a lease: nobody reads the shard between hand-over and
-            the next scan. A member that has every shard of a stream does so every `list_ms` instead: its own renewals
-            tell it who asks.
-        asked_at_once: How many leases a member that has too few asks others for at once.
-        max_shards: How many shards a member reads at most; None: as many as there are. Others learn of it by the
+        start: The position at which a group begins in shards that exist when the group begins. None is LATEST: the
+            first member replaces it by the present time. Shards that appear later are read from their first record.
+        starts: Positions, by shard, at which the group begins instead of `start`. A sequence number is only valid in
+            its own shard.
+        duration_ms: The lease time, counted from the last renewal. The owner stops `margin_ms` before its end. Others
+            may take the lease `margin_ms` after it.
+        renew_ms: The time between renewals. A checkpoint is a renewal, too.
+        margin_ms: The safety margin for clocks of different speed. Two clocks must differ by less than this within
+            `duration_ms`.
+        scan_ms: The average time between scans of the leases; each interval is longer or shorter by up to a quarter.
+        asking_ms: The time between scans while this member asks another for a lease, because nobody reads the shard
+            between the transfer and the next scan. A member that owns every shard of a stream scans every `list_ms`
+            instead: the answers to its renewals show which member asks.
+        asked_at_once: The number of leases for which a member with too few leases asks at the same time.
+        max_shards: The most shards that a member reads; None: no limit. Other members learn the limit from the
             member's name, see `named`.
-        list_ms: How often the shards of a stream are listed; besides, whenever a shard ends.
-        checkpoint_ms: How often a checkpoint of a shard is written at most, on average; one that leaves nothing to be
-            handled again, as all is finished that was begun, may be written half of it earlier.
-        retry_ms: How long to wait, on average, after a store did not answer.
-        call_timeout_ms: How long a store has to answer; after that the outcome is not known.
-        handover_timeout_ms: How long a shard that another member asks for may take to finish what it has begun.
-        handover_forced: Whether it is given away then, so that what was not finished comes again at the other
-            member; if not, it is given away whenever it has finished.
-        drain_timeout_ms: The same for a member that is closed; what is not finished then comes again elsewhere.
-        stalled_ms: How long a shard may bring no completed fetch before its reader is restarted; and as long again
-            before its lease is given up. None where fetches are not reported (`progressed`).
-        rate_ms: Over which time bytes per second are averaged.
+        list_ms: The time between listings of the shards of a stream. A shard that ends causes a listing, too.
+        checkpoint_ms: The least average time between two checkpoints of a shard. A checkpoint may come up to half of
+            this earlier if all records that were begun are finished: then a crash repeats no record.
+        retry_ms: The average pause after a store did not answer.
+        call_timeout_ms: The time limit of a call to the store. After it the outcome of the call is unknown.
+        handover_timeout_ms: The time limit for the records in progress of a shard that another member asks for.
+        handover_forced: Whether the lease is transferred at that time limit: then the new owner handles the unfinished
+            records again. If false, the lease is transferred when the records are finished.
+        drain_timeout_ms: The time limit for the records in progress of a member that is closed. Unfinished records are
+            handled again by other members.
+        stalled_ms: The time without a completed fetch after which the member restarts the reader of a shard; after the
+            same time again the member gives the lease up. None: fetches are not reported (`progressed`).
+        rate_ms: The time over which bytes per second are averaged.
     """
 
     start: Checkpoint | None = TRIM_HORIZON
@@ -64,7 +68,7 @@ class LeaseSettings:
 
     @property
     def reserved_ms(self) -> int:
-        """How long a lease that was given to a member is left to it: it looks every `asking_ms`, or has died."""
+        """Milliseconds that a transferred lease is reserved for its new owner, which scans every `asking_ms`."""
         return self.asking_ms + self.call_timeout_ms
 
     def __post_init__(self) -> None:
