@@ -96,6 +96,10 @@ def produce_compression_changes(peer: Peer) -> None:
     peer.create("compression-changes")
     for kind, codec in itertools.product(TYPES, (Compression.NONE, Compression.GZIP)):
         peer.ask(f"to {kind}", altered("compression-changes", "compression.type", kind), 1)
+        for number in range(2):
+            # Kafka answers before its log has the new setting. It applies metadata in order: it serves the first of
+            # these topics after it has read the setting, and the second after the setting is in force.
+            peer.create(f"compression-{kind}-{codec.name}-{number}")
         peer.ask(f"{codec.name}", request("compression-changes", (0, rich(codec))), 9)
     peer.ask("to brotli", altered("compression-changes", "compression.type", "brotli"), 1)
     peer.ask("stored", fetch("compression-changes", 0), 11)
