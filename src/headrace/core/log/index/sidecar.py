@@ -6,7 +6,9 @@ A sidecar is a file that describes one segment and can be rebuilt from the segme
     columns, one after the other: arrays of int64
     CRC-32C uint32 of everything before
 
-A kind is one `Sidecar` object. The tuple `SIDECARS` in `sidecars` has all of them; a new kind is one more value there.
+A kind is one `Sidecar` object. The tuple `SIDECARS` in `sidecars` has all kinds: recovery and removal of segments know
+the files from it. A new kind also needs a place where its entries are collected and written (`segments.segment`), and
+one where they are read after a start (`recovery.loader`).
 """
 
 from __future__ import annotations
