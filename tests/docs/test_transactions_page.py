@@ -10,6 +10,7 @@ import pytest
 
 import headrace
 from headrace import TopicPartition, errors
+from tests.conformance.clients.observer import wait_until
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "transactions.md"
 PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
@@ -49,6 +50,8 @@ def test_the_program_with_transactions_handles_records_of_an_aborted_one_again()
                     compile(program, "docs/guides/transactions.md", "exec", dont_inherit=True),
                     names,
                 )
+            # The commit is confirmed before its markers are written: the records can be read a moment later.
+            wait_until("the invoices", lambda: broker.read("invoices", 0, 0))
             found = [record.value for record in broker.read("invoices", 0, 0)]
             assert found == [b"invoice 1", b"invoice 2"]
             committed = names["consumer"].committed()
