@@ -51,8 +51,10 @@ def test_the_program_with_transactions_handles_records_of_an_aborted_one_again()
                     names,
                 )
             # The commit is confirmed before its markers are written: the records can be read a moment later.
-            wait_until("the invoices", lambda: broker.read("invoices", 0, 0))
-            found = [record.value for record in broker.read("invoices", 0, 0)]
+            found = wait_until(
+                "the invoices",
+                lambda: [record.value for record in broker.read("invoices", 0, 0)],
+            )
             assert found == [b"invoice 1", b"invoice 2"]
             committed = names["consumer"].committed()
             assert committed[TopicPartition("orders", 0)].offset == 2
