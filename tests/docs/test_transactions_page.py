@@ -53,7 +53,7 @@ def test_the_program_with_transactions_handles_records_of_an_aborted_one_again()
             # The commit is confirmed before its markers are written: the records can be read a moment later.
             found = wait_until(
                 "the invoices",
-                lambda: [record.value for record in broker.read("invoices", 0, 0)],
+                lambda: [record.value for record in broker.read("invoices", 0, 0)] or None,
             )
             assert found == [b"invoice 1", b"invoice 2"]
             committed = names["consumer"].committed()
