@@ -32,7 +32,7 @@ from headrace.broker.requests.topic_deletion import delete_topic
 from headrace.broker.services import Environment, Services, open_services
 from headrace.broker.session import LOCAL, Session
 from headrace.broker.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from headrace.broker.waiting.steps import Work
+from headrace.broker.waiting.steps import LARGE_REQUEST_BYTES, Work
 from headrace.config.broker import BrokerConfig
 from headrace.core.coordinator.runtime import Reply
 from headrace.core.deferred import Deferred
@@ -173,7 +173,10 @@ class Broker:
             handled: Any = handle(services, context, request)
             if type(handled) is GeneratorType:
                 finishes = request.API_KEY in CHANGING
-                handled = services.steps.run(handled, context.session, finishes=finishes)
+                is_large = context.request_bytes > LARGE_REQUEST_BYTES
+                handled = services.steps.run(
+                    handled, context.session, finishes=finishes, postponed=is_large
+                )
             reply: Message | Deferred[Any] | None = handled
         finally:
             self._settle()

@@ -21,6 +21,8 @@ class RequestContext(NamedTuple):
     listener_port: int
     session: Session = LOCAL
     """The session of the connection: its listener and its authenticated principal."""
+    request_bytes: int = 0
+    """The size of the request in bytes; 0 for a request that was not decoded, of a client in this process."""
 
 
 class CloseConnection(Exception):  # noqa: N818 - an instruction to the server, not a fault of ours

@@ -270,6 +270,7 @@ class BrokerHub:
             listener_host=connection.local_host,
             listener_port=connection.local_port,
             session=session,
+            request_bytes=len(frame),
         )
         try:
             if measured:

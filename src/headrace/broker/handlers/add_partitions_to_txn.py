@@ -1,23 +1,23 @@
 """AddPartitionsToTxn (API key 24), versions 0-5.
 
-Behaviour: the transaction begins with the first partitions that are added; the answer waits until that is durable, and
-only then does a partition take its batches (KIP-890). All partitions of a request are added or none: what is wrong is
-said of the partitions concerned, of the others OPERATION_NOT_ATTEMPTED. The broker's own topics are refused.
-From v4 on it is for brokers among each other, who have the right to act for the cluster: several transactions, each to
-be added to, as by a Produce 12, or only asked whether it has its partitions; the broker itself does not come this way.
+Behaviour: the transaction begins with the first partitions that are added. The broker answers when the change is durable,
+and accepts batches for a partition only from then on (KIP-890). The broker adds all partitions of a request or none: if
+one has an error, the others get OPERATION_NOT_ATTEMPTED. The broker refuses its internal topics.
+From version 4 on only brokers send this request: it needs ClusterAction and names several transactions. For each
+transaction it adds partitions, as a Produce of version 12 does, or verifies that the transaction has them. This broker
+verifies its own transactions without a request.
 Versions: v2 PRODUCER_FENCED; v3 flexible; v4 several transactions, verification (KIP-890); v5 TRANSACTION_ABORTABLE.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from headrace.broker.context import RequestContext
 from headrace.broker.requests.transaction_requests import for_version
 from headrace.broker.services import Services
-from headrace.broker.waiting.steps import ENTRY_COST, GROUP_COST, Work, value_of
+from headrace.broker.waiting.steps import ENCODING_COST, ENTRY_COST, GROUP_COST, Work, value_of
 from headrace.core.coordinator.runtime import Reply, gather
 from headrace.core.coordinator.transaction.producers import Producer
 from headrace.core.deferred import Deferred
@@ -50,33 +50,70 @@ def handle(
     if context.header.api_version >= _BROKERS_VERSION:
         return (yield from _handle_brokers(services, context, request))
     transactional_id = request.v3_and_below_transactional_id
-    partitions = [
-        TopicPartition(topic.name, index)
-        for topic in request.v3_and_below_topics
-        for index in topic.partitions
-    ]
+    added = _Added(request.v3_and_below_topics)
+    yield from added.prepare()
+
+    def answer(error: ErrorCode) -> AddPartitionsToTxnResponse:
+        return AddPartitionsToTxnResponse(
+            results_by_topic_v3_and_below=added.answer(for_version(error, context))
+        )
+
     may = services.permissions.allows(
         context, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id
     )
     if not may:
-        return _clients_answer(request, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, {})
-    errors: dict[TopicPartition, ErrorCode] = {}
-    for partition in partitions:
-        error = _error(services, context, partition)
-        if error is not ErrorCode.NONE:
-            errors[partition] = error
+        return answer(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    for partition, result in added:
+        result.partition_error_code = _error(services, context, partition)
         yield ENTRY_COST
-    if errors:
-        return _clients_answer(request, ErrorCode.OPERATION_NOT_ATTEMPTED, errors)
+    if added.has_errors:
+        return answer(ErrorCode.OPERATION_NOT_ATTEMPTED)
     producer = Producer(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
     reply = services.transactions.coordinator.add_partitions(
-        transactional_id, producer, partitions, context.now_ms
+        transactional_id, producer, added.partitions, context.now_ms
     )
-
-    def answer(error: ErrorCode) -> AddPartitionsToTxnResponse:
-        return _clients_answer(request, for_version(error, context), {})
-
     return reply.map(answer) if isinstance(reply, Deferred) else answer(reply)
+
+
+class _Added:
+    """The partitions of one transaction in a request, with their results."""
+
+    __slots__ = ("_requested", "_results", "partitions", "topic_results")
+
+    def __init__(self, requested: Sequence[AddPartitionsToTxnTopic]) -> None:
+        self._requested = requested
+        self.topic_results: list[AddPartitionsToTxnTopicResult] = []
+        self.partitions: list[TopicPartition] = []
+        self._results: list[AddPartitionsToTxnPartitionResult] = []
+
+    def prepare(self) -> Work[None]:
+        """Make a result without an error for each partition."""
+        for topic in self._requested:
+            results = [
+                AddPartitionsToTxnPartitionResult(partition_index=index)
+                for index in topic.partitions
+            ]
+            self.topic_results.append(
+                AddPartitionsToTxnTopicResult(name=topic.name, results_by_partition=results)
+            )
+            self.partitions += [TopicPartition(topic.name, index) for index in topic.partitions]
+            self._results += results
+            yield (1 + len(results)) * ENCODING_COST
+
+    def __iter__(self) -> Iterator[tuple[TopicPartition, AddPartitionsToTxnPartitionResult]]:
+        return zip(self.partitions, self._results, strict=True)
+
+    @property
+    def has_errors(self) -> bool:
+        """Whether the result of a partition has an error."""
+        return any(result.partition_error_code for result in self._results)
+
+    def answer(self, error: ErrorCode) -> list[AddPartitionsToTxnTopicResult]:
+        """Return the results, after `error` was set in those that have no error of their own."""
+        if error is not ErrorCode.NONE:
+            for result in self._results:
+                result.partition_error_code = result.partition_error_code or error
+        return self.topic_results
 
 
 def _error(services: Services, context: RequestContext, partition: TopicPartition) -> ErrorCode:
@@ -99,81 +136,44 @@ def _handle_brokers(
         return AddPartitionsToTxnResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     replies: list[Reply[AddPartitionsToTxnResult]] = []
     for wanted in request.transactions:
-        replies.append(_one(services, context, wanted))
-        count = sum(len(topic.partitions) for topic in wanted.topics)
-        yield GROUP_COST + count * ENTRY_COST
+        replies.append((yield from _add_or_verify(services, context, wanted)))
+        yield GROUP_COST
     results = yield from value_of(gather(replies))
     return AddPartitionsToTxnResponse(results_by_transaction=results)
 
 
-def _one(
+def _add_or_verify(
     services: Services, context: RequestContext, wanted: AddPartitionsToTxnTransaction
-) -> AddPartitionsToTxnResult | Deferred[AddPartitionsToTxnResult]:
-    partitions = [
-        TopicPartition(topic.name, index) for topic in wanted.topics for index in topic.partitions
-    ]
-    producer = Producer(wanted.producer_id, wanted.producer_epoch)
-    coordinator = services.transactions.coordinator
+) -> Work[Reply[AddPartitionsToTxnResult]]:
+    added = _Added(wanted.topics)
+    yield from added.prepare()
 
-    def answer(
-        error: ErrorCode, errors: Mapping[TopicPartition, ErrorCode] = MappingProxyType({})
-    ) -> AddPartitionsToTxnResult:
+    def answer(error: ErrorCode) -> AddPartitionsToTxnResult:
         return AddPartitionsToTxnResult(
-            transactional_id=wanted.transactional_id,
-            topic_results=_results(wanted.topics, error, errors),
+            transactional_id=wanted.transactional_id, topic_results=added.answer(error)
         )
 
-    missing = {
-        partition: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        for partition in partitions
-        if not _exists(services, partition)
-    }
-    if missing:
-        return answer(ErrorCode.OPERATION_NOT_ATTEMPTED, missing)
+    for partition, result in added:
+        if not _exists(services, partition):
+            result.partition_error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        yield ENTRY_COST
+    if added.has_errors:
+        return answer(ErrorCode.OPERATION_NOT_ATTEMPTED)
+    producer = Producer(wanted.producer_id, wanted.producer_epoch)
+    coordinator = services.transactions.coordinator
     if wanted.verify_only:
-        errors = {
-            partition: coordinator.verify(wanted.transactional_id, producer, partition)
-            for partition in partitions
-        }
-        knows = context.header.api_version >= _ABORTABLE_VERSION
-        not_added = ErrorCode.TRANSACTION_ABORTABLE if knows else ErrorCode.INVALID_TXN_STATE
-        for partition, error in errors.items():
-            if error is ErrorCode.INVALID_TXN_STATE:
-                errors[partition] = not_added
-        return answer(ErrorCode.NONE, errors)
-    reply = coordinator.enter(wanted.transactional_id, producer, partitions, context.now_ms)
+        is_abortable = context.header.api_version >= _ABORTABLE_VERSION
+        not_added = ErrorCode.TRANSACTION_ABORTABLE if is_abortable else ErrorCode.INVALID_TXN_STATE
+        for partition, result in added:
+            error = coordinator.verify(wanted.transactional_id, producer, partition)
+            is_missing = error is ErrorCode.INVALID_TXN_STATE
+            result.partition_error_code = not_added if is_missing else error
+            yield ENTRY_COST
+        return answer(ErrorCode.NONE)
+    reply = coordinator.enter(wanted.transactional_id, producer, added.partitions, context.now_ms)
     return reply.map(answer) if isinstance(reply, Deferred) else answer(reply)
 
 
 def _exists(services: Services, partition: TopicPartition) -> bool:
     topic = services.topics.get(partition.topic)
     return topic is not None and 0 <= partition.partition < len(topic.partitions)
-
-
-def _clients_answer(
-    request: AddPartitionsToTxnRequest,
-    error: ErrorCode,
-    errors: Mapping[TopicPartition, ErrorCode],
-) -> AddPartitionsToTxnResponse:
-    results = _results(request.v3_and_below_topics, error, errors)
-    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results)
-
-
-def _results(
-    topics: Sequence[AddPartitionsToTxnTopic],
-    error: ErrorCode,
-    errors: Mapping[TopicPartition, ErrorCode],
-) -> list[AddPartitionsToTxnTopicResult]:
-    return [
-        AddPartitionsToTxnTopicResult(
-            name=topic.name,
-            results_by_partition=[
-                AddPartitionsToTxnPartitionResult(
-                    partition_index=index,
-                    partition_error_code=errors.get(TopicPartition(topic.name, index), error),
-                )
-                for index in topic.partitions
-            ],
-        )
-        for topic in topics
-    ]

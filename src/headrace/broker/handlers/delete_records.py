@@ -1,9 +1,10 @@
 """DeleteRecords (API key 21), versions 0-2.
 
-Behaviour: moves the log start offset of a partition up to the offset given (-1: the high watermark), never down. It
-is durable before the answer, which holds the new log start; segments wholly below it are removed at once. An offset
-above the high watermark is OFFSET_OUT_OF_RANGE. Topics whose cleanup.policy is not to delete refuse with
-POLICY_VIOLATION, internal ones with INVALID_TOPIC_EXCEPTION.
+Behaviour: the broker raises the log start offset of a partition to the requested offset (-1: the high watermark), and
+never lowers it. The change is durable before the broker answers with the new log start offset. Segments that end below
+the log start offset are deleted at once. Errors: OFFSET_OUT_OF_RANGE for an offset above the high watermark,
+POLICY_VIOLATION if `cleanup.policy` of the topic does not contain `delete`, INVALID_TOPIC_EXCEPTION for an internal
+topic.
 Versions: v2 flexible.
 """
 
@@ -14,7 +15,7 @@ from typing import Final
 from headrace.broker.context import RequestContext
 from headrace.broker.partitions.partition import Partition
 from headrace.broker.services import Services
-from headrace.broker.waiting.steps import ENTRY_COST, PARTITION_FILES_COST, Work
+from headrace.broker.waiting.steps import ENTRY_COST, STEP_COST, Work
 from headrace.errors import (
     ApiError,
     ErrorCode,
@@ -38,7 +39,8 @@ VERSIONS: Final = VersionRange(0, 2)
 
 HIGH_WATERMARK: Final = -1
 NO_LOW_WATERMARK: Final = -1
-_PARTITIONS_A_WRITE: Final = 20
+_PARTITIONS_A_WRITE: Final = 10
+"""The partitions whose log start offsets are written in one step."""
 
 
 def handle(
@@ -54,7 +56,7 @@ def handle(
             result.partitions.append(deletion.plan(topic.name, wanted))
             if deletion.planned >= _PARTITIONS_A_WRITE:
                 deletion.run(context.now_ms)
-                yield 2 * _PARTITIONS_A_WRITE * PARTITION_FILES_COST
+                yield STEP_COST
             yield ENTRY_COST
         yield ENTRY_COST
     deletion.run(context.now_ms)

@@ -1,9 +1,9 @@
 """Requests that take longer than one iteration of the event loop: the broker handles them in steps.
 
 The work is a generator. After each piece of work it yields the cost of the piece; the unit of cost is one decompressed
-byte. It returns the response. The broker does the first step at once, and most requests need no other. `tick` does the
-later steps, one step of each request in turn. A generator may also yield a deferred; it continues with the value when
-the deferred is resolved.
+byte. It returns the response. The broker does the first step at once, and most requests need no other; the first step of
+a large request waits for the next iteration. `tick` does the later steps, one step of each request in turn. A generator
+may also yield a deferred; it continues with the value when the deferred is resolved.
 
 The broker handles other requests between two steps. After a `yield` a generator therefore looks up again what another
 request may have changed. `Session.busy` keeps the requests of one connection in order: the next one waits until the
@@ -32,6 +32,8 @@ OFFSET_COST: Final = ENTRY_COST // 4
 """The cost of deleting a committed offset."""
 GROUP_COST: Final = 3 * ENTRY_COST
 """The cost of a request to the coordinator of one group, or of one transactional id."""
+LARGE_REQUEST_BYTES: Final = 32 << 10
+"""The size of a request above which its first step waits for the next iteration: decoding has used some of this one."""
 _COST_OF_US: Final = STEP_COST // 15_000
 """The cost of one microsecond of work."""
 CREATION_COST: Final = STEP_COST // 4
@@ -118,7 +120,12 @@ class Steps:
         return len(self._waiting)
 
     def run(
-        self, work: Work[T], session: Session = LOCAL, *, finishes: bool = False
+        self,
+        work: Work[T],
+        session: Session = LOCAL,
+        *,
+        finishes: bool = False,
+        postponed: bool = False,
     ) -> T | Deferred[T]:
         """Do the first step of some work. Return its outcome, or a deferred one if there is more to do.
 
@@ -129,7 +136,12 @@ class Steps:
             work: The work.
             session: The connection of the request.
             finishes: Whether the work is completed also when the deferred is cancelled.
+            postponed: Whether the first step, too, is left to `tick`.
         """
+        if postponed:
+            first = _Waiting(work, session, finishes=finishes)
+            self._waiting.append(first)
+            return first.answer
         step = _step(work, STEP_COST // (_CROWDED if self._waiting else 1))
         if step.outcome is not None:
             outcome: T | Deferred[T] = step.outcome[0]

@@ -42,7 +42,20 @@ def test_more_work_is_done_by_ticks_a_step_at_a_time() -> None:
     assert steps.next_deadline_ms is None
 
 
-def test_those_who_wait_take_turns() -> None:
+def test_postponed_work_begins_with_a_tick() -> None:
+    purgatory = Purgatory()
+    steps = Steps(purgatory)
+    session = Session()
+    done: list[str] = []
+    answer = steps.run(work("a", [1, 2], done), session, postponed=True)
+    assert isinstance(answer, Deferred)
+    assert (done, session.busy, steps.next_deadline_ms) == ([], True, 0)
+    steps.tick()
+    purgatory.deliver()
+    assert (answer.value, session.busy, steps.next_deadline_ms) == ("a", False, None)
+
+
+def test_requests_that_wait_for_a_step_take_turns() -> None:
     purgatory = Purgatory()
     steps = Steps(purgatory)
     done: list[str] = []
