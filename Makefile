@@ -38,12 +38,12 @@ PARTS := part-1 part-2 part-3
 $(PARTS): part-%:
 	$(PYTEST) --part $*/3 $(if $(MARKED),-m "$(MARKED)") tests/unit tests/property tests/cost tests/simulation tests/mutations tests/benchmarks
 
-ifdef ROOM
+ifdef PACKAGE
 test:
 	@$(PYTHON) tools/prepare.py test
-	@tests=$$($(BIN)/python -m tests.suites "$(ROOM)") && set -x && $(PYTEST) -n 3 --dist loadfile $$tests
+	@tests=$$($(BIN)/python -m tests.suites "$(PACKAGE)") && set -x && $(PYTEST) -n 3 --dist loadfile $$tests
 else
-test:  ## everything that needs no special hardware (about twenty-two minutes); ROOM=core/log: what concerns one package
+test:  ## everything that needs no special hardware (about twenty-two minutes); PACKAGE=core/log: what concerns one package
 	@$(PYTHON) tools/prepare.py test
 	@$(MAKE) --no-print-directory -j 5 --output-sync=target static types $(PARTS)
 	$(PYTEST) -n 2 tests/fuzz

@@ -1,6 +1,6 @@
 """Print the tests that concern a package of the source: `python -m tests.suites core/log`.
 
-`make test ROOM=core/log` runs them. The table is `suites.toml`. An unknown package ends the program with a list of all
+`make test PACKAGE=core/log` runs them. The table is `suites.toml`. An unknown package ends the program with a list of all
 packages.
 """
 
@@ -48,7 +48,7 @@ def main() -> None:
     package = "/".join(sys.argv[1:]).strip("/")
     if package not in table():
         names = "\n  ".join(sorted(table()))
-        sys.exit(f"There is no package {package!r}. Name one of these with ROOM=...:\n  {names}")
+        sys.exit(f"There is no package {package!r}. Name one of these with PACKAGE=...:\n  {names}")
     print(*paths_of(package))
 
 

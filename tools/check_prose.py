@@ -1,4 +1,4 @@
-"""Check docstrings, comments, messages, test names and Markdown against the prose rules of CONTRIBUTING.md.
+"""Check docstrings, comments, messages, names of tests and classes, and Markdown against the prose rules of CONTRIBUTING.md.
 
     python tools/check_prose.py                      the number of problems in each directory
     python tools/check_prose.py src/headrace/cli     every problem below a directory, or in a file
@@ -14,7 +14,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,6 +22,9 @@ ROOT = Path(__file__).resolve().parents[1]
 EXCEPTIONS = ROOT / "tools/prose_exceptions.txt"
 MARKDOWN_LINE_LIMIT = 160
 LEAST_WORDS = 4
+
+CHECKED = ("*.py", "*.md", "*.c", "*.h", "Makefile", "*.toml", "*.yml")
+"""Patterns of the files that are checked."""
 
 UNCHECKED = (
     "src/headrace/protocol/messages/",
@@ -31,12 +34,16 @@ UNCHECKED = (
     "docs/reference/python-api.md",
     "tools/import_schemas.py",
     "tools/check_prose.py",
+    "tools/generate_messages.py",
+    "tools/message_decoder.py",
     "CONTRIBUTING.md",
 )
-"""Prefixes of unchecked paths: generated files, field names of Kafka, and files that quote banned words."""
+"""Prefixes of unchecked paths: generated files and their generators, field names of Kafka, files that quote banned words."""
 
 FRAGMENT = re.compile(
-    r"(Of|Those|That|What|Why|Who|Whose|By|From|In which|Likewise|As|The same|The one|The ones)\b"
+    r"(Of|Those|That|What|Why|Who|Whose|By|From|In which|Likewise|As|The same|The one|The ones"
+    r"|How|Where|When|Which|Since|Its|Makes|Within|Counted|Taken|After|Until|Before|Is|On|But"
+    r"|So|Also|Whatever|For|With|At|About|To)\b"
 )
 """The first words of a docstring that is a noun fragment."""
 
@@ -46,7 +53,12 @@ BANNED = {
     r"\bverdicts?\b": "a result, or an outcome",
     r"\btwins?\b": "the asyncio client, the blocking client",
     r"\bwhoever\b": "name the actor",
-    r"\btold\b": "reports, returns, logs, raises, notifies",
+    r"\b(told|tells?|telling|hears?|heard)\b": "reports, returns, logs, raises, notifies",
+    r"\b(nobody|somebody|anybody)\b": "no client, a member, a program: name the actor",
+    r"\brooms?\b": "a package, a module; for memory and disks: space",
+    r"\bworlds?\b": "a simulated cluster, a simulated network, a broker in memory",
+    r"(?<!dead )(?<!dead-)\bletters?\b(?! case)": "a dead letter; a character",
+    r"\bholders?\b": "the owner",
     r"\basks? nobody\b": "without authentication",
     r"\bwho they are\b|\bwho is on (a|the) connection\b": "the authenticated principal",
     r"\bshuts? out\b|\bshutting out\b": "fenced",
@@ -85,7 +97,7 @@ def problems(*below: str) -> Iterator[Problem]:
         inside = not below or any(f"{path}/".startswith(f"{each.rstrip('/')}/") for each in below)
         if inside and not path.startswith(UNCHECKED):
             text = (ROOT / path).read_text()
-            found = _in_python(text) if path.endswith(".py") else _in_markdown(text)
+            found = _reader(path)(text)
             for line, problem in found:
                 yield Problem(path, line, problem)
 
@@ -96,9 +108,23 @@ def exceptions() -> set[str]:
 
 
 def _tracked() -> list[str]:
-    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.py", "*.md"]
-    listing = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    listing = subprocess.run(
+        [*command, *CHECKED], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     return [path for path in sorted(listing.stdout.splitlines()) if (ROOT / path).is_file()]
+
+
+def _reader(path: str) -> Callable[[str], Iterator[tuple[int, str]]]:
+    """Return the function that finds the problems in a file of this kind."""
+    if path.endswith(".py"):
+        return _in_python
+    return _in_markdown if path.endswith(".md") else _in_lines
+
+
+def _in_lines(text: str) -> Iterator[tuple[int, str]]:
+    for number, line in enumerate(text.splitlines(), 1):
+        yield from _banned(line, number)
 
 
 def _in_python(source: str) -> Iterator[tuple[int, str]]:
@@ -110,6 +136,8 @@ def _in_python(source: str) -> Iterator[tuple[int, str]]:
             yield from _banned(node.value, node.lineno)
         elif isinstance(node, _FUNCTIONS) and node.name.startswith("test_"):
             yield from _banned(node.name.replace("_", " "), node.lineno)
+        elif isinstance(node, ast.ClassDef):
+            yield from _banned(_CAPITAL.sub(" ", node.name), node.lineno)
     for number, text in enumerate(source.splitlines(), 1):
         if "# " in text and (comment := re.search(r"(?:^\s*|\s\s)# (.*)", text)):
             yield from _banned(comment[1], number)
@@ -125,6 +153,7 @@ def _docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
                     yield statement.lineno, text
 
 
+_CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _BODIES = (ast.Module, ast.ClassDef, *_FUNCTIONS)
 

@@ -151,7 +151,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
     ),
     Mutation(
         "fetch isolation",
-        "nobody reads above the high watermark",
+        "consumers read no record above the high watermark",
         "broker/partitions/partition.py",
         "        return self.log.high_watermark\n\n    def read(",
         "        return self.log.log_end_offset\n\n    def read(",

@@ -115,7 +115,7 @@ def a_commit_ends_for_long(simulation: SinkRound, step: int) -> bool:
         commit.advance(kill=True)
     simulation.rest()
     simulation.complete(0, 2, [])
-    assert step or not simulation.counts["nobody can tell"], "the batch was not claimed"
+    assert step or not simulation.counts["outcome unknown"], "the batch was not claimed"
     return True
 
 

@@ -35,7 +35,7 @@ lists every method.
 
 * `async with` opens and closes a client: `async with headrace.aio.Producer("localhost:9092") as producer:`.
 * `async for record in consumer:` reads records one by one.
-* `await producer.send(...)` waits for room in the buffer and returns a future. `await` of that future waits for the
+* `await producer.send(...)` waits for space in the buffer and returns a future. `await` of that future waits for the
   delivery.
 """
 MODULES: Final[tuple[tuple[str, tuple[str, ...] | None], ...]] = (
