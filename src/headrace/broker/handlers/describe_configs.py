@@ -47,6 +47,9 @@ from headrace.security.acls import Operation
 API_KEY: Final = ApiKey.DESCRIBE_CONFIGS
 VERSIONS: Final = VersionRange(1, 4)
 
+_EXAMINED_COST: Final = ENTRY_COST // 8
+"""The cost of looking up the value of one configuration, which the response may then omit."""
+
 
 def handle(
     services: Services,
@@ -64,6 +67,7 @@ def handle(
             resource_name=resource.resource_name,
             error_message=None,
         )
+        examined = 0
         try:
             services.permissions.authorize_configs(
                 context,
@@ -74,12 +78,13 @@ def handle(
             if resource.resource_type == ConfigResourceType.BROKER_LOGGER:
                 result.configs = _levels(services, resource)
             else:
-                entries = _entries(services, resource, number)
+                entries = list(_entries(services, resource, number))
+                examined = len(entries)
                 result.configs = [_result(entry, request) for entry in _wanted(resource, entries)]
         except ApiError as error:
             result.error_code, result.error_message = error.code, error.message
         results.append(result)
-        yield ENTRY_COST + len(result.configs) * ENTRY_COST // 2
+        yield ENTRY_COST + (4 * len(result.configs) + examined) * _EXAMINED_COST
     return DescribeConfigsResponse(results=results)
 
 
