@@ -15,7 +15,7 @@ from headrace.broker.access.audit import Change, shown_settings
 from headrace.broker.context import RequestContext
 from headrace.broker.handler import Handler
 from headrace.broker.services import Services
-from headrace.broker.waiting.steps import Work
+from headrace.broker.waiting.steps import ENTRY_COST, Work
 from headrace.config.broker import BROKER_OPTIONS
 from headrace.config.group import GROUP_OPTIONS
 from headrace.config.options import Option
@@ -30,6 +30,8 @@ from headrace.security.scram import ScramMechanism
 Done = Iterator[tuple[Change, dict[str, object]]]
 Rule = Callable[[Any, Any], Done]
 
+_ENTRY_COST: Final = 8 * ENTRY_COST
+"""The cost of an entry of the audit log."""
 _CONFIGURED: Final[Mapping[int, tuple[Change, str, Mapping[str, Option]]]] = {
     ConfigResourceType.TOPIC: ("topic_configured", "topic", TOPIC_OPTIONS),
     ConfigResourceType.BROKER: ("broker_configured", "broker", BROKER_OPTIONS),
@@ -58,7 +60,13 @@ def audited(api_key: int, handle: Handler[Any, Any]) -> Handler[Any, Any]:
             return audited_reply
 
         def in_steps(steps: Work[Any]) -> Work[Any]:
-            return noted((yield from steps))
+            reply = yield from steps
+            if isinstance(reply, Deferred):
+                return noted(reply)
+            for what, fields in rule(request, reply):
+                services.audit.changed(context, what, **fields)
+                yield _ENTRY_COST
+            return reply
 
         reply = handle(services, context, request)
         return in_steps(reply) if isinstance(reply, GeneratorType) else noted(reply)

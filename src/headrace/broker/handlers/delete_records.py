@@ -39,7 +39,7 @@ VERSIONS: Final = VersionRange(0, 2)
 
 HIGH_WATERMARK: Final = -1
 NO_LOW_WATERMARK: Final = -1
-_PARTITIONS_A_WRITE: Final = 10
+_PARTITIONS_A_WRITE: Final = 5
 """The partitions whose log start offsets are written in one step."""
 
 

@@ -42,7 +42,7 @@ PARTITION_OPENING_COST: Final = 5 * ENTRY_COST
 """The cost of opening the log of a new partition, which has no files yet."""
 PARTITION_FILES_COST: Final = 20 * ENTRY_COST
 """The cost of creating or deleting the files of one partition."""
-FIRST_BATCH_COST: Final = 2 * PARTITION_FILES_COST
+FIRST_BATCH_COST: Final = 4 * PARTITION_FILES_COST
 """The cost of the first batch of a partition, which creates the directory and the files."""
 CHECK_COST: Final = 5 * ENTRY_COST
 """The cost of checking a change of a topic, of settings or of permissions."""
