@@ -245,6 +245,42 @@ async def test_many_small_ranges_are_not_all_read_into_memory(tmp_path: Path) ->
     file.close()
 
 
+@on_loop
+async def test_many_system_calls_of_one_response_are_divided_into_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "segment"
+    path.write_bytes(bytes(MIB))
+    file = RealFile(path)
+    ranges = [FileRange(file, 0, KIB)] * 5_000
+    calls = 0
+
+    def sendfile(_out: int, _in: int, _offset: int, count: int) -> int:
+        nonlocal calls
+        calls += 1
+        return count  # a receiver that is never slow
+
+    monkeypatch.setattr(outgoing.os, "sendfile", sendfile)
+    monkeypatch.setattr(
+        outgoing, "READ_MAX_BYTES", 0
+    )  # all ranges by sendfile, as in a long response
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.settimeout(0)
+        drained = asyncio.Event()
+        errors: list[OSError] = []
+        writer = outgoing.SocketWriter(asyncio.get_running_loop(), ours, drained.set, errors.append)
+        writer.send(ranges)
+        while writer.queued_bytes:
+            assert calls < 1_000, "calls of one turn"
+            calls = 0
+            drained.clear()
+            await drained.wait()
+        assert not errors
+        writer.close()
+    file.close()
+
+
 @pytest.mark.parametrize("size", [1, 100, 70_000, 5 * MIB])
 @on_loop
 async def test_answers_sent_one_by_one_arrive_whole_and_in_order(size: int) -> None:
