@@ -27,7 +27,7 @@ READ_MAX_BYTES: Final = 512 * 1024
 _JOIN_MAX_BYTES: Final = 64 * 1024
 _BYTES_PER_TURN: Final = 4 * 1024 * 1024
 _CALL_BYTES: Final = 4096
-"""The bytes that a system call counts for, besides those that it writes."""
+"""The bytes that a system call counts for at least."""
 _BUFFERS_PER_CALL: Final = 64
 _MORE: Final = getattr(socket, "MSG_MORE", 0)
 
@@ -137,7 +137,7 @@ class SocketWriter:
         try:
             while self.queued_bytes and turn_bytes > 0:
                 count = self._write_some()
-                turn_bytes -= count + _CALL_BYTES
+                turn_bytes -= count if count > _CALL_BYTES else _CALL_BYTES
                 self.sent_bytes += count
                 self.queued_bytes -= count
         except BlockingIOError:
