@@ -137,7 +137,7 @@ class SocketWriter:
         try:
             while self.queued_bytes and turn_bytes > 0:
                 count = self._write_some()
-                turn_bytes -= count if count > _CALL_BYTES else _CALL_BYTES
+                turn_bytes -= max(_CALL_BYTES, count)
                 self.sent_bytes += count
                 self.queued_bytes -= count
         except BlockingIOError:
