@@ -1,7 +1,7 @@
 """Print the tests that concern a package of the source: `python -m tests.suites core/log`.
 
-`make test PACKAGE=core/log` runs them. The table is `suites.toml`. An unknown package ends the program with a list of all
-packages.
+`make test PACKAGE=core/log` runs them. The table is `suites.toml`. An unknown package ends the program with a list of
+all packages.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Check docstrings, comments, messages, names of tests and classes, and Markdown against the prose rules of CONTRIBUTING.md.
+"""Check docstrings, comments, messages, names and Markdown against the prose rules of CONTRIBUTING.md.
 
     python tools/check_prose.py                      the number of problems in each directory
     python tools/check_prose.py src/headrace/cli     every problem below a directory, or in a file
@@ -38,7 +38,7 @@ UNCHECKED = (
     "tools/message_decoder.py",
     "CONTRIBUTING.md",
 )
-"""Prefixes of unchecked paths: generated files and their generators, field names of Kafka, files that quote banned words."""
+"""Prefixes of unchecked paths: generated files and their generators, Kafka's names, files that quote banned words."""
 
 FRAGMENT = re.compile(
     r"(Of|Those|That|What|Why|Who|Whose|By|From|In which|Likewise|As|The same|The one|The ones"

@@ -1,8 +1,8 @@
 """AddPartitionsToTxn (API key 24), versions 0-5.
 
-Behaviour: the transaction begins with the first partitions that are added. The broker answers when the change is durable,
-and accepts batches for a partition only from then on (KIP-890). The broker adds all partitions of a request or none: if
-one has an error, the others get OPERATION_NOT_ATTEMPTED. The broker refuses its internal topics.
+Behaviour: the transaction begins with the first partitions that are added. The broker answers when the change is
+durable, and accepts batches for a partition only from then on (KIP-890). The broker adds all partitions of a request or
+none: if one has an error, the others get OPERATION_NOT_ATTEMPTED. The broker refuses its internal topics.
 From version 4 on only brokers send this request: it needs ClusterAction and names several transactions. For each
 transaction it adds partitions, as a Produce of version 12 does, or verifies that the transaction has them. This broker
 verifies its own transactions without a request.

@@ -1,9 +1,9 @@
 """Requests that take longer than one iteration of the event loop: the broker handles them in steps.
 
 The work is a generator. After each piece of work it yields the cost of the piece; the unit of cost is one decompressed
-byte. It returns the response. The broker does the first step at once, and most requests need no other; the first step of
-a large request waits for the next iteration. `tick` does the later steps, one step of each request in turn. A generator
-may also yield a deferred; it continues with the value when the deferred is resolved.
+byte. It returns the response. The broker does the first step at once, and most requests need no other. The first step
+of a large request waits for the next iteration. `tick` does the later steps, one step of each request in turn. A
+generator may also yield a deferred; it continues with the value when the deferred is resolved.
 
 The broker handles other requests between two steps. After a `yield` a generator therefore looks up again what another
 request may have changed. `Session.busy` keeps the requests of one connection in order: the next one waits until the
