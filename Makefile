@@ -26,6 +26,7 @@ static:
 	$(BIN)/python tools/generate_protocol_support.py --check
 	$(BIN)/python tools/generate_reference.py --check
 	$(BIN)/python tools/generate_client_properties.py --check
+	$(BIN)/python tools/generate_hazards.py --check
 	$(BIN)/python tools/draw_parts.py --check
 	$(BIN)/python tools/generate_blocking_clients.py --check
 
@@ -135,6 +136,7 @@ generate:  ## write the generated files again
 	$(BIN)/python tools/generate_reference.py
 	$(BIN)/python tools/generate_client_properties.py
 	$(BIN)/python tools/generate_blocking_clients.py
+	$(BIN)/python tools/generate_hazards.py
 	$(BIN)/python tools/draw_parts.py
 
 format:  ## format the code

@@ -1,4 +1,4 @@
-"""docs/reports/hazards.md and docs/reports/fault-classes.md name tests that exist."""
+"""docs/reports/hazards.toml and docs/reports/fault-classes.md name tests that exist."""
 
 from __future__ import annotations
 
@@ -9,22 +9,43 @@ from pathlib import Path
 
 import pytest
 
+from tools import generate_hazards
+
 ROOT = Path(__file__).resolve().parents[2]
-TEXT = (ROOT / "docs" / "reports" / "hazards.md").read_text()
 FAULT_CLASSES = (ROOT / "docs" / "reports" / "fault-classes.md").read_text()
-TEST = re.compile(r"`(tests/[^`]+::[^`]+)`")
-ROW = re.compile(r"^\| ([A-E]\d+) \|(.*)\|$", re.MULTILINE)
+HAZARDS = {
+    hazard["id"]: hazard for section in generate_hazards.sections() for hazard in section["hazard"]
+}
 ONE_BROKER = {
     *(f"B{number}" for number in range(1, 21)),
     *(f"C{number}" for number in (*range(1, 8), *range(9, 17))),
     *(f"D{number}" for number in range(1, 17)),
     *(f"E{number}" for number in range(1, 7)),
 }
+"""The hazards that concern a single broker. C8 and the hazards A1 to A26 do not."""
 
 
 def test_every_hazard_of_one_broker_has_tests() -> None:
-    rows = {name: TEST.findall(rest) for name, rest in ROW.findall(TEXT)}
-    assert {name for name, tests in rows.items() if tests} >= ONE_BROKER
+    assert {name for name, hazard in HAZARDS.items() if hazard["tests"]} >= ONE_BROKER
+
+
+def test_the_page_is_what_the_generator_writes() -> None:
+    assert generate_hazards.PAGE.read_text() == generate_hazards.page()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ('id = "B1"', "missing or unknown keys"),
+        ('id = "B1"\nhazard = ""\nconsequence = ""\ndefence = ""\ntests = []\nrule = ""', "rule"),
+        ('id = "C1"\nhazard = ""\nconsequence = ""\ndefence = ""\ntests = []', "wrong section"),
+    ],
+)
+def test_an_incomplete_hazard_is_refused(tmp_path: Path, wrong: str, words: str) -> None:
+    source = tmp_path / "hazards.toml"
+    source.write_text(f'[[section]]\nid = "B"\ntitle = ""\n[[section.hazard]]\n{wrong}\n')
+    with pytest.raises(ValueError, match=words):
+        generate_hazards.sections(source)
 
 
 def words_of(path: Path) -> set[str]:
@@ -69,9 +90,9 @@ def defined(path: Path) -> set[str]:
 
 
 def exists(test: str) -> bool:
-    """Return whether a test is there, as `path::name` or `path::name[case]`.
+    """Return whether a test exists, given as `path::name` or `path::name[case]`.
 
-    The text of a case has to be in the module or in one that the module imports.
+    The text of a case must be in the module or in a module that it imports.
     """
     file, _, rest = test.partition("::")
     name, _, case = rest.partition("[")
@@ -81,8 +102,8 @@ def exists(test: str) -> bool:
     return not case or case.removesuffix("]") in words_of(path)
 
 
-def test_every_test_that_is_named_exists() -> None:
-    names = sorted(set(TEST.findall(TEXT)))
+def test_every_test_of_a_hazard_exists() -> None:
+    names = sorted({test for hazard in HAZARDS.values() for test in hazard["tests"]})
     assert len(names) > 50
     assert [name for name in names if not exists(name)] == []
 
@@ -96,11 +117,11 @@ def test_every_test_that_is_named_exists() -> None:
         "tests/property/test_broker.py::NoSuchMachine::runTest",
     ],
 )
-def test_a_test_that_does_not_exist_is_found(wrong: str) -> None:
+def test_a_missing_test_is_noticed(wrong: str) -> None:
     assert not exists(wrong)
 
 
-def test_every_suite_of_the_fault_classes_exists() -> None:
+def test_every_suite_of_a_fault_class_exists() -> None:
     named = set(re.findall(r"`(tests/[^`]+)`", FAULT_CLASSES))
     assert len(named) > 20
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
