@@ -91,7 +91,7 @@ def test_every_module_that_a_page_of_the_design_names_exists() -> None:
     modules = [f"/{path.relative_to(ROOT)}" for path in tracked_files(".py")]
     named = {
         (page.name, module)
-        for page in (ROOT / "docs" / "design").glob("*.md")
+        for page in (ROOT / "docs" / "design").rglob("*.md")
         for module in re.findall(r"`([\w/]+/\w+\.py)`", page.read_text())
     }
     assert len(named) > 50
@@ -99,3 +99,28 @@ def test_every_module_that_a_page_of_the_design_names_exists() -> None:
         entry for entry in named if not any(path.endswith(f"/{entry[1]}") for path in modules)
     }
     assert unknown == set()
+
+
+def test_the_map_has_every_package() -> None:
+    table = (ROOT / "docs" / "design" / "index.md").read_text()
+    source = ROOT / "src" / "headrace"
+    packages = {f"{path.parent.name}/" for path in source.glob("*/__init__.py")}
+    packages |= {path.name for path in source.glob("*.py") if not path.name.startswith("__")}
+    mapped = {
+        name for line in table.splitlines() for name in re.findall(r"^\| `([\w/.]+)` \|", line)
+    }
+    assert {name for name in mapped if "/" not in name[:-1]} == packages
+
+
+def test_every_package_that_a_page_of_the_design_names_exists() -> None:
+    """A path without a module is below `src/headrace/`, or below the directory of the project."""
+    named = {
+        (page.name, package)
+        for page in (ROOT / "docs" / "design").rglob("*.md")
+        for package in re.findall(r"`([\w/]+)/`", page.read_text())
+    }
+    assert len(named) > 20
+    bases = (ROOT, ROOT / "src" / "headrace")
+    assert [
+        entry for entry in sorted(named) if not any((base / entry[1]).is_dir() for base in bases)
+    ] == []
