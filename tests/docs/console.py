@@ -15,7 +15,7 @@ TIMEOUT_S = 120
 
 @dataclass
 class Step:
-    """A command and what it prints, or a file or program and its text."""
+    """One step of a page: a command with its output, or a file or program with its text."""
 
     kind: str
     text: str
@@ -24,7 +24,7 @@ class Step:
 
 
 def steps(page: str) -> Iterator[Step]:
-    """The steps of a page, in order; a file is named in the text before its block."""
+    """Return the steps of a page, in order. The text before the block of a file names the file."""
     for kind, text, before in _blocks(page):
         if kind != "console":
             [*_, name] = re.findall(r"`([\w.]+\.\w+)`", before) or [""]
@@ -40,7 +40,7 @@ def steps(page: str) -> Iterator[Step]:
 
 
 def section(page: str, title: str) -> str:
-    """A section of a page, from its heading to the next one."""
+    """Return a section of a page, from its heading to the next heading."""
     return page.split(f"\n## {title}\n", 1)[1].split("\n## ", 1)[0]
 
 
@@ -52,7 +52,7 @@ def _blocks(page: str) -> Iterator[tuple[str, str, str]]:
 
 
 def users_environment() -> dict[str, str]:
-    """The environment of somebody who has installed the package and set nothing."""
+    """Return the environment of a user who has installed the package and set no variable."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     mine = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
     return {**mine, "PATH": path}
@@ -61,7 +61,7 @@ def users_environment() -> dict[str, str]:
 def run_shell(
     command: str, directory: Path, environment: Mapping[str, str]
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command as a user types it."""
+    """Run a command in a shell, as a user types it."""
     return subprocess.run(
         ["bash", "-uo", "pipefail", "-c", f"umask 077; {command}"],
         cwd=directory,

@@ -1,7 +1,7 @@
-"""Reads the layouts of docs/reference/client-protocol.md and decodes bytes by them, as a reader of the page would.
+"""Decodes bytes by the layouts of docs/reference/client-protocol.md, as a reader of the page would.
 
-A layout is a title and one line a field, indented below the array that it belongs to. Nothing of Headrace is used
-here: the page alone has to be enough.
+A layout is a title and one line for each field, indented below the array to which the field belongs. This module uses
+nothing of Headrace, because the page alone must be sufficient.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FIELD = re.compile(r"( *)(\w+): (.+)")
 
 @dataclass
 class Field:
-    """One field of a layout; `children` are those of an array's elements."""
+    """One field of a layout. `children` are the fields of an array's elements."""
 
     name: str
     type: str
@@ -29,7 +29,7 @@ class Field:
 
 
 def blocks(page: str, kind: str) -> dict[str, str]:
-    """The blocks of a kind, by their first line; the text is that of the other lines."""
+    """Return the blocks of a kind: first line to the text of the other lines."""
     found = {}
     for each, text in BLOCK.findall(page):
         title, rest = text.split("\n", 1)
@@ -40,7 +40,7 @@ def blocks(page: str, kind: str) -> dict[str, str]:
 
 
 def parse_layout(text: str) -> list[Field]:
-    """The fields of a layout block."""
+    """Return the fields of a layout block."""
     root = Field("", "array")
     stack = [(-1, root)]
     for line in text.splitlines():
@@ -56,14 +56,14 @@ def parse_layout(text: str) -> list[Field]:
 
 
 class Walk:
-    """Bytes read field by field; every field yields the lines that a hex block shows for it."""
+    """Reads bytes field by field. Each field yields the lines that a hex block shows for it."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
         self.position = 0
 
     def fields(self, layout: list[Field], depth: int = 0) -> Iterator[str]:
-        """The lines of all fields of a layout."""
+        """Yield the lines of all fields of a layout."""
         for each in layout:
             yield from self._field(each, depth)
 
@@ -120,7 +120,7 @@ class Walk:
 
 
 def render(layout: list[Field], data: bytes) -> str:
-    """The hex block of some bytes; they must be used up by the layout."""
+    """Return the hex block of some bytes. The layout must cover all of them."""
     walk = Walk(data)
     text = "".join(line + "\n" for line in walk.fields(layout))
     assert walk.position == len(data), f"{len(data) - walk.position} bytes left"

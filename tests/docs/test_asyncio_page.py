@@ -1,4 +1,4 @@
-"""The program of docs/guides/asyncio.md prints what the page shows, and the rule of the page has no other exception."""
+"""The program of docs/guides/asyncio.md prints what the page shows, and the page names every exception to its rule."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_the_page_names_each_method_that_is_never_awaited() -> None:
     assert named == plain == {"owns", "transaction"}
 
 
-def test_the_program_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_program_prints_what_the_page_shows(capsys: pytest.CaptureFixture[str]) -> None:
     (program,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     exec(
         compile(program, "docs/guides/asyncio.md", "exec", dont_inherit=True), {"__name__": "page"}

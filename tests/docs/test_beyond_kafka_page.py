@@ -37,7 +37,7 @@ def test_the_commands_print_what_the_page_shows(tmp_path) -> None:
             assert printed.splitlines() == expected.splitlines(), step.text
 
 
-def test_the_options_and_headers_are_those_that_there_are() -> None:
+def test_the_page_names_every_option_and_header() -> None:
     headers = {directives.TTL_MS, directives.TAG, directives.DELAY_MS, directives.DELIVER_AT_MS}
     named = set(re.findall(r"`(headrace\.[a-z.-]+)", PAGE))
     assert named <= headers | set(TOPIC_OPTIONS)

@@ -92,7 +92,7 @@ def shut_out(producer: headrace.Producer) -> None:
         producer.send("t", b"x")
 
 
-def test_the_table_is_read() -> None:
+def test_every_row_of_the_table_is_parsed() -> None:
     table = PAGE.read_text()
     rows = [line for line in table.splitlines() if line.startswith("| ")]
     assert len(LINES) == len(rows) - 1 >= 52

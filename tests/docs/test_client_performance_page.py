@@ -1,4 +1,4 @@
-"""docs/reports/client-performance.md shows what was measured: its tables are those of the run that it names."""
+"""docs/reports/client-performance.md shows the tables of the run that it names."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def shown(values: dict[str, dict[str, float]]) -> str:
     return SHOWN.tables("run", {**FACTS, **results.as_json()})
 
 
-def test_the_page_is_what_its_run_makes_it() -> None:
+def test_the_page_shows_the_run_that_it_names() -> None:
     assert PAGE.rendered(PAGE.source()) == PAGE.path.read_text()
 
 
@@ -51,11 +51,11 @@ def test_asyncio_and_blocking_clients_are_compared_with_their_kind() -> None:
     assert "| kafka-python | 0 of 1 | produce, records/s: 0.50 |" in text
 
 
-def test_less_is_better_for_costs() -> None:
+def test_a_lower_cost_counts_as_better() -> None:
     text = shown({"p99 ms": {"headrace": 1.0, "kafka-python": 4.0}})
     assert "| kafka-python | 1 of 1 | - |" in text
 
 
-def test_what_only_headrace_has_is_compared_with_nobody() -> None:
+def test_a_row_of_headrace_alone_is_not_compared() -> None:
     text = shown({"records/s": {"headrace": 123.0}})
     assert "| produce | records/s | 123 |" in text

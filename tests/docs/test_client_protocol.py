@@ -1,4 +1,4 @@
-"""docs/reference/client-protocol.md cannot lie: its layouts are the schemas', its examples what the codec writes."""
+"""docs/reference/client-protocol.md is right: its layouts equal the schemas, and the codec writes its examples."""
 
 from __future__ import annotations
 
@@ -251,7 +251,7 @@ BLOBS = {
 
 
 def _message_layout(api: str, kind: str) -> tuple[list[Field], int, int]:
-    """The layout of a message with its header, its API key and its version."""
+    """Return the layout of a message, with the fields of its header."""
     [title] = [title for title in LAYOUTS if title.startswith(f"{api} {kind}, ")]
     match = TITLE.fullmatch(title)
     assert match is not None, title
@@ -276,17 +276,17 @@ def _expected(title: str) -> str:
     return render(_message_layout(api, kind.rstrip(":,"))[0], _frame(title))
 
 
-def test_every_example_is_known_here() -> None:
+def test_this_file_checks_every_example() -> None:
     assert EXAMPLES.keys() == MESSAGES.keys() | BLOBS.keys()
 
 
 @pytest.mark.parametrize("title", [*MESSAGES, *BLOBS])
-def test_example_is_what_the_codec_writes(title: str) -> None:
+def test_the_codec_writes_each_example(title: str) -> None:
     assert EXAMPLES[title] == _expected(title)
 
 
 @pytest.mark.parametrize("title", MESSAGES)
-def test_example_reads_back(title: str) -> None:
+def test_the_codec_reads_each_example(title: str) -> None:
     data = bytes.fromhex("".join(line[:48] for line in EXAMPLES[title].splitlines()))
     assert int.from_bytes(data[:4], "big") == len(data) - 4
     frame = memoryview(data)[4:]
@@ -316,7 +316,7 @@ def _described(each: FieldSchema, version: int) -> Field:
 
 
 @pytest.mark.parametrize("title", [title for title in LAYOUTS if TITLE.fullmatch(title)])
-def test_layout_is_the_schema(title: str) -> None:
+def test_each_layout_equals_its_schema(title: str) -> None:
     match = TITLE.fullmatch(title)
     assert match is not None
     api, kind, key, version = match[1], match[2], int(match[3]), int(match[4])
@@ -333,7 +333,7 @@ def test_layout_is_the_schema(title: str) -> None:
     ]
 
 
-def test_layouts_come_in_pairs() -> None:
+def test_each_request_layout_has_a_response_layout() -> None:
     titles = [match for match in map(TITLE.fullmatch, LAYOUTS) if match]
     assert len(titles) == 22
     for match in titles:
@@ -342,46 +342,46 @@ def test_layouts_come_in_pairs() -> None:
         assert request_class(int(match[3])) is not None
 
 
-def test_versions_of_the_page_are_those_of_the_layouts_and_served() -> None:
+def test_the_broker_serves_the_versions_of_the_layouts() -> None:
     titles = [match for match in map(TITLE.fullmatch, LAYOUTS) if match]
-    told = re.findall(r"(\w+) \| (\d+) \| (\d+) \|", PAGE.split("## 3.")[1].split("```")[0])
-    assert set(told) == {match.group(1, 3, 4) for match in titles}
+    listed = re.findall(r"(\w+) \| (\d+) \| (\d+) \|", PAGE.split("## 3.")[1].split("```")[0])
+    assert set(listed) == {match.group(1, 3, 4) for match in titles}
     support = (ROOT / "docs" / "reference" / "protocol-support.md").read_text()
-    for api, key, version in told:
+    for api, key, version in listed:
         [(low, high)] = re.findall(
             rf"^\| {key} \| \[{api}\].* (\d+)-(\d+) \|$", support, re.MULTILINE
         )
         assert int(low) <= int(version) <= int(high)
 
 
-def test_batches_of_the_page_read_back() -> None:
+def test_the_reader_reads_each_batch_of_the_page() -> None:
     records = list(read_records(BATCH + CONTROL_BATCH))
     assert [record.offset for record in records] == [40, 41, 42]
     assert membership.decode_assignment(SHARE)[2] == TopicPartition("orders", 2)
     assert membership.decode_subscription(SUBSCRIPTION) == {"orders"}
 
 
-def test_varints_of_the_page() -> None:
+def test_the_varints_of_the_page_are_right() -> None:
     rows = re.findall(r"^\| (-?\d+) \| `([0-9a-f ]+)` \|$", PAGE, re.MULTILINE)
     assert len(rows) >= 6
     for value, encoded in rows:
         assert encode_varint(int(value)).hex(" ") == encoded
 
 
-def test_check_value_of_the_crc() -> None:
+def test_the_check_value_of_the_crc_is_right() -> None:
     prose = " ".join(PAGE.split())
     [(text, value)] = re.findall(r"CRC-32C of the nine bytes `(\w+)` is `0x([0-9A-F]{8})`", prose)
     assert crc32c(text.encode()) == int(value, 16)
 
 
-def test_error_codes_of_the_page() -> None:
+def test_the_error_codes_of_the_page_are_right() -> None:
     rows = re.findall(r"^\| (-?\d+) ([A-Z_]+) \|", PAGE, re.MULTILINE)
     assert len(rows) > 15
     for code, name in rows:
         assert ErrorCode(int(code)).name == name
 
 
-def test_range_example_of_the_page() -> None:
+def test_the_range_example_of_the_page_is_right() -> None:
     rows = re.findall(r"^\| `(m\d)` \| ([\d, ]+) \|$", PAGE, re.MULTILINE)
     members = {member: MemberSubscription(frozenset({"t"})) for member, _ in rows}
     assert len(members) == 4

@@ -1,4 +1,4 @@
-"""docs/reference/client-protocol.md on KIP-848: its layouts are the schemas', its examples what the codec writes."""
+"""docs/reference/client-protocol.md on KIP-848: its layouts equal the schemas, and the codec writes its examples."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ STOP = {
 
 
 class FlexibleWalk(Walk):
-    """Reads the types of flexible versions besides."""
+    """Reads also the types of flexible versions."""
 
     def _field(self, each: Field, depth: int) -> Iterator[str]:
         start = self.position
@@ -136,7 +136,7 @@ class FlexibleWalk(Walk):
             yield from self._lines(start, depth, each.name, self._value(each.type))
 
     def _tag(self, depth: int) -> Iterator[str]:
-        """A tag as the section on stopping shows it: those of Headrace, one by one."""
+        """Yield the lines of a tag of Headrace, as the section on stopping shows it."""
         start = self.position
         tag = self._unsigned()
         yield from self._lines(start, depth, "tag", str(tag))
@@ -178,7 +178,7 @@ def _message_layout(api: str, kind: str) -> tuple[list[Field], int, int]:
 
 
 def expected(title: str) -> str:
-    """The block that belongs under a title."""
+    """Return the block under a title."""
     layout, key, version = _message_layout(*title.split()[:2])
     header = RequestHeader(key, version, 7, "billing-1")
     encode = encode_request if " request" in title else encode_response
@@ -190,7 +190,7 @@ def expected(title: str) -> str:
 
 
 def described(each: FieldSchema, version: int) -> Field:
-    """A field of a schema as the page shows it."""
+    """Return a field of a schema as the page shows it."""
     null = "?" if version in each.nullable else ""
     if each.struct is None and each.is_array:
         return Field(each.name, f"carray{null} of {each.type.replace('string', 'cstring')}")
@@ -201,12 +201,12 @@ def described(each: FieldSchema, version: int) -> Field:
     return Field(each.name, kind + null, [*children, Field("tags", "tags")])
 
 
-def test_every_example_is_known_here() -> None:
+def test_this_file_checks_every_example() -> None:
     assert EXAMPLES.keys() == MESSAGES.keys()
 
 
 @pytest.mark.parametrize("title", MESSAGES)
-def test_example_is_what_the_codec_writes_and_reads_back(title: str) -> None:
+def test_the_codec_writes_and_reads_each_example(title: str) -> None:
     assert EXAMPLES[title] == expected(title)
     data = bytes.fromhex("".join(line[:48] for line in EXAMPLES[title].splitlines()))
     _, key, version = _message_layout(*title.split()[:2])
@@ -220,7 +220,7 @@ def test_example_is_what_the_codec_writes_and_reads_back(title: str) -> None:
 
 
 @pytest.mark.parametrize("title", [title for title in LAYOUTS if TITLE.fullmatch(title)])
-def test_layout_is_the_schema(title: str) -> None:
+def test_each_layout_equals_its_schema(title: str) -> None:
     match = TITLE.fullmatch(title)
     assert match is not None
     api, kind, key, version = match[1], match[2], int(match[3]), int(match[4])
@@ -245,7 +245,7 @@ def test_layout_is_the_schema(title: str) -> None:
         ("leave_group", "request", STOP[False]),
     ],
 )
-def test_what_is_in_the_tag_is_the_schema(api: str, kind: str, layout: list[Field]) -> None:
+def test_the_layout_of_the_tag_equals_its_schema(api: str, kind: str, layout: list[Field]) -> None:
     schemas = parse_schema(ROOT / "tools" / "schemas" / f"{api}.txt")
     [schema] = [each for each in schemas if each.kind == kind]
     [field] = [each for each in schema.fields if each.tag == 26738]

@@ -15,7 +15,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "clients.md"
 TEXT = PAGE.read_text()
 
 
-def test_the_first_program_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_first_program_prints_what_the_page_shows(capsys: pytest.CaptureFixture[str]) -> None:
     section = TEXT.partition("## Write and read")[2].partition("\n## ")[0]
     (program,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     names: dict[str, Any] = {"__name__": "orders"}
@@ -42,7 +42,9 @@ def test_a_callback_that_takes_the_lock_of_send_deadlocks_unless_it_is_an_rlock(
             producer.flush()
 
 
-def test_the_program_with_records_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_program_with_records_prints_what_the_page_shows(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     section = TEXT.partition("## Records and their types")[2].partition("\n## ")[0]
     (program,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     exec(

@@ -84,12 +84,12 @@ def test_the_tests_after_testcontainers_pass(pytester: pytest.Pytester) -> None:
 
 
 @pytest.mark.parametrize("page", ["faststream", "kcl", "testcontainers"])
-def test_the_programs_that_are_not_run_are_valid_python(page: str) -> None:
+def test_every_other_program_is_valid_python(page: str) -> None:
     for program in programs(page):
         compile(program, page, "exec", dont_inherit=True)
 
 
-def test_the_worker_after_faststream_bills_and_keeps_what_fails() -> None:
+def test_the_worker_after_faststream_writes_invoices_and_dead_letters() -> None:
     *_, program = programs("faststream")
     names: dict[str, Any] = {"__name__": __name__}
     exec(compile(program, "coming-from-faststream.md", "exec", dont_inherit=True), names)

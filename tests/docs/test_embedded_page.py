@@ -15,7 +15,7 @@ PRINTED = re.compile(r"^ *print\(.*\)  # (.*)$|^# (.*)$", re.MULTILINE)
 EXAMPLES = sorted((ROOT / "examples").glob("embedded_*.py"))
 
 
-def test_the_page(tmp_path, monkeypatch, capsys) -> None:
+def test_the_code_of_the_page_prints_what_the_page_shows(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     blocks = BLOCK.findall((ROOT / "docs" / "guides" / "embedded.md").read_text())
     assert len(blocks) > 8
@@ -27,7 +27,7 @@ def test_the_page(tmp_path, monkeypatch, capsys) -> None:
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_an_example_prints_what_it_says(path, tmp_path) -> None:
+def test_each_example_prints_what_it_shows(path, tmp_path) -> None:
     done = subprocess.run(
         [sys.executable, str(path)],
         cwd=tmp_path,
@@ -42,5 +42,5 @@ def test_an_example_prints_what_it_says(path, tmp_path) -> None:
     assert done.stdout.split() == said.split()
 
 
-def test_there_are_examples() -> None:
+def test_the_directory_has_examples() -> None:
     assert len(EXAMPLES) >= 3

@@ -24,7 +24,7 @@ COMMANDS |= {"delete", "stop-member"}
 
 
 @pytest.mark.filterwarnings("error::ResourceWarning")
-def test_the_programs(tmp_path, monkeypatch, capsys) -> None:
+def test_the_programs_run(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     blocks = BLOCK.findall(PAGE)
     assert len(blocks) > 6
@@ -37,7 +37,7 @@ def test_the_programs(tmp_path, monkeypatch, capsys) -> None:
         names["broker"].close()  # type: ignore[attr-defined]  # it is the page's
 
 
-def test_the_commands(tmp_path) -> None:
+def test_the_commands_print_what_the_page_shows(tmp_path) -> None:
     shown = [step for step in steps(PAGE) if step.kind == "console"]
     named = {match[1] for step in shown for match in re.finditer(r"group ([a-z-]+)", step.text)}
     assert named >= COMMANDS
@@ -54,7 +54,7 @@ def test_the_commands(tmp_path) -> None:
             assert done.returncode == 0, f"{step.text}\n{done.stdout}{done.stderr}"
             lines = [line.rstrip() for line in done.stdout.splitlines()]
             assert lines == step.shown, step.text
-        for process in behind:  # each has been stopped, and ends by itself
+        for process in behind:  # each has received a signal and ends by itself
             _, errors = process.communicate(timeout=PATIENCE_S)
             assert process.returncode == 0, errors
             assert b"an administrator stops this member" in errors

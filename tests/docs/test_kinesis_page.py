@@ -1,4 +1,4 @@
-"""The programs of docs/guides/kinesis.md and its example run, and what the page lists is what there is."""
+"""The programs of docs/guides/kinesis.md and its example run, and the page lists every setting."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ def variables(aws: FakeAws) -> dict[str, str]:
     return {**named, "AWS_ENDPOINT_URL": aws.endpoint_url}
 
 
-def test_the_five_minutes_need_neither_an_account_nor_a_broker() -> None:
+def test_the_first_program_needs_neither_an_account_nor_a_broker() -> None:
     names: dict[str, Any] = {"__name__": "billing"}
     with patch.dict(os.environ):
         run(APP, names)
         run(FIVE_MINUTES, names)
 
 
-def test_a_sink_refuses_an_owner_of_before() -> None:
+def test_the_sink_refuses_a_former_owner() -> None:
     names: dict[str, Any] = {}
     run(FENCING, names)
-    told = [
+    allowed = [
         names["may_write"](SimpleNamespace(shard="shardId-000000000000", epoch=epoch))
         for epoch in (3, 3, 4, 3)
     ]
-    assert told == [True, True, True, False]
+    assert allowed == [True, True, True, False]
 
 
-def test_what_is_put_is_what_the_app_reads() -> None:
+def test_the_app_reads_the_records_that_were_put() -> None:
     names: dict[str, Any] = {"__name__": "billing"}
     with FakeAws(region="eu-central-1") as aws, patch.dict(os.environ, variables(aws)):
         aws.kinesis.create_stream("orders", 2)
@@ -61,7 +61,7 @@ def test_what_is_put_is_what_the_app_reads() -> None:
     assert names["bills"] == ["carol owes 4.0"]
 
 
-def test_the_consumer_to_derive_from_prints_what_it_processes(capsys: Any) -> None:
+def test_a_derived_consumer_prints_the_records(capsys: Any) -> None:
     names: dict[str, Any] = {}
     run(DERIVED, names)
     with FakeAws(region="eu-central-1") as aws, patch.dict(os.environ, variables(aws)):
@@ -78,7 +78,7 @@ def test_the_consumer_to_derive_from_prints_what_it_processes(capsys: Any) -> No
     assert capsys.readouterr().out == "shardId-000000000000 alice b'one'\n"
 
 
-def test_every_setting_and_every_word_of_the_context_is_on_the_page() -> None:
+def test_the_page_names_every_setting_and_every_attribute_of_the_context() -> None:
     for name in ReadSettings.__dataclass_fields__:
         assert f"`{name}`" in PAGE
     for name in ("shard", "sequence_number", "sub_sequence", "epoch", "valid"):

@@ -1,4 +1,4 @@
-"""docs/guides/kinesis-reading.md says what is so."""
+"""docs/guides/kinesis-reading.md has the settings and defaults of the code."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ from headrace.kinesis.reading.settings import ReadSettings
 PAGE = (Path(__file__).parents[2] / "docs/guides/kinesis-reading.md").read_text()
 
 
-def test_the_settings_and_their_defaults_are_those_of_the_code() -> None:
+def test_the_page_has_the_settings_and_defaults_of_the_code() -> None:
     rows = dict(re.findall(r"^\| `(\w+)` \| (\w+) \|", PAGE, re.MULTILINE))
     assert rows == {field.name: str(field.default) for field in fields(ReadSettings)}

@@ -40,7 +40,7 @@ def test_the_page_lists_every_event_once_with_its_level() -> None:
     assert sorted(listed()) == sorted(logged())
 
 
-def test_the_names_that_the_test_knows_are_in_the_source() -> None:
+def test_the_source_contains_the_listed_names() -> None:
     source = "".join(
         path.read_text()
         for folder in ("broker/access", "server")

@@ -28,7 +28,7 @@ UNIT = re.findall(r"```ini\n(.*?)```", PAGE, flags=re.DOTALL)[0]
 
 
 class Machine:
-    """A directory, a port and the brokers that the page starts."""
+    """The directory, the port and the brokers of one run of the page."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -64,7 +64,7 @@ class Machine:
         assert line is not None, (self.directory / "server.log").read_text()
         self.pid = line["pid"].decode()
         assert line.group() == f"{self.here(step.shown[0])}\n".encode()
-        # The commands wait until the process is gone, which it is when somebody has asked for its exit code.
+        # The commands wait for the end of the process. It ends when its parent has read its exit code.
         threading.Thread(target=broker.wait, daemon=True).start()
 
     def run(self, step: Step) -> None:
@@ -131,7 +131,7 @@ def values(bootstrap: str, topic: str) -> list[int]:
     return sorted(found)
 
 
-def test_a_copy_of_a_paused_broker_has_whole_transactions_and_all_that_were_acknowledged(
+def test_a_copy_of_a_paused_broker_has_every_acknowledged_transaction(
     tmp_path: Path,
 ) -> None:
     committed = 0
@@ -168,7 +168,7 @@ def test_a_copy_of_a_paused_broker_has_whole_transactions_and_all_that_were_ackn
         assert len(orders) >= acknowledged
 
 
-def test_a_disk_that_is_short_of_space_refuses_records_and_serves_readers(tmp_path: Path) -> None:
+def test_a_broker_without_space_refuses_records_and_serves_consumers(tmp_path: Path) -> None:
     data, log = tmp_path / "data", tmp_path / "log"
     write_one(data, log)
     short = ("--config", "headrace.log.dir.min.free.bytes=1000000T")
@@ -189,7 +189,7 @@ def test_a_disk_that_is_short_of_space_refuses_records_and_serves_readers(tmp_pa
             assert event in server.log
 
 
-def test_the_unit_starts_a_broker_with_options_that_exist() -> None:
+def test_the_unit_uses_options_that_exist() -> None:
     unit = configparser.ConfigParser(strict=True)
     unit.optionxform = str  # type: ignore[assignment, method-assign]  # names of systemd have capitals
     unit.read_string(UNIT)

@@ -1,4 +1,4 @@
-"""Pages of measurements show what was measured: the tables of the runs that they name."""
+"""Each page of measurements shows the tables of the run that it names."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FACTS = {
     [PAGE, SECURE_PAGE, DELIVERY_PAGE, SPARK_PAGE, KINESIS_PAGE, KINESIS_SPARK_PAGE],
     ids=lambda each: each.path.stem,
 )
-def test_a_page_is_what_its_run_makes_it(page: MarkedPage) -> None:
+def test_a_page_shows_the_run_that_it_names(page: MarkedPage) -> None:
     assert page.rendered(page.source()) == page.path.read_text()
 
 
@@ -59,7 +59,7 @@ def test_lost_rows_are_bold_and_others_are_not() -> None:
     assert "| throughput | at least 1.0 | **0 of 1** |" in text
 
 
-def test_the_middle_of_the_rounds_is_compared() -> None:
+def test_the_page_compares_medians() -> None:
     results = Results()
     for mine, theirs in ((1.0, 100.0), (200.0, 100.0), (210.0, 1.0)):
         results.note(Row("os", "case", "records/s"), HEADRACE, mine)

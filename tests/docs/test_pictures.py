@@ -19,7 +19,7 @@ def test_the_picture_of_the_parts_is_up_to_date() -> None:
     assert draw_parts.TARGET.read_text() == draw_parts.picture()
 
 
-def test_the_recording_shows_what_the_commands_print_now() -> None:
+def test_the_recording_is_up_to_date() -> None:
     recorded = list(lines(record_terminal.TARGET.read_text()))
     assert list(lines(record_terminal.picture(record_terminal.record()))) == recorded
     assert [line for line in recorded if line.startswith("$ ")][

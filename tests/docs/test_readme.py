@@ -39,11 +39,11 @@ def commands(block: str) -> list[tuple[str, str]]:
 
 @pytest.fixture
 def shell_environment() -> dict[str, str]:
-    """Return the environment of a user who has installed the package: its command is on the path."""
+    """Return the environment of a user who has installed the package, with its command on the path."""
     return {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
 
 
-def test_the_blocks_are_those_this_test_knows() -> None:
+def test_this_file_runs_every_block() -> None:
     firsts = [
         commands(block)[0][0] for block in (*README_BLOCKS, *FIRST_BLOCKS, *CONSOLE.findall(DEMO))
     ]
@@ -57,7 +57,7 @@ def test_the_blocks_are_those_this_test_knows() -> None:
     ]
 
 
-def test_make_knows_the_targets() -> None:
+def test_every_make_target_exists() -> None:
     for command, _ in commands(README_BLOCKS[1]):
         plan = subprocess.run(
             [*command.split(), "--dry-run"], cwd=ROOT, capture_output=True, text=True, check=True
@@ -65,7 +65,7 @@ def test_make_knows_the_targets() -> None:
         assert "prepare.py" in plan.stdout
 
 
-def test_what_is_installed_can_be_installed() -> None:
+def test_the_page_names_every_extra() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     named = re.findall(r"^\| `(\w+)`(?:, `(\w+)`, `(\w+)`)? \| ", FIRST_STEPS, re.MULTILINE)
     extras = {extra for row in named for extra in row if extra}
@@ -83,7 +83,7 @@ def test_the_first_commands_print_what_is_shown(
 ) -> None:
     first, *others = steps
     assert first == ("headrace dev &", "")
-    # The commands get a port of their own instead of 9092, by the documented variable.
+    # The documented variable gives the commands another port than 9092.
     with ServerProcess(None, log_path=tmp_path / "server.log") as server:
         environment = {**shell_environment, "HEADRACE_BOOTSTRAP": server.bootstrap}
         for command, shown in others:
@@ -127,7 +127,7 @@ def test_serve_prints_the_line_shown(tmp_path: Path, shell_environment: dict[str
 PYTHON_BLOCKS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
 
 
-def test_the_program_with_a_broker_inside_runs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_program_with_an_embedded_broker_runs(capsys: pytest.CaptureFixture[str]) -> None:
     program = PYTHON_BLOCKS[0]
     names: dict[str, Any] = {}
     exec(compile(program, "README.md", "exec"), names)
@@ -135,7 +135,7 @@ def test_the_program_with_a_broker_inside_runs(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().out.endswith("b'alice' {'id': 1, 'total': 9.5}\n")
 
 
-def test_the_worker_of_the_readme_works_and_its_failures_are_kept(tmp_path: Path) -> None:
+def test_the_worker_writes_results_and_dead_letters(tmp_path: Path) -> None:
     module = tmp_path / "readme_app.py"
     module.write_text(PYTHON_BLOCKS[1])
     specification = importlib.util.spec_from_file_location("readme_app", module)

@@ -23,7 +23,7 @@ REFERENCE = ROOT / "docs" / "reference"
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_the_page_is_what_the_code_says(name: str) -> None:
+def test_the_page_is_up_to_date(name: str) -> None:
     assert (REFERENCE / name).read_text() == FIRST_LINE + PAGES[name](), "make generate writes it"
 
 
@@ -50,14 +50,14 @@ def test_every_setting_has_a_meaning() -> None:
                 assert not line.endswith("|  |"), f"{name}: {line}"
 
 
-def test_every_environment_variable_is_named() -> None:
+def test_the_page_names_every_environment_variable() -> None:
     text = (REFERENCE / "settings.md").read_text()
     for path in (ROOT / "src" / "headrace").rglob("*.py"):
         for name in re.findall(r"\bHEADRACE_[A-Z_]+\b", path.read_text()):
             assert f"`{name}`" in text, f"{name} in {path.name}"
 
 
-def test_every_command_and_option_is_there() -> None:
+def test_the_page_names_every_command_and_option() -> None:
     text = (REFERENCE / "cli.md").read_text()
     for each in all_commands(main, ()):
         assert f"# `{each.name}`\n" in text
@@ -67,7 +67,7 @@ def test_every_command_and_option_is_there() -> None:
 
 
 @pytest.mark.parametrize("client", aio.__all__)
-def test_every_method_of_the_asyncio_clients_is_there(client: str) -> None:
+def test_the_page_names_every_method_of_the_asyncio_clients(client: str) -> None:
     text = (REFERENCE / "python-api.md").read_text()
     chapter = text.partition(f"### `aio.{client}`")[2].partition("\n##")[0]
     rows = re.findall(r"^\| `(\w+)` \|", chapter, re.MULTILINE)
@@ -92,7 +92,7 @@ def test_every_name_that_a_page_imports_is_public() -> None:
                 assert is_module or f"`{name}`" in listed[module], f"{path.name}: {module}.{name}"
 
 
-def test_a_section_of_a_docstring_is_read_by_names() -> None:
+def test_a_docstring_section_is_read_by_names() -> None:
     text = (
         "Do it.\n\n    Args:\n        one: First,\n            and more.\n"
         "        **rest: Others.\n\n    Raises:\n        E: No."
@@ -118,11 +118,11 @@ def test_the_first_sentence_ends_at_its_full_stop() -> None:
         ("super.users", "", ""),
     ],
 )
-def test_a_default_is_shown_in_the_units_of_people(name: str, value: object, shown: str) -> None:
+def test_a_default_is_shown_in_readable_units(name: str, value: object, shown: str) -> None:
     assert value_of(name, value) == shown
 
 
-def test_a_bound_that_is_only_the_size_of_the_number_is_not_shown() -> None:
+def test_a_bound_that_is_only_the_size_of_the_type_is_hidden() -> None:
     assert bounds(0, 2**31 - 1) == "at least 0"
     assert bounds(0, 600) == "0 to 600"
     assert bounds(None, 2**63 - 1) == ""

@@ -27,7 +27,7 @@ def block(kind: str) -> str:
     return str(found)
 
 
-def test_the_settings_make_the_listeners_that_they_show(tmp_path: Path) -> None:
+def test_the_settings_make_the_listeners_of_the_page(tmp_path: Path) -> None:
     certificates = make_certificates(tmp_path)
     text = block("properties").replace("/etc/headrace/server.pem", str(certificates.server.pem))
     text = text.replace("/etc/headrace/clients.pem", str(certificates.authority))
@@ -40,7 +40,7 @@ def test_the_settings_make_the_listeners_that_they_show(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the openssl command")
-def test_the_certificate_for_a_trial_works(tmp_path: Path) -> None:
+def test_the_trial_certificate_works(tmp_path: Path) -> None:
     command = block("shell").partition("headrace serve")[0]
     subprocess.run(command, shell=True, check=True, cwd=tmp_path, capture_output=True)
     configs = {

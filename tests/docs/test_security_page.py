@@ -10,7 +10,7 @@ from tests.docs.console import Step, run_shell, section, steps, users_environmen
 from tests.fixtures.processes import running_server
 
 GUIDES = Path(__file__).resolve().parents[2] / "docs" / "guides"
-# Every client in plaintext is an administrator here: how commands log in is what security-walk.md is about.
+# On this plaintext listener every client is an administrator. security-walk.md shows how commands authenticate.
 SETTINGS = (
     "--config=authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "--config=super.users=User:ANONYMOUS",

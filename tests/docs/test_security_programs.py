@@ -25,7 +25,7 @@ def command(text: str) -> list[str]:
     return [sys.executable, "-m", "headrace.cli", *text.split()]
 
 
-def test_worker_commands_and_fixtures(tmp_path: Path) -> None:
+def test_the_worker_the_commands_and_the_fixtures_are_authorized(tmp_path: Path) -> None:
     assert [name for name, _ in PROGRAMS] == ["billing.py", "test_billing.py"]
     create, create_letters, run, create_redrive, dlq_list = COMMANDS
     server = SecuredHeadrace(tmp_path / "node", make_certificates(tmp_path), further=FURTHER)
@@ -55,7 +55,7 @@ def test_worker_commands_and_fixtures(tmp_path: Path) -> None:
         worker = subprocess.Popen(
             command(run), cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True
         )
-        _, said = worker.communicate(timeout=60)  # nobody has allowed it anything yet
+        _, said = worker.communicate(timeout=60)  # it has no permissions yet
         assert worker.returncode == 2
         assert "AUTHORIZATION_FAILED" in said
         assert PASSWORD not in said

@@ -18,7 +18,7 @@ STEPS = list(steps(PAGE))
 
 
 class Walk:
-    """A directory, what was exported, and the broker."""
+    """The directory, the exported variables and the broker of one run of the page."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -27,7 +27,7 @@ class Walk:
         self.environment = users_environment()
 
     def here(self, text: str) -> str:
-        """Return a text of the page with a free port in it."""
+        """Return a text of the page with a free port in place of the page's port."""
         return text.replace("9093", str(self.port))
 
     def take(self, step: Step) -> None:
@@ -75,7 +75,7 @@ class Walk:
             self.broker.stdout.close()
 
 
-def test_the_steps_are_those_this_test_knows() -> None:
+def test_this_file_runs_every_step() -> None:
     assert [step.name for step in STEPS if step.kind == "properties"] == [
         "server.properties",
         "admin.properties",
@@ -84,7 +84,9 @@ def test_the_steps_are_those_this_test_knows() -> None:
     assert sum("Error" in line for step in STEPS for line in step.shown) >= 5
 
 
-def test_the_walk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commands_print_what_the_page_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     walk = Walk(tmp_path)
     try:
@@ -103,7 +105,7 @@ def test_the_walk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         password = (tmp_path / f"{name}.password").read_text().strip()
         assert password not in log
         assert password.encode() not in (tmp_path / "data" / "metadata.sqlite").read_bytes()
-    # As strict as Python 3.13 is by itself.
+    # Python 3.13 sets this flag by default.
     subprocess.run(
         ["openssl", "verify", "-x509_strict", "-CAfile", "ca.crt", "server.crt"],
         check=True,

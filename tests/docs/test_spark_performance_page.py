@@ -1,4 +1,4 @@
-"""The report of the Spark comparison: what is wanted of which row, and who is compared with whom."""
+"""The report of the Spark comparison: the goal of each row, and which variants are compared."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def _facts(*values: tuple[Row, str, float]) -> dict[str, Any]:
         ("stream read", "median batch ms", 120.0, "**1.20** | at most 1.0 |"),
     ],
 )
-def test_what_is_not_as_wanted_is_bold(part: str, metric: str, mine: float, shown: str) -> None:
+def test_rows_below_the_goal_are_bold(part: str, metric: str, mine: float, shown: str) -> None:
     row = Row(part, "a case", metric)
     assert shown in SHOWN.tables("run", _facts((row, HEADRACE, mine), (row, CONNECTOR, 100.0)))
 
 
-def test_each_of_ours_is_compared_with_the_connector_and_counted_by_itself() -> None:
+def test_each_variant_is_compared_with_the_connector() -> None:
     row = Row("stream write", "100 B", "rows/s")
     text = SHOWN.tables(
         "run", _facts((row, HEADRACE, 150.0), (row, ONCE, 50.0), (row, CONNECTOR, 100.0))
@@ -64,7 +64,7 @@ def test_each_of_ours_is_compared_with_the_connector_and_counted_by_itself() -> 
     assert "without the accelerator" not in text
 
 
-def test_the_middle_of_the_rounds_is_compared_and_the_report_has_the_extremes() -> None:
+def test_the_report_compares_medians_and_has_the_extremes() -> None:
     row = Row("batch read", "100 B", "rows/s")
     values = [(row, PYTHON, each) for each in (110.0, 300.0, 200.0)]
     values += [(row, CONNECTOR, each) for each in (400.0, 100.0, 120.0)]

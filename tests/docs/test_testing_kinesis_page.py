@@ -17,7 +17,7 @@ FAULTS = Path(str(faults.__file__)).read_text()
 FILES = {block.split("\n", 1)[0].removeprefix("# "): block for block in BLOCKS}
 
 
-def test_every_block_is_a_file_of_its_own() -> None:
+def test_every_block_names_its_own_file() -> None:
     assert len(FILES) == len(BLOCKS)
     assert all(name.endswith(".py") for name in FILES)
 
@@ -30,14 +30,14 @@ def test_the_tests_of_the_page_pass(pytester: pytest.Pytester) -> None:
     result.assert_outcomes(passed=wanted)
 
 
-def test_the_fixtures_of_the_page_are_those_of_the_plugin() -> None:
+def test_the_page_names_the_fixtures_of_the_plugin() -> None:
     plugin = vars(__import__("headrace.testing.plugin", fromlist=["plugin"]))
     fixtures = set(re.findall(r"^\| `(headrace_\w+)`", PAGE, flags=re.MULTILINE))
     assert fixtures == {"headrace_aws", "headrace_kinesis", "headrace_stream"}
     assert fixtures <= set(plugin)
 
 
-def test_the_limits_of_the_page_are_the_defaults() -> None:
+def test_the_page_has_the_default_limits() -> None:
     limits = Limits()
     mib = 1 << 20
     assert (
@@ -52,7 +52,7 @@ def test_the_limits_of_the_page_are_the_defaults() -> None:
     assert limits.iterator_ttl_ms == limits.token_ttl_ms == limits.subscription_ms == 300_000
 
 
-def test_every_fault_is_on_the_page() -> None:
+def test_the_page_names_every_fault() -> None:
     actions = re.findall(r"^def ([a-z]\w*)\(", FAULTS, flags=re.MULTILINE)
     assert len(actions) == 6
     assert all(f"| `{name}(" in PAGE for name in actions)

@@ -14,7 +14,7 @@ BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
 FILES = {block.split("\n", 1)[0].removeprefix("# "): block for block in BLOCKS}
 
 
-def test_every_block_is_a_file_of_its_own() -> None:
+def test_every_block_names_its_own_file() -> None:
     assert len(FILES) == len(BLOCKS)
     assert all(name.endswith(".py") for name in FILES)
 
@@ -27,7 +27,7 @@ def test_the_tests_of_the_page_pass(pytester: pytest.Pytester) -> None:
     result.assert_outcomes(passed=wanted)
 
 
-def test_the_fixtures_of_the_page_are_those_of_the_plugin() -> None:
+def test_the_page_names_the_fixtures_of_the_plugin() -> None:
     plugin = vars(__import__("headrace.testing.plugin", fromlist=["plugin"]))
     assert set(re.findall(r"^\| `(headrace_\w+)`", PAGE, flags=re.MULTILINE)) == {
         name for name in plugin if name.startswith("headrace_")

@@ -17,10 +17,10 @@ PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
 
 
 class EnoughError(Exception):
-    """Ends the first program of the page."""
+    """Ends the first program of the page, which runs for ever."""
 
 
-def test_the_program_with_transactions_handles_records_of_an_aborted_one_again() -> None:
+def test_the_program_processes_records_of_an_aborted_transaction_again() -> None:
     program = PROGRAMS[0]
     calls: list[bytes] = []
 
@@ -50,7 +50,7 @@ def test_the_program_with_transactions_handles_records_of_an_aborted_one_again()
                     compile(program, "docs/guides/transactions.md", "exec", dont_inherit=True),
                     names,
                 )
-            # The commit is confirmed before its markers are written: the records can be read a moment later.
+            # The broker answers the commit before it writes the markers. The records are visible a moment later.
             found = wait_until(
                 "the invoices",
                 lambda: [record.value for record in broker.read("invoices", 0, 0)] or None,
@@ -64,7 +64,7 @@ def test_the_program_with_transactions_handles_records_of_an_aborted_one_again()
     assert calls == [b"1", b"2", b"1", b"2", b"3"]
 
 
-def test_the_program_with_transactions_of_others_finds_an_open_one(
+def test_the_administrator_program_finds_an_open_transaction(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     program = PROGRAMS[1]

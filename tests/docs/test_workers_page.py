@@ -31,7 +31,7 @@ def test_the_programs_of_the_pages_run() -> None:
     function()
 
 
-def test_every_counter_and_header_is_on_a_page() -> None:
+def test_the_pages_name_every_counter_and_header() -> None:
     for name in [
         *Counters().as_dict(),
         letter_headers.ERROR_TYPE,
@@ -56,7 +56,7 @@ def test_the_example_shows_each_step() -> None:
     assert "failed in attempt 1 with" in done.stderr
 
 
-def test_the_example_of_exactly_once_shows_both_bookings_of_each_transfer() -> None:
+def test_the_exactly_once_example_writes_both_bookings_of_each_transfer() -> None:
     done = subprocess.run(
         [sys.executable, ROOT / "examples/exactly_once.py"],
         capture_output=True,
