@@ -37,9 +37,9 @@ def test_each_example_prints_what_it_shows(path, tmp_path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    said = (path.read_text().split('"""')[1]).partition("It prints:\n\n")[2]
-    assert said, "an example says what it prints"
-    assert done.stdout.split() == said.split()
+    shown = (path.read_text().split('"""')[1]).partition("It prints:\n\n")[2]
+    assert shown, "the docstring of an example ends with its output"
+    assert done.stdout.split() == shown.split()
 
 
 def test_the_directory_has_examples() -> None:

@@ -55,10 +55,10 @@ def test_the_worker_the_commands_and_the_fixtures_are_authorized(tmp_path: Path)
         worker = subprocess.Popen(
             command(run), cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True
         )
-        _, said = worker.communicate(timeout=60)  # it has no permissions yet
+        _, output = worker.communicate(timeout=60)  # it has no permissions yet
         assert worker.returncode == 2
-        assert "AUTHORIZATION_FAILED" in said
-        assert PASSWORD not in said
+        assert "AUTHORIZATION_FAILED" in output
+        assert PASSWORD not in output
         for text in (create, create_letters, create_redrive):
             done(text, HEADRACE_BOOTSTRAP=open_door)
         with headrace.Producer(open_door) as producer:
@@ -86,4 +86,4 @@ def wait_for_letter(address: str) -> None:
         for _ in range(60):
             if consumer.poll(1):
                 return
-    raise AssertionError("no dead letter came")
+    raise AssertionError("the dead letter did not arrive")

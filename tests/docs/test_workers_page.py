@@ -1,4 +1,4 @@
-"""The programs of the guides to workers and of their examples run and do what the pages say."""
+"""The programs in the guides to workers and their examples run, with the results that the pages show."""
 
 from __future__ import annotations
 
