@@ -19,9 +19,10 @@ BEGIN: Final = """\
 
 # Hazards and their tests
 
-A hazard is a way in which a broker or a client can lose, repeat or reveal data. Each section has two tables. The first says what happens, where the
-hazard is known from, what a user would observe, and how Headrace defends itself. The second lists the tests that fail without the defence.
-`docs/reports/hazards.toml` has the hazards, and `tests/docs/test_hazards.py` checks that every test exists.
+A hazard is a way in which a broker or a client can lose, repeat or reveal data. Each section has two tables. The
+first says what happens, where the hazard is known from, what a user would observe, and how Headrace defends itself.
+The second lists the tests that fail without the defence. `docs/reports/hazards.toml` has the hazards, and
+`tests/docs/test_hazards.py` checks that every test exists.
 """
 END: Final = """
 ## Not for one broker
