@@ -12,10 +12,9 @@ import random
 import tempfile
 import time
 
+from headrace.core.log import LogConfig, PartitionLog
 from headrace.core.log.cleaning.cleanable import plan_compaction
 from headrace.core.log.cleaning.compaction import Compaction
-from headrace.core.log.config import LogConfig
-from headrace.core.log.partition_log import PartitionLog
 from headrace.core.log.segments.replacement import install
 from headrace.records.builder import build_batch
 from headrace.records.compression import Compression

@@ -14,8 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable
 
-from headrace.core.log.config import LogConfig
-from headrace.core.log.partition_log import PartitionLog
+from headrace.core.log import LogConfig, PartitionLog
 from headrace.ports import FileSystem
 from headrace.records.builder import build_batch
 from headrace.records.reader import read_records

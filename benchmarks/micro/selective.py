@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import time
 
-from headrace.core.log.config import LogConfig
-from headrace.core.log.partition_log import PartitionLog
-from headrace.core.log.reading.selective_read import SelectiveReading
+from headrace.core.log import LogConfig, PartitionLog, SelectiveReading
 from headrace.records.accel import state
 from headrace.records.builder import build_batch
 from headrace.records.compression import Compression

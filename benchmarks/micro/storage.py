@@ -17,8 +17,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from headrace.core.log.config import LogConfig
-from headrace.core.log.partition_log import PartitionLog
+from headrace.core.log import LogConfig, PartitionLog
 from headrace.ports import FileSystem
 from headrace.records.builder import build_batch
 from headrace.storage.memory_files import MemoryFileSystem

@@ -1,7 +1,7 @@
 """The interfaces of the cores to the outside world: files, metadata, randomness, a journal of events.
 
 Cores and the broker take these as arguments and never import an implementation. `headrace.storage` and
-`headrace.coordination` implement them for production, `headrace.storage.memory_files` for tests and `headrace dev`.
+`headrace.metadata_stores` implement them for production, `headrace.storage.memory_files` for tests and `headrace dev`.
 """
 
 from __future__ import annotations

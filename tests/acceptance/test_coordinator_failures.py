@@ -86,7 +86,7 @@ class Scenario:
         """How many members the coordinator counts."""
         shard = self.world.broker.broker.services.groups._shard_of("g")
         assert shard is not None
-        return len((shard.groups.get("g") or shard.consumers["g"]).members)
+        return len((shard.classic_groups.get("g") or shard.consumer_groups["g"]).members)
 
     def kill_at(self, kind: type, number: int = 1, *, answered: bool = False) -> None:
         """Have the broker killed when it gets the n-th request of a kind, or has sent the n-th answer."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headrace.core.coordinator.group.coordinator import GroupCoordinator
+from headrace.core.coordinator.group_coordinator import GroupCoordinator
 from headrace.types import TopicPartition
 from tests.fixtures.consumer_simulation import ConsumerSimulation, Program
 

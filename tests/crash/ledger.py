@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from headrace.coordination.sqlite import SqliteMetadataStore
 from headrace.errors import ErrorCode
+from headrace.metadata_stores.sqlite import SqliteMetadataStore
 from headrace.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from headrace.records.batch import check_batch, iterate_headers
 from headrace.records.reader import Record, read_records

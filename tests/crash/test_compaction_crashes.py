@@ -7,10 +7,8 @@ import random
 
 import pytest
 
-from headrace.core.log.cleaning.cleaner import BACKOFF_MS, LogCleaner
-from headrace.core.log.config import LogConfig
-from headrace.core.log.log_manager import LogManager, PartitionSpec
-from headrace.core.log.partition_log import PartitionLog
+from headrace.core.log import LogCleaner, LogConfig, LogManager, PartitionLog, PartitionSpec
+from headrace.core.log.cleaning.cleaner import BACKOFF_MS
 from headrace.core.log.segments.replacement import Replacement, swap_path
 from headrace.errors import StorageError
 from headrace.records.compression import Compression

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import random
 
-from headrace.core.log.config import LogConfig
-from headrace.core.log.partition_log import PartitionLog
+from headrace.core.log import LogConfig, PartitionLog
 from headrace.errors import StorageError
 from headrace.records.batch import BatchHeader, iterate_headers
 from headrace.records.builder import build_batch

@@ -29,7 +29,7 @@ from headrace.core.coordinator.state.records import (
     encode_records,
 )
 from headrace.core.coordinator.state.subscription import subscribed_topics
-from headrace.core.log.append.validation import validate_batch
+from headrace.core.log import validate_batch
 from headrace.errors import ApiError, CorruptRecordError, ErrorCode, ProtocolError, StorageError
 from headrace.protocol.codec import REQUEST_ELEMENTS, read_tag, read_varint, skip_tags
 from headrace.protocol.frame import RequestHeader, decode_request, encode_request

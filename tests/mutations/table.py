@@ -92,11 +92,11 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
     Mutation(
         "coordinators",
         "a member of an old generation commits nothing",
-        "core/coordinator/group/fencing.py",
+        "core/coordinator/any_group/fencing.py",
         "    if error is ErrorCode.NONE and committer.epoch != group.generation.number:\n"
         "        error = ErrorCode.ILLEGAL_GENERATION\n",
         "",
-        ("tests/unit/core/coordinator/group/test_offsets.py",),
+        ("tests/unit/core/coordinator/any_group/test_offsets.py",),
     ),
     Mutation(
         "coordinators",
@@ -104,7 +104,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         "core/coordinator/classic/membership.py",
         "if error is ErrorCode.NONE and has_new_partitions(shard, group):",
         "if error is ErrorCode.NONE and has_new_partitions(shard, group) and not group:",
-        ("tests/unit/core/coordinator/group/test_group_soft_state.py",),
+        ("tests/unit/core/coordinator/any_group/test_group_soft_state.py",),
     ),
     Mutation(
         "transactions",
@@ -120,7 +120,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         "core/coordinator/state/shard.py",
         "            self.offsets.replay_pending(record)\n",
         "            self.offsets.replay(record.commit)\n",
-        ("tests/unit/core/coordinator/group/test_transactional_offsets.py",),
+        ("tests/unit/core/coordinator/any_group/test_transactional_offsets.py",),
     ),
     Mutation(
         "producer sequence",

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from headrace.broker.access.authorizer import Authorizer
 from headrace.broker.metadata.metadata_writer import MetadataWriter
 from headrace.config.broker import BrokerConfig
-from headrace.coordination.memory import MemoryMetadataStore
+from headrace.metadata_stores.memory import MemoryMetadataStore
 from headrace.security.acls import (
     AclBinding,
     AclFilter,

@@ -16,7 +16,7 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from headrace.broker.requests.config_changes import ConfigOperation
-from headrace.coordination.memory import MemoryMetadataStore
+from headrace.metadata_stores.memory import MemoryMetadataStore
 from headrace.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsTopic,

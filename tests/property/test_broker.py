@@ -15,8 +15,8 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from headrace.coordination.memory import MemoryMetadataStore
 from headrace.errors import ErrorCode
+from headrace.metadata_stores.memory import MemoryMetadataStore
 from headrace.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from headrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from headrace.core.coordinator.any_group import kinds
 from headrace.core.coordinator.consumer import classic_members, turn
-from headrace.core.coordinator.group import kinds
 from headrace.errors import ErrorCode
 from tests.property.test_consumer_group_protocol import ConsumerGroupMachine
 

@@ -230,12 +230,12 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
     def the_group_is_what_its_log_says(self) -> None:
         before = self.world.group()
         now, loaded = self.world.coordinator._shards[0], self.world.started()._shards[0]
-        other = loaded.consumers.get("g")
+        other = loaded.consumer_groups.get("g")
         assert (before is None) == (other is None)
         if before is not None and other is not None:
             for name in IMAGE:
                 assert getattr(before, name) == getattr(other, name), name
-        classic, again = now.groups.get("g"), loaded.groups.get("g")
+        classic, again = now.classic_groups.get("g"), loaded.classic_groups.get("g")
         if classic is not None and classic.is_stored:
             assert again is not None
             assert again.generation == classic.generation

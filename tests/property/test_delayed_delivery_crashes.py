@@ -22,11 +22,11 @@ import pytest
 
 from headrace.broker.configs import log_configs
 from headrace.broker.scheduled import deliveries
-from headrace.coordination.memory import MemoryMetadataStore
 from headrace.core.scheduled import needed, schedule
 from headrace.core.scheduled.due_queue import DueQueue
 from headrace.core.scheduled.schedule import Schedule
 from headrace.errors import ErrorCode
+from headrace.metadata_stores.memory import MemoryMetadataStore
 from headrace.records.batch import iterate_headers
 from headrace.records.builder import build_batch
 from headrace.records.reader import Record, read_records

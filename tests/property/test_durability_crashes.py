@@ -9,8 +9,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from headrace.coordination.memory import MemoryMetadataStore
 from headrace.errors import ErrorCode
+from headrace.metadata_stores.memory import MemoryMetadataStore
 from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
 from headrace.protocol.messages.offset_commit import (

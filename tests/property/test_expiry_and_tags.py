@@ -14,16 +14,12 @@ import pytest
 from headrace.broker.partitions.partition import READ_COMMITTED, Partition
 from headrace.clients.consumer.records import FetchedBatches
 from headrace.clients.flows.fetch import FetchedPartition
+from headrace.core.log import AbortedLookup, LogConfig, Marker, PartitionLog, SelectiveReading
 from headrace.core.log.cleaning.expiry_cleaning import (
     PARTLY_EXPIRED_MS,
     ExpiryCleaning,
     plan_expiry,
 )
-from headrace.core.log.config import LogConfig
-from headrace.core.log.control_batch import Marker
-from headrace.core.log.partition_log import PartitionLog
-from headrace.core.log.reading.aborted_lookup import AbortedLookup
-from headrace.core.log.reading.selective_read import SelectiveReading
 from headrace.records.batch import check_batch, iterate_headers
 from headrace.records.builder import BatchBuilder
 from headrace.records.compression import Compression

@@ -14,7 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from headrace.core.coordinator.state.classic_group import Group
+from headrace.core.coordinator.state.classic_group import ClassicGroup
 from headrace.core.coordinator.state.classic_states import GroupState
 from headrace.core.deferred import Deferred
 from headrace.errors import ErrorCode
@@ -127,7 +127,7 @@ class GroupCoordinatorMachine(RuleBasedStateMachine):
 
     def asking(self, member: str) -> None:
         """Take note of who asks for a place in the generation that comes next."""
-        group = self.world.coordinator._shards[0].groups.get("g", Group("g"))
+        group = self.world.coordinator._shards[0].classic_groups.get("g", ClassicGroup("g"))
         self.asked.setdefault(group.generation.number + 1, set()).add(member)
 
     def told_generation(self, response: Any) -> None:
@@ -214,7 +214,7 @@ class GroupCoordinatorMachine(RuleBasedStateMachine):
             return
         self.subscribe_anew(clients[0])
         for _ in range(8):
-            group = self.world.coordinator._shards[0].groups.get("g")
+            group = self.world.coordinator._shards[0].classic_groups.get("g")
             waits = group is not None and group.state is GroupState.COMPLETING_REBALANCE
             leader = group.generation.leader if group is not None and waits else None
             self.all_step([client for client in clients if client.member != leader], 1)
@@ -272,7 +272,7 @@ class GroupCoordinatorMachine(RuleBasedStateMachine):
     )
     def zombie_commits(self, generation: int, name: str, partition: int) -> None:
         """Somebody commits for a generation that is over: it is refused, and nothing of it is kept."""
-        group = self.world.coordinator._shards[0].groups.get("g")
+        group = self.world.coordinator._shards[0].classic_groups.get("g")
         if group is None or group.generation.number <= generation:
             return
         client = self.clients.get(name)
@@ -340,7 +340,7 @@ class GroupCoordinatorMachine(RuleBasedStateMachine):
         if not hasattr(self, "world"):
             return
         shard = self.world.coordinator._shards[0]
-        for group in shard.groups.values():
+        for group in shard.classic_groups.values():
             for member in group.members.values():
                 timer = shard.timer("session", group, member.member_id)
                 assert member.is_waiting or timer in shard.timers
@@ -365,7 +365,7 @@ class GroupCoordinatorMachine(RuleBasedStateMachine):
         self.world.advance(400_000)
         self.world.sync()
         assert all(reply.done for reply in self.replies)
-        group = self.world.coordinator._shards[0].groups.get("g")
+        group = self.world.coordinator._shards[0].classic_groups.get("g")
         assert group is None or group.state is GroupState.EMPTY
         self.acknowledged_commits_are_there()
 

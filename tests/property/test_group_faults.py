@@ -13,10 +13,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from headrace.core.coordinator.any_group import fencing, kinds
 from headrace.core.coordinator.classic import join, membership, rebalance
-from headrace.core.coordinator.group import fencing, kinds
-from headrace.core.coordinator.runtime import Shard
-from headrace.core.coordinator.state.classic_group import Group
+from headrace.core.coordinator.runtime import ShardRuntime
+from headrace.core.coordinator.state.classic_group import ClassicGroup
 from headrace.core.coordinator.state.shard import GroupShard
 from headrace.core.deferred import Deferred
 from headrace.errors import ErrorCode
@@ -29,28 +29,30 @@ Patch = pytest.MonkeyPatch
 
 def answers_come_before_the_sync(patch: Patch) -> None:
     """A crash takes back commits and generations that clients know of."""
-    patch.setattr(Shard, "_park", lambda _self, response, _on_error: response)
+    patch.setattr(ShardRuntime, "_park", lambda _self, response, _on_error: response)
     patch.setattr(
-        Shard, "answer", lambda _self, deferred, response, _on_error: deferred.resolve(response)
+        ShardRuntime,
+        "answer",
+        lambda _self, deferred, response, _on_error: deferred.resolve(response),
     )
 
 
 def reads_show_what_a_crash_may_take_back(patch: Patch) -> None:
     """Only what writes waits for the sync: no read barrier."""
-    real = Shard._park
+    real = ShardRuntime._park
 
-    def park(self: Shard[Any], response: Any, on_error: Any) -> Any:
+    def park(self: ShardRuntime[Any], response: Any, on_error: Any) -> Any:
         reads = type(response).__name__ == "OffsetFetchResponseGroup"
         return response if reads else real(self, response, on_error)
 
-    patch.setattr(Shard, "_park", park)
+    patch.setattr(ShardRuntime, "_park", park)
 
 
 def a_generation_number_is_given_twice(patch: Patch) -> None:
     """When a rebalance has removed a member, the number stays."""
     real = rebalance._next_generation
 
-    def next_generation(group: Group, staying: Any, leader: Any, now_ms: int) -> Any:
+    def next_generation(group: ClassicGroup, staying: Any, leader: Any, now_ms: int) -> Any:
         generation = real(group, staying, leader, now_ms)
         fewer = 0 < len(generation.members) < len(group.generation.members)
         return generation._replace(number=group.generation.number) if fewer else generation
@@ -77,7 +79,7 @@ def whoever_does_not_join_again_stays(patch: Patch) -> None:
     """A generation has members that have gone."""
     real = rebalance.complete
 
-    def complete(shard: GroupShard, group: Group, now_ms: int) -> Any:
+    def complete(shard: GroupShard, group: ClassicGroup, now_ms: int) -> Any:
         for member in group.members.values():
             member.awaiting_join = member.awaiting_join or Deferred()
         return real(shard, group, now_ms)
@@ -89,7 +91,7 @@ def nobody_tells_those_who_wait_for_an_assignment(patch: Patch) -> None:
     """A rebalance begins while SyncGroups are parked, and they stay so."""
     real = rebalance.prepare
 
-    def prepare(shard: GroupShard, group: Group, reason: str, now_ms: int) -> Any:
+    def prepare(shard: GroupShard, group: ClassicGroup, reason: str, now_ms: int) -> Any:
         for member in group.members.values():
             member.awaiting_sync = None
         return real(shard, group, reason, now_ms)

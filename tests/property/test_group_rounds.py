@@ -11,9 +11,9 @@ import pytest
 
 from headrace.clients.consumer.group_membership import GroupMembership
 from headrace.clients.consumer.rebalancing import Rebalancing
+from headrace.core.coordinator.any_group import offsets as coordinator_offsets
+from headrace.core.coordinator.any_group.kinds import Kind, kind_of
 from headrace.core.coordinator.consumer.turn import Turn
-from headrace.core.coordinator.group import offsets as coordinator_offsets
-from headrace.core.coordinator.group.kinds import Kind, kind_of
 from headrace.core.coordinator.state.shard import GroupShard
 from headrace.errors import ErrorCode
 from tests.fixtures.group_rounds import SERVER_SIDE, Round

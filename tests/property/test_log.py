@@ -10,8 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from headrace.core.log.config import LogConfig
-from headrace.core.log.partition_log import PartitionLog
+from headrace.core.log import LogConfig, PartitionLog
 from headrace.errors import ApiError, ErrorCode, OffsetOutOfRangeError
 from headrace.records.batch import TimestampType, iterate_headers
 from headrace.records.builder import build_batch

@@ -7,12 +7,17 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from headrace.core.log import (
+    LogConfig,
+    LogManager,
+    Marker,
+    PartitionLog,
+    PartitionSpec,
+    SyncTask,
+    build_marker,
+    read_marker,
+)
 from headrace.core.log.append import log_files
-from headrace.core.log.config import LogConfig
-from headrace.core.log.control_batch import Marker, build_marker, read_marker
-from headrace.core.log.files.sync import SyncTask
-from headrace.core.log.log_manager import LogManager, PartitionSpec
-from headrace.core.log.partition_log import PartitionLog
 from headrace.records.batch import check_batch
 from headrace.types import TopicPartition
 from tests.fixtures.crash_files import CrashFileSystem, PowerCut

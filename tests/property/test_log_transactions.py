@@ -9,11 +9,8 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from headrace.core.log.config import LogConfig
-from headrace.core.log.control_batch import Marker
-from headrace.core.log.partition_log import PartitionLog
+from headrace.core.log import LogConfig, Marker, PartitionLog, Shared
 from headrace.core.log.producers.aborted_history import AbortedCache
-from headrace.core.log.shared import Shared
 from headrace.records.batch import iterate_headers
 from headrace.storage.memory_files import MemoryFileSystem
 from tests.fixtures.compaction import keyed, run_round

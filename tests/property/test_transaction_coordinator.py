@@ -12,7 +12,7 @@ import pytest
 
 from headrace.core.coordinator.runtime import NOTHING, Result
 from headrace.core.coordinator.transaction import shard, transactions
-from headrace.core.coordinator.transaction.producers import Producer
+from headrace.core.coordinator.transaction.producers import ProducerIdAndEpoch
 from headrace.errors import ErrorCode
 from tests.fixtures.transaction_model import BumpingModel, TransactionModel, ViolationError
 
@@ -63,7 +63,9 @@ def _no_fencing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _no_epoch_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    def end(at: Any, name: str, producer: Producer, now_ms: int, *, committed: bool) -> Result[Any]:
+    def end(
+        at: Any, name: str, producer: ProducerIdAndEpoch, now_ms: int, *, committed: bool
+    ) -> Result[Any]:
         transaction = at.find(name, *producer)
         ended = transactions.end(at, transaction, now_ms, committed=committed)
         return ended.with_response(producer)

@@ -20,8 +20,7 @@ from typing import Any, NamedTuple
 
 from headrace.broker.broker import Broker
 from headrace.broker.topic_names import TRANSACTIONS_TOPIC
-from headrace.core.log.control_batch import Marker, read_marker
-from headrace.core.log.partition_log import PartitionLog
+from headrace.core.log import Marker, PartitionLog, read_marker
 from headrace.protocol.codec import Message
 from headrace.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from headrace.protocol.messages.consumer_group_heartbeat import (

@@ -9,14 +9,14 @@ from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 from unittest.mock import patch
 
+from headrace.core.coordinator.any_group import transactional
 from headrace.core.coordinator.consumer import turn
 from headrace.core.coordinator.consumer.reconcile import reconcile
-from headrace.core.coordinator.group import transactional
-from headrace.core.coordinator.runtime import NOTHING, Shard
+from headrace.core.coordinator.runtime import NOTHING, ShardRuntime
 from headrace.core.coordinator.state.offset_store import OffsetStore
 from headrace.core.coordinator.transaction import transactions
 from headrace.core.coordinator.transaction.shard import TransactionShard
-from headrace.core.log.partition_log import PartitionLog
+from headrace.core.log import PartitionLog
 from headrace.core.log.producers.producer_state import ProducerState
 from headrace.errors import ErrorCode
 
@@ -56,7 +56,7 @@ DEFENCES: dict[str, list[Any]] = {
         patch.object(ProducerState, "check_marker", lambda *_: None)
     ],
     "coordinators answer when it is durable (B7)": [
-        patch.object(Shard, "_park", _not_parked),
+        patch.object(ShardRuntime, "_park", _not_parked),
         patch.object(
             TransactionShard, "when_durable", lambda _self, then, _now_ms: then(ErrorCode.NONE)
         ),

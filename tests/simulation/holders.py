@@ -60,7 +60,7 @@ class Holders:
             return
         told, self._told = self._told, []
         shard = broker.services.groups._shard_of(self._group)
-        group = None if shard is None else shard.consumers.get(self._group)
+        group = None if shard is None else shard.consumer_groups.get(self._group)
         members = set() if group is None else set(group.members)
         self._held = {name: places for name, places in self._held.items() if name in members}
         for member, given in told:

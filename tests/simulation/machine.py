@@ -14,7 +14,7 @@ from typing import Any
 
 from headrace.broker.broker import Broker
 from headrace.config.broker import BrokerConfig
-from headrace.coordination.memory import MemoryMetadataStore
+from headrace.metadata_stores.memory import MemoryMetadataStore
 from tests.fixtures.broker_harness import START_MS, CountingEntropy
 from tests.fixtures.crash_files import CrashFileSystem, PowerCut
 

@@ -44,7 +44,7 @@ from headrace.broker.waiting.fetch_sessions import FetchSessions
 from headrace.broker.waiting.purgatory import Purgatory
 from headrace.broker.waiting.steps import Steps
 from headrace.config.broker import BrokerConfig
-from headrace.core.coordinator.group.coordinator import GroupCoordinator
+from headrace.core.coordinator.group_coordinator import GroupCoordinator
 from headrace.core.coordinator.state.config import GroupConfig
 from headrace.core.log import OpenSegments, RunTasks, Shared
 from headrace.core.quota import Windows

@@ -58,12 +58,12 @@ def open_stores(data: Sequence[Path], given: Mapping[str, StorageFactory] | None
         StorageError: A directory is in use, or the first one or its metadata cannot be read.
     """
     if not data:
-        from headrace.coordination.memory import MemoryMetadataStore  # noqa: PLC0415 - only what is used
+        from headrace.metadata_stores.memory import MemoryMetadataStore  # noqa: PLC0415 - only what is used
         from headrace.storage.memory_files import MemoryFileSystem  # noqa: PLC0415 - only what is used
 
         opened = storages(in_memory=True, given=given)
         return Stores(MemoryFileSystem(), (), MemoryMetadataStore(), opened)
-    from headrace.coordination.sqlite import SqliteMetadataStore  # noqa: PLC0415 - only what is used
+    from headrace.metadata_stores.sqlite import SqliteMetadataStore  # noqa: PLC0415 - only what is used
 
     first, *others = data
     _check_names(data)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.coordination.sqlite import SqliteMetadataStore
 from headrace.errors import ErrorCode
+from headrace.metadata_stores.sqlite import SqliteMetadataStore
 from headrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest
 from headrace.protocol.messages.offset_commit import (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.coordination.memory import MemoryMetadataStore
 from headrace.errors import ErrorCode, StorageError
+from headrace.metadata_stores.memory import MemoryMetadataStore
 from headrace.ports import Put
 from headrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest

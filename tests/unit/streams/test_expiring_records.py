@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 import headrace
-from headrace.core.log.reading.selective_read import SelectiveReading
+from headrace.core.log import SelectiveReading
 from headrace.errors import ApiError, ConfigError, ErrorCode
 from headrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from headrace.records.batch import iterate_headers

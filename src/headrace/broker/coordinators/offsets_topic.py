@@ -6,7 +6,7 @@ from headrace.broker.configs.broker_settings import BrokerSettings
 from headrace.broker.partitions.topic import Topic
 from headrace.broker.partitions.topics import Topics
 from headrace.broker.topic_names import OFFSETS_TOPIC
-from headrace.core.coordinator.group.coordinator import GroupCoordinator
+from headrace.core.coordinator.group_coordinator import GroupCoordinator
 from headrace.errors import StorageError
 from headrace.ports import Journal
 

@@ -11,11 +11,11 @@ from headrace.broker.partitions.replica_manager import ReplicaManager
 from headrace.broker.partitions.topics import Topics
 from headrace.broker.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from headrace.config.broker import BrokerConfig
-from headrace.core.coordinator.group.coordinator import GroupCoordinator
+from headrace.core.coordinator.group_coordinator import GroupCoordinator
 from headrace.core.coordinator.transaction.config import TransactionConfig
 from headrace.core.coordinator.transaction.coordinator import TransactionCoordinator
-from headrace.core.coordinator.transaction.producers import Producer
-from headrace.core.coordinator.transaction.shard import Outcome
+from headrace.core.coordinator.transaction.producers import ProducerIdAndEpoch
+from headrace.core.coordinator.transaction.shard import TransactionOutcome
 from headrace.core.deferred import Deferred
 from headrace.core.log import Marker
 from headrace.errors import ApiError, ErrorCode, StorageError
@@ -47,7 +47,9 @@ class WriteErrors(NamedTuple):
     not_added: ErrorCode
     """The code if the partition is not in the transaction."""
 
-    def refusal(self, error: ErrorCode, producer: Producer, partition: TopicPartition) -> ApiError:
+    def refusal(
+        self, error: ErrorCode, producer: ProducerIdAndEpoch, partition: TopicPartition
+    ) -> ApiError:
         """Return the error to raise for an error code of the coordinator."""
         if error in _PASSING:
             concurrent = error is ErrorCode.CONCURRENT_TRANSACTIONS
@@ -198,7 +200,7 @@ class Transactions:
     def verify(
         self,
         transactional_id: str,
-        producer: Producer,
+        producer: ProducerIdAndEpoch,
         partition: TopicPartition,
         errors: WriteErrors,
     ) -> None:
@@ -222,7 +224,7 @@ class Transactions:
     def write(
         self,
         coordinator_partition: int,
-        outcome: Outcome,
+        outcome: TransactionOutcome,
         partition: TopicPartition,
         done: Callable[[ErrorCode], None],
         now_ms: int,
@@ -240,7 +242,7 @@ class Transactions:
     def _write(
         self,
         coordinator_partition: int,
-        outcome: Outcome,
+        outcome: TransactionOutcome,
         partition: TopicPartition,
         written: Callable[[ErrorCode], None],
         now_ms: int,

@@ -13,8 +13,8 @@ from headrace.broker.context import RequestContext
 from headrace.broker.requests.transaction_requests import for_version
 from headrace.broker.services import Services
 from headrace.broker.topic_names import OFFSETS_TOPIC
-from headrace.core.coordinator.group.coordinator import is_valid_group_id
-from headrace.core.coordinator.transaction.producers import Producer
+from headrace.core.coordinator.group_coordinator import is_valid_group_id
+from headrace.core.coordinator.transaction.producers import ProducerIdAndEpoch
 from headrace.core.deferred import Deferred
 from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.api_keys import ApiKey
@@ -49,7 +49,7 @@ def handle(
     assert index is not None, "the topic exists"
     reply = services.transactions.coordinator.add_partitions(
         transactional_id,
-        Producer(request.producer_id, request.producer_epoch),
+        ProducerIdAndEpoch(request.producer_id, request.producer_epoch),
         [TopicPartition(OFFSETS_TOPIC, index)],
         context.now_ms,
     )

@@ -19,7 +19,7 @@ from headrace.broker.requests.transaction_requests import for_version
 from headrace.broker.services import Services
 from headrace.broker.waiting.steps import ENCODING_COST, ENTRY_COST, GROUP_COST, Work, value_of
 from headrace.core.coordinator.runtime import Reply, gather
-from headrace.core.coordinator.transaction.producers import Producer
+from headrace.core.coordinator.transaction.producers import ProducerIdAndEpoch
 from headrace.core.deferred import Deferred
 from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.api_keys import ApiKey
@@ -68,7 +68,7 @@ def handle(
         yield ENTRY_COST
     if added.has_errors:
         return answer(ErrorCode.OPERATION_NOT_ATTEMPTED)
-    producer = Producer(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
+    producer = ProducerIdAndEpoch(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
     reply = services.transactions.coordinator.add_partitions(
         transactional_id, producer, added.partitions, context.now_ms
     )
@@ -159,7 +159,7 @@ def _add_or_verify(
         yield ENTRY_COST
     if added.has_errors:
         return answer(ErrorCode.OPERATION_NOT_ATTEMPTED)
-    producer = Producer(wanted.producer_id, wanted.producer_epoch)
+    producer = ProducerIdAndEpoch(wanted.producer_id, wanted.producer_epoch)
     coordinator = services.transactions.coordinator
     if wanted.verify_only:
         is_abortable = context.header.api_version >= _ABORTABLE_VERSION

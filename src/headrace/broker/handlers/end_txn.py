@@ -17,7 +17,7 @@ from typing import Final
 from headrace.broker.context import RequestContext
 from headrace.broker.requests.transaction_requests import bumps_epoch, for_version
 from headrace.broker.services import Services
-from headrace.core.coordinator.transaction.producers import Producer
+from headrace.core.coordinator.transaction.producers import ProducerIdAndEpoch
 from headrace.core.deferred import Deferred
 from headrace.errors import ErrorCode
 from headrace.protocol.api_keys import ApiKey
@@ -38,14 +38,17 @@ def handle(
     if not services.permissions.allows(context, Operation.WRITE, resource, transactional_id):
         return EndTxnResponse(error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     coordinator = services.transactions.coordinator
-    producer, committed = Producer(request.producer_id, request.producer_epoch), request.committed
+    producer, committed = (
+        ProducerIdAndEpoch(request.producer_id, request.producer_epoch),
+        request.committed,
+    )
     reply = (
         coordinator.end_bumping(transactional_id, producer, context.now_ms, committed=committed)
         if bumps_epoch(context)
         else coordinator.end(transactional_id, producer, context.now_ms, committed=committed)
     )
 
-    def answer(outcome: Producer | ErrorCode) -> EndTxnResponse:
+    def answer(outcome: ProducerIdAndEpoch | ErrorCode) -> EndTxnResponse:
         if isinstance(outcome, ErrorCode):
             return EndTxnResponse(error_code=for_version(outcome, context))
         return EndTxnResponse(

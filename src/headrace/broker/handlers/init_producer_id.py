@@ -19,7 +19,7 @@ from typing import Final
 from headrace.broker.context import RequestContext
 from headrace.broker.requests.transaction_requests import for_version
 from headrace.broker.services import Services
-from headrace.core.coordinator.transaction.producers import Producer
+from headrace.core.coordinator.transaction.producers import ProducerIdAndEpoch
 from headrace.core.deferred import Deferred
 from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.api_keys import ApiKey
@@ -69,7 +69,7 @@ def _transactional(
     except ApiError:
         return _failed(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
-    def answer(outcome: Producer | ErrorCode) -> InitProducerIdResponse:
+    def answer(outcome: ProducerIdAndEpoch | ErrorCode) -> InitProducerIdResponse:
         if isinstance(outcome, ErrorCode):
             return _failed(for_version(outcome, context))
         return InitProducerIdResponse(
@@ -79,7 +79,7 @@ def _transactional(
     reply = services.transactions.coordinator.init_producer_id(
         transactional_id,
         request.transaction_timeout_ms,
-        Producer(request.producer_id, request.producer_epoch),
+        ProducerIdAndEpoch(request.producer_id, request.producer_epoch),
         context.now_ms,
     )
     return reply.map(answer) if isinstance(reply, Deferred) else answer(reply)

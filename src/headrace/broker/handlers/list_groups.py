@@ -15,7 +15,7 @@ from typing import Final
 from headrace.broker.context import RequestContext
 from headrace.broker.services import Services
 from headrace.broker.waiting.steps import ENTRY_COST, Work, value_of
-from headrace.core.coordinator.group.describe import CLASSIC_TYPE
+from headrace.core.coordinator.any_group.describe import CLASSIC_TYPE
 from headrace.core.coordinator.state.classic_group import CONSUMER_PROTOCOL_TYPE
 from headrace.errors import ErrorCode
 from headrace.protocol.api_keys import ApiKey

@@ -21,9 +21,9 @@ from headrace.broker.requests.transaction_requests import bumps_epoch
 from headrace.broker.services import Services
 from headrace.broker.topic_names import OFFSETS_TOPIC
 from headrace.broker.waiting.steps import ENTRY_COST, Work, value_of
-from headrace.core.coordinator.group.transactional import commit_failed
+from headrace.core.coordinator.any_group.transactional import commit_failed
 from headrace.core.coordinator.runtime import Reply, gather
-from headrace.core.coordinator.transaction.producers import Producer
+from headrace.core.coordinator.transaction.producers import ProducerIdAndEpoch
 from headrace.core.deferred import Deferred
 from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.api_keys import ApiKey
@@ -120,7 +120,7 @@ def _commit(
     if index is None:
         return commit_failed(request, ErrorCode.NOT_COORDINATOR)
     place = TopicPartition(OFFSETS_TOPIC, index)
-    producer = Producer(request.producer_id, request.producer_epoch)
+    producer = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
     errors = _ABORTABLE if context.header.api_version >= _ABORTABLE_VERSION else _CLASSIC
 
     def commit(

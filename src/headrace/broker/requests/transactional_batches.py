@@ -17,7 +17,7 @@ from headrace.broker.partitions.partition import Partition
 from headrace.broker.services import Services
 from headrace.broker.waiting.steps import ENTRY_COST, FIRST_BATCH_COST, STEP_COST, Work
 from headrace.core.coordinator.runtime import Reply
-from headrace.core.coordinator.transaction.producers import Producer
+from headrace.core.coordinator.transaction.producers import ProducerIdAndEpoch
 from headrace.errors import ApiError, ErrorCode, OutOfOrderSequenceError
 from headrace.records.batch import (
     ATTRIBUTES,
@@ -66,7 +66,7 @@ class TransactionalBatches:
         classic = _ABORTABLE if version >= _ABORTABLE_VERSION else _CLASSIC
         self._errors = _ADDING if self._adds else classic
         self._entering: list[Entering] = []
-        self._producer: Producer | None = None
+        self._producer: ProducerIdAndEpoch | None = None
 
     def __bool__(self) -> bool:
         """Whether some batches have to wait."""
@@ -94,7 +94,7 @@ class TransactionalBatches:
         if fields[PRODUCER_ID] < 0:
             return True  # as above
         producer, place = (
-            Producer(fields[PRODUCER_ID], fields[PRODUCER_EPOCH]),
+            ProducerIdAndEpoch(fields[PRODUCER_ID], fields[PRODUCER_EPOCH]),
             partition.topic_partition,
         )
         transactions = self._services.transactions

@@ -165,7 +165,7 @@ APPEND_ERRORS: dict[ErrorCode, ErrorCode] = {
 """The error for a client of the coordinator, by the error of the append to the internal topic."""
 
 
-class Shard(Generic[R]):
+class ShardRuntime(Generic[R]):
     """One partition: its state machine, its end of the log, and the responses that wait for the high watermark."""
 
     def __init__(

@@ -13,7 +13,7 @@ from headrace.core.coordinator.runtime import (
     CoordinatorLog,
     Reply,
     Result,
-    Shard,
+    ShardRuntime,
     ShardState,
     Timer,
     Timers,
@@ -36,7 +36,7 @@ class HasRuntime(Protocol):
     """A coordinator's own part of a shard."""
 
     @property
-    def runtime(self) -> Shard[Any]:
+    def runtime(self) -> ShardRuntime[Any]:
         """Append, replay and park."""
 
 

@@ -115,14 +115,14 @@ def divide(
     return Divided(now, later, min(entry.due_ms for entry in waiting))
 
 
-class Delayed(NamedTuple):
+class ScheduledRecord(NamedTuple):
     """A scheduled record of a produced batch: its offset in the batch, and whether it has a time to live."""
 
     offset_delta: int
     has_ttl: bool
 
 
-def delayed_of(header: BatchHeader, records: Buffer) -> list[Delayed]:
+def delayed_of(header: BatchHeader, records: Buffer) -> list[ScheduledRecord]:
     """Return the scheduled records of a sound batch.
 
     Raises:
@@ -132,16 +132,16 @@ def delayed_of(header: BatchHeader, records: Buffer) -> list[Delayed]:
     """
     require_few(header, MAX_DIRECTED, "with scheduled records")
     data = produced_records(header, records)
-    delayed: list[Delayed] = []
+    delayed: list[ScheduledRecord] = []
     headers_of = _Headers(data)
     for place in record_places(data, header.records_count):
         names = {name for name, _ in headers_of(place)}
         if names & _DELAYING.keys():
-            delayed.append(Delayed(place[3], _TTL in names))
+            delayed.append(ScheduledRecord(place[3], _TTL in names))
     return delayed
 
 
-def was_divided(delayed: list[Delayed], stored: Buffer, *, compacts: bool) -> bool | None:
+def was_divided(delayed: list[ScheduledRecord], stored: Buffer, *, compacts: bool) -> bool | None:
     """Return whether a stored batch is the rest of a divided batch, None if cleaning may have left the same.
 
     Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.coordination.memory import MemoryMetadataStore
+from headrace.metadata_stores.memory import MemoryMetadataStore
 from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest
 from tests.fixtures.broker_harness import BrokerHarness
 from tests.fixtures.crash_files import CrashFileSystem

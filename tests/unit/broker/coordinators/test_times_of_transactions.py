@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.core.log.config import LogConfig
-from headrace.core.log.control_batch import Marker
-from headrace.core.log.partition_log import PartitionLog
+from headrace.core.log import LogConfig, Marker, PartitionLog
 from headrace.ports import FileSystem
 from headrace.records.builder import BatchBuilder
 from headrace.storage.memory_files import MemoryFileSystem

@@ -8,7 +8,7 @@ import pytest
 
 from headrace.clients.consumer.records import FetchedBatches
 from headrace.clients.flows.fetch import FetchedPartition
-from headrace.core.log.control_batch import Marker, build_marker
+from headrace.core.log import Marker, build_marker
 from headrace.core.log.index.transaction_index import TRANSACTION_INDEX
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from headrace.broker.topic_names import DELETED_NAMES_LIMIT, DeletedNames
-from headrace.coordination.memory import MemoryMetadataStore
 from headrace.errors import ConfigError, ErrorCode, StorageError
+from headrace.metadata_stores.memory import MemoryMetadataStore
 from headrace.protocol.codec import ZERO_UUID
 from headrace.protocol.messages.describe_cluster import DescribeClusterRequest
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic

@@ -6,8 +6,8 @@ import errno
 
 import pytest
 
-from headrace.coordination.memory import MemoryMetadataStore
 from headrace.errors import ErrorCode
+from headrace.metadata_stores.memory import MemoryMetadataStore
 from headrace.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from headrace.broker.quotas.client_quotas import Entity
-from headrace.coordination.memory import MemoryMetadataStore
 from headrace.errors import ErrorCode, StorageError
+from headrace.metadata_stores.memory import MemoryMetadataStore
 from headrace.protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasRequestEntityData,

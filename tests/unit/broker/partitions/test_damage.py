@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.coordination.memory import MemoryMetadataStore
 from headrace.errors import ErrorCode
+from headrace.metadata_stores.memory import MemoryMetadataStore
 from headrace.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,

@@ -9,7 +9,7 @@ import pytest
 
 from headrace.broker.partitions.partition import Partition
 from headrace.broker.scheduled import deliveries
-from headrace.core.log.log_manager import LogManager, PartitionSpec
+from headrace.core.log import LogManager, PartitionSpec
 from headrace.core.scheduled import schedule
 from headrace.core.scheduled.division import divide
 from headrace.errors import ApiError, ErrorCode, StorageError

@@ -12,8 +12,8 @@ from headrace.broker.access.credentials import credential_key
 from headrace.broker.metadata.metadata_records import ScramRecord, decode
 from headrace.cli import main
 from headrace.cli.commands.user_passwords import VARIABLE, ask_password
-from headrace.coordination.sqlite import SqliteMetadataStore
 from headrace.errors import ConfigError
+from headrace.metadata_stores.sqlite import SqliteMetadataStore
 from headrace.security.scram import ScramCredential, ScramMechanism
 from headrace.server.stores import METADATA_FILE, open_stores
 from tests.fixtures.broker_harness import BrokerHarness

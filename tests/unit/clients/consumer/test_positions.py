@@ -11,7 +11,7 @@ from headrace.clients.consumer.records import FetchedBatches
 from headrace.clients.flows.fetch import FetchedPartition
 from headrace.clients.flows.list_offsets import EARLIEST, LATEST
 from headrace.clients.flows.offsets import OffsetAndMetadata
-from headrace.core.log.control_batch import Marker, build_marker
+from headrace.core.log import Marker, build_marker
 from headrace.errors import (
     ConfigError,
     LogTruncatedError,

@@ -11,7 +11,7 @@ from headrace.core.coordinator.runtime import (
     CoordinatorLog,
     Reply,
     Result,
-    Shard,
+    ShardRuntime,
     ShardState,
     Timers,
     gather,
@@ -60,7 +60,7 @@ class Bench:
         self.timers: Timers = Deadlines()
         self.notes = RecordingJournal()
         log: CoordinatorLog = self.log
-        self.shard: Shard[int] = Shard(
+        self.shard: ShardRuntime[int] = ShardRuntime(
             0,
             log,
             self.machine,

@@ -6,14 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.core.log.config import LogConfig
-from headrace.core.log.files.sync import SyncTask
-from headrace.core.log.log_manager import (
-    CLEAN_FILE,
-    LogManager,
-    PartitionSpec,
-)
-from headrace.core.log.partition_log import PartitionLog
+from headrace.core.log import LogConfig, LogManager, PartitionLog, PartitionSpec, SyncTask
+from headrace.core.log.log_manager import CLEAN_FILE
 from headrace.core.log.upkeep.deletions import RETRY_INTERVAL_MS
 from headrace.core.log.upkeep.upkeep import RETENTION_INTERVAL_MS, UPKEEP_AT_ONCE
 from headrace.core.meta_properties import META_FILE

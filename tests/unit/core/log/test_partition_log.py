@@ -4,8 +4,7 @@ import errno
 
 import pytest
 
-from headrace.core.log.config import LogConfig
-from headrace.core.log.partition_log import PartitionLog
+from headrace.core.log import LogConfig, PartitionLog
 from headrace.errors import ApiError, CorruptRecordError, ErrorCode, StorageError
 from headrace.storage.memory_files import MemoryFileSystem
 from tests.fixtures.crash_files import CrashFileSystem

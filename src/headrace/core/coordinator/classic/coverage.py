@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from headrace.core.coordinator.state.classic_group import CONSUMER_PROTOCOL_TYPE, Group
+from headrace.core.coordinator.state.classic_group import CONSUMER_PROTOCOL_TYPE, ClassicGroup
 from headrace.core.coordinator.state.classic_states import GroupState
 from headrace.core.coordinator.state.shard import GroupShard
 from headrace.core.coordinator.state.subscription import (
@@ -26,7 +26,7 @@ from headrace.core.coordinator.state.topics import TopicInfo, known_topics, meta
 from headrace.protocol.messages.sync_group import SyncGroupRequest
 
 
-def has_new_partitions(shard: GroupShard, group: Group) -> bool:
+def has_new_partitions(shard: GroupShard, group: ClassicGroup) -> bool:
     """Return whether members have to join again. Costs a comparison, unless topics have changed.
 
     Args:
@@ -56,7 +56,7 @@ def is_outdated(shard: GroupShard, request: SyncGroupRequest) -> bool:
         shard: Whose group.
         request: A SyncGroup; what was looked at is noted in its group.
     """
-    group = shard.groups.get(request.group_id)
+    group = shard.classic_groups.get(request.group_id)
     if (
         group is None
         or not group.seeks_readers
@@ -71,7 +71,7 @@ def is_outdated(shard: GroupShard, request: SyncGroupRequest) -> bool:
     return _leaves_out(topics, subscribed, [bytes(each.assignment) for each in request.assignments])
 
 
-def _subscribed(group: Group) -> GroupSubscription:
+def _subscribed(group: ClassicGroup) -> GroupSubscription:
     """Return what the members said; nothing if they are no consumers, or if one says what cannot be read."""
     nothing = GroupSubscription(frozenset(), frozenset())
     if group.protocol_type != CONSUMER_PROTOCOL_TYPE:

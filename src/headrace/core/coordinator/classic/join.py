@@ -15,8 +15,8 @@ from headrace.core.coordinator.classic.rebalance import (
 from headrace.core.coordinator.runtime import Result
 from headrace.core.coordinator.state.classic_group import (
     CONSUMER_PROTOCOL_TYPE,
-    Group,
-    Member,
+    ClassicGroup,
+    ClassicGroupMember,
     Origin,
     select_protocol,
 )
@@ -87,7 +87,7 @@ class Joining:
         """Answer with an error."""
         return Result(JoinGroupResponse(error_code=error, member_id=member_id))
 
-    def update(self, shard: GroupShard, member: Member) -> Deferred[JoinGroupResponse]:
+    def update(self, shard: GroupShard, member: ClassicGroupMember) -> Deferred[JoinGroupResponse]:
         """Give a member what this request says and park the request."""
         member.protocols = self.protocols
         member.protocols_complete = True
@@ -97,9 +97,9 @@ class Joining:
         shard.park_join(member, deferred)
         return deferred
 
-    def new_member(self, member_id: str) -> Member:
+    def new_member(self, member_id: str) -> ClassicGroupMember:
         """Return a member as this request describes it."""
-        return Member(
+        return ClassicGroupMember(
             member_id,
             instance_id=self.instance_id,
             client_id=self.origin.client_id,
@@ -116,7 +116,7 @@ def join_group(
 ) -> JoinResult:
     """Handle a JoinGroup whose group id and session timeout have been checked."""
     joining = Joining(origin, request)
-    group = shard.groups.get(request.group_id)
+    group = shard.classic_groups.get(request.group_id)
     if group is None:
         if joining.member_id:
             return joining.refused(ErrorCode.UNKNOWN_MEMBER_ID, joining.member_id)
@@ -136,13 +136,13 @@ def join_group(
 
 def _member_of_its_kind(
     joining: Joining,
-) -> Callable[[GroupShard, Group, Joining, int], JoinResult]:
+) -> Callable[[GroupShard, ClassicGroup, Joining, int], JoinResult]:
     if joining.member_id:
         return _known_member
     return _new_dynamic_member if joining.instance_id is None else _new_static_member
 
 
-def _added_bytes(group: Group, joining: Joining) -> int:
+def _added_bytes(group: ClassicGroup, joining: Joining) -> int:
     """Return how much more a group will hold when a member joins, or says something else about itself."""
     member_id = group.static_members.get(joining.instance_id or "", joining.member_id)
     member = group.members.get(member_id)
@@ -154,7 +154,9 @@ def _added_bytes(group: Group, joining: Joining) -> int:
     return own if group.counted_bytes else own + GROUP_BYTES
 
 
-def _too_large(shard: GroupShard, group: Group, joining: Joining, error: ErrorCode) -> JoinResult:
+def _too_large(
+    shard: GroupShard, group: ClassicGroup, joining: Joining, error: ErrorCode
+) -> JoinResult:
     shard.journal.warning(
         "group_member_refused",
         group=group.group_id[:GROUP_NAME_MAX],
@@ -166,7 +168,7 @@ def _too_large(shard: GroupShard, group: Group, joining: Joining, error: ErrorCo
     return joining.refused(error, joining.member_id)
 
 
-def _has_room(shard: GroupShard, group: Group, joining: Joining) -> bool:
+def _has_room(shard: GroupShard, group: ClassicGroup, joining: Joining) -> bool:
     limit = shard.config.group_max_size
     member = group.members.get(joining.member_id)
     if group.state is GroupState.PREPARING_REBALANCE:
@@ -179,7 +181,9 @@ def _has_room(shard: GroupShard, group: Group, joining: Joining) -> bool:
     return member is not None or len(group.members) < limit
 
 
-def _group_is_full(shard: GroupShard, group: Group, joining: Joining, now_ms: int) -> JoinResult:
+def _group_is_full(
+    shard: GroupShard, group: ClassicGroup, joining: Joining, now_ms: int
+) -> JoinResult:
     if joining.member_id:
         shard.remove_member(group, joining.member_id)
     refusal = JoinGroupResponse(error_code=ErrorCode.GROUP_MAX_SIZE_REACHED, member_id="")
@@ -187,7 +191,7 @@ def _group_is_full(shard: GroupShard, group: Group, joining: Joining, now_ms: in
 
 
 def _new_dynamic_member(
-    shard: GroupShard, group: Group, joining: Joining, now_ms: int
+    shard: GroupShard, group: ClassicGroup, joining: Joining, now_ms: int
 ) -> JoinResult:
     member_id = new_member_id(shard, joining.origin.client_id)
     if joining.origin.api_version < MEMBER_ID_REQUIRED_VERSION:
@@ -208,7 +212,9 @@ def new_member_id(shard: GroupShard, prefix: str) -> str:
     return f"{prefix[:MEMBER_ID_PREFIX_MAX]}-{uuid}"
 
 
-def _known_member(shard: GroupShard, group: Group, joining: Joining, now_ms: int) -> JoinResult:
+def _known_member(
+    shard: GroupShard, group: ClassicGroup, joining: Joining, now_ms: int
+) -> JoinResult:
     if joining.member_id in group.pending and joining.instance_id is None:
         return _add(shard, group, joining, joining.member_id, now_ms)
     error = validate_member(group, joining.member_id, joining.instance_id)
@@ -232,7 +238,7 @@ def _known_member(shard: GroupShard, group: Group, joining: Joining, now_ms: int
 
 
 def _add(
-    shard: GroupShard, group: Group, joining: Joining, member_id: str, now_ms: int
+    shard: GroupShard, group: ClassicGroup, joining: Joining, member_id: str, now_ms: int
 ) -> JoinResult:
     member = joining.new_member(member_id)
     member.is_new = True
@@ -252,7 +258,7 @@ def _add(
 
 
 def _new_static_member(
-    shard: GroupShard, group: Group, joining: Joining, now_ms: int
+    shard: GroupShard, group: ClassicGroup, joining: Joining, now_ms: int
 ) -> JoinResult:
     instance_id = joining.instance_id or ""
     member_id = new_member_id(shard, instance_id)
@@ -271,7 +277,7 @@ def _new_static_member(
     return result.with_response(deferred)
 
 
-def _changes_nothing(group: Group, joining: Joining, old_member_id: str) -> bool:
+def _changes_nothing(group: ClassicGroup, joining: Joining, old_member_id: str) -> bool:
     """Whether the restarted member would get the assignment that it had."""
     generation = group.generation
     substitute = joining.new_member(old_member_id)
@@ -286,7 +292,7 @@ def _changes_nothing(group: Group, joining: Joining, old_member_id: str) -> bool
 
 
 def _replace(
-    shard: GroupShard, group: Group, joining: Joining, ids: tuple[str, str], now_ms: int
+    shard: GroupShard, group: ClassicGroup, joining: Joining, ids: tuple[str, str], now_ms: int
 ) -> Deferred[JoinGroupResponse]:
     """Let a new member id take an old one's place in the working membership, and park its JoinGroup."""
     old_member_id, member_id = ids
@@ -304,7 +310,7 @@ def _replace(
 
 
 def _take_place(
-    shard: GroupShard, group: Group, joining: Joining, ids: tuple[str, str], now_ms: int
+    shard: GroupShard, group: ClassicGroup, joining: Joining, ids: tuple[str, str], now_ms: int
 ) -> JoinResult:
     """Write the same generation with the new member id in the old one's place: no rebalance."""
     old_member_id, member_id = ids

@@ -5,7 +5,7 @@ from __future__ import annotations
 from headrace.core.coordinator.classic.coverage import has_new_partitions
 from headrace.core.coordinator.classic.rebalance import complete_if_all_joined, prepare
 from headrace.core.coordinator.runtime import NOTHING, Result
-from headrace.core.coordinator.state.classic_group import Group
+from headrace.core.coordinator.state.classic_group import ClassicGroup
 from headrace.core.coordinator.state.classic_states import GroupState
 from headrace.core.coordinator.state.shard import GroupShard
 from headrace.core.coordinator.state.stops import StopState
@@ -20,7 +20,7 @@ from headrace.protocol.messages.leave_group import (
 NEW_PARTITIONS = "topics that it subscribes to have partitions that no member reads"
 
 
-def validate_member(group: Group, member_id: str, instance_id: str | None) -> ErrorCode:
+def validate_member(group: ClassicGroup, member_id: str, instance_id: str | None) -> ErrorCode:
     """Return NONE if this member is in the working membership and holds its instance id."""
     if instance_id is not None:
         current = group.static_members.get(instance_id)
@@ -35,7 +35,7 @@ def heartbeat(
     shard: GroupShard, request: HeartbeatRequest, now_ms: int
 ) -> Result[HeartbeatResponse]:
     """Extend a member's session, and tell it of a rebalance; begin one if topics have partitions that nobody reads."""
-    group = shard.groups.get(request.group_id)
+    group = shard.classic_groups.get(request.group_id)
     error = _heartbeat_error(group, request)
     if group is not None and error in {ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS}:
         member = group.members[request.member_id]
@@ -50,7 +50,7 @@ def heartbeat(
     return Result(HeartbeatResponse(error_code=error))
 
 
-def _heartbeat_error(group: Group | None, request: HeartbeatRequest) -> ErrorCode:
+def _heartbeat_error(group: ClassicGroup | None, request: HeartbeatRequest) -> ErrorCode:
     if group is None:
         return ErrorCode.UNKNOWN_MEMBER_ID
     error = validate_member(group, request.member_id, request.group_instance_id)
@@ -67,7 +67,7 @@ def leave_group(
     shard: GroupShard, group_id: str, leaving: list[MemberIdentity], now_ms: int
 ) -> Result[LeaveGroupResponse]:
     """Remove members, each with an outcome of its own, and rebalance once for all of them."""
-    group = shard.groups.get(group_id)
+    group = shard.classic_groups.get(group_id)
     responses = []
     removed = []
     for identity in leaving:
@@ -88,7 +88,7 @@ def leave_group(
     return after_removal(shard, group, reason, now_ms).with_response(response)
 
 
-def _leave(shard: GroupShard, group: Group, identity: MemberIdentity) -> ErrorCode:
+def _leave(shard: GroupShard, group: ClassicGroup, identity: MemberIdentity) -> ErrorCode:
     member_id = identity.member_id
     if not member_id:
         # An administrator names a static member by its instance id alone.
@@ -105,7 +105,9 @@ def _leave(shard: GroupShard, group: Group, identity: MemberIdentity) -> ErrorCo
     return ErrorCode.NONE
 
 
-def session_expired(shard: GroupShard, group: Group, member_id: str, now_ms: int) -> Result[None]:
+def session_expired(
+    shard: GroupShard, group: ClassicGroup, member_id: str, now_ms: int
+) -> Result[None]:
     """Remove a member that was not heard of for its session timeout, unless a request of it is parked."""
     member = group.members.get(member_id)
     if member is None and member_id not in group.pending:
@@ -117,7 +119,7 @@ def session_expired(shard: GroupShard, group: Group, member_id: str, now_ms: int
     return after_removal(shard, group, f"session of {member_id} expired", now_ms)
 
 
-def sync_time_is_up(shard: GroupShard, group: Group, now_ms: int) -> Result[None]:
+def sync_time_is_up(shard: GroupShard, group: ClassicGroup, now_ms: int) -> Result[None]:
     """Remove the members that did not send SyncGroup within the rebalance timeout."""
     if group.rebalance is not None or not group.pending_sync:
         return NOTHING
@@ -127,7 +129,7 @@ def sync_time_is_up(shard: GroupShard, group: Group, now_ms: int) -> Result[None
     return after_removal(shard, group, f"no SyncGroup from {', '.join(missing)}", now_ms)
 
 
-def after_removal(shard: GroupShard, group: Group, reason: str, now_ms: int) -> Result[None]:
+def after_removal(shard: GroupShard, group: ClassicGroup, reason: str, now_ms: int) -> Result[None]:
     """Rebalance among those who remain, or complete the rebalance that waited for who is gone."""
     if group.state in {GroupState.STABLE, GroupState.COMPLETING_REBALANCE}:
         if group.generation.members and all(

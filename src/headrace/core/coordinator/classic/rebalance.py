@@ -18,8 +18,8 @@ from __future__ import annotations
 
 from headrace.core.coordinator.runtime import NOTHING, Result
 from headrace.core.coordinator.state.classic_group import (
-    Group,
-    Member,
+    ClassicGroup,
+    ClassicGroupMember,
     Rebalance,
     select_protocol,
 )
@@ -36,7 +36,9 @@ RETRY_MS = 1_000
 MAX_GENERATION = 2**31 - 1
 
 
-def prepare_or_complete(shard: GroupShard, group: Group, reason: str, now_ms: int) -> Result[None]:
+def prepare_or_complete(
+    shard: GroupShard, group: ClassicGroup, reason: str, now_ms: int
+) -> Result[None]:
     """Begin a rebalance, unless one is being prepared: then complete it if this was what it waited for."""
     if group.state is GroupState.PREPARING_REBALANCE:
         return complete_if_all_joined(shard, group, now_ms)
@@ -45,13 +47,13 @@ def prepare_or_complete(shard: GroupShard, group: Group, reason: str, now_ms: in
 
 def rejoin(shard: GroupShard, group_id: str, reason: str, now_ms: int) -> Result[None]:
     """Have the members of a group join again, if it has any that have not begun to anyway."""
-    group = shard.groups.get(group_id)
+    group = shard.classic_groups.get(group_id)
     if group is None or not group.members or group.state is GroupState.PREPARING_REBALANCE:
         return NOTHING
     return prepare(shard, group, reason, now_ms)
 
 
-def prepare(shard: GroupShard, group: Group, reason: str, now_ms: int) -> Result[None]:
+def prepare(shard: GroupShard, group: ClassicGroup, reason: str, now_ms: int) -> Result[None]:
     """Begin a rebalance of a group."""
     for member in group.members.values():
         cancelled = SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS)
@@ -82,7 +84,7 @@ def prepare(shard: GroupShard, group: Group, reason: str, now_ms: int) -> Result
     return NOTHING
 
 
-def complete_if_all_joined(shard: GroupShard, group: Group, now_ms: int) -> Result[None]:
+def complete_if_all_joined(shard: GroupShard, group: ClassicGroup, now_ms: int) -> Result[None]:
     """Complete the join phase if nobody is waited for; an initial rebalance waits for its delay."""
     rebalance = group.rebalance
     if rebalance is None or rebalance.initial or not group.all_joined:
@@ -90,7 +92,7 @@ def complete_if_all_joined(shard: GroupShard, group: Group, now_ms: int) -> Resu
     return complete(shard, group, now_ms)
 
 
-def join_time_is_up(shard: GroupShard, group: Group, now_ms: int) -> Result[None]:
+def join_time_is_up(shard: GroupShard, group: ClassicGroup, now_ms: int) -> Result[None]:
     """Complete the join phase with who is there, or extend the initial delay once more."""
     rebalance = group.rebalance
     if rebalance is None:
@@ -105,7 +107,7 @@ def join_time_is_up(shard: GroupShard, group: Group, now_ms: int) -> Result[None
     return complete(shard, group, now_ms)
 
 
-def complete(shard: GroupShard, group: Group, now_ms: int) -> Result[None]:
+def complete(shard: GroupShard, group: ClassicGroup, now_ms: int) -> Result[None]:
     """Write the next generation, of the members that have joined and of static members."""
     staying = [
         member
@@ -143,7 +145,7 @@ def complete(shard: GroupShard, group: Group, now_ms: int) -> Result[None]:
     return Result(None, (GroupMetadata(group.group_id, generation),), after)
 
 
-def _nobody_joined(shard: GroupShard, group: Group, now_ms: int) -> Result[None]:
+def _nobody_joined(shard: GroupShard, group: ClassicGroup, now_ms: int) -> Result[None]:
     for member in list(group.members.values()):
         if member.instance_id is None:
             shard.remove_member(group, member.member_id)
@@ -158,7 +160,7 @@ def _nobody_joined(shard: GroupShard, group: Group, now_ms: int) -> Result[None]
     return NOTHING
 
 
-def current_generation(group: Group, member: Member) -> JoinGroupResponse:
+def current_generation(group: ClassicGroup, member: ClassicGroupMember) -> JoinGroupResponse:
     """Return the JoinGroup response for the present generation; the leader's lists the members."""
     generation = group.generation
     return JoinGroupResponse(
@@ -183,7 +185,7 @@ def joined_members(generation: Generation) -> list[JoinGroupResponseMember]:
     ]
 
 
-def _elect_leader(group: Group, staying: list[Member]) -> str | None:
+def _elect_leader(group: ClassicGroup, staying: list[ClassicGroupMember]) -> str | None:
     joined = [member.member_id for member in staying if member.awaiting_join is not None]
     if group.generation.leader in joined:
         return group.generation.leader
@@ -191,7 +193,7 @@ def _elect_leader(group: Group, staying: list[Member]) -> str | None:
 
 
 def _next_generation(
-    group: Group, staying: list[Member], leader: str | None, now_ms: int
+    group: ClassicGroup, staying: list[ClassicGroupMember], leader: str | None, now_ms: int
 ) -> Generation:
     protocol_name = select_protocol(staying)
     assert protocol_name is not None or not staying, "members without a common protocol"
@@ -207,7 +209,9 @@ def _next_generation(
     )
 
 
-def _could_not_complete(shard: GroupShard, group: Group, error: ErrorCode, now_ms: int) -> None:
+def _could_not_complete(
+    shard: GroupShard, group: ClassicGroup, error: ErrorCode, now_ms: int
+) -> None:
     # Nothing durable has changed. All members get an error, join again, and the rebalance is retried with them.
     for member in group.members.values():
         joined = shard.answer_join(
@@ -221,5 +225,5 @@ def _could_not_complete(shard: GroupShard, group: Group, error: ErrorCode, now_m
     _set_join_timer(shard, group, now_ms + max(group.rebalance_timeout_ms, RETRY_MS))
 
 
-def _set_join_timer(shard: GroupShard, group: Group, deadline_ms: int) -> None:
+def _set_join_timer(shard: GroupShard, group: ClassicGroup, deadline_ms: int) -> None:
     shard.timers.set(shard.timer(JOIN, group), deadline_ms)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headrace.core.coordinator.classic.membership import validate_member
 from headrace.core.coordinator.runtime import Result
-from headrace.core.coordinator.state.classic_group import Group, Member
+from headrace.core.coordinator.state.classic_group import ClassicGroup, ClassicGroupMember
 from headrace.core.coordinator.state.classic_states import GroupState
 from headrace.core.coordinator.state.records import GroupMetadata
 from headrace.core.coordinator.state.shard import GroupShard
@@ -17,7 +17,7 @@ SyncResult = Result[SyncGroupResponse]
 
 def sync_group(shard: GroupShard, request: SyncGroupRequest, now_ms: int) -> SyncResult:
     """Handle a SyncGroup whose group id has been checked."""
-    group = shard.groups.get(request.group_id)
+    group = shard.classic_groups.get(request.group_id)
     if group is None:
         return Result(SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
     error = _error(group, request)
@@ -36,7 +36,7 @@ def sync_group(shard: GroupShard, request: SyncGroupRequest, now_ms: int) -> Syn
     return _store_assignment(shard, group, request, now_ms).with_response(deferred)
 
 
-def _error(group: Group, request: SyncGroupRequest) -> ErrorCode:
+def _error(group: ClassicGroup, request: SyncGroupRequest) -> ErrorCode:
     error = validate_member(group, request.member_id, request.group_instance_id)
     if error is not ErrorCode.NONE:
         return error
@@ -53,7 +53,7 @@ def _error(group: Group, request: SyncGroupRequest) -> ErrorCode:
 
 
 def _store_assignment(
-    shard: GroupShard, group: Group, request: SyncGroupRequest, now_ms: int
+    shard: GroupShard, group: ClassicGroup, request: SyncGroupRequest, now_ms: int
 ) -> Result[None]:
     assignments = {entry.member_id: bytes(entry.assignment) for entry in request.assignments}
     generation = group.generation
@@ -87,7 +87,7 @@ def _store_assignment(
     return Result(None, (GroupMetadata(group.group_id, stable),), after)
 
 
-def _assignment(group: Group, member: Member) -> SyncGroupResponse:
+def _assignment(group: ClassicGroup, member: ClassicGroupMember) -> SyncGroupResponse:
     generation = group.generation
     return SyncGroupResponse(
         protocol_type=generation.protocol_type,

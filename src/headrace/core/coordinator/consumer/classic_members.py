@@ -27,7 +27,11 @@ from headrace.core.coordinator.consumer.identity import identify_classic
 from headrace.core.coordinator.consumer.removal import check_instance, remove, unknown_member
 from headrace.core.coordinator.consumer.turn import Turn, after_turn
 from headrace.core.coordinator.runtime import Result
-from headrace.core.coordinator.state.classic_group import CONSUMER_PROTOCOL_TYPE, Member, Origin
+from headrace.core.coordinator.state.classic_group import (
+    CONSUMER_PROTOCOL_TYPE,
+    ClassicGroupMember,
+    Origin,
+)
 from headrace.core.coordinator.state.consumer_group import ConsumerGroup, topics_of, wish_of
 from headrace.core.coordinator.state.consumer_records import (
     ClassicMember,
@@ -64,7 +68,7 @@ def join(
     shard: GroupShard, origin: Origin, request: JoinGroupRequest, now_ms: int
 ) -> Result[JoinGroupResponse]:
     """Take the turn of a classic member; a group that has no members becomes a classic one."""
-    group = shard.consumers[request.group_id]
+    group = shard.consumer_groups[request.group_id]
     try:
         if not group.members:
             return _join_deserted(shard, group, origin, request, now_ms)
@@ -176,7 +180,7 @@ class _Downgrade(NamedTuple):
     group: ConsumerGroup
     replaced: str
     member_id: str
-    members: dict[str, Member]
+    members: dict[str, ClassicGroupMember]
 
     def run(self, member: MemberMetadata, now_ms: int) -> Result[JoinGroupResponse]:
         """Answer the newcomer with what its place held, if all are settled; otherwise all join again, with it."""
@@ -203,7 +207,7 @@ class _Downgrade(NamedTuple):
                 return
             begin_classic(shard, group, former, self.members, now_ms)
             if not is_settled:
-                shard.park_join(shard.groups[group.group_id].members[member_id], parked)
+                shard.park_join(shard.classic_groups[group.group_id].members[member_id], parked)
                 have_rejoin(shard, group.group_id, now_ms)
 
         records = [*group.tombstones(), GroupMetadata(group.group_id, generation)]
@@ -230,7 +234,7 @@ def sync(shard: GroupShard, request: SyncGroupRequest, now_ms: int) -> Result[Sy
     Raises:
         ApiError: It is not the member's generation, or the member has to join again.
     """
-    group = shard.consumers[request.group_id]
+    group = shard.consumer_groups[request.group_id]
     member_id, instance_id = request.member_id, request.group_instance_id
     classic = _classic_member(group, member_id, instance_id)
     current = group.holding(member_id)
@@ -263,7 +267,7 @@ def heartbeat(
     Raises:
         ApiError: It is not the member's generation.
     """
-    group = shard.consumers[request.group_id]
+    group = shard.consumer_groups[request.group_id]
     member_id = request.member_id
     _classic_member(group, member_id, request.group_instance_id)
     current = group.holding(member_id)
@@ -312,7 +316,7 @@ def leave(
     shard: GroupShard, group_id: str, leaving: list[MemberIdentity], now_ms: int
 ) -> Result[LeaveGroupResponse]:
     """Remove members of either kind, each with an outcome of its own."""
-    group = shard.consumers[group_id]
+    group = shard.consumer_groups[group_id]
     removed: dict[str, None] = {}
     responses = []
     for identity in leaving:

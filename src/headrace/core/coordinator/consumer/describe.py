@@ -25,9 +25,9 @@ _CONSUMER_MEMBER: Final = 1
 
 def describe_consumer_group(shard: GroupShard, group_id: str) -> Result[DescribedGroup]:
     """Describe one group; GROUP_ID_NOT_FOUND if it is not of this kind."""
-    group = shard.consumers.get(group_id)
+    group = shard.consumer_groups.get(group_id)
     if group is None:
-        what = "is not a consumer group" if group_id in shard.groups else "not found"
+        what = "is not a consumer group" if group_id in shard.classic_groups else "not found"
         return Result(
             DescribedGroup(
                 error_code=ErrorCode.GROUP_ID_NOT_FOUND,

@@ -16,8 +16,8 @@ from headrace.core.coordinator.classic.rebalance import rejoin
 from headrace.core.coordinator.runtime import Result
 from headrace.core.coordinator.state.classic_group import (
     CONSUMER_PROTOCOL_TYPE,
-    Group,
-    Member,
+    ClassicGroup,
+    ClassicGroupMember,
     select_protocol,
 )
 from headrace.core.coordinator.state.classic_states import GroupState
@@ -37,7 +37,7 @@ def classic_members(
     group: ConsumerGroup,
     leaving: Collection[str],
     joining: tuple[str, MemberMetadata] | None = None,
-) -> dict[str, Member] | None:
+) -> dict[str, ClassicGroupMember] | None:
     """Return the members of the classic group that it becomes, or None if it stays a consumer group.
 
     Args:
@@ -57,7 +57,7 @@ def classic_members(
         or not shard.config.may_downgrade
     ):
         return None
-    members: dict[str, Member] = {}
+    members: dict[str, ClassicGroupMember] = {}
     for member_id, member in group.members.items():
         if member_id not in gone:
             members[member_id] = _classic_member(member_id, member)
@@ -67,7 +67,7 @@ def classic_members(
 
 
 def downgrade(
-    shard: GroupShard, group: ConsumerGroup, members: Mapping[str, Member], now_ms: int
+    shard: GroupShard, group: ConsumerGroup, members: Mapping[str, ClassicGroupMember], now_ms: int
 ) -> Result[None]:
     """Make a classic group of these members, and have them join again."""
     generation = classic_generation(group, members, shard.topics, now_ms)
@@ -83,7 +83,7 @@ def downgrade(
 
 def classic_generation(
     group: ConsumerGroup,
-    members: Mapping[str, Member],
+    members: Mapping[str, ClassicGroupMember],
     view: TopicsView,
     now_ms: int,
     *,
@@ -131,7 +131,7 @@ def begin_classic(
     shard: GroupShard,
     consumers: ConsumerGroup,
     former: Iterable[str],
-    members: Mapping[str, Member],
+    members: Mapping[str, ClassicGroupMember],
     now_ms: int,
 ) -> None:
     """Begin the sessions of the classic group, once its generation is replayed."""
@@ -139,7 +139,7 @@ def begin_classic(
         shard.cancel_consumer_timers(consumers, member_id)
         if member_id not in members:
             shard.member_gone(consumers.group_id, member_id)
-    group = shard.groups[consumers.group_id]
+    group = shard.classic_groups[consumers.group_id]
     for member in group.members.values():
         # The generation has kept one of its protocols; the next rebalance has to know all.
         member.protocols = members[member.member_id].protocols
@@ -155,7 +155,7 @@ def have_rejoin(shard: GroupShard, group_id: str, now_ms: int) -> None:
     )
 
 
-def needs_rebalance(group: Group) -> bool:
+def needs_rebalance(group: ClassicGroup) -> bool:
     """Whether a generation that was read from the log is what a downgrade has left."""
     generation = group.generation
     return (
@@ -165,9 +165,9 @@ def needs_rebalance(group: Group) -> bool:
     )
 
 
-def _classic_member(member_id: str, member: MemberMetadata) -> Member:
+def _classic_member(member_id: str, member: MemberMetadata) -> ClassicGroupMember:
     assert member.classic is not None, "only classic members can be in a classic group"
-    return Member(
+    return ClassicGroupMember(
         member_id,
         instance_id=member.instance_id,
         client_id=member.client_id,

@@ -75,12 +75,12 @@ def _find_group(
     shard: GroupShard, request: ConsumerGroupHeartbeatRequest
 ) -> tuple[ConsumerGroup, Upgrade]:
     group_id = request.group_id
-    group = shard.consumers.get(group_id)
+    group = shard.consumer_groups.get(group_id)
     if group is not None:
         return group, NO_UPGRADE
     if request.member_epoch != 0:
         raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Consumer group {group_id} not found.")
-    classic = shard.groups.get(group_id)
+    classic = shard.classic_groups.get(group_id)
     if classic is None:
         return ConsumerGroup(group_id), NO_UPGRADE
     if classic.members:

@@ -17,7 +17,7 @@ from headrace.protocol.messages.consumer_group_heartbeat import ConsumerGroupHea
 from headrace.protocol.messages.join_group import JoinGroupRequest
 
 
-class Identity(NamedTuple):
+class SenderIdentity(NamedTuple):
     """A member as a heartbeat finds it."""
 
     member_id: str
@@ -33,7 +33,7 @@ def identify(
     request: ConsumerGroupHeartbeatRequest,
     member_id: str,
     max_size: int,
-) -> Identity:
+) -> SenderIdentity:
     """Return whose heartbeat it is.
 
     Args:
@@ -55,7 +55,7 @@ def identify(
     if member_id in group.members:
         current = group.holding(member_id)
         _check_epoch(current, request)
-        return Identity(member_id, group.members[member_id], current)
+        return SenderIdentity(member_id, group.members[member_id], current)
     if request.member_epoch != 0:
         raise unknown_member(group, member_id)
     return _newcomer(group, member_id, max_size)
@@ -66,7 +66,7 @@ def identify_classic(
     request: JoinGroupRequest,
     member_id: str,
     max_size: int,
-) -> Identity:
+) -> SenderIdentity:
     """Return whose JoinGroup it is. Its generation does not matter, and a static member's place is taken at once.
 
     Args:
@@ -85,17 +85,17 @@ def identify_classic(
         if holder is not None and holder != member_id:
             return _replacement(group, holder, member_id)
     if member_id in group.members:
-        return Identity(member_id, group.members[member_id], group.holding(member_id))
+        return SenderIdentity(member_id, group.members[member_id], group.holding(member_id))
     return _newcomer(group, member_id, max_size)
 
 
-def _newcomer(group: ConsumerGroup, member_id: str, max_size: int) -> Identity:
+def _newcomer(group: ConsumerGroup, member_id: str, max_size: int) -> SenderIdentity:
     if len(group.members) >= max_size:
         raise ApiError(
             ErrorCode.GROUP_MAX_SIZE_REACHED,
             f"The consumer group has reached its maximum capacity of {max_size} members.",
         )
-    return Identity(member_id, MemberMetadata(), NEW_MEMBER, is_new=True)
+    return SenderIdentity(member_id, MemberMetadata(), NEW_MEMBER, is_new=True)
 
 
 def _check_released(group: ConsumerGroup, instance_id: str, holder: str, member_id: str) -> None:
@@ -108,10 +108,10 @@ def _check_released(group: ConsumerGroup, instance_id: str, holder: str, member_
         )
 
 
-def _replacement(group: ConsumerGroup, holder: str, member_id: str) -> Identity:
+def _replacement(group: ConsumerGroup, holder: str, member_id: str) -> SenderIdentity:
     # It has restarted: it has arrived nowhere yet, though what its place holds stays its own.
     current = group.holding(holder)._replace(epoch=0, previous_epoch=0)
-    return Identity(member_id, group.members[holder], current, replaces=holder)
+    return SenderIdentity(member_id, group.members[holder], current, replaces=holder)
 
 
 def _check_epoch(current: Current, request: ConsumerGroupHeartbeatRequest) -> None:

@@ -41,7 +41,7 @@ def leave(
     Raises:
         ApiError: There is no such member.
     """
-    group = shard.consumers.get(request.group_id)
+    group = shard.consumer_groups.get(request.group_id)
     if group is None:
         raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {request.group_id} not found.")
     member_id = request.member_id

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from headrace.core.coordinator.consumer.identity import Identity
+from headrace.core.coordinator.consumer.identity import SenderIdentity
 from headrace.core.coordinator.consumer.reconcile import reconcile
 from headrace.core.coordinator.consumer.removal import unused_regexes
 from headrace.core.coordinator.consumer.requests import check_regexes_count
@@ -69,7 +69,7 @@ class Turn:
         self,
         shard: GroupShard,
         group: ConsumerGroup,
-        identity: Identity,
+        identity: SenderIdentity,
         member: MemberMetadata,
         now_ms: int,
     ) -> None:
@@ -107,7 +107,7 @@ class Turn:
 
     def begin_timers(self, current: Current) -> None:
         """Note what the turn has looked at, and how long the member may be silent; once `records` are replayed."""
-        shard, group = self._shard, self._shard.consumers[self.group.group_id]
+        shard, group = self._shard, self._shard.consumer_groups[self.group.group_id]
         group.checked = shard.topics.changes
         if self._member.regex is not None and self._is_resolved:
             group.resolved[self._member.regex] = shard.topics.changes

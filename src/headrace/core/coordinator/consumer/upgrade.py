@@ -15,7 +15,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from headrace.core.coordinator.state.classic_group import CONSUMER_PROTOCOL_TYPE, Group, Member
+from headrace.core.coordinator.state.classic_group import (
+    CONSUMER_PROTOCOL_TYPE,
+    ClassicGroup,
+    ClassicGroupMember,
+)
 from headrace.core.coordinator.state.consumer_group import ConsumerGroup
 from headrace.core.coordinator.state.consumer_records import (
     ClassicMember,
@@ -49,14 +53,14 @@ class Upgrade(NamedTuple):
 
     records: Sequence[GroupRecord] = ()
     shard: GroupShard | None = None
-    classic: Group | None = None
+    classic: ClassicGroup | None = None
 
     def after(self, error: ErrorCode, now_ms: int) -> None:
         """Take leave of the classic group once the records are replayed: who waits in it joins again."""
         if error is not ErrorCode.NONE or self.shard is None or self.classic is None:
             return
         shard, classic = self.shard, self.classic
-        group = shard.consumers[classic.group_id]
+        group = shard.consumer_groups[classic.group_id]
         for member in classic.members.values():
             again = ErrorCode.REBALANCE_IN_PROGRESS
             shard.answer_join(
@@ -73,7 +77,7 @@ class Upgrade(NamedTuple):
 NO_UPGRADE: Final = Upgrade()
 
 
-def upgrade(shard: GroupShard, classic: Group) -> tuple[ConsumerGroup, Upgrade]:
+def upgrade(shard: GroupShard, classic: ClassicGroup) -> tuple[ConsumerGroup, Upgrade]:
     """Return the consumer group that a classic one becomes.
 
     Raises:
@@ -98,21 +102,21 @@ def upgrade(shard: GroupShard, classic: Group) -> tuple[ConsumerGroup, Upgrade]:
     return group, Upgrade([*_tombstone(classic), *group_records], shard, classic)
 
 
-def replace_empty(shard: GroupShard, classic: Group) -> Upgrade:
+def replace_empty(shard: GroupShard, classic: ClassicGroup) -> Upgrade:
     """Return what ends a classic group without members, and the rebalance that one may have begun and left."""
     return Upgrade(_tombstone(classic), shard, classic)
 
 
-def _tombstone(classic: Group) -> list[GroupRecord]:
+def _tombstone(classic: ClassicGroup) -> list[GroupRecord]:
     return [GroupMetadata(classic.group_id, None)] if classic.is_stored else []
 
 
 class _Known(NamedTuple):
-    member: Member
+    member: ClassicGroupMember
     said: Subscription
 
 
-def _check(shard: GroupShard, classic: Group) -> None:
+def _check(shard: GroupShard, classic: ClassicGroup) -> None:
     if not shard.config.may_upgrade:
         why = "group.consumer.migration.policy of the broker does not let it change while it has members"
     elif classic.protocol_type != CONSUMER_PROTOCOL_TYPE:
@@ -124,14 +128,14 @@ def _check(shard: GroupShard, classic: Group) -> None:
     raise _stays_classic(classic, why)
 
 
-def _stays_classic(classic: Group, why: str) -> ApiError:
+def _stays_classic(classic: ClassicGroup, why: str) -> ApiError:
     return ApiError(
         ErrorCode.GROUP_ID_NOT_FOUND,
         f"Group {classic.group_id} is not a consumer group: it has members of the classic protocol, and {why}.",
     )
 
 
-def _said(classic: Group, member: Member) -> Subscription:
+def _said(classic: ClassicGroup, member: ClassicGroupMember) -> Subscription:
     said = read_subscription(member.metadata(classic.generation.protocol_name))
     if said is None and member.protocols:
         said = read_subscription(member.protocols[0].metadata)
@@ -140,7 +144,7 @@ def _said(classic: Group, member: Member) -> Subscription:
     return said
 
 
-def _metadata(member: Member, said: Subscription) -> MemberMetadata:
+def _metadata(member: ClassicGroupMember, said: Subscription) -> MemberMetadata:
     return MemberMetadata(
         instance_id=member.instance_id,
         rack_id=said.rack_id,
@@ -152,7 +156,9 @@ def _metadata(member: Member, said: Subscription) -> MemberMetadata:
     )
 
 
-def _held(classic: Group, members: Sequence[_Known], view: TopicsView) -> dict[str, Partitions]:
+def _held(
+    classic: ClassicGroup, members: Sequence[_Known], view: TopicsView
+) -> dict[str, Partitions]:
     """Return what each member may be reading: nobody else is given that before the member has given it up.
 
     That is what the generation gave it, and what it said that it had when it joined: who rebalances cooperatively goes

@@ -40,7 +40,7 @@ class Origin(NamedTuple):
     client_host: str
 
 
-class Member:
+class ClassicGroupMember:
     """A member of the working membership."""
 
     __slots__ = (
@@ -93,7 +93,7 @@ class Member:
         """Whether the member has not received a generation yet. A new member does not send heartbeats."""
 
     @classmethod
-    def restored(cls, stored: StoredMember, generation: Generation) -> Member:
+    def restored(cls, stored: StoredMember, generation: Generation) -> ClassicGroupMember:
         """Return the member for a stored member that was read from the log."""
         member = cls(
             stored.member_id,
@@ -181,7 +181,7 @@ class Rebalance:
         self.new_member_added = False
 
 
-class Group:
+class ClassicGroup:
     """A group of the classic protocol."""
 
     __slots__ = (
@@ -204,7 +204,7 @@ class Group:
         self.counted_bytes = 0
         """The value of `held_bytes` when the group was last counted."""
         self.generation = NO_GENERATION
-        self.members: dict[str, Member] = {}
+        self.members: dict[str, ClassicGroupMember] = {}
         self.static_members: dict[str, str] = {}
         """Member ids of the working membership by group instance id."""
         self.pending: dict[str, None] = {}
@@ -237,7 +237,7 @@ class Group:
         for stored in generation.members:
             member = before.get(stored.member_id)
             if member is None or not member.agrees(stored, generation):
-                member = Member.restored(stored, generation)
+                member = ClassicGroupMember.restored(stored, generation)
             member.assignment = stored.assignment
             self.members[stored.member_id] = member
         self.static_members = {
@@ -315,14 +315,14 @@ class Group:
 
     # --- soft state ---
 
-    def add(self, member: Member) -> None:
+    def add(self, member: ClassicGroupMember) -> None:
         """Add a member to the working membership."""
         self.members[member.member_id] = member
         self.pending.pop(member.member_id, None)
         if member.instance_id is not None:
             self.static_members[member.instance_id] = member.member_id
 
-    def remove(self, member_id: str) -> Member | None:
+    def remove(self, member_id: str) -> ClassicGroupMember | None:
         """Remove a member, or a pending member id, from the working membership."""
         self.pending.pop(member_id, None)
         self.pending_sync.discard(member_id)
@@ -336,14 +336,14 @@ class Group:
         return member
 
 
-def count_supporters(members: Iterable[Member]) -> Counter[str]:
+def count_supporters(members: Iterable[ClassicGroupMember]) -> Counter[str]:
     """Return how many members support each protocol."""
     return Counter(
         name for member in members for name in {protocol.name for protocol in member.protocols}
     )
 
 
-def select_protocol(members: Iterable[Member]) -> str | None:
+def select_protocol(members: Iterable[ClassicGroupMember]) -> str | None:
     """Return the protocol with the most votes among those that all members support.
 
     Each member votes for the first of these in its own order. On a tie the choice of the first voter wins.

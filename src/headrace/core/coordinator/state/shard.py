@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from headrace.core.coordinator.runtime import CoordinatorLog, Result, Shard, Timer, Timers
+from headrace.core.coordinator.runtime import CoordinatorLog, Result, ShardRuntime, Timer, Timers
 from headrace.core.coordinator.state.assignors import OWN_ASSIGNORS, Assignor
-from headrace.core.coordinator.state.classic_group import Group, Member
+from headrace.core.coordinator.state.classic_group import ClassicGroup, ClassicGroupMember
 from headrace.core.coordinator.state.classic_states import GroupState
 from headrace.core.coordinator.state.config import ConsumerTimes, GroupConfig
 from headrace.core.coordinator.state.consumer_group import ConsumerGroup
@@ -47,8 +47,8 @@ class GroupShard:
 
     Attributes:
         runtime: The shard's append, replay and park.
-        groups: All classic groups by id, including groups with only offsets or only pending member ids.
-        consumers: All groups of the server-side protocol by id. With offsets they are also in `groups`.
+        classic_groups: All classic groups by id, including groups with only offsets or only pending member ids.
+        consumer_groups: All groups of the server-side protocol by id. With offsets they are also in `classic_groups`.
         offsets: Committed offsets; durable.
         times: Returns the timeouts of a consumer group, by its id.
         memory: Counts the memory of the groups.
@@ -77,14 +77,14 @@ class GroupShard:
         self.topics = NoTopics() if topics is None else topics
         self.assignors = assignors
         self.times = times or (lambda _group_id: config.consumer_times)
-        self.groups: dict[str, Group] = {}
-        self.consumers: dict[str, ConsumerGroup] = {}
+        self.classic_groups: dict[str, ClassicGroup] = {}
+        self.consumer_groups: dict[str, ConsumerGroup] = {}
         self.memory = GroupMemory() if memory is None else memory
         self.offsets = OffsetStore(self.memory)
         self.stops = Stops()
-        self.after_load: Callable[[Group, int], Callable[[], Result[None]] | None] = _nothing
+        self.after_load: Callable[[ClassicGroup, int], Callable[[], Result[None]] | None] = _nothing
         """Returns the operation that a newly loaded group needs, or None. The coordinator sets it."""
-        self.runtime: Shard[GroupRecord] = Shard(
+        self.runtime: ShardRuntime[GroupRecord] = ShardRuntime(
             partition,
             log,
             self,
@@ -115,21 +115,21 @@ class GroupShard:
             group = self._group(record.group_id)
             group.replay(record.generation)
             self.memory.count(group)
-        elif (gone := self.groups.pop(record.group_id, None)) is not None:
+        elif (gone := self.classic_groups.pop(record.group_id, None)) is not None:
             self.memory.forget(gone)
             self.cancel_timers(gone)
             if self.offsets.has_any(record.group_id):
                 self._group(record.group_id)
 
     def _replay_consumer(self, record: ConsumerRecord) -> None:
-        group = self.consumers.get(record.group_id)
+        group = self.consumer_groups.get(record.group_id)
         if group is None:
-            group = self.consumers[record.group_id] = ConsumerGroup(record.group_id)
+            group = self.consumer_groups[record.group_id] = ConsumerGroup(record.group_id)
         group.replay(record)
         self.memory.count(group)
         if group.is_void:
             self.memory.forget(group)
-            del self.consumers[record.group_id]
+            del self.consumer_groups[record.group_id]
 
     def encode(self, records: Sequence[GroupRecord], now_ms: int) -> bytes:
         """Return the records as one batch."""
@@ -142,21 +142,21 @@ class GroupShard:
     def loaded(self, now_ms: int) -> list[Callable[[], Result[None]]]:
         """Start a full session for every member, and a full sync timeout for generations without an assignment."""
         operations = []
-        for group in self.groups.values():
+        for group in self.classic_groups.values():
             for member in group.members.values():
                 self.reset_session(group, member, now_ms)
             if group.state is GroupState.COMPLETING_REBALANCE:
                 self.await_syncs(group, now_ms)
             if (operation := self.after_load(group, now_ms)) is not None:
                 operations.append(operation)
-        for consumer_group in self.consumers.values():
+        for consumer_group in self.consumer_groups.values():
             self._begin_consumer_timers(consumer_group, now_ms)
         return operations
 
     def unloaded(self, error: ErrorCode) -> None:
         """Answer all parked requests and drop all state."""
-        groups, self.groups = self.groups, {}
-        consumers, self.consumers = self.consumers, {}
+        groups, self.classic_groups = self.classic_groups, {}
+        consumers, self.consumer_groups = self.consumer_groups, {}
         self.offsets.clear()
         for group_id, member_id in self.stops.pending:
             self.timers.cancel(Timer(STOP, self.partition, group_id, member_id))
@@ -172,58 +172,63 @@ class GroupShard:
                 self.answer_join(member, JoinGroupResponse(error_code=error, member_id=""))
                 self.answer_sync(member, SyncGroupResponse(error_code=error))
 
-    def _group(self, group_id: str) -> Group:
-        group = self.groups.get(group_id)
+    def _group(self, group_id: str) -> ClassicGroup:
+        group = self.classic_groups.get(group_id)
         if group is None:
-            group = self.groups[group_id] = Group(group_id)
+            group = self.classic_groups[group_id] = ClassicGroup(group_id)
         return group
 
     def forget_if_void(self, group_id: str) -> None:
         """Drop a group without any state in the log or in memory."""
-        group = self.groups.get(group_id)
+        group = self.classic_groups.get(group_id)
         if group is not None:
             self.memory.count(group)
             if group.is_void and not self.offsets.has_any(group_id):
-                del self.groups[group_id]
+                del self.classic_groups[group_id]
 
-    def drop_classic(self, group: Group) -> None:
+    def drop_classic(self, group: ClassicGroup) -> None:
         """Drop the members of a classic group that has become a consumer group; its offsets stay."""
         self.cancel_timers(group)
-        if self.groups.get(group.group_id) is group:
+        if self.classic_groups.get(group.group_id) is group:
             self.memory.forget(group)
-            del self.groups[group.group_id]
+            del self.classic_groups[group.group_id]
             if self.offsets.has_any(group.group_id):
                 self._group(group.group_id)
 
-    def create_group(self, group_id: str) -> Group:
+    def create_group(self, group_id: str) -> ClassicGroup:
         """Return the group, created in soft state if it does not exist."""
         return self._group(group_id)
 
     # --- timers ---
 
     def reset_session(
-        self, group: Group, member: Member, now_ms: int, *, timeout_ms: int | None = None
+        self,
+        group: ClassicGroup,
+        member: ClassicGroupMember,
+        now_ms: int,
+        *,
+        timeout_ms: int | None = None,
     ) -> None:
         """Restart the session of a member with its session timeout, or with `timeout_ms`."""
         timeout_ms = member.session_timeout_ms if timeout_ms is None else timeout_ms
         self.timers.set(self.timer(SESSION, group, member.member_id), now_ms + timeout_ms)
 
-    def await_syncs(self, group: Group, now_ms: int) -> None:
+    def await_syncs(self, group: ClassicGroup, now_ms: int) -> None:
         """Start the timer for the SyncGroup of every member."""
         group.pending_sync = set(group.members)
         self.timers.set(self.timer(SYNC, group), now_ms + group.rebalance_timeout_ms)
 
-    def synced(self, group: Group, member: Member) -> None:
+    def synced(self, group: ClassicGroup, member: ClassicGroupMember) -> None:
         """Note that a member has sent SyncGroup."""
         group.pending_sync.discard(member.member_id)
         if not group.pending_sync:
             self.timers.cancel(self.timer(SYNC, group))
 
-    def timer(self, kind: str, group: Group, member_id: str = "") -> Timer:
+    def timer(self, kind: str, group: ClassicGroup, member_id: str = "") -> Timer:
         """Return the key of one of the group's timers."""
         return Timer(kind, self.partition, group.group_id, member_id)
 
-    def cancel_timers(self, group: Group) -> None:
+    def cancel_timers(self, group: ClassicGroup) -> None:
         """Forget all timers of a group."""
         for kind in (JOIN, SYNC):
             self.timers.cancel(self.timer(kind, group))
@@ -272,7 +277,7 @@ class GroupShard:
 
     # --- parked members ---
 
-    def answer_join(self, member: Member, response: JoinGroupResponse) -> bool:
+    def answer_join(self, member: ClassicGroupMember, response: JoinGroupResponse) -> bool:
         """Answer a member's parked JoinGroup, if there is one."""
         deferred, member.awaiting_join = member.awaiting_join, None
         if deferred is None:
@@ -284,7 +289,7 @@ class GroupShard:
         )
         return True
 
-    def answer_sync(self, member: Member, response: SyncGroupResponse) -> bool:
+    def answer_sync(self, member: ClassicGroupMember, response: SyncGroupResponse) -> bool:
         """Answer a member's parked SyncGroup, if there is one."""
         deferred, member.awaiting_sync = member.awaiting_sync, None
         if deferred is None:
@@ -292,7 +297,7 @@ class GroupShard:
         self.runtime.answer(deferred, response, lambda error: SyncGroupResponse(error_code=error))
         return True
 
-    def park_join(self, member: Member, deferred: Deferred[JoinGroupResponse]) -> None:
+    def park_join(self, member: ClassicGroupMember, deferred: Deferred[JoinGroupResponse]) -> None:
         """Park a JoinGroup; an earlier one of the same member is answered so that the client retries."""
         self.answer_join(
             member,
@@ -302,12 +307,12 @@ class GroupShard:
         )
         member.awaiting_join = deferred
 
-    def park_sync(self, member: Member, deferred: Deferred[SyncGroupResponse]) -> None:
+    def park_sync(self, member: ClassicGroupMember, deferred: Deferred[SyncGroupResponse]) -> None:
         """Park a SyncGroup; an earlier one of the same member is answered so that the client retries."""
         self.answer_sync(member, SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
         member.awaiting_sync = deferred
 
-    def remove_member(self, group: Group, member_id: str) -> None:
+    def remove_member(self, group: ClassicGroup, member_id: str) -> None:
         """Remove a member or a pending member id from the working membership, and answer its parked requests."""
         self.timers.cancel(self.timer(SESSION, group, member_id))
         self.member_gone(group.group_id, member_id)
@@ -319,7 +324,7 @@ class GroupShard:
             self.answer_join(member, JoinGroupResponse(error_code=error, member_id=""))
             self.answer_sync(member, SyncGroupResponse(error_code=error))
 
-    def fence(self, group: Group, member: Member) -> None:
+    def fence(self, group: ClassicGroup, member: ClassicGroupMember) -> None:
         """Answer the parked requests of a replaced static member with FENCED_INSTANCE_ID."""
         self.timers.cancel(self.timer(SESSION, group, member.member_id))
         self.member_gone(group.group_id, member.member_id)
@@ -328,5 +333,5 @@ class GroupShard:
         self.answer_sync(member, SyncGroupResponse(error_code=error))
 
 
-def _nothing(_group: Group, _now_ms: int) -> None:
+def _nothing(_group: ClassicGroup, _now_ms: int) -> None:
     return None

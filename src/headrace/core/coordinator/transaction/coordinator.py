@@ -12,18 +12,18 @@ from headrace.core.coordinator.runtime import CoordinatorLog, Reply, Result, Sha
 from headrace.core.coordinator.sharded import EXPIRY, TOMBSTONES_PER_BATCH, ShardedCoordinator
 from headrace.core.coordinator.transaction import markers, producers, transactions, views
 from headrace.core.coordinator.transaction.config import TransactionConfig
-from headrace.core.coordinator.transaction.producers import Producer
+from headrace.core.coordinator.transaction.producers import ProducerIdAndEpoch
 from headrace.core.coordinator.transaction.records import TransactionMetadata, TransactionRecord
 from headrace.core.coordinator.transaction.shard import (
     MARKERS,
     RETRY,
     TIMEOUT,
     WAITING,
+    CoordinatedTransaction,
     MarkerWriter,
-    Transaction,
     TransactionShard,
 )
-from headrace.core.coordinator.transaction.transactions import Retry
+from headrace.core.coordinator.transaction.transactions import EntryRetry
 from headrace.core.coordinator.transaction.usage import Usage
 from headrace.errors import ErrorCode
 from headrace.ports import Journal
@@ -84,7 +84,11 @@ class TransactionCoordinator(ShardedCoordinator[TransactionShard]):
             self._abort(shard, transaction, timer, now_ms)
 
     def _abort(
-        self, shard: TransactionShard, transaction: Transaction, timer: Timer, now_ms: int
+        self,
+        shard: TransactionShard,
+        transaction: CoordinatedTransaction,
+        timer: Timer,
+        now_ms: int,
     ) -> None:
         def failed(_error: ErrorCode) -> None:
             # It could not be written down. The transaction must not stay open for ever: tried again.
@@ -106,8 +110,8 @@ class TransactionCoordinator(ShardedCoordinator[TransactionShard]):
     # --- producers ---
 
     def init_producer_id(
-        self, transactional_id: str, timeout_ms: int, expected: Producer, now_ms: int
-    ) -> Reply[Producer | ErrorCode]:
+        self, transactional_id: str, timeout_ms: int, expected: ProducerIdAndEpoch, now_ms: int
+    ) -> Reply[ProducerIdAndEpoch | ErrorCode]:
         """Handle InitProducerId with a transactional id."""
         if not transactional_id or not can_be_stored(transactional_id):
             return ErrorCode.INVALID_REQUEST
@@ -125,7 +129,7 @@ class TransactionCoordinator(ShardedCoordinator[TransactionShard]):
     def add_partitions(
         self,
         transactional_id: str,
-        producer: Producer,
+        producer: ProducerIdAndEpoch,
         partitions: Collection[TopicPartition],
         now_ms: int,
     ) -> Reply[ErrorCode]:
@@ -140,7 +144,7 @@ class TransactionCoordinator(ShardedCoordinator[TransactionShard]):
     def enter(
         self,
         transactional_id: str,
-        producer: Producer,
+        producer: ProducerIdAndEpoch,
         partitions: Collection[TopicPartition],
         now_ms: int,
     ) -> Reply[ErrorCode]:
@@ -154,7 +158,7 @@ class TransactionCoordinator(ShardedCoordinator[TransactionShard]):
     def _enter(
         self,
         transactional_id: str,
-        producer: Producer,
+        producer: ProducerIdAndEpoch,
         partitions: Collection[TopicPartition],
         until_ms: int,
         now_ms: int,
@@ -168,15 +172,15 @@ class TransactionCoordinator(ShardedCoordinator[TransactionShard]):
                 producer,
                 partitions,
                 now_ms=now_ms,
-                retry=Retry(until_ms, again),
+                retry=EntryRetry(until_ms, again),
             ),
             _same,
             now_ms,
         )
 
     def end_bumping(
-        self, transactional_id: str, producer: Producer, now_ms: int, *, committed: bool
-    ) -> Reply[Producer | ErrorCode]:
+        self, transactional_id: str, producer: ProducerIdAndEpoch, now_ms: int, *, committed: bool
+    ) -> Reply[ProducerIdAndEpoch | ErrorCode]:
         """Handle EndTxn of transaction version 2: the answer is who the producer is from now on."""
         return self._run(
             transactional_id,
@@ -188,7 +192,7 @@ class TransactionCoordinator(ShardedCoordinator[TransactionShard]):
         )
 
     def end(
-        self, transactional_id: str, producer: Producer, now_ms: int, *, committed: bool
+        self, transactional_id: str, producer: ProducerIdAndEpoch, now_ms: int, *, committed: bool
     ) -> Reply[ErrorCode]:
         """Handle an EndTxn request."""
 
@@ -199,7 +203,7 @@ class TransactionCoordinator(ShardedCoordinator[TransactionShard]):
         return self._run(transactional_id, operation, _same, now_ms)
 
     def verify(
-        self, transactional_id: str, producer: Producer, partition: TopicPartition
+        self, transactional_id: str, producer: ProducerIdAndEpoch, partition: TopicPartition
     ) -> ErrorCode:
         """Return why a batch of a transaction may not be appended to a partition now, or NONE (KIP-890).
 
@@ -271,7 +275,7 @@ def _same_error(error: ErrorCode) -> Sequence[views.Known] | ErrorCode:
     return error
 
 
-def _failed(error: ErrorCode) -> Producer | ErrorCode:
+def _failed(error: ErrorCode) -> ProducerIdAndEpoch | ErrorCode:
     return error
 
 

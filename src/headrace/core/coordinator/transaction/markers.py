@@ -11,8 +11,8 @@ from headrace.core.coordinator.transaction.records import TransactionMetadata, T
 from headrace.core.coordinator.transaction.shard import (
     MARKERS,
     RETRY,
-    Outcome,
-    Transaction,
+    CoordinatedTransaction,
+    TransactionOutcome,
     TransactionShard,
 )
 from headrace.core.coordinator.transaction.states import TransactionState
@@ -26,7 +26,7 @@ _NAMED: Final = 5
 """How many partitions a line names."""
 
 
-def complete(shard: TransactionShard, transaction: Transaction, now_ms: int) -> None:
+def complete(shard: TransactionShard, transaction: CoordinatedTransaction, now_ms: int) -> None:
     """Write the markers of a prepared transaction, as soon as its decision cannot be lost any more.
 
     A marker that was there before its decision is durable could contradict what is decided after a crash.
@@ -45,7 +45,7 @@ def complete(shard: TransactionShard, transaction: Transaction, now_ms: int) -> 
     shard.when_durable(durable, now_ms)
 
 
-def retry(shard: TransactionShard, transaction: Transaction, now_ms: int) -> None:
+def retry(shard: TransactionShard, transaction: CoordinatedTransaction, now_ms: int) -> None:
     """Go on with what could not be done before."""
     if transaction.unmarked is None:
         complete(shard, transaction, now_ms)
@@ -58,7 +58,9 @@ def retry(shard: TransactionShard, transaction: Transaction, now_ms: int) -> Non
 
 
 def _tell(
-    shard: TransactionShard, transaction: Transaction, failed: Mapping[TopicPartition, ErrorCode]
+    shard: TransactionShard,
+    transaction: CoordinatedTransaction,
+    failed: Mapping[TopicPartition, ErrorCode],
 ) -> None:
     """Say once that this takes long, and what can be done about it."""
     shard.journal.error(
@@ -74,7 +76,7 @@ def _tell(
 
 def _write(
     shard: TransactionShard,
-    transaction: Transaction,
+    transaction: CoordinatedTransaction,
     partitions: Collection[TopicPartition],
     now_ms: int,
 ) -> None:
@@ -83,10 +85,10 @@ def _write(
     go_on(shard, transaction, now_ms)
 
 
-def go_on(shard: TransactionShard, transaction: Transaction, now_ms: int) -> None:
+def go_on(shard: TransactionShard, transaction: CoordinatedTransaction, now_ms: int) -> None:
     """Write the next markers."""
     metadata, unwritten = transaction.metadata, transaction.unwritten
-    outcome = Outcome(
+    outcome = TransactionOutcome(
         metadata.producer_id,
         metadata.producer_epoch,
         metadata.state is TransactionState.PREPARE_COMMIT,
@@ -106,7 +108,7 @@ def go_on(shard: TransactionShard, transaction: Transaction, now_ms: int) -> Non
 
 def _marked(
     shard: TransactionShard,
-    transaction: Transaction,
+    transaction: CoordinatedTransaction,
     metadata: TransactionMetadata,
     error: ErrorCode,
     *,
@@ -124,7 +126,7 @@ def _marked(
         _finish(shard, transaction, now_ms)
 
 
-def _finish(shard: TransactionShard, transaction: Transaction, now_ms: int) -> None:
+def _finish(shard: TransactionShard, transaction: CoordinatedTransaction, now_ms: int) -> None:
     metadata = transaction.metadata
     committed = metadata.state is TransactionState.PREPARE_COMMIT
     state = TransactionState.COMPLETE_COMMIT if committed else TransactionState.COMPLETE_ABORT
@@ -152,7 +154,7 @@ def _finish(shard: TransactionShard, transaction: Transaction, now_ms: int) -> N
     shard.runtime.execute(operation, lambda _: None, now_ms)
 
 
-def _retry(shard: TransactionShard, transaction: Transaction, now_ms: int) -> None:
+def _retry(shard: TransactionShard, transaction: CoordinatedTransaction, now_ms: int) -> None:
     config = shard.config
     at_ms = now_ms + min(
         config.marker_retry_ms << min(transaction.attempts, 16), config.marker_retry_max_ms

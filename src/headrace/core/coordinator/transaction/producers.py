@@ -12,34 +12,34 @@ from headrace.core.coordinator.transaction.records import (
     TransactionMetadata,
     TransactionRecord,
 )
-from headrace.core.coordinator.transaction.shard import Transaction, TransactionShard
+from headrace.core.coordinator.transaction.shard import CoordinatedTransaction, TransactionShard
 from headrace.core.coordinator.transaction.states import PREPARED, TransactionState
 from headrace.errors import ApiError, ErrorCode
 from headrace.types import NO_PRODUCER_ID
 
 
-class Producer(NamedTuple):
+class ProducerIdAndEpoch(NamedTuple):
     """A producer id and its epoch."""
 
     producer_id: int
     producer_epoch: int
 
     @classmethod
-    def of(cls, metadata: TransactionMetadata) -> Producer:
+    def of(cls, metadata: TransactionMetadata) -> ProducerIdAndEpoch:
         """Return the present producer of an id."""
         return cls(metadata.producer_id, metadata.producer_epoch)
 
 
-NOBODY = Producer(NO_PRODUCER_ID, NO_EPOCH)
+NOBODY = ProducerIdAndEpoch(NO_PRODUCER_ID, NO_EPOCH)
 
 
 def init_producer_id(
     shard: TransactionShard,
     transactional_id: str,
     timeout_ms: int,
-    expected: Producer,
+    expected: ProducerIdAndEpoch,
     now_ms: int,
-) -> Result[Producer | ErrorCode]:
+) -> Result[ProducerIdAndEpoch | ErrorCode]:
     """Make the sender the producer of a transactional id, and fence the previous producer.
 
     Args:
@@ -67,7 +67,7 @@ def init_producer_id(
     current = transaction.metadata
     if expected != NOBODY and not _may_be(expected, current):
         raise ApiError(ErrorCode.PRODUCER_FENCED)
-    present = Producer.of(current)
+    present = ProducerIdAndEpoch.of(current)
     if current.state in PREPARED:
         raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)
     if current.state is TransactionState.ONGOING:
@@ -83,7 +83,10 @@ def init_producer_id(
 
 
 def abort_fencing(
-    shard: TransactionShard, transaction: Transaction, now_ms: int, last_epoch: int = NO_EPOCH
+    shard: TransactionShard,
+    transaction: CoordinatedTransaction,
+    now_ms: int,
+    last_epoch: int = NO_EPOCH,
 ) -> Result[None]:
     """Abort an ongoing transaction under a later epoch, so that its producer cannot write any more.
 
@@ -102,7 +105,10 @@ def abort_fencing(
 
 
 def decided(
-    shard: TransactionShard, transaction: Transaction, metadata: TransactionMetadata, now_ms: int
+    shard: TransactionShard,
+    transaction: CoordinatedTransaction,
+    metadata: TransactionMetadata,
+    now_ms: int,
 ) -> Result[None]:
     """Return the decision of a transaction: written down, and its markers after that."""
 
@@ -113,7 +119,7 @@ def decided(
     return Result(None, [TransactionRecord(transaction.transactional_id, metadata)], written)
 
 
-def _may_be(expected: Producer, current: TransactionMetadata) -> bool:
+def _may_be(expected: ProducerIdAndEpoch, current: TransactionMetadata) -> bool:
     """Whether a producer is one that goes on: the present one, or the one whose epochs are used up."""
     producer_id, epoch = expected
     if producer_id == current.producer_id:
@@ -126,7 +132,7 @@ def _may_be(expected: Producer, current: TransactionMetadata) -> bool:
 
 
 def _next(
-    shard: TransactionShard, current: TransactionMetadata, expected: Producer
+    shard: TransactionShard, current: TransactionMetadata, expected: ProducerIdAndEpoch
 ) -> TransactionMetadata:
     last_epoch = NO_EPOCH if expected == NOBODY else expected.producer_epoch
     if current.producer_epoch < LAST_EPOCH - 1:
@@ -139,5 +145,7 @@ def _next(
     )
 
 
-def _accepted(transactional_id: str, metadata: TransactionMetadata) -> Result[Producer | ErrorCode]:
-    return Result(Producer.of(metadata), [TransactionRecord(transactional_id, metadata)])
+def _accepted(
+    transactional_id: str, metadata: TransactionMetadata
+) -> Result[ProducerIdAndEpoch | ErrorCode]:
+    return Result(ProducerIdAndEpoch.of(metadata), [TransactionRecord(transactional_id, metadata)])

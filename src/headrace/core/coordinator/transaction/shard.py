@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from headrace.core.coordinator.runtime import CoordinatorLog, Result, Shard, Timer, Timers
+from headrace.core.coordinator.runtime import CoordinatorLog, Result, ShardRuntime, Timer, Timers
 from headrace.core.coordinator.transaction.config import TransactionConfig
 from headrace.core.coordinator.transaction.records import (
     TransactionMetadata,
@@ -30,7 +30,7 @@ WAITING: Final = "waiting"
 """The kind of timer that tells those who have waited too long for the end of a transaction."""
 
 
-class Outcome(NamedTuple):
+class TransactionOutcome(NamedTuple):
     """The outcome of a transaction, as written in markers."""
 
     producer_id: int
@@ -45,7 +45,7 @@ class MarkerWriter(Protocol):
     def write(
         self,
         coordinator_partition: int,
-        outcome: Outcome,
+        outcome: TransactionOutcome,
         partition: TopicPartition,
         done: Callable[[ErrorCode], None],
         now_ms: int,
@@ -63,7 +63,7 @@ class MarkerWriter(Protocol):
         """
 
 
-class Waiter(NamedTuple):
+class CompletionWaiter(NamedTuple):
     """Somebody who waits for the end of a prepared transaction."""
 
     deadline_ms: int
@@ -71,7 +71,7 @@ class Waiter(NamedTuple):
     """With NONE and the time when it is over, else with the reason why there is no use in waiting."""
 
 
-class Transaction:
+class CoordinatedTransaction:
     """One transactional id.
 
     Attributes:
@@ -104,7 +104,7 @@ class Transaction:
         self.failed: dict[TopicPartition, ErrorCode] = {}
         self.attempts = 0
         self.unwritten: list[TopicPartition] = []
-        self.waiting: list[Waiter] = []
+        self.waiting: list[CompletionWaiter] = []
 
 
 class TransactionShard:
@@ -124,7 +124,7 @@ class TransactionShard:
         *,
         allocate_producer_id: Callable[[], int],
         writer: MarkerWriter,
-        complete: Callable[[TransactionShard, Transaction, int], None],
+        complete: Callable[[TransactionShard, CoordinatedTransaction, int], None],
         timers: Timers,
         journal: Journal,
         usage: Usage,
@@ -149,9 +149,9 @@ class TransactionShard:
         self.writer = writer
         self.timers = timers
         self.journal = journal
-        self.transactions: dict[str, Transaction] = {}
+        self.transactions: dict[str, CoordinatedTransaction] = {}
         self._complete = complete
-        self.runtime: Shard[TransactionRecord] = Shard(
+        self.runtime: ShardRuntime[TransactionRecord] = ShardRuntime(
             partition,
             log,
             self,
@@ -174,7 +174,7 @@ class TransactionShard:
                 self._cancel_timers(transaction)
             return
         if transaction is None:
-            transaction = Transaction(transactional_id, metadata)
+            transaction = CoordinatedTransaction(transactional_id, metadata)
             self.transactions[transactional_id] = transaction
         transaction.metadata = metadata
         transaction.unmarked = None
@@ -184,7 +184,7 @@ class TransactionShard:
         if transaction.waiting and metadata.state not in PREPARED:
             self.tell_waiting(transaction, ErrorCode.NONE, metadata.last_update_ms)
 
-    def _follow(self, transaction: Transaction) -> None:
+    def _follow(self, transaction: CoordinatedTransaction) -> None:
         metadata = transaction.metadata
         self._cancel_timers(transaction)
         if metadata.state is TransactionState.ONGOING:
@@ -226,13 +226,15 @@ class TransactionShard:
         """Return the key of one of a transaction's timers."""
         return Timer(kind, self.partition, transactional_id)
 
-    def _cancel_timers(self, transaction: Transaction) -> None:
+    def _cancel_timers(self, transaction: CoordinatedTransaction) -> None:
         for kind in (TIMEOUT, MARKERS, RETRY):
             self.timers.cancel(self.timer(kind, transaction.transactional_id))
 
     # --- what operations share ---
 
-    def find(self, transactional_id: str, producer_id: int, producer_epoch: int) -> Transaction:
+    def find(
+        self, transactional_id: str, producer_id: int, producer_epoch: int
+    ) -> CoordinatedTransaction:
         """Return the transaction of an id if this is its present producer.
 
         Raises:
@@ -255,20 +257,24 @@ class TransactionShard:
             ErrorCode.PRODUCER_FENCED if known else ErrorCode.INVALID_PRODUCER_ID_MAPPING
         )
 
-    def wait(self, transaction: Transaction, waiter: Waiter) -> None:
+    def wait(self, transaction: CoordinatedTransaction, waiter: CompletionWaiter) -> None:
         """Add a waiter that is notified when a prepared transaction completes."""
         transaction.waiting.append(waiter)
         timer = self.timer(WAITING, transaction.transactional_id)
         self.timers.set(timer, transaction.waiting[0].deadline_ms)
 
-    def tell_waiting(self, transaction: Transaction, error: ErrorCode, now_ms: int) -> None:
+    def tell_waiting(
+        self, transaction: CoordinatedTransaction, error: ErrorCode, now_ms: int
+    ) -> None:
         """Tell all who wait; in the order in which they came."""
         self.timers.cancel(self.timer(WAITING, transaction.transactional_id))
         waiting, transaction.waiting = transaction.waiting, []
         for waiter in waiting:
             waiter.tell(error, now_ms)
 
-    def is_current(self, transaction: Transaction, metadata: TransactionMetadata) -> bool:
+    def is_current(
+        self, transaction: CoordinatedTransaction, metadata: TransactionMetadata
+    ) -> bool:
         """Whether nothing has happened to a transaction since it was this."""
         known = self.transactions.get(transaction.transactional_id)
         return known is transaction and transaction.metadata is metadata

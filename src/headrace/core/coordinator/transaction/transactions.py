@@ -6,7 +6,11 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Final, NamedTuple
 
 from headrace.core.coordinator.runtime import NOTHING, Reply, Result
-from headrace.core.coordinator.transaction.producers import Producer, abort_fencing, decided
+from headrace.core.coordinator.transaction.producers import (
+    ProducerIdAndEpoch,
+    abort_fencing,
+    decided,
+)
 from headrace.core.coordinator.transaction.records import (
     EPOCH_BUMP,
     LAST_EPOCH,
@@ -14,7 +18,11 @@ from headrace.core.coordinator.transaction.records import (
     TransactionMetadata,
     TransactionRecord,
 )
-from headrace.core.coordinator.transaction.shard import Transaction, TransactionShard, Waiter
+from headrace.core.coordinator.transaction.shard import (
+    CompletionWaiter,
+    CoordinatedTransaction,
+    TransactionShard,
+)
 from headrace.core.coordinator.transaction.states import COMPLETE, PREPARED, TransactionState
 from headrace.core.deferred import Deferred
 from headrace.errors import ApiError, ErrorCode
@@ -31,7 +39,7 @@ _OUTCOMES: Final = {
 
 def add_partitions(
     shard: TransactionShard,
-    transaction: Transaction,
+    transaction: CoordinatedTransaction,
     partitions: Collection[TopicPartition],
     now_ms: int,
     client_version: int = 0,
@@ -67,7 +75,7 @@ def add_partitions(
     return Result(ErrorCode.NONE, [TransactionRecord(transaction.transactional_id, added)])
 
 
-class Retry(NamedTuple):
+class EntryRetry(NamedTuple):
     """A request that is retried when a transaction has completed."""
 
     until_ms: int
@@ -77,11 +85,11 @@ class Retry(NamedTuple):
 def enter(
     shard: TransactionShard,
     transactional_id: str,
-    producer: Producer,
+    producer: ProducerIdAndEpoch,
     partitions: Collection[TopicPartition],
     *,
     now_ms: int,
-    retry: Retry,
+    retry: EntryRetry,
 ) -> Result[ErrorCode]:
     """Add partitions for a producer of KIP-890, now or when its transaction before is over.
 
@@ -108,12 +116,12 @@ def enter(
         else:
             entered.resolve(reply)
 
-    shard.wait(transaction, Waiter(retry.until_ms, over))
+    shard.wait(transaction, CompletionWaiter(retry.until_ms, over))
     return Result(entered)
 
 
 def end(
-    shard: TransactionShard, transaction: Transaction, now_ms: int, *, committed: bool
+    shard: TransactionShard, transaction: CoordinatedTransaction, now_ms: int, *, committed: bool
 ) -> Result[ErrorCode]:
     """Commit or abort; answered when that is decided for good, while markers are still being written.
 
@@ -134,11 +142,11 @@ def end(
 def end_bumping(
     shard: TransactionShard,
     transactional_id: str,
-    producer: Producer,
+    producer: ProducerIdAndEpoch,
     now_ms: int,
     *,
     committed: bool,
-) -> Result[Producer | ErrorCode]:
+) -> Result[ProducerIdAndEpoch | ErrorCode]:
     """Commit or abort, and give the producer the epoch of its next transaction (KIP-890).
 
     Nothing that was sent with the epoch before, however late it arrives, can touch that transaction. A producer that
@@ -153,7 +161,7 @@ def end_bumping(
         code = _OUTCOMES.get((transaction.metadata.state, committed), ErrorCode.INVALID_TXN_STATE)
         if code is not ErrorCode.NONE:
             raise ApiError(code)
-        return Result(Producer.of(transaction.metadata))
+        return Result(ProducerIdAndEpoch.of(transaction.metadata))
     transaction = shard.find(transactional_id, *producer)
     current = transaction.metadata
     if current.state in PREPARED:  # its transaction before; of this one nothing has arrived yet
@@ -172,11 +180,13 @@ def end_bumping(
         start_ms=current.start_ms if ongoing else now_ms,
         client_transaction_version=EPOCH_BUMP,
     )
-    following = Producer(ended.next_producer_id, 0) if exhausted else Producer.of(ended)
+    following = (
+        ProducerIdAndEpoch(ended.next_producer_id, 0) if exhausted else ProducerIdAndEpoch.of(ended)
+    )
     return decided(shard, transaction, ended, now_ms).with_response(following)
 
 
-def _has_ended(current: TransactionMetadata, producer: Producer) -> bool:
+def _has_ended(current: TransactionMetadata, producer: ProducerIdAndEpoch) -> bool:
     """Whether the last transaction was ended by this producer's request, so that this is that request again."""
     over = current.state in PREPARED or current.state in COMPLETE
     if not (over and current.bumps) or producer.producer_epoch != current.last_epoch:
@@ -187,7 +197,9 @@ def _has_ended(current: TransactionMetadata, producer: Producer) -> bool:
     return producer.producer_id == current.previous_producer_id and current.producer_epoch == 0
 
 
-def time_is_up(shard: TransactionShard, transaction: Transaction, now_ms: int) -> Result[None]:
+def time_is_up(
+    shard: TransactionShard, transaction: CoordinatedTransaction, now_ms: int
+) -> Result[None]:
     """Abort a transaction that takes longer than its producer has said."""
     current = transaction.metadata
     if current.state is not TransactionState.ONGOING:
@@ -202,7 +214,10 @@ def time_is_up(shard: TransactionShard, transaction: Transaction, now_ms: int) -
 
 
 def unverified(
-    shard: TransactionShard, transactional_id: str, producer: Producer, partition: TopicPartition
+    shard: TransactionShard,
+    transactional_id: str,
+    producer: ProducerIdAndEpoch,
+    partition: TopicPartition,
 ) -> ErrorCode:
     """Return why a batch of the transaction may not be appended to a partition, or NONE (KIP-890).
 

@@ -29,8 +29,8 @@ def counted(world: GroupHarness) -> tuple[int, int]:
     """Return the memory of groups and offsets, counted anew."""
     groups = offsets = 0
     for shard in world.coordinator._shards.values():
-        groups += sum(group.held_bytes for group in shard.groups.values())
-        groups += sum(group.held_bytes for group in shard.consumers.values())
+        groups += sum(group.held_bytes for group in shard.classic_groups.values())
+        groups += sum(group.held_bytes for group in shard.consumer_groups.values())
         committed = [
             entry
             for topics in shard.offsets._groups.values()

@@ -8,7 +8,7 @@ import pytest
 
 from headrace.core.coordinator.sharded import TIMERS_AT_ONCE
 from headrace.core.coordinator.transaction import markers
-from headrace.core.coordinator.transaction.producers import Producer
+from headrace.core.coordinator.transaction.producers import ProducerIdAndEpoch
 from headrace.core.coordinator.transaction.states import TransactionState
 from headrace.core.coordinator.transaction.usage import Usage, weight
 from headrace.errors import ErrorCode
@@ -86,9 +86,11 @@ def test_ids_have_a_bound_of_memory() -> None:
     world = TransactionHarness()
     usage(world).limit = 10 * weight("app-0", 0)
     for number in range(10):
-        assert isinstance(now(world.init(name=f"app-{number}")), Producer)
+        assert isinstance(now(world.init(name=f"app-{number}")), ProducerIdAndEpoch)
     assert now(world.init(name="app-x")) is ErrorCode.POLICY_VIOLATION
-    assert isinstance(now(world.init(name="app-3")), Producer), "one that is known goes on"
+    assert isinstance(now(world.init(name="app-3")), ProducerIdAndEpoch), (
+        "one that is known goes on"
+    )
     assert usage(world).used == usage(world).limit
 
 
@@ -163,7 +165,7 @@ def test_ids_and_partitions_take_no_more_memory_than_they_count_for() -> None:
     used = tracemalloc.get_traced_memory()[0] - (log_bytes(world) - start)
     assert used < 500 * weight("0" * 500, 0)
     producer = now(world.init(name="many"))
-    assert isinstance(producer, Producer)
+    assert isinstance(producer, ProducerIdAndEpoch)
     start, before = log_bytes(world), tracemalloc.get_traced_memory()[0]
     places = [TopicPartition("topic" * 4, number) for number in range(1000)]
     assert now(world.add(producer, *places, name="many")) is ErrorCode.NONE
@@ -178,7 +180,7 @@ def test_timers_that_are_due_together_run_in_steps() -> None:
     for number in range(count):
         name = f"app-{number}"
         producer = now(world.init(name=name))
-        assert isinstance(producer, Producer)
+        assert isinstance(producer, ProducerIdAndEpoch)
         assert now(world.add(producer, MANY[0], name=name)) is ErrorCode.NONE
     world.now_ms += 10 * 60_000
     for aborted in (TIMERS_AT_ONCE, 2 * TIMERS_AT_ONCE, count):

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from headrace.core.coordinator.transaction.producers import NOBODY, Producer
+from headrace.core.coordinator.transaction.producers import NOBODY, ProducerIdAndEpoch
 from headrace.core.coordinator.transaction.records import (
     LAST_EPOCH,
     TransactionMetadata,
@@ -15,7 +15,7 @@ from headrace.core.coordinator.transaction.records import (
     decode_records,
     encode_records,
 )
-from headrace.core.coordinator.transaction.shard import Outcome
+from headrace.core.coordinator.transaction.shard import TransactionOutcome
 from headrace.core.coordinator.transaction.states import NEXT, STATUS, TransactionState
 from headrace.core.coordinator.transaction.views import Filter, passes
 from headrace.errors import ApiError, ErrorCode
@@ -28,19 +28,19 @@ FENCED = ErrorCode.PRODUCER_FENCED
 INVALID_STATE = ErrorCode.INVALID_TXN_STATE
 
 
-def ongoing(world: TransactionHarness) -> Producer:
+def ongoing(world: TransactionHarness) -> ProducerIdAndEpoch:
     producer = world.producer()
     assert world.add(producer, A, B) is NONE
     return producer
 
 
-def at_epoch(world: TransactionHarness, epoch: int) -> Producer:
+def at_epoch(world: TransactionHarness, epoch: int) -> ProducerIdAndEpoch:
     """An id whose producer has come to an epoch."""
     metadata = TransactionMetadata(7, epoch, TIMEOUT_MS, TransactionState.EMPTY, world.now_ms)
     record = TransactionRecord("id", metadata)
     world.log.append(0, encode_records([record], world.now_ms), world.now_ms)
     world.restart()
-    return Producer(7, epoch)
+    return ProducerIdAndEpoch(7, epoch)
 
 
 def test_commit_marks_every_partition_and_is_complete() -> None:
@@ -49,21 +49,21 @@ def test_commit_marks_every_partition_and_is_complete() -> None:
     assert world.verify(producer) is NONE
     assert world.end(producer) is NONE
     assert world.markers.written == [
-        (A, Outcome(100, 0, committed=True)),
-        (B, Outcome(100, 0, committed=True)),
+        (A, TransactionOutcome(100, 0, committed=True)),
+        (B, TransactionOutcome(100, 0, committed=True)),
     ]
     assert world.state() is TransactionState.COMPLETE_COMMIT
     assert not world.metadata().partitions
     assert world.add(producer, B) is NONE
     assert world.end(producer, committed=False) is NONE
-    assert world.markers.written[2:] == [(B, Outcome(100, 0, committed=False))]
+    assert world.markers.written[2:] == [(B, TransactionOutcome(100, 0, committed=False))]
     assert world.state() is TransactionState.COMPLETE_ABORT
 
 
 def test_markers_wait_until_the_decision_is_durable() -> None:
     world = TransactionHarness(manual=True)
     world.init()
-    producer = Producer(100, 0)
+    producer = ProducerIdAndEpoch(100, 0)
     world.add(producer, A)
     world.sync()
     reply = world.end(producer)
@@ -74,13 +74,13 @@ def test_markers_wait_until_the_decision_is_durable() -> None:
     reply = world.end(producer, committed=False)
     world.sync()
     assert now(reply) is NONE
-    assert world.markers.written == [(A, Outcome(100, 0, committed=False))]
+    assert world.markers.written == [(A, TransactionOutcome(100, 0, committed=False))]
 
 
 def test_b7_nothing_may_be_written_before_the_partition_is_durably_in_the_transaction() -> None:
     world = TransactionHarness(manual=True)
     world.init()
-    producer = Producer(100, 0)
+    producer = ProducerIdAndEpoch(100, 0)
     reply = world.add(producer, A)
     assert parked(reply)
     assert world.verify(producer) is CONCURRENT
@@ -142,10 +142,10 @@ def test_b11_a_new_producer_aborts_and_fences_the_one_before() -> None:
     world.markers.release()
     # b6: the marker has the new epoch, so that partitions refuse what the zombie still sends.
     assert world.markers.written == [
-        (A, Outcome(100, 1, committed=False)),
-        (B, Outcome(100, 1, committed=False)),
+        (A, TransactionOutcome(100, 1, committed=False)),
+        (B, TransactionOutcome(100, 1, committed=False)),
     ]
-    assert world.init() == Producer(100, 2)
+    assert world.init() == ProducerIdAndEpoch(100, 2)
     for reply in (
         world.end(zombie),
         world.add(zombie, A),
@@ -153,8 +153,11 @@ def test_b11_a_new_producer_aborts_and_fences_the_one_before() -> None:
         world.init(zombie),
     ):
         assert reply is FENCED
-    assert world.end(Producer(5, 2)) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    assert world.add(Producer(100, 2), A, name="other") is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    assert world.end(ProducerIdAndEpoch(5, 2)) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    assert (
+        world.add(ProducerIdAndEpoch(100, 2), A, name="other")
+        is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    )
 
 
 def test_b10_a_transaction_that_takes_too_long_is_aborted() -> None:
@@ -167,7 +170,7 @@ def test_b10_a_transaction_that_takes_too_long_is_aborted() -> None:
     world.advance(1)
     assert world.state() is TransactionState.COMPLETE_ABORT
     assert world.end(producer) is FENCED
-    assert world.init() == Producer(100, 2)
+    assert world.init() == ProducerIdAndEpoch(100, 2)
 
 
 def test_b10_a_time_out_that_cannot_be_written_down_is_tried_again() -> None:
@@ -190,7 +193,7 @@ def test_b7_a_prepared_transaction_is_completed_after_a_restart(*, committed: bo
     world.markers.finish(world.markers.begun[0])
     world.markers.held = False
     world.restart()
-    marker = Outcome(100, 0, committed)
+    marker = TransactionOutcome(100, 0, committed)
     assert world.markers.written == [(A, marker), (A, marker), (B, marker)]
     assert world.metadata().state.value == ("CompleteCommit" if committed else "CompleteAbort")
 
@@ -262,7 +265,7 @@ def test_completion_that_cannot_be_written_down_is_tried_again() -> None:
 def test_a_decision_that_is_slow_to_become_durable_is_followed_by_its_markers() -> None:
     world = TransactionHarness(manual=True)
     world.init()
-    producer = Producer(100, 0)
+    producer = ProducerIdAndEpoch(100, 0)
     world.add(producer, A)
     world.sync()
     reply = world.end(producer)
@@ -270,7 +273,7 @@ def test_a_decision_that_is_slow_to_become_durable_is_followed_by_its_markers() 
     assert now(reply) is ErrorCode.COORDINATOR_NOT_AVAILABLE
     world.advance(world.config.marker_retry_ms)
     world.sync()
-    assert world.markers.written == [(A, Outcome(100, 0, committed=True))]
+    assert world.markers.written == [(A, TransactionOutcome(100, 0, committed=True))]
     world.sync()
     assert world.state() is TransactionState.COMPLETE_COMMIT
 
@@ -281,7 +284,7 @@ def test_a_decision_that_is_slow_to_become_durable_is_followed_by_its_markers() 
 def test_a_producer_that_goes_on_gets_the_next_epoch_once() -> None:
     world = TransactionHarness()
     first = world.producer()
-    second = Producer(100, 1)
+    second = ProducerIdAndEpoch(100, 1)
     assert world.init(first) == second
     assert world.init(first) == second  # the answer was lost
     world.restart()
@@ -291,18 +294,18 @@ def test_a_producer_that_goes_on_gets_the_next_epoch_once() -> None:
         world.init(first) is FENCED
     )  # came late; the transaction of the present producer is not touched
     assert world.state() is TransactionState.ONGOING
-    assert world.init(Producer(100, 7)) is FENCED
-    assert world.init(Producer(55, 0)) is FENCED
+    assert world.init(ProducerIdAndEpoch(100, 7)) is FENCED
+    assert world.init(ProducerIdAndEpoch(55, 0)) is FENCED
 
 
 @pytest.mark.parametrize("own", [True, False])
 def test_a_producer_whose_epochs_are_used_up_gets_a_new_id(*, own: bool) -> None:
     world = TransactionHarness()
     last = at_epoch(world, LAST_EPOCH - 1)
-    assert world.init(last if own else NOBODY) == Producer(100, 0)
-    assert world.init(last) == (Producer(100, 0) if own else FENCED)
+    assert world.init(last if own else NOBODY) == ProducerIdAndEpoch(100, 0)
+    assert world.init(last) == (ProducerIdAndEpoch(100, 0) if own else FENCED)
     assert world.add(last, A) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    assert world.init(Producer(100, 0)) == Producer(100, 1)
+    assert world.init(ProducerIdAndEpoch(100, 0)) == ProducerIdAndEpoch(100, 1)
     assert world.init(last) is FENCED
 
 
@@ -311,12 +314,12 @@ def test_the_last_epoch_is_left_for_fencing() -> None:
     producer = at_epoch(world, LAST_EPOCH - 1)
     world.add(producer, A)
     assert world.init() is CONCURRENT
-    assert world.markers.written == [(A, Outcome(7, LAST_EPOCH, committed=False))]
-    assert world.init() == Producer(100, 0)
+    assert world.markers.written == [(A, TransactionOutcome(7, LAST_EPOCH, committed=False))]
+    assert world.init() == ProducerIdAndEpoch(100, 0)
 
 
 def test_an_unknown_producer_that_says_who_it_was_begins_anew() -> None:
-    assert TransactionHarness().init(Producer(5, 3)) == Producer(100, 0)
+    assert TransactionHarness().init(ProducerIdAndEpoch(5, 3)) == ProducerIdAndEpoch(100, 0)
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -1, 900_001])
@@ -343,7 +346,7 @@ def test_there_is_a_bound_of_ids_and_expiry_makes_room() -> None:
         ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
     )
     assert world.metadata("b").state is TransactionState.COMPLETE_ABORT
-    assert isinstance(world.init(name="c"), Producer)
+    assert isinstance(world.init(name="c"), ProducerIdAndEpoch)
 
 
 # --- views and records ---
@@ -404,9 +407,9 @@ def test_the_table_is_kafkas() -> None:
     "ask",
     [
         lambda world: world.init(),
-        lambda world: world.add(Producer(100, 0), A),
-        lambda world: world.end(Producer(100, 0)),
-        lambda world: world.verify(Producer(100, 0)),
+        lambda world: world.add(ProducerIdAndEpoch(100, 0), A),
+        lambda world: world.end(ProducerIdAndEpoch(100, 0)),
+        lambda world: world.verify(ProducerIdAndEpoch(100, 0)),
     ],
 )
 def test_a_coordinator_that_is_gone_says_so(

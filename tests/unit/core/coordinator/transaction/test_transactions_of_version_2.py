@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.core.coordinator.transaction.producers import Producer
+from headrace.core.coordinator.transaction.producers import ProducerIdAndEpoch
 from headrace.core.coordinator.transaction.records import (
     LAST_EPOCH,
     TransactionMetadata,
@@ -26,23 +26,23 @@ INVALID_STATE = ErrorCode.INVALID_TXN_STATE
 UNKNOWN = ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
 
-def following(producer: Producer) -> Producer:
+def following(producer: ProducerIdAndEpoch) -> ProducerIdAndEpoch:
     return producer._replace(producer_epoch=producer.producer_epoch + 1)
 
 
-def ongoing(world: TransactionHarness) -> Producer:
+def ongoing(world: TransactionHarness) -> ProducerIdAndEpoch:
     producer = world.producer()
     assert world.enter(producer, A, B) is NONE
     return producer
 
 
-def at_epoch(world: TransactionHarness, epoch: int) -> Producer:
+def at_epoch(world: TransactionHarness, epoch: int) -> ProducerIdAndEpoch:
     """An id whose producer has come to an epoch, and which has a transaction open."""
     metadata = TransactionMetadata(7, epoch, TIMEOUT_MS, TransactionState.EMPTY, world.now_ms)
     record = TransactionRecord("id", metadata)
     world.log.append(0, encode_records([record], world.now_ms), world.now_ms)
     world.started()
-    producer = Producer(7, epoch)
+    producer = ProducerIdAndEpoch(7, epoch)
     assert world.enter(producer, A) is NONE
     return producer
 
@@ -82,7 +82,7 @@ def test_b8_a_delayed_end_does_not_touch_a_later_transaction(*, committed: bool)
     world = TransactionHarness()
     late = ongoing(world)
     producer = now(world.end_bumping(late))
-    assert isinstance(producer, Producer)
+    assert isinstance(producer, ProducerIdAndEpoch)
     world.enter(producer, A)
     assert world.end_bumping(late, committed=committed) is FENCED
     assert world.end(late, committed=committed) is FENCED
@@ -93,7 +93,7 @@ def test_b9_a_delayed_batch_does_not_enter_a_later_transaction() -> None:
     world = TransactionHarness()
     late = ongoing(world)
     producer = now(world.end_bumping(late))
-    assert isinstance(producer, Producer)
+    assert isinstance(producer, ProducerIdAndEpoch)
     assert world.enter(late, A) is FENCED
     world.enter(producer, A)
     assert world.enter(late, A) is FENCED
@@ -105,7 +105,7 @@ def test_b7_what_is_entered_counts_when_it_is_durable() -> None:
     reply = world.init()
     world.sync()
     producer = now(reply)
-    assert isinstance(producer, Producer)
+    assert isinstance(producer, ProducerIdAndEpoch)
     first, second = world.enter(producer, A), world.enter(producer, A)
     assert parked(first)
     assert parked(second)
@@ -120,7 +120,7 @@ def test_the_next_transaction_waits_for_the_end_of_the_one_before() -> None:
     world = TransactionHarness()
     world.markers.held = True
     producer = now(world.end_bumping(ongoing(world)))
-    assert isinstance(producer, Producer)
+    assert isinstance(producer, ProducerIdAndEpoch)
     first, second = world.enter(producer, A), world.enter(producer, B)
     assert parked(first)
     assert parked(second)
@@ -134,7 +134,7 @@ def test_it_does_not_wait_for_long() -> None:
     world = TransactionHarness(concurrent_transactions_wait_ms=100)
     world.markers.held = True
     producer = now(world.end_bumping(ongoing(world)))
-    assert isinstance(producer, Producer)
+    assert isinstance(producer, ProducerIdAndEpoch)
     waiting = world.enter(producer, A)
     world.advance(99)
     assert parked(waiting)
@@ -148,7 +148,7 @@ def test_it_does_not_wait_for_a_coordinator_that_is_gone() -> None:
     world = TransactionHarness()
     world.markers.held = True
     producer = now(world.end_bumping(ongoing(world)))
-    assert isinstance(producer, Producer)
+    assert isinstance(producer, ProducerIdAndEpoch)
     waiting = world.enter(producer, A)
     world.coordinator.unload(0)
     assert now(waiting) is ErrorCode.NOT_COORDINATOR
@@ -176,7 +176,7 @@ def test_an_abort_while_the_transaction_before_is_completed_is_to_be_sent_again(
     world = TransactionHarness()
     world.markers.held = True
     producer = now(world.end_bumping(ongoing(world), committed=committed))
-    assert isinstance(producer, Producer)
+    assert isinstance(producer, ProducerIdAndEpoch)
     assert world.end_bumping(producer, committed=False) is CONCURRENT
     assert world.end_bumping(producer, committed=True) is CONCURRENT
     world.markers.release()
@@ -189,8 +189,8 @@ def test_used_up_epochs_rotate_the_producer_id(*, restarted: bool) -> None:
     producer = at_epoch(world, LAST_EPOCH - 1)
     world.markers.held = True
     after = now(world.end_bumping(producer))
-    assert after == Producer(world.last_producer_id, 0)
-    assert isinstance(after, Producer)
+    assert after == ProducerIdAndEpoch(world.last_producer_id, 0)
+    assert isinstance(after, ProducerIdAndEpoch)
     assert world.end_bumping(producer) is CONCURRENT
     assert parked(world.enter(after, A))
     assert world.verify(after, A) is CONCURRENT
@@ -237,7 +237,7 @@ def test_the_last_epoch_of_a_fence_is_nobodys() -> None:
     assert world.metadata().producer_epoch == LAST_EPOCH
     assert world.end_bumping(producer, committed=False) is FENCED
     after = now(world.init(producer))
-    assert after == Producer(world.last_producer_id, 0)
+    assert after == ProducerIdAndEpoch(world.last_producer_id, 0)
     assert now(world.init(producer)) == after
 
 
@@ -248,7 +248,7 @@ def test_a_producer_that_aborts_by_asking_for_an_epoch_gets_it(*, enters: bool) 
     (world.enter if enters else world.add)(producer, A)
     assert world.init(producer) is CONCURRENT
     after = now(world.init(producer))
-    assert isinstance(after, Producer)
+    assert isinstance(after, ProducerIdAndEpoch)
     assert after > producer
     assert now(world.init(producer)) == after
     world.add(after, A)

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
-from headrace.core.log.append.validation import validate_batch, with_log_append_time
-from headrace.core.log.config import LogConfig
+from headrace.core.log import LogConfig, validate_batch
+from headrace.core.log.append.validation import with_log_append_time
 from headrace.errors import ApiError, ErrorCode
 from headrace.records.batch import MAX_RECORDS, TimestampType, check_batch
 from headrace.records.builder import BatchBuilder, build_batch

@@ -6,12 +6,15 @@ import errno
 
 import pytest
 
-from headrace.core.log.cleaning.cleaner import LogCleaner
-from headrace.core.log.cleaning.rewriting import Rewriting
-from headrace.core.log.config import LogConfig
+from headrace.core.log import (
+    LogCleaner,
+    LogConfig,
+    LogManager,
+    PartitionLog,
+    PartitionSpec,
+    Rewriting,
+)
 from headrace.core.log.index.expiry_index import EXPIRY_INDEX
-from headrace.core.log.log_manager import LogManager, PartitionSpec
-from headrace.core.log.partition_log import PartitionLog
 from headrace.records.builder import RecordFields, build_batch
 from headrace.records.expiry import UNKNOWN
 from tests.fixtures.compaction import latest, put, settle

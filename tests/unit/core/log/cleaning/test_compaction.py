@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from headrace.core.log import LogConfig, PartitionLog, Segment
 from headrace.core.log.cleaning.cleanable import plan_compaction
 from headrace.core.log.cleaning.compaction import Compaction
-from headrace.core.log.config import LogConfig
-from headrace.core.log.partition_log import PartitionLog
 from headrace.core.log.segments.replacement import install
-from headrace.core.log.segments.segment import Segment
 from headrace.errors import ApiError, CorruptRecordError, ErrorCode
 from headrace.records.batch import check_batch, iterate_headers
 from headrace.records.compression import Compression

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.core.log.index.aborted_transactions import AbortedTransaction, AbortedTransactions
+from headrace.core.log import AbortedTransaction
+from headrace.core.log.index.aborted_transactions import AbortedTransactions
 from headrace.core.log.index.expiry_index import ExpiryIndex
 from headrace.core.log.index.sidecars import SEGMENT_FILE, SIDECARS
 from headrace.core.log.index.sparse_index import SparseIndex

@@ -7,12 +7,10 @@ import random
 
 import pytest
 
-from headrace.core.log.index.aborted_transactions import AbortedTransaction, AbortedTransactions
-from headrace.core.log.partition_log import PartitionLog
+from headrace.core.log import AbortedLookup, AbortedTransaction, PartitionLog, Shared
+from headrace.core.log.index.aborted_transactions import AbortedTransactions
 from headrace.core.log.producers import aborted_history
 from headrace.core.log.producers.aborted_history import AbortedCache, AbortedHistory
-from headrace.core.log.reading.aborted_lookup import AbortedLookup
-from headrace.core.log.shared import Shared
 from headrace.errors import StorageError
 from headrace.records.batch import iterate_headers
 from headrace.storage.memory_files import MemoryFileSystem

@@ -7,13 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from headrace.core.log.config import LogConfig
+from headrace.core.log import BatchEntry, LogConfig, Shared
 from headrace.core.log.files.caches import write_cache
 from headrace.core.log.producers import snapshots
 from headrace.core.log.producers.producer_bound import ProducerBound
-from headrace.core.log.producers.producer_entry import BatchEntry
 from headrace.core.log.producers.producer_state import ProducerState
-from headrace.core.log.shared import Shared
 from headrace.errors import StorageError
 from headrace.ports import FileSystem
 from headrace.storage.memory_files import MemoryFileSystem

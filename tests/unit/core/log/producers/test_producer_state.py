@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.core.log.producers.producer_entry import BatchEntry
-from headrace.core.log.producers.producer_state import SEQUENCE_MASK, ProducerState
+from headrace.core.log import SEQUENCE_MASK, BatchEntry
+from headrace.core.log.producers.producer_state import ProducerState
 from headrace.errors import InvalidProducerEpochError, OutOfOrderSequenceError
 from headrace.storage.memory_files import MemoryFileSystem
 from tests.fixtures.logs import NOW_MS, append, batch_of, open_log

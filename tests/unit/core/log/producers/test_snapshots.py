@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.core.log.config import LogConfig
-from headrace.core.log.partition_log import PartitionLog
+from headrace.core.log import LogConfig, PartitionLog
 from headrace.storage.memory_files import MemoryFileSystem
 from tests.fixtures.logs import DIRECTORY, NOW_MS, batch_of, open_log
 

@@ -9,9 +9,14 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
-from headrace.core.log.config import LogConfig
-from headrace.core.log.control_batch import MARKER_SIZE, Marker, build_marker, read_marker
-from headrace.core.log.partition_log import PartitionLog
+from headrace.core.log import (
+    MARKER_SIZE,
+    LogConfig,
+    Marker,
+    PartitionLog,
+    build_marker,
+    read_marker,
+)
 from headrace.core.log.producers.producer_state import ProducerState
 from headrace.core.log.producers.transactions import LogTransactions
 from headrace.errors import ApiError, ErrorCode

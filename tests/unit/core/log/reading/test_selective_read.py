@@ -5,11 +5,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from headrace.core.log.config import LogConfig
-from headrace.core.log.control_batch import Marker
+from headrace.core.log import LogConfig, Marker, PartitionLog, SelectiveReading
 from headrace.core.log.index.expiry_index import EXPIRY_INDEX
-from headrace.core.log.partition_log import PartitionLog
-from headrace.core.log.reading.selective_read import SelectiveReading
 from headrace.core.log.segments.replacement import finish_replacements
 from headrace.errors import InvalidRecordError
 from headrace.records.batch import (

@@ -8,17 +8,9 @@ import struct
 import pytest
 from crc32c import crc32c
 
-from headrace.core.log.config import LogConfig
-from headrace.core.log.partition_log import PartitionLog
+from headrace.core.log import LogConfig, PartitionLog, lookup_newest, lookup_timestamp
 from headrace.core.log.reading import time_lookup
-from headrace.core.log.reading.time_lookup import (
-    LOOK_BYTES,
-    MOST_BATCHES,
-    TimestampOffset,
-    at_once,
-    lookup_newest,
-    lookup_timestamp,
-)
+from headrace.core.log.reading.time_lookup import LOOK_BYTES, MOST_BATCHES, TimestampOffset, at_once
 from headrace.records.batch import MAX_RECORDS, BatchHeader
 from headrace.records.builder import build_batch
 from headrace.records.compression import Compression

@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 
+from headrace.core.log import LogConfig, LogManager, PartitionLog, PartitionSpec
 from headrace.core.log.append import log_files
-from headrace.core.log.config import LogConfig
 from headrace.core.log.index.leader_epochs import EPOCHS_FILE, LeaderEpochCache
-from headrace.core.log.log_manager import LogManager, PartitionSpec
-from headrace.core.log.partition_log import PartitionLog
 from headrace.core.log.upkeep.upkeep import RETENTION_INTERVAL_MS
 from headrace.errors import CorruptRecordError
 from headrace.records.batch import check_batch

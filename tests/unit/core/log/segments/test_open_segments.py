@@ -9,10 +9,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from headrace.core.log.config import LogConfig
-from headrace.core.log.log_manager import LogManager, PartitionSpec
-from headrace.core.log.partition_log import PartitionLog
-from headrace.core.log.segments.open_segments import OpenSegments
+from headrace.core.log import LogConfig, LogManager, OpenSegments, PartitionLog, PartitionSpec
 from headrace.ports import File
 from headrace.storage.memory_files import MemoryFileSystem
 from headrace.types import Buffer, TopicPartition

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from headrace.core.coordinator.any_group import fencing
 from headrace.core.coordinator.classic import join, membership, sync
 from headrace.core.coordinator.consumer import classic_members
-from headrace.core.coordinator.group import fencing
 from headrace.core.coordinator.runtime import Result
 from headrace.core.coordinator.state.classic_group import Origin
 from headrace.core.coordinator.state.shard import GroupShard
@@ -29,7 +29,7 @@ class Kind(NamedTuple):
     sync: Callable[[GroupShard, SyncGroupRequest, int], Result[SyncGroupResponse]]
     heartbeat: Callable[[GroupShard, HeartbeatRequest, int], Result[HeartbeatResponse]]
     leave: Callable[[GroupShard, str, list[MemberIdentity], int], Result[LeaveGroupResponse]]
-    check_commit: Callable[[GroupShard, fencing.Committer], ErrorCode]
+    check_commit: Callable[[GroupShard, fencing.CommitSender], ErrorCode]
     check_fetch: Callable[[GroupShard, str, str | None, int], ErrorCode]
 
 
@@ -56,4 +56,4 @@ CONSUMER: Final = Kind(
 
 def kind_of(shard: GroupShard, group_id: str) -> Kind:
     """Return the kind that a group is of, or would be of."""
-    return CONSUMER if group_id in shard.consumers else CLASSIC
+    return CONSUMER if group_id in shard.consumer_groups else CLASSIC

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from headrace.coordination.limits import check_commit, holds
-from headrace.coordination.watches import Callback, Watches
 from headrace.errors import StorageError
 from headrace.forking import FORKED, disown_in_children, keep_for_ever
+from headrace.metadata_stores.limits import check_commit, holds
+from headrace.metadata_stores.watches import Callback, Watches
 from headrace.ports import Check, Conflict, Delete, Entry, Put, Unavailable, Unknown
 
 APPLICATION_ID: Final = 0x48524D44

@@ -17,7 +17,7 @@ from __future__ import annotations
 from headrace.core.coordinator.classic.membership import after_removal, validate_member
 from headrace.core.coordinator.consumer import removal
 from headrace.core.coordinator.runtime import NOTHING, Result, Timer
-from headrace.core.coordinator.state.classic_group import Group
+from headrace.core.coordinator.state.classic_group import ClassicGroup
 from headrace.core.coordinator.state.consumer_group import ConsumerGroup
 from headrace.core.coordinator.state.shard import STOP, GroupShard
 from headrace.core.coordinator.state.stops import Stop, StopState
@@ -62,7 +62,7 @@ def _tell_who_waits(shard: GroupShard, group_id: str, member_id: str, stop: Stop
 
     A client that does not know the field joins again, and waits as before.
     """
-    group = shard.groups.get(group_id)
+    group = shard.classic_groups.get(group_id)
     member = None if group is None else group.members.get(member_id)
     if member is None or member.awaiting_join is None or stop.notified:
         return
@@ -76,11 +76,11 @@ def _tell_who_waits(shard: GroupShard, group_id: str, member_id: str, stop: Stop
 def _identify(shard: GroupShard, group_id: str, wanted: HeadraceStop) -> tuple[str, ErrorCode]:
     """Return the id of the member, which may be named by its instance id alone, and why it cannot be stopped."""
     member_id, instance_id = wanted.member_id, wanted.group_instance_id
-    consumers = shard.consumers.get(group_id)
+    consumers = shard.consumer_groups.get(group_id)
     if consumers is not None:
         member_id = member_id or consumers.instances.get(instance_id or "", "")
         return member_id, _consumer_error(consumers, member_id, instance_id)
-    group = shard.groups.get(group_id)
+    group = shard.classic_groups.get(group_id)
     if group is None:
         return member_id, ErrorCode.UNKNOWN_MEMBER_ID
     member_id = member_id or group.static_members.get(instance_id or "", "")
@@ -106,10 +106,10 @@ def time_is_up(shard: GroupShard, timer: Timer, now_ms: int) -> Result[None]:
     shard.journal.info(
         "group_member_removed_by_force", group=group_id, member=member_id, told=stop.notified
     )
-    consumers = shard.consumers.get(group_id)
+    consumers = shard.consumer_groups.get(group_id)
     if consumers is not None:
         return _remove_from_consumers(shard, consumers, member_id, now_ms)
-    group = shard.groups.get(group_id)
+    group = shard.classic_groups.get(group_id)
     if group is None or member_id not in group.members:
         shard.stops.gone(group_id, member_id)
         return NOTHING
@@ -117,7 +117,7 @@ def time_is_up(shard: GroupShard, timer: Timer, now_ms: int) -> Result[None]:
 
 
 def _remove_from_classic(
-    shard: GroupShard, group: Group, member_id: str, now_ms: int
+    shard: GroupShard, group: ClassicGroup, member_id: str, now_ms: int
 ) -> Result[None]:
     shard.remove_member(group, member_id)
     return after_removal(shard, group, f"{member_id} did not stop in time", now_ms)

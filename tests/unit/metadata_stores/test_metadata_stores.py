@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from headrace.coordination.memory import MemoryMetadataStore
-from headrace.coordination.sqlite import SqliteMetadataStore
 from headrace.errors import StorageError
+from headrace.metadata_stores.memory import MemoryMetadataStore
+from headrace.metadata_stores.sqlite import SqliteMetadataStore
 from headrace.ports import (
     Check,
     Conflict,
@@ -453,7 +453,7 @@ def test_a_deleted_ephemeral_entry_can_become_durable(sessions):
 def test_a_killed_process_leaves_no_ephemeral_entry(tmp_path: Path):
     script = (
         "import os, sys\n"
-        "from headrace.coordination.sqlite import SqliteMetadataStore\n"
+        "from headrace.metadata_stores.sqlite import SqliteMetadataStore\n"
         "from headrace.ports import Put\n"
         "store = SqliteMetadataStore(sys.argv[1])\n"
         "store.commit([], [Put('live', b'', ephemeral=True), Put('stays', b'')])\n"
@@ -497,7 +497,7 @@ def test_a_second_owner_is_refused_in_this_process_and_in_another(tmp_path: Path
     with pytest.raises(StorageError, match="another broker"):
         SqliteMetadataStore(path)
     script = (
-        "import sys\nfrom headrace.coordination.sqlite import SqliteMetadataStore\n"
+        "import sys\nfrom headrace.metadata_stores.sqlite import SqliteMetadataStore\n"
         "from headrace.errors import StorageError\n"
         "try:\n    SqliteMetadataStore(sys.argv[1])\nexcept StorageError:\n    sys.exit(7)\n"
     )
@@ -509,7 +509,7 @@ def test_a_second_owner_is_refused_in_this_process_and_in_another(tmp_path: Path
 def test_a_killed_owner_leaves_its_commits_and_no_lock(tmp_path: Path):
     path = tmp_path / "metadata.db"
     script = (
-        "import os, signal, sys\nfrom headrace.coordination.sqlite import SqliteMetadataStore\n"
+        "import os, signal, sys\nfrom headrace.metadata_stores.sqlite import SqliteMetadataStore\n"
         "from headrace.ports import Put\n"
         "SqliteMetadataStore(sys.argv[1]).commit([], [Put('a', b'1')])\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"

@@ -6,7 +6,11 @@ from collections.abc import Sequence
 
 from headrace.core.coordinator.consumer.describe import CONSUMER_TYPE
 from headrace.core.coordinator.runtime import Result
-from headrace.core.coordinator.state.classic_group import CONSUMER_PROTOCOL_TYPE, Group, Member
+from headrace.core.coordinator.state.classic_group import (
+    CONSUMER_PROTOCOL_TYPE,
+    ClassicGroup,
+    ClassicGroupMember,
+)
 from headrace.core.coordinator.state.classic_states import GroupState
 from headrace.core.coordinator.state.shard import GroupShard
 from headrace.protocol.messages.describe_groups import DescribedGroup, DescribedGroupMember
@@ -17,8 +21,8 @@ CLASSIC_TYPE = "classic"
 
 def describe_group(shard: GroupShard, group_id: str) -> Result[DescribedGroup]:
     """Describe one group; one that does not exist, or not as a classic group, is "Dead"."""
-    group = shard.groups.get(group_id)
-    if group is None or group_id in shard.consumers:
+    group = shard.classic_groups.get(group_id)
+    if group is None or group_id in shard.consumer_groups:
         return Result(DescribedGroup(group_id=group_id, group_state=GroupState.DEAD.value))
     stable = group.state is GroupState.STABLE
     return Result(
@@ -32,7 +36,7 @@ def describe_group(shard: GroupShard, group_id: str) -> Result[DescribedGroup]:
     )
 
 
-def _described(group: Group, member: Member) -> DescribedGroupMember:
+def _described(group: ClassicGroup, member: ClassicGroupMember) -> DescribedGroupMember:
     # Outside of Stable there is no elected protocol whose metadata could be shown.
     stable = group.state is GroupState.STABLE
     return DescribedGroupMember(
@@ -62,8 +66,8 @@ def list_groups(
             group_state=group.state.value,
             group_type=CLASSIC_TYPE,
         )
-        for group in shard.groups.values()
-        if group.group_id not in shard.consumers
+        for group in shard.classic_groups.values()
+        if group.group_id not in shard.consumer_groups
     ]
     consumer = [
         ListedGroup(
@@ -72,7 +76,7 @@ def list_groups(
             group_state=group.state.value,
             group_type=CONSUMER_TYPE,
         )
-        for group in shard.consumers.values()
+        for group in shard.consumer_groups.values()
     ]
     return Result(
         [

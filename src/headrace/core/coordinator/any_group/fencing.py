@@ -13,7 +13,7 @@ MEMBER_EPOCHS_VERSION = 9
 """The first OffsetCommit version for members of consumer groups, and with GROUP_ID_NOT_FOUND."""
 
 
-class Committer(NamedTuple):
+class CommitSender(NamedTuple):
     """The sender of a commit, from the fields of the request."""
 
     group_id: str
@@ -25,9 +25,9 @@ class Committer(NamedTuple):
     """The version of the OffsetCommit request; None in a transaction."""
 
 
-def check_classic_commit(shard: GroupShard, committer: Committer) -> ErrorCode:
+def check_classic_commit(shard: GroupShard, committer: CommitSender) -> ErrorCode:
     """Return NONE if this commit is to be taken by a classic group, or by one that is not there yet."""
-    group = shard.groups.get(committer.group_id)
+    group = shard.classic_groups.get(committer.group_id)
     transactional = committer.version is None
     if (
         not transactional
@@ -52,9 +52,9 @@ def check_classic_commit(shard: GroupShard, committer: Committer) -> ErrorCode:
     return error
 
 
-def check_consumer_commit(shard: GroupShard, committer: Committer) -> ErrorCode:
+def check_consumer_commit(shard: GroupShard, committer: CommitSender) -> ErrorCode:
     """Return NONE if this commit is to be taken by a consumer group."""
-    group = shard.consumers[committer.group_id]
+    group = shard.consumer_groups[committer.group_id]
     if committer.epoch < 0 and not group.members:
         return ErrorCode.NONE
     error = _check_epoch(shard, committer.group_id, committer.member_id, committer.epoch)
@@ -87,7 +87,7 @@ def check_consumer_fetch(
 
 
 def _check_epoch(shard: GroupShard, group_id: str, member_id: str, epoch: int) -> ErrorCode:
-    group = shard.consumers[group_id]
+    group = shard.consumer_groups[group_id]
     if member_id not in group.members:
         return ErrorCode.UNKNOWN_MEMBER_ID
     if epoch == group.holding(member_id).epoch:

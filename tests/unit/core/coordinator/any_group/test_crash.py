@@ -276,7 +276,7 @@ def test_a_compacted_log_gives_the_same_state(world):
     world.log.sync(0)
     world.restart()
     assert (world.group().generation, world.offsets()) == (before, offsets)
-    assert set(world.coordinator._shards[0].groups) == {"g", "other"}
+    assert set(world.coordinator._shards[0].classic_groups) == {"g", "other"}
 
 
 def test_a_group_tombstone_leaves_the_offsets_that_are_still_there():

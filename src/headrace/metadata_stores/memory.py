@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from headrace.coordination.limits import check_commit, holds
-from headrace.coordination.watches import Callback, Watches
+from headrace.metadata_stores.limits import check_commit, holds
+from headrace.metadata_stores.watches import Callback, Watches
 from headrace.ports import Check, Conflict, Delete, Entry, Put
 
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from headrace.core.coordinator.group import coordinator
+from headrace.core.coordinator import group_shards
 from headrace.core.coordinator.state.classic_states import GroupState
 from headrace.core.coordinator.state.records import CommittedOffset, GroupMetadata, OffsetCommit
 from headrace.errors import ApiError, ErrorCode
@@ -334,7 +334,7 @@ def test_offsets_of_a_group_that_never_had_members_expire_from_their_commit():
     assert world.take_records() == [OffsetCommit("g", "t", 0, None)]
     world.advance(4 * DAY_MS)
     assert world.take_records() == [OffsetCommit("g", "t", 1, None)]
-    assert "g" not in world.coordinator._shards[0].groups
+    assert "g" not in world.coordinator._shards[0].classic_groups
 
 
 def test_an_empty_group_without_offsets_is_deleted_at_the_next_check():
@@ -361,7 +361,7 @@ def test_the_offsets_of_a_deleted_topic_go_with_it():
     groups = [f"g{number}" for number in range(8)]
     for group in groups:
         world.commit_code({("t", 0): 1, ("t", 1): 2, ("kept", 0): 3}, group=group)
-    world.coordinator.topics_deleted(["t"], world.now_ms)
+    list(world.coordinator.forget_offsets("t", world.now_ms))
     for group in groups:
         assert world.offsets(group) == {("kept", 0): 3}
     world.restart()
@@ -372,13 +372,13 @@ def test_the_offsets_of_a_deleted_topic_go_with_it():
 def test_very_many_offsets_are_forgotten_in_bounded_batches():
     world = GroupHarness()
     world.commit({("t", number): number for number in range(2_500)})
-    world.coordinator.topics_deleted(["t"], world.now_ms)
+    list(world.coordinator.forget_offsets("t", world.now_ms))
     assert world.offsets() == {}
     assert len(world.log.batches[0]) == 1 + 3
 
 
 def test_what_has_expired_is_removed_in_steps(monkeypatch):
-    monkeypatch.setattr(coordinator, "LOOKED_AT_FOR_EXPIRY", 100)
+    monkeypatch.setattr(group_shards, "LOOKED_AT_FOR_EXPIRY", 100)
     world = GroupHarness(offsets_retention_minutes=1, offsets_retention_check_interval_ms=600_000)
     groups = [f"g{number}" for number in range(20)]
     offsets = {("t", partition): 1 for partition in range(5)}

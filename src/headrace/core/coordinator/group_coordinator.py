@@ -1,37 +1,26 @@
-"""The group coordinator: finds the shard of a group, checks what is the same for all, and runs the operation there."""
+"""The group coordinator: one method for each request on groups.
+
+A method checks what does not depend on the group's protocol, finds the shard of the group, and runs an operation there.
+The package docstring of `headrace.core.coordinator.any_group` describes how groups are stored.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
-from typing import Final, TypeVar
+from collections.abc import Iterable, Sequence
 
+from headrace.core.coordinator.any_group import delete, describe, offsets, stopping, transactional
+from headrace.core.coordinator.any_group.kinds import kind_of
 from headrace.core.coordinator.classic import coverage, rebalance
 from headrace.core.coordinator.consumer.describe import describe_consumer_group
-from headrace.core.coordinator.consumer.downgrade import REASON, needs_rebalance
 from headrace.core.coordinator.consumer.heartbeat import heartbeat as consumer_heartbeat
 from headrace.core.coordinator.consumer.turn import Visible
-from headrace.core.coordinator.group import delete, describe, offsets, stopping, transactional
-from headrace.core.coordinator.group.kinds import kind_of
-from headrace.core.coordinator.group.timers import operation_of
+from headrace.core.coordinator.group_shards import GroupShards
 from headrace.core.coordinator.partitioning import can_be_stored
-from headrace.core.coordinator.runtime import CoordinatorLog, Reply, Result, Timer, gather
-from headrace.core.coordinator.sharded import (
-    EXPIRY,
-    TOMBSTONES_PER_BATCH,
-    ShardedCoordinator,
-    no_response,
-)
-from headrace.core.coordinator.state.assignors import OWN_ASSIGNORS, Assignor
-from headrace.core.coordinator.state.classic_group import Group, Origin
-from headrace.core.coordinator.state.config import ConsumerTimes, GroupConfig
-from headrace.core.coordinator.state.memory import GroupMemory
-from headrace.core.coordinator.state.records import GroupRecord
-from headrace.core.coordinator.state.shard import GroupShard
-from headrace.core.coordinator.state.topics import TopicsView
+from headrace.core.coordinator.runtime import Reply, Result, gather
+from headrace.core.coordinator.sharded import no_response
+from headrace.core.coordinator.state.classic_group import ClassicGroup, Origin
 from headrace.core.log import Marker
 from headrace.errors import ErrorCode
-from headrace.ports import Entropy, Journal
 from headrace.protocol.messages import consumer_group_describe
 from headrace.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -59,98 +48,18 @@ from headrace.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitResponse,
 )
 
-T = TypeVar("T")
-LOOKED_AT_FOR_EXPIRY: Final = 20_000
-"""How many offsets are looked at in one step, to see whether they have expired: some 10 milliseconds."""
-_GROUP_COST: Final = 5
-_TOMBSTONE_COST: Final = 6
-"""The cost of writing one offset, in numbers of offsets that are checked."""
-_PAUSE_MS: Final = 100
-"""The pause between two steps, in milliseconds."""
-
 
 def is_valid_group_id(group_id: str) -> bool:
-    """Whether a group that has members may be called this."""
+    """Return whether a group with members may have this id."""
     return group_id != "" and can_be_stored(group_id)
 
 
-class GroupCoordinator(ShardedCoordinator[GroupShard]):
-    """Coordinates the groups whose partitions of `__consumer_offsets` it has loaded.
+class GroupCoordinator(GroupShards):
+    """Handles the requests on groups whose partitions of `__consumer_offsets` are loaded.
 
-    All methods are synchronous. A response comes back as it is when nothing has to be waited for, else as a Deferred.
-    Errors are in the responses; only `load` raises.
+    All methods are synchronous. A method returns its response, or a Deferred if the response has to wait. Responses
+    contain the errors; only `load` raises.
     """
-
-    def __init__(
-        self,
-        config: GroupConfig,
-        log: CoordinatorLog,
-        *,
-        entropy: Entropy,
-        journal: Journal,
-        topics: TopicsView | None = None,
-        assignors: Mapping[str, Assignor] = OWN_ASSIGNORS,
-        times: Callable[[str], ConsumerTimes] | None = None,
-    ) -> None:
-        super().__init__(log, config.offsets_retention_check_interval_ms)
-        self.config = config
-        self._entropy = entropy
-        self._journal = journal
-        self._topics = topics
-        self._assignors = assignors
-        self._times = times
-        self.memory = GroupMemory(
-            config.group_max_bytes, config.groups_max_bytes, config.offsets_max_bytes
-        )
-        """The memory of the groups of all shards."""
-        self._expiring: dict[int, Iterator[tuple[int, list[GroupRecord]]]] = {}
-        """For each partition, the groups that the running check for expired offsets has not visited yet."""
-
-    def _new_shard(self, partition: int) -> GroupShard:
-        shard = GroupShard(
-            partition,
-            self._log,
-            self.config,
-            timers=self._timers,
-            entropy=self._entropy,
-            journal=self._journal,
-            topics=self._topics,
-            assignors=self._assignors,
-            times=self._times,
-            memory=self.memory,
-        )
-        shard.after_load = partial(self._rebalance_loaded, shard)
-        return shard
-
-    def _run_timer(self, shard: GroupShard, timer: Timer, now_ms: int) -> None:
-        operation = operation_of(shard, timer, now_ms)
-        if operation is not None:
-            shard.runtime.execute(operation, no_response, now_ms)
-
-    def _expired(self, shard: GroupShard, now_ms: int) -> Iterable[Sequence[GroupRecord]]:
-        groups = self._expiring.pop(shard.partition, None) or offsets.expired(shard, now_ms)
-        found: list[Sequence[GroupRecord]] = []
-        left = LOOKED_AT_FOR_EXPIRY
-        for count, tombstones in groups:
-            if tombstones:
-                found.append(tombstones)
-            left -= _GROUP_COST + count + _TOMBSTONE_COST * len(tombstones)
-            if left <= 0:
-                self._expiring[shard.partition] = groups
-                self._timers.set(Timer(EXPIRY, shard.partition), now_ms + _PAUSE_MS)
-                break
-        return found
-
-    def _rebalance_loaded(
-        self, shard: GroupShard, group: Group, now_ms: int
-    ) -> Callable[[], Result[None]] | None:
-        if needs_rebalance(group):
-            reason = REASON
-        elif len(group.members) > self.config.group_max_size:
-            reason = "the loaded group is larger than group.max.size"
-        else:
-            return None
-        return lambda: rebalance.prepare(shard, group, reason, now_ms)
 
     # --- membership ---
 
@@ -196,12 +105,12 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         )
 
     def leader_is_outdated(self, request: SyncGroupRequest) -> bool:
-        """Whether a leader assigns by old metadata, and is to refresh them; said once for each change of topics."""
+        """Return whether the leader assigned by old metadata; true at most once for each change of the topics."""
         shard = self._shard_of(request.group_id)
         return shard is not None and coverage.is_outdated(shard, request)
 
     def heartbeat(self, request: HeartbeatRequest, now_ms: int) -> Reply[HeartbeatResponse]:
-        """Handle a Heartbeat request. While the group is loading the answer is NONE: clients handle no such error."""
+        """Handle a Heartbeat request. While the group is loading the response is NONE: clients know no such error."""
 
         def failed(error: ErrorCode) -> HeartbeatResponse:
             loading = error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -219,7 +128,7 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
     def leave_group(
         self, group_id: str, leaving: list[MemberIdentity], now_ms: int
     ) -> Reply[LeaveGroupResponse]:
-        """Handle LeaveGroup for any number of members."""
+        """Handle a LeaveGroup request of any number of members."""
 
         def failed(error: ErrorCode) -> LeaveGroupResponse:
             return LeaveGroupResponse(error_code=error)
@@ -236,7 +145,7 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
     def stop_member(
         self, group_id: str, wanted: HeadraceStop, now_ms: int
     ) -> Reply[LeaveGroupResponse]:
-        """Handle LeaveGroup with the tagged field by which an administrator stops a member."""
+        """Handle a LeaveGroup request with the tagged field by which an administrator stops a member."""
         return self._run(
             group_id,
             lambda shard: stopping.stop_member(shard, group_id, wanted, now_ms),
@@ -251,7 +160,7 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         visible: Visible,
         now_ms: int,
     ) -> Reply[ConsumerGroupHeartbeatResponse]:
-        """Handle ConsumerGroupHeartbeat; `visible` says which topics the client may see."""
+        """Handle a ConsumerGroupHeartbeat request. `visible` returns whether the client may see a topic."""
         return self._run(
             request.group_id,
             lambda shard: consumer_heartbeat(shard, origin, request, visible, now_ms),
@@ -260,7 +169,7 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         )
 
     def rebalance(self, group_id: str, reason: str, now_ms: int) -> None:
-        """Have the members of a group join again, if it has any: something has changed that they do not see."""
+        """Make the members of a group join again, because of a change that they cannot see."""
         self._run(
             group_id,
             lambda shard: rebalance.rejoin(shard, group_id, reason, now_ms),
@@ -269,30 +178,32 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         )
 
     def exists(self, group_id: str) -> bool:
-        """Whether there is a group of this name: members, committed offsets, or a former generation."""
+        """Return whether a group exists: it has members, committed offsets, or an earlier generation."""
         shard = self._shard_of(group_id)
-        return shard is not None and (group_id in shard.groups or group_id in shard.consumers)
+        return shard is not None and (
+            group_id in shard.classic_groups or group_id in shard.consumer_groups
+        )
 
     def offsets_count(self, group_id: str) -> int:
-        """Return for how many partitions a group has committed offsets."""
+        """Return the number of partitions for which a group has committed offsets."""
         shard = self._shard_of(group_id)
         return 0 if shard is None else sum(map(len, shard.offsets.of_group(group_id).values()))
 
     def partitions_assigned(self, group_id: str) -> int:
-        """Return how many partitions the members of a consumer group have, or are to have."""
+        """Return the number of partitions in the target assignment of a consumer group; 0 for classic groups."""
         shard = self._shard_of(group_id)
-        group = None if shard is None else shard.consumers.get(group_id)
+        group = None if shard is None else shard.consumer_groups.get(group_id)
         return 0 if group is None else sum(map(len, group.targets.values()))
 
     def supports(self, group_id: str, protocol_name: str) -> bool:
-        """Whether all members that a group may have support a protocol (an assignor)."""
+        """Return whether all members of a classic group support a protocol (an assignor); true without members."""
         group = self._find(group_id)
         members = () if group is None else group.members.values()
         return all(any(p.name == protocol_name for p in member.protocols) for member in members)
 
-    def _find(self, group_id: str) -> Group | None:
+    def _find(self, group_id: str) -> ClassicGroup | None:
         shard = self._shard_of(group_id)
-        return None if shard is None else shard.groups.get(group_id)
+        return None if shard is None else shard.classic_groups.get(group_id)
 
     # --- offsets ---
 
@@ -303,12 +214,12 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         *,
         version: int = 9,
     ) -> Reply[OffsetCommitResponse]:
-        """Handle OffsetCommit. The empty group id is allowed, as in Kafka.
+        """Handle an OffsetCommit request. The empty group id is allowed, as in Kafka.
 
         Args:
             request: The request.
             now_ms: The time.
-            version: Of the request.
+            version: The version of the request.
         """
 
         def failed(error: ErrorCode) -> OffsetCommitResponse:
@@ -324,7 +235,7 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
     def commit_transactional_offsets(
         self, request: TxnOffsetCommitRequest, now_ms: int
     ) -> Reply[TxnOffsetCommitResponse]:
-        """Handle TxnOffsetCommit: offsets that count once the transaction is committed."""
+        """Handle a TxnOffsetCommit request: the offsets are pending until the transaction is committed."""
         return self._run(
             request.group_id,
             lambda shard: transactional.commit_offsets(shard, request, now_ms),
@@ -333,7 +244,7 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         )
 
     def end_transaction(self, partition: int, marker: Marker, now_ms: int) -> Reply[ErrorCode]:
-        """Write a marker into a partition: the offsets that its producer has pending there count, or are forgotten."""
+        """Write a marker into a partition, which commits or discards the producer's pending offsets there."""
         shard = self._shards.get(partition)
         if shard is None:
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -348,7 +259,7 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         *,
         require_stable: bool = False,
     ) -> Reply[list[OffsetFetchResponseGroup]]:
-        """Handle OffsetFetch for any number of groups. What it shows can not be lost any more."""
+        """Handle an OffsetFetch request for any number of groups. The response contains durable offsets only."""
         return gather(
             [self._fetch_group(group, now_ms, require_stable=require_stable) for group in groups]
         )
@@ -358,7 +269,7 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
     ) -> Reply[OffsetFetchResponseGroup]:
         def failed(error: ErrorCode) -> OffsetFetchResponseGroup:
             if error is ErrorCode.COORDINATOR_NOT_AVAILABLE:
-                # Consumers before 3.9 take this code for fatal in this place.
+                # Consumers before 3.9 handle this code as a fatal error in an OffsetFetch response.
                 error = ErrorCode.NOT_COORDINATOR
             return OffsetFetchResponseGroup(group_id=request.group_id, error_code=error)
 
@@ -383,7 +294,7 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
     def delete_groups(
         self, group_ids: Sequence[str], now_ms: int
     ) -> Reply[list[DeletableGroupResult]]:
-        """Handle DeleteGroups. The empty group id is allowed, as in Kafka."""
+        """Handle a DeleteGroups request. The empty group id is allowed, as in Kafka."""
         return gather([self._delete_group(group_id, now_ms) for group_id in group_ids])
 
     def _delete_group(self, group_id: str, now_ms: int) -> Reply[DeletableGroupResult]:
@@ -393,57 +304,6 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
             lambda error: DeletableGroupResult(group_id=group_id, error_code=error),
             now_ms,
         )
-
-    def topics_deleted(self, topics: Iterable[str], now_ms: int) -> Reply[list[None]]:
-        """Forget the offsets that groups have committed for topics that are gone; durable when it is answered."""
-        return gather(
-            [
-                reply
-                for topic in topics
-                for _, replies in self.forget_offsets(topic, now_ms)
-                for reply in replies
-            ]
-        )
-
-    def forget_offsets(
-        self, topic: str, now_ms: int, is_back: Callable[[], bool] = lambda: False
-    ) -> Iterator[tuple[int, list[Reply[None]]]]:
-        """Forget the offsets that groups have committed for a topic that is gone, a thousand at a time.
-
-        Args:
-            topic: The topic.
-            now_ms: When it went.
-            is_back: Whether there is a topic of that name again. What groups have committed for that one stays.
-
-        Yields:
-            How many were forgotten, and the replies that come when that is durable.
-        """
-        for shard in list(self._shards.values()):
-            records: list[GroupRecord] = []
-            for group_id in shard.offsets.groups_of(topic):
-                until_ms = now_ms if is_back() else None
-                records += offsets.of_deleted_topic(shard, group_id, topic, until_ms)
-                if len(records) >= TOMBSTONES_PER_BATCH:
-                    yield len(records), self._write(shard, records, now_ms)
-                    records = []
-            if records:
-                yield len(records), self._write(shard, records, now_ms)
-
-    def forget_deleted_topics(
-        self, partition: int, exists: Callable[[str], bool], now_ms: int
-    ) -> int:
-        """Forget the offsets of topics that do not exist, in a partition that was loaded.
-
-        A crash may take back that they were forgotten, and partitions that are not loaded cannot forget.
-
-        Returns:
-            How many offsets it were.
-        """
-        shard = self._shards[partition]
-        gone = sorted(topic for topic in shard.offsets.topics() if not exists(topic))
-        records = offsets.of_deleted_topics(shard, gone)
-        self._write(shard, records, now_ms)
-        return len(records)
 
     # --- views ---
 
@@ -480,7 +340,13 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
     def list_groups(
         self, states: Iterable[str], types: Iterable[str], now_ms: int
     ) -> Reply[tuple[ErrorCode, list[ListedGroup]]]:
-        """Handle ListGroups: an error code, and the groups in the given states and of the given types (none: all)."""
+        """Handle a ListGroups request. Returns an error code, and the groups.
+
+        Args:
+            states: The states to list, in any case; empty for all states.
+            types: The types to list, in any case; empty for all types.
+            now_ms: The time.
+        """
         wanted_states = frozenset(state.lower() for state in states)
         wanted_types = frozenset(name.lower() for name in types)
         return self._collect(
@@ -489,16 +355,3 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
             now_ms,
             ignored=ErrorCode.NOT_COORDINATOR,
         )
-
-    # --- ---
-
-    def _run(
-        self,
-        group_id: str,
-        operation: Callable[[GroupShard], Result[T]],
-        failed: Callable[[ErrorCode], T],
-        now_ms: int,
-    ) -> Reply[T]:
-        if not can_be_stored(group_id):
-            return failed(ErrorCode.INVALID_GROUP_ID)
-        return super()._run(group_id, operation, failed, now_ms)

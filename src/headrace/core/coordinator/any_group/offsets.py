@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
-from headrace.core.coordinator.group.fencing import Committer
-from headrace.core.coordinator.group.kinds import kind_of
+from headrace.core.coordinator.any_group.fencing import CommitSender
+from headrace.core.coordinator.any_group.kinds import kind_of
 from headrace.core.coordinator.runtime import Result
-from headrace.core.coordinator.state.classic_group import CONSUMER_PROTOCOL_TYPE, Group
+from headrace.core.coordinator.state.classic_group import CONSUMER_PROTOCOL_TYPE, ClassicGroup
 from headrace.core.coordinator.state.classic_states import GroupState
 from headrace.core.coordinator.state.records import (
     CommittedOffset,
@@ -56,8 +56,8 @@ def commit_offsets(
     Raises:
         ApiError: The group does not take commits from this sender now; nothing is written.
     """
-    group = shard.groups.get(request.group_id)
-    committer = Committer(
+    group = shard.classic_groups.get(request.group_id)
+    committer = CommitSender(
         request.group_id,
         request.member_id,
         request.group_instance_id,
@@ -197,17 +197,17 @@ def expired(shard: GroupShard, now_ms: int) -> Iterator[tuple[int, list[GroupRec
     commit after that; those of a topic that a stable consumer group is not subscribed to any more, and those of a group
     that never had members, count from their commit.
     """
-    for empty in [group for group in shard.consumers.values() if not group.members]:
-        is_there = shard.consumers.get(empty.group_id) is empty and not empty.members
+    for empty in [group for group in shard.consumer_groups.values() if not group.members]:
+        is_there = shard.consumer_groups.get(empty.group_id) is empty and not empty.members
         if is_there and not shard.offsets.has_any(empty.group_id):
             yield 0, list(empty.tombstones())
-    for group in list(shard.groups.values()):
-        if shard.groups.get(group.group_id) is not group:
+    for group in list(shard.classic_groups.values()):
+        if shard.classic_groups.get(group.group_id) is not group:
             continue
         tombstones: list[GroupRecord] = []
         offsets = shard.offsets.of_group(group.group_id)
         kept = 0
-        consumer_group = shard.consumers.get(group.group_id)
+        consumer_group = shard.consumer_groups.get(group.group_id)
         subscribed = _subscribed(group) if consumer_group is None else consumer_group.subscribed
         for topic, partitions in offsets.items():
             for partition, committed in partitions.items():
@@ -235,7 +235,7 @@ class _Everything:
         return True
 
 
-def _subscribed(group: Group) -> frozenset[str] | _Everything:
+def _subscribed(group: ClassicGroup) -> frozenset[str] | _Everything:
     """Return the topics whose offsets must stay because members use them."""
     if group.state is GroupState.EMPTY:
         return frozenset()
@@ -250,7 +250,9 @@ def _subscribed(group: Group) -> frozenset[str] | _Everything:
     return topics
 
 
-def _is_expired(shard: GroupShard, group: Group, committed: CommittedOffset, now_ms: int) -> bool:
+def _is_expired(
+    shard: GroupShard, group: ClassicGroup, committed: CommittedOffset, now_ms: int
+) -> bool:
     if committed.expire_timestamp_ms >= 0:
         return now_ms >= committed.expire_timestamp_ms
     since_ms = committed.commit_timestamp_ms

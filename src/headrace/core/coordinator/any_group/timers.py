@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
+from headrace.core.coordinator.any_group import stopping
 from headrace.core.coordinator.classic import membership, rebalance
 from headrace.core.coordinator.consumer import removal
-from headrace.core.coordinator.group import stopping
 from headrace.core.coordinator.runtime import Result, Timer
-from headrace.core.coordinator.state.classic_group import Group
+from headrace.core.coordinator.state.classic_group import ClassicGroup
 from headrace.core.coordinator.state.consumer_group import ConsumerGroup
 from headrace.core.coordinator.state.shard import (
     CONSUMER_JOIN,
@@ -31,11 +31,11 @@ def operation_of(shard: GroupShard, timer: Timer, now_ms: int) -> Callable[[], R
         return partial(stopping.time_is_up, shard, timer, now_ms)
     expired = _OF_CONSUMER_GROUPS.get(timer.kind)
     if expired is not None:
-        consumers = shard.consumers.get(timer.group_id)
+        consumers = shard.consumer_groups.get(timer.group_id)
         if consumers is None:
             return None
         return partial(expired, shard, consumers, timer.member_id, now_ms)
-    group = shard.groups.get(timer.group_id)
+    group = shard.classic_groups.get(timer.group_id)
     if group is None:
         return None
     return partial(_OF_CLASSIC_GROUPS[timer.kind], shard, group, timer.member_id, now_ms)
@@ -51,15 +51,21 @@ _OF_CONSUMER_GROUPS: Final[
 }
 
 
-def _join_time_is_up(shard: GroupShard, group: Group, _member_id: str, now_ms: int) -> Result[None]:
+def _join_time_is_up(
+    shard: GroupShard, group: ClassicGroup, _member_id: str, now_ms: int
+) -> Result[None]:
     return rebalance.join_time_is_up(shard, group, now_ms)
 
 
-def _sync_time_is_up(shard: GroupShard, group: Group, _member_id: str, now_ms: int) -> Result[None]:
+def _sync_time_is_up(
+    shard: GroupShard, group: ClassicGroup, _member_id: str, now_ms: int
+) -> Result[None]:
     return membership.sync_time_is_up(shard, group, now_ms)
 
 
-_OF_CLASSIC_GROUPS: Final[Mapping[str, Callable[[GroupShard, Group, str, int], Result[None]]]] = {
+_OF_CLASSIC_GROUPS: Final[
+    Mapping[str, Callable[[GroupShard, ClassicGroup, str, int], Result[None]]]
+] = {
     SESSION: membership.session_expired,
     JOIN: _join_time_is_up,
     SYNC: _sync_time_is_up,

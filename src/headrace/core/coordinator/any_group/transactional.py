@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.core.coordinator.group.fencing import Committer
-from headrace.core.coordinator.group.kinds import kind_of
-from headrace.core.coordinator.group.offsets import require_room
+from headrace.core.coordinator.any_group.fencing import CommitSender
+from headrace.core.coordinator.any_group.kinds import kind_of
+from headrace.core.coordinator.any_group.offsets import require_room
 from headrace.core.coordinator.runtime import Result
 from headrace.core.coordinator.state.records import CommittedOffset, OffsetCommit, PendingOffset
 from headrace.core.coordinator.state.shard import GroupShard
@@ -117,7 +117,7 @@ def _refusal(shard: GroupShard, request: TxnOffsetCommitRequest) -> ErrorCode:
     """Say why the sender may not commit for the group; before version 3 it did not say who it is in the group."""
     if request.generation_id < 0 and not request.member_id and request.group_instance_id is None:
         return ErrorCode.NONE
-    committer = Committer(
+    committer = CommitSender(
         request.group_id,
         request.member_id,
         request.group_instance_id,

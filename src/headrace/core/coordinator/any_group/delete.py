@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from headrace.core.coordinator.runtime import Result
-from headrace.core.coordinator.state.classic_group import CONSUMER_PROTOCOL_TYPE, Group
+from headrace.core.coordinator.state.classic_group import CONSUMER_PROTOCOL_TYPE, ClassicGroup
 from headrace.core.coordinator.state.classic_states import GroupState
 from headrace.core.coordinator.state.records import GroupMetadata, GroupRecord, OffsetCommit
 from headrace.core.coordinator.state.shard import GroupShard
@@ -29,7 +29,7 @@ def delete_group(shard: GroupShard, group_id: str) -> Result[DeletableGroupResul
     Raises:
         ApiError: GROUP_ID_NOT_FOUND or NON_EMPTY_GROUP.
     """
-    consumer_group = shard.consumers.get(group_id)
+    consumer_group = shard.consumer_groups.get(group_id)
     if consumer_group is None:
         has_members = _group(shard, group_id).state is not GroupState.EMPTY
     else:
@@ -76,7 +76,7 @@ def _subscriptions(shard: GroupShard, group_id: str) -> Callable[[str], bool]:
     Raises:
         ApiError: GROUP_ID_NOT_FOUND or NON_EMPTY_GROUP.
     """
-    consumer_group = shard.consumers.get(group_id)
+    consumer_group = shard.consumer_groups.get(group_id)
     if consumer_group is not None:
         return consumer_group.subscribed.__contains__
     group = _group(shard, group_id)
@@ -85,14 +85,14 @@ def _subscriptions(shard: GroupShard, group_id: str) -> Callable[[str], bool]:
     return partial(_is_subscribed, group)
 
 
-def _group(shard: GroupShard, group_id: str) -> Group:
-    group = shard.groups.get(group_id)
+def _group(shard: GroupShard, group_id: str) -> ClassicGroup:
+    group = shard.classic_groups.get(group_id)
     if group is None:
         raise GroupIdNotFoundError(f"there is no group {group_id[:300]!r}")
     return group
 
 
-def _is_subscribed(group: Group, topic: str) -> bool:
+def _is_subscribed(group: ClassicGroup, topic: str) -> bool:
     """Whether a member is subscribed to a topic, or may be: while members join nobody knows for sure."""
     protocol_name = group.generation.protocol_name
     for member in group.members.values():

@@ -8,7 +8,7 @@ import pytest
 
 from headrace.core.coordinator.state import memory
 from headrace.core.deferred import Deferred
-from headrace.core.log.control_batch import Marker
+from headrace.core.log import Marker
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.delete_groups import DeletableGroupResult
 from headrace.protocol.messages.offset_fetch import (
@@ -184,7 +184,7 @@ def test_what_was_written_last_counts(*, restarts: bool) -> None:
 def test_deleting_forgets_what_is_pending_too() -> None:
     world = GroupHarness()
     txn_commit(world, 1)
-    world.coordinator.topics_deleted(["t"], world.now_ms)
+    list(world.coordinator.forget_offsets("t", world.now_ms))
     assert not world.coordinator.exists("g")
     world.commit({("t", 1): 4})
     txn_commit(world, 1, producer=2)

@@ -169,7 +169,7 @@ def test_a_consumer_joins_a_group_whose_founder_left_during_the_initial_delay():
     world.advance(10_000)
     consumer.beat()
     assert consumer.owned == world.topics.partitions("t"), "the former rebalance came to an end"
-    assert "g" not in world.coordinator._shards[0].groups
+    assert "g" not in world.coordinator._shards[0].classic_groups
 
 
 # --- classic groups and partitions that are added ---
@@ -197,7 +197,7 @@ def test_a_classic_group_without_a_leader_sees_added_partitions(world):
     settle(modern, other)
     again = IncuriousConsumer(world, "t", instance="i")
     settle(again, other)
-    assert world.coordinator._shards[0].groups["g"].generation.leader is None
+    assert world.coordinator._shards[0].classic_groups["g"].generation.leader is None
     world.topics.grow("t", 8)
     settle(again, other)
     assert again.owned | other.owned == world.topics.partitions("t")
