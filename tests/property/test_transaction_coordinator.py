@@ -52,7 +52,7 @@ def _no_recovery(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _no_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transactions, "time_is_up", lambda *_: NOTHING)
+    monkeypatch.setattr(transactions, "timed_out", lambda *_: NOTHING)
 
 
 def _no_fencing(monkeypatch: pytest.MonkeyPatch) -> None:

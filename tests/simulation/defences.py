@@ -71,7 +71,7 @@ DEFENCES: dict[str, list[Any]] = {
         patch.object(transactions, "unverified", lambda *_, **__: ErrorCode.NONE)
     ],
     "transactions have a time (B10)": [
-        patch.object(transactions, "time_is_up", lambda *_, **__: NOTHING)
+        patch.object(transactions, "timed_out", lambda *_, **__: NOTHING)
     ],
     "old epochs are fenced (B11)": [patch.object(TransactionShard, "find", _found)],
     "readers stop where a transaction is open (B16)": [

@@ -3,7 +3,8 @@
 Theory of operation
 -------------------
 A group id hashes to one partition of `__consumer_offsets`. The shard of that partition (`state.shard.GroupShard`, run
-by `headrace.core.coordinator.runtime`) holds the group. `headrace.core.coordinator.group_coordinator` is the entry point.
+by `headrace.core.coordinator.runtime`) holds the group. `headrace.core.coordinator.group_coordinator` is the entry
+point.
 
 Two values of a classic group are durable, and only replay changes them: its *generation* (`state.records.Generation`:
 number, protocol, leader, members with their assignments, and whether the leader's assignment has arrived), and its

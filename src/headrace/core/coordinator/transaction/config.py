@@ -8,34 +8,35 @@ from typing import Self
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionConfig:
-    """Limits and times. Attributes are Kafka's broker properties with dots as underscores."""
+    """Settings of the coordinator. Attributes are Kafka's broker properties, with underscores for the dots."""
 
     transaction_max_timeout_ms: int = 900_000
-    """Longest transaction.timeout.ms that a producer may ask for."""
+    """The longest `transaction.timeout.ms` that a producer may request."""
 
     transactional_id_expiration_ms: int = 604_800_000
-    """How long an id without a transaction is remembered after its last use."""
+    """The time after the last use of a transactional id at which the coordinator deletes it; never during a
+    transaction."""
 
     transaction_remove_expired_transaction_cleanup_interval_ms: int = 3_600_000
-    """How often expired ids are looked for."""
+    """The interval at which the coordinator looks for expired ids."""
 
     max_transactional_ids: int = 100_000
-    """How many ids a partition remembers; producers with further ones are refused. Kafka has no such limit."""
+    """The largest number of ids in a partition; InitProducerId with one more is refused. Kafka has no such limit."""
 
     offsets_commit_timeout_ms: int = 5_000
-    """How long a response waits for the high watermark before it is answered with an error."""
+    """The longest time that a response waits for the high watermark; after it the response is an error."""
 
     concurrent_transactions_wait_ms: int = 100
-    """How long the first request of a transaction waits for the completion of the one before."""
+    """The longest time that a transaction's first request waits for the completion of the previous transaction."""
 
     marker_retry_ms: int = 100
-    """How long after a marker could not be written it is tried again; twice as long after every further time."""
+    """The pause before the first retry of a marker that could not be written; it doubles with every further retry."""
 
     marker_retry_max_ms: int = 10_000
-    """The longest of these times."""
+    """The longest pause before a retry of a marker."""
 
     @classmethod
     def from_broker(cls, config: object) -> Self:
-        """Take every setting that `config` has an attribute for; the rest keep their defaults."""
+        """Return the settings that `config` has as attributes, and defaults for the others."""
         names = [field.name for field in fields(cls)]
         return cls(**{name: getattr(config, name) for name in names if hasattr(config, name)})

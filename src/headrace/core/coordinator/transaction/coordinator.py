@@ -1,4 +1,4 @@
-"""The transaction coordinator: finds the shard of a transactional id, and runs the operation there."""
+"""The entry point of the transaction coordinator. A method finds the shard of an id, and runs an operation there."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from headrace.types import TopicPartition
 
 T = TypeVar("T")
 _PAUSE_MS: Final = 100
-"""Between two parts of the ids that have expired."""
+"""The pause between two steps that delete expired ids, in milliseconds."""
 
 
 class TransactionCoordinator(ShardedCoordinator[TransactionShard]):
-    """Coordinates the transactions whose partitions of `__transaction_state` it has loaded.
+    """Handles the requests on transactions whose partitions of `__transaction_state` are loaded.
 
-    All methods are synchronous. A response comes back as it is when nothing has to be waited for, else as a Deferred.
-    Where a method's value says nothing besides, errors are error codes in its place.
+    All methods are synchronous. A method returns its response, or a Deferred if the response has to wait. In place of
+    a value a method may return an error code.
     """
 
     def __init__(
@@ -75,9 +75,9 @@ class TransactionCoordinator(ShardedCoordinator[TransactionShard]):
         if transaction is None:
             return
         if timer.kind == WAITING:
-            shard.tell_waiting(transaction, ErrorCode.CONCURRENT_TRANSACTIONS, now_ms)
+            shard.notify_waiting(transaction, ErrorCode.CONCURRENT_TRANSACTIONS, now_ms)
         elif timer.kind == MARKERS and transaction.unwritten:
-            markers.go_on(shard, transaction, now_ms)
+            markers.write_next(shard, transaction, now_ms)
         elif timer.kind == RETRY:
             markers.retry(shard, transaction, now_ms)
         elif timer.kind == TIMEOUT:
@@ -91,12 +91,12 @@ class TransactionCoordinator(ShardedCoordinator[TransactionShard]):
         now_ms: int,
     ) -> None:
         def failed(_error: ErrorCode) -> None:
-            # It could not be written down. The transaction must not stay open for ever: tried again.
+            # The decision could not be appended. The transaction must not stay open for ever, so the timer runs again.
             if shard.transactions.get(timer.group_id) is transaction:
                 self._timers.set(timer, now_ms + self.config.offsets_commit_timeout_ms)
 
         shard.runtime.execute(
-            lambda: transactions.time_is_up(shard, transaction, now_ms), failed, now_ms
+            lambda: transactions.timed_out(shard, transaction, now_ms), failed, now_ms
         )
 
     def _expired(
@@ -104,7 +104,9 @@ class TransactionCoordinator(ShardedCoordinator[TransactionShard]):
     ) -> Iterable[Sequence[TransactionRecord]]:
         records = list(islice(transactions.expired(shard, now_ms), TOMBSTONES_PER_BATCH))
         if len(records) == TOMBSTONES_PER_BATCH:
-            self._timers.set(Timer(EXPIRY, shard.partition), now_ms + _PAUSE_MS)  # for the others
+            self._timers.set(
+                Timer(EXPIRY, shard.partition), now_ms + _PAUSE_MS
+            )  # more ids may have expired
         return [records]
 
     # --- producers ---
@@ -112,7 +114,7 @@ class TransactionCoordinator(ShardedCoordinator[TransactionShard]):
     def init_producer_id(
         self, transactional_id: str, timeout_ms: int, expected: ProducerIdAndEpoch, now_ms: int
     ) -> Reply[ProducerIdAndEpoch | ErrorCode]:
-        """Handle InitProducerId with a transactional id."""
+        """Handle an InitProducerId request with a transactional id."""
         if not transactional_id or not can_be_stored(transactional_id):
             return ErrorCode.INVALID_REQUEST
         if not 0 < timeout_ms <= self.config.transaction_max_timeout_ms:
@@ -133,7 +135,7 @@ class TransactionCoordinator(ShardedCoordinator[TransactionShard]):
         partitions: Collection[TopicPartition],
         now_ms: int,
     ) -> Reply[ErrorCode]:
-        """Handle AddPartitionsToTxn, and AddOffsetsToTxn with the partition that holds the group."""
+        """Handle AddPartitionsToTxn, or AddOffsetsToTxn with the group's partition of `__consumer_offsets`."""
 
         def operation(shard: TransactionShard) -> Result[ErrorCode]:
             transaction = shard.find(transactional_id, *producer)
@@ -150,7 +152,8 @@ class TransactionCoordinator(ShardedCoordinator[TransactionShard]):
     ) -> Reply[ErrorCode]:
         """Add the partitions that a request of transaction version 2 is about to write to.
 
-        While the previous transaction is being completed this waits, because the producer has its answer already.
+        The reply waits while the previous transaction is being completed: its producer already has the response to
+        EndTxn, and may begin the next transaction.
         """
         until_ms = now_ms + self.config.concurrent_transactions_wait_ms
         return self._enter(transactional_id, producer, partitions, until_ms, now_ms)
@@ -181,7 +184,7 @@ class TransactionCoordinator(ShardedCoordinator[TransactionShard]):
     def end_bumping(
         self, transactional_id: str, producer: ProducerIdAndEpoch, now_ms: int, *, committed: bool
     ) -> Reply[ProducerIdAndEpoch | ErrorCode]:
-        """Handle EndTxn of transaction version 2: the answer is who the producer is from now on."""
+        """Handle EndTxn of transaction version 2. The reply has the producer id and epoch of the next transaction."""
         return self._run(
             transactional_id,
             lambda shard: transactions.end_bumping(
@@ -205,9 +208,9 @@ class TransactionCoordinator(ShardedCoordinator[TransactionShard]):
     def verify(
         self, transactional_id: str, producer: ProducerIdAndEpoch, partition: TopicPartition
     ) -> ErrorCode:
-        """Return why a batch of a transaction may not be appended to a partition now, or NONE (KIP-890).
+        """Return NONE if a transactional batch may be appended to a partition now, otherwise the error (KIP-890).
 
-        Appending has to follow at once: the next request may end the transaction.
+        The caller appends the batch before it handles another request, which could end the transaction.
         """
         if not transactional_id:
             return ErrorCode.INVALID_REQUEST
@@ -224,7 +227,7 @@ class TransactionCoordinator(ShardedCoordinator[TransactionShard]):
     def describe(
         self, transactional_id: str, now_ms: int
     ) -> Reply[TransactionMetadata | ErrorCode]:
-        """Return what is known of an id."""
+        """Return the stored state of a transactional id."""
         if not transactional_id:
             return ErrorCode.INVALID_REQUEST
         if self.partition_for(transactional_id) is None:
@@ -237,16 +240,17 @@ class TransactionCoordinator(ShardedCoordinator[TransactionShard]):
         )
 
     def each_shard(self, now_ms: int) -> Iterator[Reply[Sequence[views.Known] | ErrorCode]]:
-        """Yield what is known of all ids, or an error, for one shard after the other; each is asked in its turn."""
+        """Yield the ids of one shard after the other with their stored states, or an error in place of them.
+
+        A shard is read when the caller takes the next item.
+        """
         for shard in list(self._shards.values()):
             yield shard.runtime.execute(partial(views.all_of, shard), _same_error, now_ms)
 
-    # --- ---
-
     def known_writers(self) -> set[tuple[int, TopicPartition]] | None:
-        """Return which producers have transactions in which partitions that are open, or have yet to be marked.
+        """Return the (producer id, partition) pairs of all transactions that are open or miss markers.
 
-        None if part of the coordinator is not loaded: then nobody knows.
+        None if a partition of `__transaction_state` is not loaded.
         """
         found: set[tuple[int, TopicPartition]] = set()
         for partition in range(self._log.partitions_count):
@@ -256,8 +260,10 @@ class TransactionCoordinator(ShardedCoordinator[TransactionShard]):
             for transaction in shard.transactions.values():
                 metadata = transaction.metadata
                 ids = (metadata.producer_id, metadata.previous_producer_id)
-                found.update((each, place) for each in ids for place in metadata.partitions)
+                found.update((each, partition) for each in ids for partition in metadata.partitions)
         return found
+
+    # --- routing ---
 
     def _run(
         self,

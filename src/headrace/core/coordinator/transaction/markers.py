@@ -1,4 +1,4 @@
-"""The completion of a transaction: its markers, and the record that says that they are all there."""
+"""The completion of a decided transaction: its markers, and the record that follows when all markers are durable."""
 
 from __future__ import annotations
 
@@ -20,16 +20,19 @@ from headrace.errors import ErrorCode
 from headrace.types import NO_PRODUCER_ID, TopicPartition
 
 MARKERS_AT_ONCE: Final = 32
-"""Markers that are written in one step: each may be the first batch of a partition, for which files are made."""
-_ATTEMPTS_UNTIL_TOLD: Final = 4
-_NAMED: Final = 5
-"""How many partitions a line names."""
+"""The largest number of markers that one step writes. A marker may be the first batch of a partition, and create
+files."""
+_ATTEMPTS_UNTIL_LOGGED: Final = 4
+"""The retry at which the log line about refused markers is written."""
+_LISTED: Final = 5
+"""The largest number of partitions in that log line."""
 
 
 def complete(shard: TransactionShard, transaction: CoordinatedTransaction, now_ms: int) -> None:
-    """Write the markers of a prepared transaction, as soon as its decision cannot be lost any more.
+    """Write the markers of a prepared transaction when its decision is durable.
 
-    A marker that was there before its decision is durable could contradict what is decided after a crash.
+    An earlier marker could contradict the transaction: (1) The coordinator writes a commit marker. (2) The broker
+    crashes and loses the decision. (3) After the restart the transaction times out, and the coordinator aborts it.
     """
     metadata = transaction.metadata
 
@@ -46,29 +49,29 @@ def complete(shard: TransactionShard, transaction: CoordinatedTransaction, now_m
 
 
 def retry(shard: TransactionShard, transaction: CoordinatedTransaction, now_ms: int) -> None:
-    """Go on with what could not be done before."""
+    """Repeat the step that failed: wait for the decision, or write the failed markers again."""
     if transaction.unmarked is None:
         complete(shard, transaction, now_ms)
         return
     failed, transaction.failed = transaction.failed, {}
     transaction.attempts += 1
-    if transaction.attempts == _ATTEMPTS_UNTIL_TOLD:
-        _tell(shard, transaction, failed)
+    if transaction.attempts == _ATTEMPTS_UNTIL_LOGGED:
+        _log_refused(shard, transaction, failed)
     _write(shard, transaction, failed, now_ms)
 
 
-def _tell(
+def _log_refused(
     shard: TransactionShard,
     transaction: CoordinatedTransaction,
     failed: Mapping[TopicPartition, ErrorCode],
 ) -> None:
-    """Say once that this takes long, and what can be done about it."""
+    """Log once that partitions refuse the markers, with the remedy."""
     shard.journal.error(
         "transaction_markers_refused",
         transactional_id=transaction.transactional_id,
         producer_id=transaction.metadata.producer_id,
         state=transaction.metadata.state.value,
-        refused=", ".join(f"{at}: {error.name}" for at, error in sorted(failed.items())[:_NAMED]),
+        refused=", ".join(f"{at}: {error.name}" for at, error in sorted(failed.items())[:_LISTED]),
         meaning="it is decided, but its partitions have no marker yet: its producer and read_committed consumers wait",
         remedy="make the partitions writable, or end it there with `kafka-transactions abort`, or delete the topic",
     )
@@ -80,13 +83,13 @@ def _write(
     partitions: Collection[TopicPartition],
     now_ms: int,
 ) -> None:
-    """Have markers written, besides those that have yet to be written: some at once, the others in further steps."""
+    """Add partitions to those that wait for their marker, and write the first markers."""
     transaction.unwritten = sorted({*transaction.unwritten, *partitions}, reverse=True)
-    go_on(shard, transaction, now_ms)
+    write_next(shard, transaction, now_ms)
 
 
-def go_on(shard: TransactionShard, transaction: CoordinatedTransaction, now_ms: int) -> None:
-    """Write the next markers."""
+def write_next(shard: TransactionShard, transaction: CoordinatedTransaction, now_ms: int) -> None:
+    """Write at most `MARKERS_AT_ONCE` markers, and set a timer for the others."""
     metadata, unwritten = transaction.metadata, transaction.unwritten
     outcome = TransactionOutcome(
         metadata.producer_id,

@@ -1,4 +1,4 @@
-"""InitProducerId with a transactional id: who may use the id from now on."""
+"""InitProducerId with a transactional id: the sender becomes its producer, and the previous producer is fenced."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ class ProducerIdAndEpoch(NamedTuple):
 
     @classmethod
     def of(cls, metadata: TransactionMetadata) -> ProducerIdAndEpoch:
-        """Return the present producer of an id."""
+        """Return the current producer of a transactional id."""
         return cls(metadata.producer_id, metadata.producer_epoch)
 
 
 NOBODY = ProducerIdAndEpoch(NO_PRODUCER_ID, NO_EPOCH)
+"""No producer: the sender of InitProducerId has no producer id yet."""
 
 
 def init_producer_id(
@@ -45,15 +46,16 @@ def init_producer_id(
     Args:
         shard: The shard of the id.
         transactional_id: The id.
-        timeout_ms: How long its transactions may take.
-        expected: Who the sender is already, if it goes on after an error (KIP-360), else `NOBODY`.
+        timeout_ms: The transaction timeout of the sender.
+        expected: The producer id and epoch of a sender that continues after an error (KIP-360), else `NOBODY`.
         now_ms: The time.
 
     Returns:
-        The producer, or CONCURRENT_TRANSACTIONS: its predecessor's transaction is being aborted, it is to ask again.
+        The new producer, or CONCURRENT_TRANSACTIONS: the previous producer's transaction is being aborted, and the
+        sender has to retry.
 
     Raises:
-        ApiError: With the reason why not.
+        ApiError: The request is refused.
     """
     transaction = shard.transactions.get(transactional_id)
     if transaction is None:
@@ -75,7 +77,7 @@ def init_producer_id(
         result = abort_fencing(shard, transaction, now_ms, last_epoch)
         return result.with_response(ErrorCode.CONCURRENT_TRANSACTIONS)
     if expected not in {NOBODY, present} and current.producer_epoch < LAST_EPOCH:
-        following = current  # it has been given that before, and asks again
+        following = current  # a retry: the first request has already raised the epoch
     else:
         following = _next(shard, current, expected)
     following = following._replace(partitions=frozenset(), start_ms=-1, timeout_ms=timeout_ms)
@@ -88,10 +90,11 @@ def abort_fencing(
     now_ms: int,
     last_epoch: int = NO_EPOCH,
 ) -> Result[None]:
-    """Abort an ongoing transaction under a later epoch, so that its producer cannot write any more.
+    """Abort an ongoing transaction under a higher epoch, which fences its producer.
 
-    With KIP-890 not the next epoch, but the one after it: as Kafka does, to whom the next one means that the producer
-    itself has ended its transaction. A producer that asks for that itself may ask again, with the `last_epoch`.
+    For a producer of transaction version 2 the epoch rises by two, as in Kafka: an epoch higher by one means that the
+    producer itself has ended its transaction. `last_epoch` is the epoch with which a producer that requested the abort
+    itself may repeat its request; `NO_EPOCH` if another producer or a timeout caused the abort.
     """
     current = transaction.metadata
     epoch = min(current.producer_epoch + (2 if current.bumps else 1), LAST_EPOCH)
@@ -110,7 +113,7 @@ def decided(
     metadata: TransactionMetadata,
     now_ms: int,
 ) -> Result[None]:
-    """Return the decision of a transaction: written down, and its markers after that."""
+    """Return a result that appends the decision of a transaction, and then begins to write its markers."""
 
     def written(error: ErrorCode) -> None:
         if error is ErrorCode.NONE:
@@ -120,7 +123,7 @@ def decided(
 
 
 def _may_be(expected: ProducerIdAndEpoch, current: TransactionMetadata) -> bool:
-    """Whether a producer is one that goes on: the present one, or the one whose epochs are used up."""
+    """Return whether `expected` is the current producer, or the previous one whose request may be a retry."""
     producer_id, epoch = expected
     if producer_id == current.producer_id:
         return epoch == current.producer_epoch or epoch == current.last_epoch != NO_EPOCH

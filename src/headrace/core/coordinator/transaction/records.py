@@ -1,9 +1,9 @@
-"""The records of `__transaction_state`: values the transaction coordinator works with, and Kafka's format of them.
+"""The records of `__transaction_state`: values of the transaction coordinator, and their encoding in Kafka's format.
 
-A key begins with two bytes that are its version, 0; a value with two that are its version, 1, whose tagged fields hold
-the previous and the next producer id and the transaction version of the client. The last epoch, which Kafka keeps in
-memory only, is in the record header `headrace.last.epoch`: so the retry of an InitProducerId, or of an EndTxn that
-raises the epoch, is recognised after a restart too. Kafka ignores it.
+A key begins with its version in two bytes, 0. A value begins with its version in two bytes, 1; its tagged fields have
+the previous and the next producer id, and the transaction version of the client. Kafka has the last epoch in memory
+only. Here the record header `headrace.last.epoch` stores it, so that the coordinator recognizes a retry of
+InitProducerId, or of an EndTxn that raises the epoch, after a restart too. Kafka ignores the header.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ VALUE_VERSION: Final = 1
 LAST_EPOCH_HEADER: Final = "headrace.last.epoch"
 NO_EPOCH: Final = -1
 LAST_EPOCH: Final = 32_767
-"""The last epoch of a producer id is never given to a producer: with it the producer before it is fenced."""
+"""The largest epoch of a producer id. No producer receives it: the coordinator uses it to fence the producer before."""
 
 EPOCH_BUMP: Final = 2
 """The first transaction version in which every end of a transaction raises the producer epoch."""
@@ -50,12 +50,14 @@ class TransactionMetadata(NamedTuple):
     start_ms: int = -1
     """The start of the open or last transaction, in ms since 1970; -1 without."""
     previous_producer_id: int = NO_PRODUCER_ID
-    """The producer id before this one, whose epochs were used up."""
+    """The previous producer id of the transactional id, whose epochs are used up; -1 without one."""
     last_epoch: int = NO_EPOCH
-    """The epoch before this one, if the producer itself asked for this one (KIP-360, KIP-890), and while it has not
-    begun a transaction with it: it may be asking again."""
+    """The previous epoch, with which the producer may repeat the request that raised the epoch (KIP-360, KIP-890).
+
+    -1 if the producer did not request the new epoch itself, or has begun a transaction with it."""
     next_producer_id: int = NO_PRODUCER_ID
-    """The producer id from the end of the transaction on, with epoch 0: this one's epochs are used up."""
+    """The producer id after the end of this transaction, with epoch 0, because the epochs of this id are used up; else
+    -1."""
     client_transaction_version: int = 0
     """The transaction version of the producer: 2 if every transaction has its own producer epoch."""
 
@@ -65,20 +67,20 @@ class TransactionMetadata(NamedTuple):
         return self.client_transaction_version >= EPOCH_BUMP
 
     def to(self, state: TransactionState, now_ms: int, **changes: object) -> TransactionMetadata:
-        """Return the next value, in a state that may follow this one's."""
+        """Return a copy in another state, which the table `NEXT` has to allow, with other changed fields."""
         assert state in NEXT[self.state], f"{self.state} does not lead to {state}"
         return self._replace(state=state, last_update_ms=now_ms, **changes)  # type: ignore[arg-type]  # fields by name
 
 
 class TransactionRecord(NamedTuple):
-    """Record: what is known of an id from now on; None forgets it."""
+    """A record with the new state of a transactional id; `metadata` is None to delete the id."""
 
     transactional_id: str
     metadata: TransactionMetadata | None
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """Return the partition numbers of each topic, all in order."""
+    """Return the partition numbers of each topic. Topics and numbers are in ascending order."""
     topics: dict[str, list[int]] = {}
     for topic, partition in sorted(partitions):
         topics.setdefault(topic, []).append(partition)
@@ -135,7 +137,7 @@ def _value(metadata: TransactionMetadata) -> bytes:
 
 
 def decode_records(batches: Buffer) -> Iterator[tuple[int, TransactionRecord | None]]:
-    """Yield (offset, record) of every record; None for kinds of record that this version does not know.
+    """Yield (offset, record) of every record; None for a record with an unknown key version.
 
     Raises:
         CorruptRecordError: A key or value does not have the layout of its version.

@@ -1,4 +1,4 @@
-"""The transactions of one partition of `__transaction_state`: the state that is replayed, timers, missing markers."""
+"""The transactions of one partition of `__transaction_state`: replayed state, timers, and markers that are missing."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from headrace.ports import Journal
 from headrace.types import Buffer, TopicPartition
 
 TIMEOUT: Final = "timeout"
-"""The kind of timer that aborts a transaction whose time is up."""
+"""The kind of timer that aborts a transaction after its timeout."""
 MARKERS: Final = "markers"
-"""When further markers of a transaction are written."""
+"""The kind of timer that writes further markers of a transaction."""
 RETRY: Final = "retry"
-"""The kind of timer that writes markers again that could not be written."""
+"""The kind of timer that repeats markers that could not be written."""
 WAITING: Final = "waiting"
-"""The kind of timer that tells those who have waited too long for the end of a transaction."""
+"""The kind of timer that ends the wait of requests for the completion of a transaction."""
 
 
 class TransactionOutcome(NamedTuple):
-    """The outcome of a transaction, as written in markers."""
+    """The outcome of a transaction, as markers have it."""
 
     producer_id: int
     producer_epoch: int
@@ -53,36 +53,37 @@ class MarkerWriter(Protocol):
         """Write one marker.
 
         Args:
-            coordinator_partition: The partition of `__transaction_state` that decided it.
-            outcome: What the marker says.
-            partition: Where to.
-            done: Called with NONE when the marker is below the high watermark, or when there is nothing (left) to
-                mark: the partition is gone, or a later producer has written to it. With the error when it has to be
-                tried again. Possibly before this returns.
+            coordinator_partition: The partition of `__transaction_state` that has the decision.
+            outcome: The content of the marker.
+            partition: The partition to which the marker is appended.
+            done: Called once, possibly before `write` returns. The argument is NONE when the marker is below the high
+                watermark, or when no marker is needed: the partition was deleted, or a newer epoch has written to it.
+                Otherwise it is the error for which the marker has to be written again.
             now_ms: The time.
         """
 
 
 class CompletionWaiter(NamedTuple):
-    """Somebody who waits for the end of a prepared transaction."""
+    """A request that waits for the completion of a prepared transaction."""
 
     deadline_ms: int
-    tell: Callable[[ErrorCode, int], None]
-    """With NONE and the time when it is over, else with the reason why there is no use in waiting."""
+    """The time at which the wait ends with an error."""
+    notify: Callable[[ErrorCode, int], None]
+    """Called with NONE and the time when the transaction has completed, or with an error when the wait has ended."""
 
 
 class CoordinatedTransaction:
-    """One transactional id.
+    """The state of one transactional id and its transaction.
 
     Attributes:
         transactional_id: The id.
-        metadata: What is durable of it, or about to be; replaced by replay only.
-        added: Where in the log each partition of an open transaction was added: it counts once that is durable.
+        metadata: The stored state, which only replay replaces. Its record may not be durable yet.
+        added: The partitions of an open transaction, each with the end offset of the record that added it.
         unmarked: The partitions whose markers are not durable yet; None while no markers are being written.
-        failed: Those of them whose markers have to be written again, and why.
-        attempts: How often markers have been written again.
-        unwritten: Those whose markers have yet to be written, the next one last.
-        waiting: The waiters to notify when the prepared transaction completes or takes too long.
+        failed: The unmarked partitions whose markers have to be written again, with the errors.
+        attempts: The number of retries.
+        unwritten: The unmarked partitions whose markers have not been written yet, the next one last.
+        waiting: The requests that wait for the completion, in the order of arrival.
     """
 
     __slots__ = (
@@ -113,7 +114,7 @@ class TransactionShard:
     Attributes:
         runtime: The shard's append, replay and park.
         writer: Writes markers.
-        transactions: Every id that is known here.
+        transactions: The state of every transactional id of this partition.
     """
 
     def __init__(
@@ -132,15 +133,15 @@ class TransactionShard:
         """Begin empty.
 
         Args:
-            partition: The partition.
+            partition: The number of the partition.
             log: The internal topic.
-            config: Limits and times.
-            allocate_producer_id: Returns a producer id that nobody had before.
+            config: The settings of the coordinator.
+            allocate_producer_id: Returns a producer id that was never used.
             writer: Writes markers.
-            complete: Begins to write the markers of a transaction that was found prepared when the shard was loaded.
+            complete: Begins to write the markers of a transaction that is prepared when the shard is loaded.
             timers: The coordinator's timers.
-            journal: Where log lines go.
-            usage: Counts what the ids take, with those of other shards.
+            journal: Logs events.
+            usage: Counts the memory of the ids of all shards.
         """
         self.partition = partition
         self.usage = usage
@@ -163,7 +164,7 @@ class TransactionShard:
     # --- durable state ---
 
     def replay(self, record: TransactionRecord) -> None:
-        """Apply one record: the only place where transactions change."""
+        """Apply one record. The stored state of a transaction changes only here."""
         transactional_id, metadata = record
         transaction = self.transactions.get(transactional_id)
         before = None if transaction is None else transaction.metadata
@@ -182,7 +183,7 @@ class TransactionShard:
         transaction.unwritten = []
         self._follow(transaction)
         if transaction.waiting and metadata.state not in PREPARED:
-            self.tell_waiting(transaction, ErrorCode.NONE, metadata.last_update_ms)
+            self.notify_waiting(transaction, ErrorCode.NONE, metadata.last_update_ms)
 
     def _follow(self, transaction: CoordinatedTransaction) -> None:
         metadata = transaction.metadata
@@ -205,20 +206,20 @@ class TransactionShard:
         return decode_records(batches)
 
     def loaded(self, now_ms: int) -> list[Callable[[], Result[None]]]:
-        """Have the markers of every prepared transaction written (again)."""
+        """Begin to write the markers of every prepared transaction, also those that may be written already."""
         for transaction in list(self.transactions.values()):
             if transaction.metadata.state in PREPARED:
                 self._complete(self, transaction, now_ms)
         return []
 
     def unloaded(self, error: ErrorCode) -> None:
-        """Forget everything; markers that are still being written find nobody to tell."""
+        """Drop all state. Results of markers that are in flight are ignored."""
         transactions, self.transactions = self.transactions, {}
         for transaction in transactions.values():
             self.usage.change(transaction.transactional_id, transaction.metadata, None)
             self._cancel_timers(transaction)
             if transaction.waiting:
-                self.tell_waiting(transaction, error, transaction.metadata.last_update_ms)
+                self.notify_waiting(transaction, error, transaction.metadata.last_update_ms)
 
     # --- timers ---
 
@@ -235,11 +236,11 @@ class TransactionShard:
     def find(
         self, transactional_id: str, producer_id: int, producer_epoch: int
     ) -> CoordinatedTransaction:
-        """Return the transaction of an id if this is its present producer.
+        """Return the transaction of a transactional id, if the producer is the current one.
 
         Raises:
-            ApiError: INVALID_PRODUCER_ID_MAPPING or PRODUCER_FENCED; CONCURRENT_TRANSACTIONS if it will be the present
-                one when what is prepared is over.
+            ApiError: INVALID_PRODUCER_ID_MAPPING or PRODUCER_FENCED. CONCURRENT_TRANSACTIONS if the producer will be
+                the current one when the prepared transaction has completed.
         """
         transaction = self.transactions.get(transactional_id)
         if transaction is None:
@@ -258,29 +259,29 @@ class TransactionShard:
         )
 
     def wait(self, transaction: CoordinatedTransaction, waiter: CompletionWaiter) -> None:
-        """Add a waiter that is notified when a prepared transaction completes."""
+        """Add a request that waits for the completion of a prepared transaction."""
         transaction.waiting.append(waiter)
         timer = self.timer(WAITING, transaction.transactional_id)
         self.timers.set(timer, transaction.waiting[0].deadline_ms)
 
-    def tell_waiting(
+    def notify_waiting(
         self, transaction: CoordinatedTransaction, error: ErrorCode, now_ms: int
     ) -> None:
-        """Tell all who wait; in the order in which they came."""
+        """Notify all waiting requests, in the order of arrival."""
         self.timers.cancel(self.timer(WAITING, transaction.transactional_id))
         waiting, transaction.waiting = transaction.waiting, []
         for waiter in waiting:
-            waiter.tell(error, now_ms)
+            waiter.notify(error, now_ms)
 
     def is_current(
         self, transaction: CoordinatedTransaction, metadata: TransactionMetadata
     ) -> bool:
-        """Whether nothing has happened to a transaction since it was this."""
+        """Return whether the stored state of a transaction is still `metadata`."""
         known = self.transactions.get(transaction.transactional_id)
         return known is transaction and transaction.metadata is metadata
 
     def when_durable(self, then: Callable[[ErrorCode], None], now_ms: int) -> None:
-        """Call `then` when everything appended so far is below the high watermark, or may not be any more."""
+        """Call `then` with NONE when everything appended so far is below the high watermark, or with an error."""
         reply = self.runtime.execute(_nothing, _same, now_ms)
         if isinstance(reply, Deferred):
             reply.on_done(then)

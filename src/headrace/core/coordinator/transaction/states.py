@@ -1,4 +1,4 @@
-"""The states of a transaction: what each request finds in them, and where they lead."""
+"""The states of a transaction: the response to each request in a state, and the allowed transitions."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from typing import Final
 class TransactionState(Enum):
     """The states of a transaction, under the names that DescribeTransactions and ListTransactions show.
 
-    A request of a producer that is not the present one is refused before its state is looked at:
+    The coordinator checks the producer first, and then the state. A producer that is not the current one gets
     INVALID_PRODUCER_ID_MAPPING for another producer id, PRODUCER_FENCED for another epoch. When EndTxn raises the epoch
-    (KIP-890) the present producer is the one after, and the one before may repeat its EndTxn.
+    (KIP-890), the producer is current with the new epoch, and may repeat that EndTxn with the old one.
     """
 
     EMPTY = "Empty"
     """The id has a producer, which has no transaction.
 
     action: AddPartitionsToTxn, AddOffsetsToTxn -> the partitions are added
-            EndTxn -> INVALID_TXN_STATE; one that aborts and raises the epoch -> nothing is aborted
-            InitProducerId -> the next epoch, or at the last one a new producer id
-            unused for transactional.id.expiration.ms -> the id is forgotten
+            EndTxn -> INVALID_TXN_STATE; an EndTxn that aborts and raises the epoch -> an empty transaction is aborted
+            InitProducerId -> the epoch rises; after the last epoch a new producer id
+            unused for transactional.id.expiration.ms -> the id is deleted
     transition: the first partition -> ONGOING; EndTxn that raises the epoch -> PREPARE_ABORT
     """
 
     ONGOING = "Ongoing"
     """Partitions have been added; the producer may write to them.
 
-    action: AddPartitionsToTxn, AddOffsetsToTxn -> the partitions are added; those that are there already are fine
-            EndTxn -> the decision is written down
-            InitProducerId -> the transaction is aborted under the next epoch: CONCURRENT_TRANSACTIONS until it is over
-            the transaction's time is up -> it is aborted under the next epoch
+    action: AddPartitionsToTxn, AddOffsetsToTxn -> partitions that the transaction does not have yet are added
+            EndTxn -> the decision is appended
+            InitProducerId -> the transaction is aborted under a higher epoch: CONCURRENT_TRANSACTIONS until it
+            completes the transaction times out -> the transaction is aborted under a higher epoch
     transition: EndTxn -> PREPARE_COMMIT or PREPARE_ABORT
-                a new producer, time is up -> PREPARE_ABORT
+                InitProducerId, timeout -> PREPARE_ABORT
     """
 
     PREPARE_COMMIT = "PrepareCommit"
     """The transaction is committed; its markers are being written.
 
-    action: EndTxn that commits -> CONCURRENT_TRANSACTIONS, one that aborts -> INVALID_TXN_STATE
+    action: EndTxn that commits -> CONCURRENT_TRANSACTIONS, EndTxn that aborts -> INVALID_TXN_STATE
             AddPartitionsToTxn, AddOffsetsToTxn, InitProducerId -> CONCURRENT_TRANSACTIONS
     transition: all markers are durable -> COMPLETE_COMMIT
     """
@@ -48,7 +48,7 @@ class TransactionState(Enum):
     PREPARE_ABORT = "PrepareAbort"
     """The transaction is aborted; its markers are being written.
 
-    action: EndTxn that aborts -> CONCURRENT_TRANSACTIONS, one that commits -> INVALID_TXN_STATE
+    action: EndTxn that aborts -> CONCURRENT_TRANSACTIONS, EndTxn that commits -> INVALID_TXN_STATE
             AddPartitionsToTxn, AddOffsetsToTxn, InitProducerId -> CONCURRENT_TRANSACTIONS
     transition: all markers are durable -> COMPLETE_ABORT
     """
@@ -56,7 +56,7 @@ class TransactionState(Enum):
     COMPLETE_COMMIT = "CompleteCommit"
     """The last transaction was committed.
 
-    action: EndTxn that commits -> NONE (its first answer was lost), one that aborts -> INVALID_TXN_STATE
+    action: EndTxn that commits -> NONE (a retry), EndTxn that aborts -> INVALID_TXN_STATE
             the rest as in EMPTY
     transition: the first partition -> ONGOING; InitProducerId -> EMPTY; EndTxn that raises the epoch -> PREPARE_ABORT
     """
@@ -64,23 +64,23 @@ class TransactionState(Enum):
     COMPLETE_ABORT = "CompleteAbort"
     """The last transaction was aborted.
 
-    action: EndTxn that aborts -> NONE (its first answer was lost), one that commits -> INVALID_TXN_STATE
+    action: EndTxn that aborts -> NONE (a retry), EndTxn that commits -> INVALID_TXN_STATE
             the rest as in EMPTY
     transition: the first partition -> ONGOING; InitProducerId -> EMPTY; EndTxn that raises the epoch -> PREPARE_ABORT
     """
 
     DEAD = "Dead"
-    """The id is not known (any more). Kafka writes this state; here it is only read."""
+    """The id is deleted. Kafka writes this state; this coordinator only reads it."""
 
     PREPARE_EPOCH_FENCE = "PrepareEpochFence"
-    """In Kafka the moment in which a producer is fenced before its transaction is aborted; here that is one record, the
-    one of PREPARE_ABORT."""
+    """The producer is fenced, and its transaction will be aborted. Only Kafka has this state; this coordinator fences
+    and aborts with one record, whose state is PREPARE_ABORT."""
 
 
 STATUS: Final[Mapping[TransactionState, int]] = MappingProxyType(
     {state: status for status, state in enumerate(TransactionState)}
 )
-"""The number of each state in a record; Kafka's, which are those of the order above."""
+"""The number of each state in a record, as in Kafka. The members of the enum are in this order."""
 
 _BEGUN: Final = (TransactionState.ONGOING, TransactionState.PREPARE_ABORT)
 
@@ -103,10 +103,10 @@ NEXT: Final[Mapping[TransactionState, frozenset[TransactionState]]] = MappingPro
         }.items()
     }
 )
-"""Where each state may lead; anything else is a bug of the coordinator."""
+"""The states that may follow each state. Any other transition is a bug of the coordinator."""
 
 COMPLETE: Final = frozenset({TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT})
-"""The last transaction is over."""
+"""The states in which the last transaction has completed."""
 
 PREPARED: Final = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT})
-"""The outcome is decided, and not everywhere known yet."""
+"""The states in which the outcome is decided, and markers may be missing."""

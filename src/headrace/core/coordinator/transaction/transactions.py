@@ -34,7 +34,9 @@ _OUTCOMES: Final = {
     (TransactionState.PREPARE_COMMIT, True): ErrorCode.CONCURRENT_TRANSACTIONS,
     (TransactionState.PREPARE_ABORT, False): ErrorCode.CONCURRENT_TRANSACTIONS,
 }
-"""The answer to EndTxn by state, if the transaction is not ongoing; INVALID_TXN_STATE for other states."""
+"""The response to EndTxn by the state and by whether EndTxn commits; INVALID_TXN_STATE for other combinations.
+
+A transaction that is ongoing is not looked up here."""
 
 
 def add_partitions(
@@ -44,17 +46,18 @@ def add_partitions(
     now_ms: int,
     client_version: int = 0,
 ) -> Result[ErrorCode]:
-    """Add partitions to the transaction, which begins with the first ones.
+    """Add partitions to the transaction. The first partitions begin the transaction.
 
     Args:
         shard: The shard of the transaction.
         transaction: The transaction.
-        partitions: What to add.
+        partitions: The partitions to add.
         now_ms: The time.
-        client_version: The transaction version that the producer speaks.
+        client_version: The transaction version of the producer.
 
     Raises:
-        ApiError: CONCURRENT_TRANSACTIONS: the one before is not over, or there is no memory for so many partitions.
+        ApiError: CONCURRENT_TRANSACTIONS: the previous transaction has not completed, or the memory for partitions is
+            used up.
     """
     current = transaction.metadata
     if current.state in PREPARED:
@@ -76,10 +79,12 @@ def add_partitions(
 
 
 class EntryRetry(NamedTuple):
-    """A request that is retried when a transaction has completed."""
+    """The retry of a request after the completion of a transaction."""
 
     until_ms: int
+    """The time from which on the request is not retried."""
     attempt: Callable[[int], Reply[ErrorCode]]
+    """Repeats the request. The argument is the time."""
 
 
 def enter(
@@ -91,10 +96,10 @@ def enter(
     now_ms: int,
     retry: EntryRetry,
 ) -> Result[ErrorCode]:
-    """Add partitions for a producer of KIP-890, now or when its transaction before is over.
+    """Add partitions for a producer of transaction version 2, now or when its previous transaction has completed.
 
     Raises:
-        ApiError: With the reason why not.
+        ApiError: The partitions cannot be added.
     """
     transaction = shard.transactions.get(transactional_id)
     try:
@@ -103,10 +108,10 @@ def enter(
     except ApiError as error:
         if error.code is not ErrorCode.CONCURRENT_TRANSACTIONS or now_ms >= retry.until_ms:
             raise
-    assert transaction is not None, "an id that is not known has no transactions"
+    assert transaction is not None, "an unknown transactional id has no transaction"
     entered: Deferred[ErrorCode] = Deferred()
 
-    def over(error: ErrorCode, at_ms: int) -> None:
+    def completed(error: ErrorCode, at_ms: int) -> None:
         if error is not ErrorCode.NONE:
             entered.resolve(error)
             return
@@ -116,17 +121,17 @@ def enter(
         else:
             entered.resolve(reply)
 
-    shard.wait(transaction, CompletionWaiter(retry.until_ms, over))
+    shard.wait(transaction, CompletionWaiter(retry.until_ms, completed))
     return Result(entered)
 
 
 def end(
     shard: TransactionShard, transaction: CoordinatedTransaction, now_ms: int, *, committed: bool
 ) -> Result[ErrorCode]:
-    """Commit or abort; answered when that is decided for good, while markers are still being written.
+    """Commit or abort a transaction. The response leaves when the decision is durable, before all markers are written.
 
     Raises:
-        ApiError: There is nothing to end, or it has ended the other way.
+        ApiError: The producer has no transaction, or the transaction has ended the other way.
     """
     current = transaction.metadata
     if current.state is not TransactionState.ONGOING:
@@ -147,14 +152,13 @@ def end_bumping(
     *,
     committed: bool,
 ) -> Result[ProducerIdAndEpoch | ErrorCode]:
-    """Commit or abort, and give the producer the epoch of its next transaction (KIP-890).
+    """Commit or abort a transaction, and return the epoch of the producer's next transaction (KIP-890).
 
-    Nothing that was sent with the epoch before, however late it arrives, can touch that transaction. A producer that
-    repeats its request gets the same answer. It may abort a transaction that is unknown here, because its records may
-    still be in flight.
+    A late request with the previous epoch cannot change the next transaction. A producer that repeats EndTxn gets the
+    same response. A producer may abort although no partition was added, because its records may still be in flight.
 
     Raises:
-        ApiError: There is nothing to end, it has ended the other way, or the producer has been replaced.
+        ApiError: The producer has no transaction, the transaction has ended the other way, or the producer is fenced.
     """
     transaction = shard.transactions.get(transactional_id)
     if transaction is not None and _has_ended(transaction.metadata, producer):
@@ -164,7 +168,9 @@ def end_bumping(
         return Result(ProducerIdAndEpoch.of(transaction.metadata))
     transaction = shard.find(transactional_id, *producer)
     current = transaction.metadata
-    if current.state in PREPARED:  # its transaction before; of this one nothing has arrived yet
+    if (
+        current.state in PREPARED
+    ):  # this is the previous transaction; of the next one nothing has arrived yet
         raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)
     ongoing = current.state is TransactionState.ONGOING
     if committed and not ongoing:
@@ -187,9 +193,9 @@ def end_bumping(
 
 
 def _has_ended(current: TransactionMetadata, producer: ProducerIdAndEpoch) -> bool:
-    """Whether the last transaction was ended by this producer's request, so that this is that request again."""
-    over = current.state in PREPARED or current.state in COMPLETE
-    if not (over and current.bumps) or producer.producer_epoch != current.last_epoch:
+    """Return whether this producer's EndTxn has ended the last transaction, so that the request is a retry."""
+    ended = current.state in PREPARED or current.state in COMPLETE
+    if not (ended and current.bumps) or producer.producer_epoch != current.last_epoch:
         return False
     if producer.producer_id == current.producer_id:
         fenced = current.producer_epoch == LAST_EPOCH and current.next_producer_id < 0
@@ -197,10 +203,10 @@ def _has_ended(current: TransactionMetadata, producer: ProducerIdAndEpoch) -> bo
     return producer.producer_id == current.previous_producer_id and current.producer_epoch == 0
 
 
-def time_is_up(
+def timed_out(
     shard: TransactionShard, transaction: CoordinatedTransaction, now_ms: int
 ) -> Result[None]:
-    """Abort a transaction that takes longer than its producer has said."""
+    """Abort a transaction that is older than the transaction timeout of its producer."""
     current = transaction.metadata
     if current.state is not TransactionState.ONGOING:
         return NOTHING
@@ -219,10 +225,10 @@ def unverified(
     producer: ProducerIdAndEpoch,
     partition: TopicPartition,
 ) -> ErrorCode:
-    """Return why a batch of the transaction may not be appended to a partition, or NONE (KIP-890).
+    """Return NONE if a batch of the transaction may be appended to a partition, otherwise the error (KIP-890).
 
-    What was added but could still be lost does not count yet: the data would outlive it, and nobody would ever mark its
-    end.
+    A partition counts only when the record that added it is durable. Otherwise: (1) The producer appends a batch. (2) A
+    crash loses the record, but not the batch. (3) No marker is ever written into the partition.
     """
     try:
         transaction = shard.find(transactional_id, *producer)
@@ -237,7 +243,7 @@ def unverified(
 
 
 def expired(shard: TransactionShard, now_ms: int) -> Iterator[TransactionRecord]:
-    """Yield the tombstones of ids that nobody has used for long."""
+    """Yield the tombstones of ids that were not used for `transactional.id.expiration.ms`."""
     horizon_ms = now_ms - shard.config.transactional_id_expiration_ms
     for transactional_id, transaction in shard.transactions.items():
         metadata = transaction.metadata

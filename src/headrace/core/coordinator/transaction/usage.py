@@ -1,6 +1,6 @@
-"""The memory of a coordinator's transactional ids, and its bound.
+"""The memory that the transactional ids of a coordinator use, and its limit.
 
-A client that may use any transactional id can create many, and add every partition to the transaction of each.
+A client that is authorized for any transactional id can create many ids, and add every partition to each transaction.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ MAX_BYTES: Final = 256 << 20
 _ID_BYTES: Final = 1_000
 _CHARACTER_BYTES: Final = 4
 _PARTITION_BYTES: Final = 400
-"""Bytes of a partition in a transaction, including the name of its topic."""
+"""The memory of a partition in a transaction, including the name of its topic, in bytes."""
 
 
 class Usage:
-    """The bytes that all shards of a coordinator take together."""
+    """The memory that the ids of all shards of a coordinator use, in bytes."""
 
     __slots__ = ("limit", "used")
 
     def __init__(self, limit: int = MAX_BYTES) -> None:
-        """Allow so many bytes."""
+        """Begin with no memory in use. `limit` is in bytes."""
         self.limit = limit
         self.used = 0
 
     def has_room(self, transactional_id: str = "", partitions: int = 0) -> bool:
-        """Whether there is room for one more id, or for more partitions in a transaction."""
+        """Return whether the limit allows one more id (if one is given), and that many more partitions."""
         new_id = weight(transactional_id, 0) if transactional_id else 0
         return self.used + new_id + partitions * _PARTITION_BYTES <= self.limit
 
@@ -37,12 +37,12 @@ class Usage:
         before: TransactionMetadata | None,
         after: TransactionMetadata | None,
     ) -> None:
-        """Take note of what has become of an id; None where it is not known."""
+        """Count a change of an id's stored state; `before` is None for a new id, `after` for a deleted one."""
         for metadata, sign in ((before, -1), (after, 1)):
             if metadata is not None:
                 self.used += sign * weight(transactional_id, len(metadata.partitions))
 
 
 def weight(transactional_id: str, partitions: int) -> int:
-    """Return how many bytes an id takes with so many partitions in its transaction."""
+    """Return the memory of an id with that many partitions in its transaction, in bytes."""
     return _ID_BYTES + len(transactional_id) * _CHARACTER_BYTES + partitions * _PARTITION_BYTES

@@ -13,22 +13,25 @@ from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.messages import describe_transactions, list_transactions
 
 Known: TypeAlias = tuple[str, TransactionMetadata]
-"""A transactional id, and what is known of it."""
+"""A transactional id and its stored state."""
 STATE_NAMES: Final = {state.value: state for state in TransactionState}
 
 
 class Filter(NamedTuple):
-    """Which transactions are to be listed; what is empty or negative leaves out none."""
+    """The filter of ListTransactions."""
 
     states: Collection[TransactionState] = ()
+    """The states to list; empty for all."""
     producer_ids: Collection[int] = ()
+    """The producer ids to list; empty for all."""
     longer_than_ms: int = -1
+    """The least duration of a transaction to list, in ms; -1 for all."""
 
 
 def described(
     transactional_id: str, metadata: TransactionMetadata
 ) -> describe_transactions.TransactionState:
-    """Return what is known of one id, without the partitions."""
+    """Return the description of one id, without the partitions."""
     return describe_transactions.TransactionState(
         transactional_id=transactional_id,
         transaction_state=metadata.state.value,
@@ -40,10 +43,10 @@ def described(
 
 
 def find(shard: TransactionShard, transactional_id: str) -> Result[TransactionMetadata | ErrorCode]:
-    """Return what is known of one id.
+    """Return the stored state of one id.
 
     Raises:
-        ApiError: Nothing is.
+        ApiError: The id is unknown.
     """
     transaction = shard.transactions.get(transactional_id)
     if transaction is None:
@@ -52,14 +55,14 @@ def find(shard: TransactionShard, transactional_id: str) -> Result[TransactionMe
 
 
 def all_of(shard: TransactionShard) -> Result[Sequence[Known] | ErrorCode]:
-    """Return what is known of all ids of a shard."""
+    """Return all ids of a shard with their stored states."""
     return Result([(name, each.metadata) for name, each in shard.transactions.items()])
 
 
 def listed(
     transactional_id: str, metadata: TransactionMetadata
 ) -> list_transactions.TransactionState:
-    """Return what is listed of one id."""
+    """Return the entry of one id in a ListTransactions response."""
     return list_transactions.TransactionState(
         transactional_id=transactional_id,
         producer_id=metadata.producer_id,
@@ -68,10 +71,10 @@ def listed(
 
 
 def passes(metadata: TransactionMetadata, wanted: Filter, now_ms: int) -> bool:
-    """Whether a transaction is to be listed."""
+    """Return whether the filter lists a transaction."""
     if wanted.states and metadata.state not in wanted.states:
         return False
     if wanted.producer_ids and metadata.producer_id not in wanted.producer_ids:
         return False
-    # The start is -1 if there was no transaction: such an id passes, as in Kafka.
+    # The start is -1 if there was no transaction: such an id is listed, as in Kafka.
     return wanted.longer_than_ms < 0 or now_ms - metadata.start_ms > wanted.longer_than_ms

@@ -6,9 +6,15 @@ A sidecar is a file that describes one segment and can be rebuilt from the segme
     columns, one after the other: arrays of int64
     CRC-32C uint32 of everything before
 
-A kind is one `Sidecar` object. The tuple `SIDECARS` in `sidecars` has all kinds: recovery and removal of segments know
-the files from it. A new kind also needs a place where its entries are collected and written (`segments.segment`), and
-one where they are read after a start (`recovery.loader`).
+A kind is one `Sidecar` object. The tuple `SIDECARS` in `sidecars` has all kinds. By this tuple recovery finds the files
+of every kind, and a segment removes them when it is removed itself.
+
+The rest depends on the kind: when entries are added, when the file is written, and what a missing file means. A new kind
+therefore also needs code of its own, as today's kinds have it:
+
+* `.index`: `segments.segment` fills, reads and writes it; `recovery.loader` removes a file that may be out of date
+* `.ttlindex`: `segments.segment_expiries` reads and writes it, and `append` and `cleaning` fill it
+* `.txnindex`: `producers.aborted_history` fills, reads and writes it; `recovery.cached_state` restores it after a crash
 """
 
 from __future__ import annotations
