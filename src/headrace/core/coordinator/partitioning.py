@@ -1,4 +1,4 @@
-"""Which partition of an internal topic holds what, and which names can be stored there."""
+"""The partition of an internal topic that stores a group or a transactional id, and the names that can be stored."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from functools import lru_cache
 
 MAX_STORED_BYTES = 32_767
 CACHED_LENGTH = 256
-"""Longer names are hashed anew each time, so that nobody fills the cache with them."""
+"""The longest name whose hash is cached, in characters. Clients choose the names, so the cache must not hold long
+ones."""
 
 
 def java_hash(text: str) -> int:
@@ -28,5 +29,5 @@ def partition_for_key(key: str, partitions_count: int) -> int:
 
 
 def can_be_stored(text: str | None) -> bool:
-    """Whether a string fits into a stored record, which counts its bytes in a signed 16-bit number."""
+    """Return whether a string fits into a stored record, where its length in bytes is a signed 16-bit number."""
     return text is None or len(text) <= 8_191 or len(text.encode()) <= MAX_STORED_BYTES

@@ -1,20 +1,21 @@
 """The runtime of a coordinator: one shard for each partition of its internal topic.
 
-The contract, in four points:
+The contract has four points:
 
-1. An operation looks at the state and returns a `Result`: records, and a response. It may move soft state (who is
-   waiting for what, timers), which a crash is allowed to lose. It does not touch durable state.
-2. The records are appended to the partition as one batch, then replayed. Replay is the only thing that changes durable
-   state, and loading a shard is nothing but replaying its partition from the start. When the append fails, nothing is
-   replayed, so nothing has changed.
-3. A response leaves when the high watermark has passed everything that was appended before it was made, its own records
-   included. This holds for every response, reads too (a *read barrier*): nobody learns of a commit, a generation or an
-   assignment that a crash could still take back. With the records of a partition already synced it costs nothing.
-4. When the partition is lost, or an append ended in a way that leaves its outcome unknown, the shard is dropped with
-   `unload`: waiting requests get NOT_COORDINATOR, and the next `load` starts from the log. There is no repair in place.
+1. An operation reads the state and returns a `Result`: records, and a response. It may change soft state (parked
+   requests, timers), which a crash may lose. It does not change durable state.
+2. The runtime appends the records to the partition as one batch, and then replays them. Only replay changes durable
+   state. Loading a shard replays its partition from the start. When an append fails, nothing is replayed, so nothing
+   changes.
+3. A response leaves when the high watermark has passed everything that was appended before, including the records of
+   its own operation. This holds for responses to reads too (a *read barrier*): no client learns of a commit, a
+   generation or an assignment that a crash can still undo. If all records are synced already, the response leaves at
+   once.
+4. When the partition is lost, or the outcome of an append is unknown, the shard is dropped with `unload`: waiting
+   requests get NOT_COORDINATOR, and the next `load` starts from the log. There is no repair in place.
 
-Deferreds are resolved only at the end of the outermost operation, never in the middle of one: a resolved response may
-make the server hand in the connection's next request at once, and that must not find a half-changed state.
+Deferreds are resolved only at the end of the outermost operation. A resolved response may make the server handle the
+connection's next request at once, and that request must not find a half-changed state.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 Reply: TypeAlias = T | Deferred[T]
-"""A response, or one that is not ready yet."""
+"""A response, or a Deferred that is resolved with the response later."""
 
 
 class CoordinatorLog(Protocol):
@@ -44,7 +45,7 @@ class CoordinatorLog(Protocol):
 
     @property
     def partitions_count(self) -> int:
-        """Partitions of the topic, 0 while it does not exist. Never changes once it does."""
+        """The number of the topic's partitions, which never changes; 0 while the topic does not exist."""
 
     def append(self, partition: int, batch: bytes, now_ms: int) -> int:
         """Append one record batch and return the log end offset after it.
@@ -56,14 +57,18 @@ class CoordinatorLog(Protocol):
         """
 
     def high_watermark(self, partition: int) -> int:
-        """Return the offset up to which records survive a crash."""
+        """Return the end offset of the records that a crash cannot lose."""
 
     def read_from_start(self, partition: int) -> Iterator[Buffer]:
-        """Yield all record batches of the partition, in order, in pieces that hold whole batches."""
+        """Yield all record batches of the partition in order. Each buffer has whole batches."""
 
 
 class Timer(NamedTuple):
-    """The key of a deadline. `group_id` and `member_id` stay empty where a timer has none."""
+    """The key of a deadline.
+
+    `group_id` is the group id or the transactional id, "" for a timer of the shard. `member_id` is "" for a timer that
+    does not belong to a member.
+    """
 
     kind: str
     partition: int
@@ -74,7 +79,7 @@ class Timer(NamedTuple):
 Timers = Deadlines[Timer]
 
 PARKED = "parked"
-"""The kind of timer that a shard itself sets: the oldest parked response has waited long enough."""
+"""The kind of timer that a shard itself sets. It expires when the oldest parked response has waited too long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +87,11 @@ class Result(Generic[R]):
     """The decision of an operation.
 
     Attributes:
-        response: The response, or a deferred one when it depends on something that has not happened yet; the shard's
-            `answer` resolves it then.
-        records: What to append and replay, as one atomic batch.
+        response: The response, or a Deferred if the response depends on a later event. Then `ShardRuntime.answer`
+            resolves it.
+        records: The records to append as one batch, and to replay.
         after: Called once with NONE when the records are replayed, or with the error when they could not be appended.
-            Answers to others who were waiting for this belong here.
+            It answers other parked requests.
     """
 
     response: R | Deferred[R]
@@ -99,11 +104,11 @@ class Result(Generic[R]):
 
 
 NOTHING: Result[None] = Result(None)
-"""An operation that neither writes nor answers anything."""
+"""The result of an operation without records and without a response."""
 
 
 class StateMachine(Protocol[R]):
-    """The state machine of a shard: state that only `replay` changes, and the format of its records."""
+    """The state machine of a shard: its state, which only `replay` changes, and the encoding of its records."""
 
     def replay(self, record: R) -> None:
         """Apply one record to the durable state."""
@@ -112,17 +117,17 @@ class StateMachine(Protocol[R]):
         """Return one record batch."""
 
     def decode(self, batches: Buffer) -> Iterable[tuple[int, R | None]]:
-        """Yield (offset, record) of each record in the batches; None for a record of a kind it does not know."""
+        """Yield (offset, record) of each record in the batches; None for a record of an unknown kind."""
 
     def loaded(self, now_ms: int) -> Iterable[Callable[[], Result[None]]]:
-        """Rebuild soft state and timers after loading; return operations to run first."""
+        """Build soft state and timers after loading, and return operations to run before any request."""
 
     def unloaded(self, error: ErrorCode) -> None:
-        """Answer everybody who waits with `error` and forget everything."""
+        """Answer all parked requests with `error`, and drop the state."""
 
 
 class ShardState(Enum):
-    """Whether a shard may be asked."""
+    """The states of a shard. Only an ACTIVE shard runs operations."""
 
     INITIAL = "Initial"
     LOADING = "Loading"
@@ -143,12 +148,12 @@ class Parked:
         self._resolve: Callable[[ErrorCode], None] | None = resolve
 
     def resolve(self, error: ErrorCode) -> None:
-        """Answer, unless that was given up."""
+        """Send the response, or the error if it is not NONE, unless the response was given up."""
         if self._resolve is not None:
             self._resolve(error)
 
     def give_up(self) -> None:
-        """Let go of the response: nobody waits for it."""
+        """Drop the response, because its client no longer waits."""
         self._resolve = None
 
 
@@ -166,7 +171,7 @@ APPEND_ERRORS: dict[ErrorCode, ErrorCode] = {
 
 
 class ShardRuntime(Generic[R]):
-    """One partition: its state machine, its end of the log, and the responses that wait for the high watermark."""
+    """One partition: its state machine, its log end offset, and the responses that wait for the high watermark."""
 
     def __init__(
         self,
@@ -200,13 +205,14 @@ class ShardRuntime(Generic[R]):
         """Run one operation: decide, append, replay, answer.
 
         Args:
-            operation: Returns the decision; an ApiError it raises becomes the response, and nothing is written.
-            on_error: Builds the response for an error code.
+            operation: Returns the decision. If it raises an ApiError, the error is the response, and nothing is
+                written.
+            on_error: Returns the response for an error code.
             now_ms: The time.
         """
         if self._depth:
-            # Appending woke somebody up (a fetch on the internal topic, say) whose connection had the next request
-            # ready. The new operation runs after the present one, on the state that the present one leaves.
+            # An append can resolve a delayed request, for example a fetch of the internal topic, and the server then
+            # handles the next request of that connection. The new operation runs after the current operation.
             return self._postpone(lambda at_ms: self.execute(operation, on_error, at_ms))
         if self.state is not ShardState.ACTIVE:
             return on_error(self.unavailable)
@@ -219,7 +225,7 @@ class ShardRuntime(Generic[R]):
         self._release()
         while self._postponed and not self._depth:
             self._postponed.popleft()(now_ms)
-        # What could be answered at once has been: the caller needs no deferred for it.
+        # If the reply is resolved already, the caller needs no Deferred.
         return reply.value if isinstance(reply, Deferred) and reply.done else reply
 
     def answer(
@@ -239,12 +245,12 @@ class ShardRuntime(Generic[R]):
         self._parked.append(parked)
 
     def high_watermark_advanced(self, high_watermark: int) -> None:
-        """Let go of the responses that waited for it. Never moves backwards."""
+        """Raise the high watermark, which never moves back, and send the responses that waited for it."""
         self.high_watermark = max(self.high_watermark, high_watermark)
         self._release()
 
     def expire_parked(self, now_ms: int) -> None:
-        """Answer with an error what has waited too long; its records may still become durable."""
+        """Answer responses that have waited too long with an error. Their records may still become durable."""
         while self._parked and self._parked[0].deadline_ms <= now_ms:
             self._parked.popleft().resolve(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if self._parked:
@@ -324,10 +330,10 @@ class ShardRuntime(Generic[R]):
     # --- life ---
 
     def load(self, now_ms: int) -> None:
-        """Replay the partition from its start and become active.
+        """Replay the partition from its start, and become active.
 
         Raises:
-            StorageError: A record cannot be read. The shard refuses service rather than forget a commit.
+            StorageError: A record cannot be read. The shard does not become active, because it would miss a commit.
         """
         if self.state is ShardState.ACTIVE:
             self.unload()
@@ -358,14 +364,14 @@ class ShardRuntime(Generic[R]):
             self.execute(operation, lambda _: None, now_ms)
 
     def unload(self) -> None:
-        """Drop all state; everybody who waits is answered with NOT_COORDINATOR. May be called during an append."""
+        """Drop all state, and answer all parked requests with NOT_COORDINATOR. May be called during an append."""
         self.state = ShardState.FAILED
         self._machine.unloaded(ErrorCode.NOT_COORDINATOR)
         self._release()
 
 
 def gather(replies: Sequence[Reply[T]]) -> list[T] | Deferred[list[T]]:
-    """Return the values of all replies, in order, once the last of them is there."""
+    """Return the values of all replies in order; a Deferred if some replies are not ready yet."""
     values: list[T | None] = [None] * len(replies)
     missing = 0
     gathered: Deferred[list[T]] = Deferred()
@@ -384,7 +390,7 @@ def gather(replies: Sequence[Reply[T]]) -> list[T] | Deferred[list[T]]:
         else:
             values[index] = reply
     if not pending:
-        return values  # type: ignore[return-value]  # every value was at hand
+        return values  # type: ignore[return-value]  # every value is set
     missing = len(pending)
     for index, deferred in pending:
         deferred.on_done(partial(arrived, index))

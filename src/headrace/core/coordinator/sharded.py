@@ -26,32 +26,32 @@ from headrace.errors import ErrorCode
 T = TypeVar("T")
 
 EXPIRY: Final = "expiry"
-"""The kind of timer by which a shard is looked through for what has expired."""
+"""The kind of timer that removes expired entries from a shard."""
 TIMERS_AT_ONCE: Final = 100
-"""Timers that run before requests have their turn: clients choose how many are due at the same time."""
+"""The largest number of timers that run before requests are handled again. Clients choose how many are due together."""
 TOMBSTONES_PER_BATCH: Final = 1_000
 
 
 class HasRuntime(Protocol):
-    """A coordinator's own part of a shard."""
+    """The coordinator's part of a shard."""
 
     @property
     def runtime(self) -> ShardRuntime[Any]:
-        """Append, replay and park."""
+        """The runtime of the shard."""
 
 
 S = TypeVar("S", bound=HasRuntime)
 
 
 class ShardedCoordinator(ABC, Generic[S]):
-    """Coordinates what is in the partitions of an internal topic that it has loaded."""
+    """The part that both coordinators have in common: shards, timers, and routing of operations to shards."""
 
     def __init__(self, log: CoordinatorLog, expiry_interval_ms: int) -> None:
-        """Begin without partitions.
+        """Begin without loaded partitions.
 
         Args:
             log: The internal topic.
-            expiry_interval_ms: How often each partition is looked through for what has expired.
+            expiry_interval_ms: The interval at which expired entries of each partition are removed.
         """
         self._log = log
         self._expiry_interval_ms = expiry_interval_ms
@@ -66,24 +66,24 @@ class ShardedCoordinator(ABC, Generic[S]):
 
     @abstractmethod
     def _run_timer(self, shard: S, timer: Timer, now_ms: int) -> None:
-        """Do what one of the coordinator's own timers is for."""
+        """Run the operation of an expired timer of the coordinator's own kinds."""
 
     @abstractmethod
     def _expired(self, shard: S, now_ms: int) -> Iterable[Sequence[object]]:
-        """Return the records that remove what has expired; each list on its own."""
+        """Return the tombstones of expired entries. Each sequence is written by itself."""
 
     # Partitions
 
     def load(self, partition: int, now_ms: int) -> None:
-        """Replay a partition and begin to coordinate what is in it.
+        """Load a partition: replay its records, and begin to handle requests for it.
 
         Raises:
-            StorageError: A record in it cannot be read.
+            StorageError: A record cannot be read.
         """
         shard = self._shards.get(partition)
         if shard is None:
             shard = self._shards[partition] = self._new_shard(partition)
-        # Every partition has its own share of the interval: looking through all of them at once would take long.
+        # Each partition has another point in the interval, because checking all partitions at once would take long.
         share = (partition + 1) / max(self._log.partitions_count, 1)
         self._timers.set(Timer(EXPIRY, partition), now_ms + int(self._expiry_interval_ms * share))
         shard.runtime.load(now_ms)
@@ -95,13 +95,13 @@ class ShardedCoordinator(ABC, Generic[S]):
             shard.runtime.unload()
 
     def high_watermark_advanced(self, partition: int, high_watermark: int) -> None:
-        """Let the responses go that waited for the high watermark. May be called during an append."""
+        """Send the responses that waited for this high watermark. May be called during an append."""
         shard = self._shards.get(partition)
         if shard is not None:
             shard.runtime.high_watermark_advanced(high_watermark)
 
     def partition_for(self, key: str) -> int | None:
-        """Return the partition that holds a group or a transactional id, None while the topic does not exist."""
+        """Return the partition that stores a group or a transactional id; None while the topic does not exist."""
         count = self._log.partitions_count
         return partition_for_key(key, count) if count else None
 
@@ -113,15 +113,15 @@ class ShardedCoordinator(ABC, Generic[S]):
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When `expire` has something to do next, or None."""
+        """The time at which the next timer expires, in ms; None without a timer."""
         return self._timers.next_ms
 
     def expire(self, now_ms: int) -> None:
-        """Run some of what is due, until the next call. Each timer is an operation of its own, like a request."""
+        """Run at most `TIMERS_AT_ONCE` expired timers. Each timer is an operation by itself, like a request."""
         for timer in self._timers.expire(now_ms, TIMERS_AT_ONCE):
             shard = self._shards.get(timer.partition)
             if shard is None or timer in self._timers:
-                continue  # what an earlier one of them did has set this one anew
+                continue  # the operation of an earlier timer has set this timer again
             if timer.kind == PARKED:
                 shard.runtime.expire_parked(now_ms)
             elif timer.kind == EXPIRY:
@@ -136,7 +136,7 @@ class ShardedCoordinator(ABC, Generic[S]):
                 self._write(shard, records, now_ms)
 
     def _write(self, shard: S, records: Sequence[object], now_ms: int) -> list[Reply[None]]:
-        """Write records; the replies come when they are durable, or cannot be written."""
+        """Write records. The replies are ready when the records are durable, or could not be written."""
         replies: list[Reply[None]] = []
         for start in range(0, len(records), TOMBSTONES_PER_BATCH):
             batch = records[start : start + TOMBSTONES_PER_BATCH]
@@ -152,13 +152,13 @@ class ShardedCoordinator(ABC, Generic[S]):
         failed: Callable[[ErrorCode], T],
         now_ms: int,
     ) -> Reply[T]:
-        """Run an operation where its key is held."""
+        """Run an operation in the shard of its key."""
         partition = self.partition_for(key)
         if partition is None:
             return failed(ErrorCode.NOT_COORDINATOR)
         shard = self._shards.get(partition)
         if shard is None:
-            # The partition exists, and on a single node it is ours: its turn to be loaded has not come yet.
+            # The partition exists, and on a single node this coordinator owns it. It is not loaded yet.
             return failed(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return shard.runtime.execute(lambda: operation(shard), failed, now_ms)
 
@@ -170,13 +170,13 @@ class ShardedCoordinator(ABC, Generic[S]):
         *,
         ignored: ErrorCode | None = None,
     ) -> Reply[tuple[ErrorCode, list[T]]]:
-        """Run an operation on all shards; return what they found, sorted, or the first error that hides a part of it.
+        """Run an operation on all shards; return NONE and the sorted results, or the first error and no results.
 
         Args:
-            operation: On one shard.
-            sort_key: The order of what is found.
+            operation: Returns the results of one shard.
+            sort_key: The key by which the results are sorted.
             now_ms: The time.
-            ignored: An error that hides nothing.
+            ignored: An error code that counts as no results; None without one.
         """
         failures: list[ErrorCode] = []
 
@@ -201,5 +201,5 @@ class ShardedCoordinator(ABC, Generic[S]):
 
 
 def no_response(_error: ErrorCode) -> None:
-    """Say nothing: nobody waits."""
+    """Return None: the operation has no response."""
     return

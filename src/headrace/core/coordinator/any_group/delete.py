@@ -1,4 +1,4 @@
-"""DeleteGroups and OffsetDelete: forgetting groups and offsets because somebody asked for it."""
+"""DeleteGroups and OffsetDelete: the deletion of groups and offsets by an administrator."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from headrace.protocol.messages.offset_delete import (
 
 
 def delete_group(shard: GroupShard, group_id: str) -> Result[DeletableGroupResult]:
-    """Write the tombstones of a group without members and of all its offsets, as one batch.
+    """Write the tombstones of a group without members and of all its offsets, in one batch.
 
-    Member ids that were handed out and not used yet are forgotten with it.
+    Member ids that were issued and not used yet are dropped with the group.
 
     Raises:
         ApiError: GROUP_ID_NOT_FOUND or NON_EMPTY_GROUP.
@@ -48,7 +48,7 @@ def delete_group(shard: GroupShard, group_id: str) -> Result[DeletableGroupResul
 
 
 def delete_offsets(shard: GroupShard, request: OffsetDeleteRequest) -> Result[OffsetDeleteResponse]:
-    """Write the tombstones of offsets, but for topics that members are subscribed to.
+    """Write the tombstones of offsets, except for topics to which members are subscribed.
 
     Raises:
         ApiError: GROUP_ID_NOT_FOUND or NON_EMPTY_GROUP, for the request as a whole.
@@ -71,7 +71,7 @@ def delete_offsets(shard: GroupShard, request: OffsetDeleteRequest) -> Result[Of
 
 
 def _subscriptions(shard: GroupShard, group_id: str) -> Callable[[str], bool]:
-    """Return what says whether members use a topic.
+    """Return a function that returns whether members are subscribed to a topic.
 
     Raises:
         ApiError: GROUP_ID_NOT_FOUND or NON_EMPTY_GROUP.
@@ -88,12 +88,12 @@ def _subscriptions(shard: GroupShard, group_id: str) -> Callable[[str], bool]:
 def _group(shard: GroupShard, group_id: str) -> ClassicGroup:
     group = shard.classic_groups.get(group_id)
     if group is None:
-        raise GroupIdNotFoundError(f"there is no group {group_id[:300]!r}")
+        raise GroupIdNotFoundError(f"group {group_id[:300]!r} does not exist")
     return group
 
 
 def _is_subscribed(group: ClassicGroup, topic: str) -> bool:
-    """Whether a member is subscribed to a topic, or may be: while members join nobody knows for sure."""
+    """Return whether a member is subscribed to a topic, or may be: a subscription that cannot be read counts as one."""
     protocol_name = group.generation.protocol_name
     for member in group.members.values():
         subscription = subscribed_topics(member.metadata(protocol_name))

@@ -1,4 +1,4 @@
-"""DescribeGroups and ListGroups: what an operator sees of groups."""
+"""Descriptions of groups for administrators: DescribeGroups and ListGroups."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CLASSIC_TYPE = "classic"
 
 
 def describe_group(shard: GroupShard, group_id: str) -> Result[DescribedGroup]:
-    """Describe one group; one that does not exist, or not as a classic group, is "Dead"."""
+    """Describe one classic group. A group that does not exist, or is not a classic group, has the state "Dead"."""
     group = shard.classic_groups.get(group_id)
     if group is None or group_id in shard.consumer_groups:
         return Result(DescribedGroup(group_id=group_id, group_state=GroupState.DEAD.value))
@@ -37,7 +37,7 @@ def describe_group(shard: GroupShard, group_id: str) -> Result[DescribedGroup]:
 
 
 def _described(group: ClassicGroup, member: ClassicGroupMember) -> DescribedGroupMember:
-    # Outside of Stable there is no elected protocol whose metadata could be shown.
+    # In any other state no protocol is elected whose metadata could be returned.
     stable = group.state is GroupState.STABLE
     return DescribedGroupMember(
         member_id=member.member_id,
@@ -55,9 +55,9 @@ def list_groups(
     """List the groups of a shard.
 
     Args:
-        shard: Whose groups.
-        states: Lower-case state names to keep; empty keeps all.
-        types: Lower-case group types to keep; empty keeps all.
+        shard: The shard of the groups.
+        states: The states to list, in lower case; empty for all.
+        types: The group types to list, in lower case; empty for all.
     """
     classic = [
         ListedGroup(

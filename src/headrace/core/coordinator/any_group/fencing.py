@@ -26,7 +26,7 @@ class CommitSender(NamedTuple):
 
 
 def check_classic_commit(shard: GroupShard, committer: CommitSender) -> ErrorCode:
-    """Return NONE if this commit is to be taken by a classic group, or by one that is not there yet."""
+    """Return NONE if a classic group, or a group that does not exist yet, accepts the commit; otherwise the error."""
     group = shard.classic_groups.get(committer.group_id)
     transactional = committer.version is None
     if (
@@ -34,12 +34,12 @@ def check_classic_commit(shard: GroupShard, committer: CommitSender) -> ErrorCod
         and committer.epoch < 0
         and (group is None or group.state is GroupState.EMPTY)
     ):
-        # Nobody is subscribed: consumers that manage their partitions themselves, and tools, may commit.
+        # The group has no members. Consumers that assign partitions to themselves, and tools, may commit.
         return ErrorCode.NONE
     if group is None:
         named = (committer.version or 0) >= MEMBER_EPOCHS_VERSION
         return ErrorCode.GROUP_ID_NOT_FOUND if named else ErrorCode.ILLEGAL_GENERATION
-    # Without an id, and with members in the group, this is UNKNOWN_MEMBER_ID too.
+    # If the group has members, a commit without a member id is UNKNOWN_MEMBER_ID too.
     error = validate_member(group, committer.member_id, committer.instance_id)
     if error is ErrorCode.NONE and committer.epoch != group.generation.number:
         error = ErrorCode.ILLEGAL_GENERATION
@@ -53,13 +53,13 @@ def check_classic_commit(shard: GroupShard, committer: CommitSender) -> ErrorCod
 
 
 def check_consumer_commit(shard: GroupShard, committer: CommitSender) -> ErrorCode:
-    """Return NONE if this commit is to be taken by a consumer group."""
+    """Return NONE if a consumer group accepts the commit, otherwise the error."""
     group = shard.consumer_groups[committer.group_id]
     if committer.epoch < 0 and not group.members:
         return ErrorCode.NONE
     error = _check_epoch(shard, committer.group_id, committer.member_id, committer.epoch)
     if committer.version is None:
-        # Producers do not know the other one.
+        # Producers do not know STALE_MEMBER_EPOCH.
         stale = error is ErrorCode.STALE_MEMBER_EPOCH
         return ErrorCode.ILLEGAL_GENERATION if stale else error
     is_consumer = (
@@ -73,14 +73,17 @@ def check_consumer_commit(shard: GroupShard, committer: CommitSender) -> ErrorCo
 def check_classic_fetch(
     _shard: GroupShard, _group_id: str, _member_id: str | None, _epoch: int
 ) -> ErrorCode:
-    """Return NONE: everybody may fetch the offsets of a classic group."""
+    """Return NONE: every client may fetch the offsets of a classic group."""
     return ErrorCode.NONE
 
 
 def check_consumer_fetch(
     shard: GroupShard, group_id: str, member_id: str | None, epoch: int
 ) -> ErrorCode:
-    """Return NONE if this member of a consumer group may fetch offsets in this epoch; nobody in particular may."""
+    """Return NONE if a client may fetch the offsets of a consumer group, otherwise the error.
+
+    A request without a member id and epoch is allowed. A member has to send its current epoch.
+    """
     if member_id is None and epoch < 0:
         return ErrorCode.NONE
     return _check_epoch(shard, group_id, member_id or "", epoch)

@@ -1,7 +1,7 @@
-"""The kinds of groups: which one answers a request that every group may get.
+"""The kinds of groups: a table that selects the functions for a request which groups of every kind may get.
 
-A group is of one kind at a time. A further kind (share groups, KIP-932) is one more entry here, with records of its own
-in `records` and a place of its own in the shard.
+A group is of one kind at a time. A further kind (share groups, KIP-932) needs one more entry here, records in
+`state.records`, and a dictionary of groups in the shard.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ CLASSIC: Final = Kind(
     fencing.check_classic_commit,
     fencing.check_classic_fetch,
 )
-"""Clients assign (`group`); also what a group is that nobody has joined yet."""
+"""A member, the leader, computes the assignment. A group that no member has joined yet is of this kind too."""
 
 CONSUMER: Final = Kind(
     classic_members.join,
@@ -51,9 +51,9 @@ CONSUMER: Final = Kind(
     fencing.check_consumer_commit,
     fencing.check_consumer_fetch,
 )
-"""The server assigns (`consumer`); what only its own members send is ConsumerGroupHeartbeat."""
+"""The coordinator computes the assignment. ConsumerGroupHeartbeat is not in this table: other groups never get it."""
 
 
 def kind_of(shard: GroupShard, group_id: str) -> Kind:
-    """Return the kind that a group is of, or would be of."""
+    """Return the kind of a group; CLASSIC if the group does not exist."""
     return CONSUMER if group_id in shard.consumer_groups else CLASSIC

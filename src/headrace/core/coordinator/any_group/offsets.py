@@ -1,4 +1,4 @@
-"""OffsetCommit, OffsetFetch, and the end of offsets that nobody needs any more."""
+"""OffsetCommit, OffsetFetch, and the deletion of offsets that have expired or whose topic was deleted."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _UNSTABLE = partial(
     metadata="",
     error_code=ErrorCode.UNSTABLE_OFFSET_COMMIT,
 )
-"""A transaction will decide what is committed."""
+"""The response for a partition with a pending offset: a transaction that has not ended may change the offset."""
 
 
 # --- commit ---
@@ -51,20 +51,20 @@ _UNSTABLE = partial(
 def commit_offsets(
     shard: GroupShard, request: OffsetCommitRequest, now_ms: int, version: int
 ) -> Result[OffsetCommitResponse]:
-    """Write the offsets of a commit, all or none; what is wrong with one partition does not stop the others.
+    """Write the offsets of a commit in one batch. Partitions with an invalid entry get an error and are left out.
 
     Raises:
-        ApiError: The group does not take commits from this sender now; nothing is written.
+        ApiError: The group does not accept commits from this sender now. Nothing is written.
     """
     group = shard.classic_groups.get(request.group_id)
-    committer = CommitSender(
+    sender = CommitSender(
         request.group_id,
         request.member_id,
         request.group_instance_id,
         request.generation_id_or_member_epoch,
         version,
     )
-    error = kind_of(shard, request.group_id).check_commit(shard, committer)
+    error = kind_of(shard, request.group_id).check_commit(shard, sender)
     if error is not ErrorCode.NONE:
         raise ApiError(error)
     if group is not None and (member := group.members.get(request.member_id)) is not None:
@@ -93,11 +93,10 @@ def commit_offsets(
 
 
 def require_room(shard: GroupShard, commits: Sequence[OffsetCommit]) -> None:
-    """Refuse offsets that would hold more memory than all offsets may.
+    """Refuse a commit if the memory of all committed offsets would exceed its limit.
 
     Raises:
-        ApiError: INVALID_COMMIT_OFFSET_SIZE: of the errors that say to clients that a commit is too large, the one
-            that they take for final.
+        ApiError: INVALID_COMMIT_OFFSET_SIZE. Clients do not retry after this error.
     """
     if not shard.memory.has_room_for_offsets(shard.offsets.added_bytes(commits)):
         shard.journal.warning("committed_offsets_limited", held_bytes=shard.memory.offsets_bytes)
@@ -105,9 +104,9 @@ def require_room(shard: GroupShard, commits: Sequence[OffsetCommit]) -> None:
 
 
 def commit_failed(request: OffsetCommitRequest, error: ErrorCode) -> OffsetCommitResponse:
-    """Return the response that says `error` for every partition of the request."""
+    """Return the response with `error` for every partition of the request."""
     if error is ErrorCode.UNKNOWN_SERVER_ERROR:
-        # The one append error that the runtime does not name: the batch exceeds the internal topic's maximum.
+        # The runtime returns this code for one append error: the batch exceeds the internal topic's maximum.
         error = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
     return OffsetCommitResponse(
         topics=[
@@ -139,10 +138,10 @@ def _committed(
 def fetch_offsets(
     shard: GroupShard, request: OffsetFetchRequestGroup, *, require_stable: bool = False
 ) -> Result[OffsetFetchResponseGroup]:
-    """Return committed offsets; -1 without an error where there is none. Null topics ask for all of them.
+    """Return committed offsets, -1 without an error for a partition without one; null topics mean all topics.
 
     Raises:
-        ApiError: A member of a consumer group asks that is not one, or not in this epoch.
+        ApiError: The request has a member id or epoch that is not current in its consumer group.
     """
     kind = kind_of(shard, request.group_id)
     error = kind.check_fetch(shard, request.group_id, request.member_id, request.member_epoch)
@@ -185,17 +184,18 @@ def _fetched(partition: int, committed: CommittedOffset | None) -> OffsetFetchRe
     )
 
 
-# --- the end ---
+# --- expiry and deleted topics ---
 
 
 def expired(shard: GroupShard, now_ms: int) -> Iterator[tuple[int, list[GroupRecord]]]:
-    """Yield, group by group, how many offsets there are, and the tombstones of what has expired.
+    """Yield for each group the number of its offsets, and the tombstones of its expired offsets.
 
-    These are offsets, and groups that have nothing left. Groups may come and go between one group and the next.
+    The tombstones of a group that has nothing left delete the group too. Groups may be created and deleted between one
+    step of the iterator and the next.
 
-    The rule is KIP-211's: the offsets of a group that had members count from the moment it became empty, or from a
-    commit after that; those of a topic that a stable consumer group is not subscribed to any more, and those of a group
-    that never had members, count from their commit.
+    The retention begins as in KIP-211. For a group that had members it begins when the group became empty, or with a
+    later commit. It begins with the commit for a group that never had members, and for a topic to which a stable
+    consumer group is no longer subscribed.
     """
     for empty in [group for group in shard.consumer_groups.values() if not group.members]:
         is_there = shard.consumer_groups.get(empty.group_id) is empty and not empty.members
@@ -229,14 +229,14 @@ def expired(shard: GroupShard, now_ms: int) -> Iterator[tuple[int, list[GroupRec
 
 
 class _Everything:
-    """A set that has every topic in it."""
+    """A set that contains every topic."""
 
     def __contains__(self, topic: str) -> bool:
         return True
 
 
 def _subscribed(group: ClassicGroup) -> frozenset[str] | _Everything:
-    """Return the topics whose offsets must stay because members use them."""
+    """Return the topics whose offsets do not expire, because members are subscribed to them."""
     if group.state is GroupState.EMPTY:
         return frozenset()
     if group.state is not GroupState.STABLE or group.protocol_type != CONSUMER_PROTOCOL_TYPE:
@@ -262,9 +262,9 @@ def _is_expired(
 
 
 def of_deleted_topics(shard: GroupShard, topics: Iterable[str]) -> list[GroupRecord]:
-    """Return the tombstones of all offsets committed for these topics.
+    """Return the tombstones of all offsets committed for deleted topics.
 
-    A topic of the same name that is created later must not inherit them.
+    Without tombstones a later topic of the same name would inherit the offsets.
     """
     return [
         OffsetCommit(group_id, topic, partition, None)
@@ -276,13 +276,13 @@ def of_deleted_topics(shard: GroupShard, topics: Iterable[str]) -> list[GroupRec
 def of_deleted_topic(
     shard: GroupShard, group_id: str, topic: str, until_ms: int | None
 ) -> list[GroupRecord]:
-    """Return the tombstones of the offsets that a group has committed for a topic.
+    """Return the tombstones of the offsets that a group has committed for a deleted topic.
 
     Args:
         shard: The shard of the group.
         group_id: The group.
         topic: The topic.
-        until_ms: What was committed later stays; None if nothing does.
+        until_ms: Offsets that were committed after this time stay; None to delete all.
     """
     return [
         OffsetCommit(group_id, topic, partition, None)

@@ -1,15 +1,15 @@
-"""Stopping one member: an administrator asks, the next heartbeat response says so, the member finishes and leaves.
+"""Stopping one member of a group at the request of an administrator.
 
-1. The administrator's client asks (LeaveGroup with the tagged field 26738), again and again until it hears the end.
-   The first question begins the stop and its deadline.
-2. The answers to the member's heartbeats carry the tagged field 26738 until the member leaves. A member that waits in
-   a JoinGroup is answered with it at once.
-3. The member finishes, commits and leaves like any other, and does not join again: STOPPED.
-4. A member that has not left at the deadline is removed by force, as a client would be that does not know the field:
-   REMOVED. Such a member may join again.
+1. The administrator's client sends LeaveGroup with the tagged field 26738, and repeats it until the response has the
+   outcome. The first request begins the stop and its deadline.
+2. The responses to the member's heartbeats have the tagged field 26738 until the member leaves. A parked JoinGroup of
+   the member is answered with the field at once.
+3. The member finishes its records, commits, leaves, and does not join again. The outcome is STOPPED.
+4. A member that has not left at the deadline, for example because its client does not know the field, is removed. The
+   outcome is REMOVED. Such a member may join again.
 
-All of it is soft state (`stops`). A coordinator that was loaded again knows nothing of it, and the next question of the
-administrator's client begins the stop again with the time that is left.
+Stops are in memory only (`stops`). After the coordinator was loaded again, the next request of the administrator's
+client begins the stop again, with the remaining time as the timeout.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from headrace.protocol.messages.leave_group import (
 def stop_member(
     shard: GroupShard, group_id: str, wanted: HeadraceStop, now_ms: int
 ) -> Result[LeaveGroupResponse]:
-    """Begin to stop a member, or tell how far that is."""
+    """Begin to stop a member, or return the progress of the stop."""
     return Result(LeaveGroupResponse(headrace_stop=_stop(shard, group_id, wanted, now_ms)))
 
 
@@ -47,7 +47,7 @@ def _stop(shard: GroupShard, group_id: str, wanted: HeadraceStop, now_ms: int) -
     if error is not ErrorCode.NONE:
         return HeadraceStopped(error_code=error, member_id=member_id)
     stop = shard.stops.begin(group_id, member_id, now_ms + max(wanted.timeout_ms, 0))
-    _tell_who_waits(shard, group_id, member_id, stop)
+    _answer_parked_join(shard, group_id, member_id, stop)
     shard.timers.set(Timer(STOP, shard.partition, group_id, member_id), stop.deadline_ms)
     return HeadraceStopped(
         state=StopState.STOPPING,
@@ -57,10 +57,10 @@ def _stop(shard: GroupShard, group_id: str, wanted: HeadraceStop, now_ms: int) -
     )
 
 
-def _tell_who_waits(shard: GroupShard, group_id: str, member_id: str, stop: Stop) -> None:
-    """Answer a JoinGroup that waits for the other members: who waits there may send no heartbeats. Once only.
+def _answer_parked_join(shard: GroupShard, group_id: str, member_id: str, stop: Stop) -> None:
+    """Answer the member's parked JoinGroup, once: a member that waits in a JoinGroup may send no heartbeats.
 
-    A client that does not know the field joins again, and waits as before.
+    A client that does not know the field sends JoinGroup again, and waits as before.
     """
     group = shard.classic_groups.get(group_id)
     member = None if group is None else group.members.get(member_id)
@@ -74,7 +74,7 @@ def _tell_who_waits(shard: GroupShard, group_id: str, member_id: str, stop: Stop
 
 
 def _identify(shard: GroupShard, group_id: str, wanted: HeadraceStop) -> tuple[str, ErrorCode]:
-    """Return the id of the member, which may be named by its instance id alone, and why it cannot be stopped."""
+    """Return the member id, and NONE or the error. The request may have the instance id of the member only."""
     member_id, instance_id = wanted.member_id, wanted.group_instance_id
     consumers = shard.consumer_groups.get(group_id)
     if consumers is not None:
@@ -96,8 +96,8 @@ def _consumer_error(group: ConsumerGroup, member_id: str, instance_id: str | Non
     return ErrorCode.NONE if member_id in group.members else ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def time_is_up(shard: GroupShard, timer: Timer, now_ms: int) -> Result[None]:
-    """Remove a member by force that has not left in time."""
+def deadline_passed(shard: GroupShard, timer: Timer, now_ms: int) -> Result[None]:
+    """Remove a member that has not left at its deadline."""
     group_id, member_id = timer.group_id, timer.member_id
     stop = shard.stops.find(group_id, member_id)
     if stop is None:

@@ -26,9 +26,9 @@ from headrace.core.coordinator.state.shard import (
 
 
 def operation_of(shard: GroupShard, timer: Timer, now_ms: int) -> Callable[[], Result[None]] | None:
-    """Return the operation that a timer of a group stands for, or None if the group is gone."""
+    """Return the operation for an expired timer of a group, or None if the group no longer exists."""
     if timer.kind == STOP:
-        return partial(stopping.time_is_up, shard, timer, now_ms)
+        return partial(stopping.deadline_passed, shard, timer, now_ms)
     expired = _OF_CONSUMER_GROUPS.get(timer.kind)
     if expired is not None:
         consumers = shard.consumer_groups.get(timer.group_id)
@@ -51,22 +51,22 @@ _OF_CONSUMER_GROUPS: Final[
 }
 
 
-def _join_time_is_up(
+def _join_phase_timed_out(
     shard: GroupShard, group: ClassicGroup, _member_id: str, now_ms: int
 ) -> Result[None]:
-    return rebalance.join_time_is_up(shard, group, now_ms)
+    return rebalance.join_phase_timed_out(shard, group, now_ms)
 
 
-def _sync_time_is_up(
+def _sync_phase_timed_out(
     shard: GroupShard, group: ClassicGroup, _member_id: str, now_ms: int
 ) -> Result[None]:
-    return membership.sync_time_is_up(shard, group, now_ms)
+    return membership.sync_phase_timed_out(shard, group, now_ms)
 
 
 _OF_CLASSIC_GROUPS: Final[
     Mapping[str, Callable[[GroupShard, ClassicGroup, str, int], Result[None]]]
 ] = {
     SESSION: membership.session_expired,
-    JOIN: _join_time_is_up,
-    SYNC: _sync_time_is_up,
+    JOIN: _join_phase_timed_out,
+    SYNC: _sync_phase_timed_out,
 }

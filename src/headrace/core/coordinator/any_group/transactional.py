@@ -26,10 +26,10 @@ from headrace.protocol.messages.txn_offset_commit import (
 def commit_offsets(
     shard: GroupShard, request: TxnOffsetCommitRequest, now_ms: int
 ) -> Result[TxnOffsetCommitResponse]:
-    """Write the offsets of a transaction, all or none but for those whose metadata is too large.
+    """Write the offsets of a transaction in one batch. Partitions with too large metadata get an error.
 
     Raises:
-        ApiError: The group does not take commits from this sender now; nothing is written.
+        ApiError: The group does not accept commits from this sender now. Nothing is written.
     """
     error = _refusal(shard, request)
     if error is not ErrorCode.NONE:
@@ -77,7 +77,7 @@ def commit_offsets(
 
 
 def _require_few(shard: GroupShard, producer_id: int, commits: Sequence[OffsetCommit]) -> None:
-    """Refuse offsets that would be more than one transaction may commit: its markers make them count in one step.
+    """Refuse more pending offsets than one transaction may have, because its marker applies all of them in one step.
 
     Raises:
         ApiError: INVALID_COMMIT_OFFSET_SIZE, as in `require_room`.
@@ -89,9 +89,9 @@ def _require_few(shard: GroupShard, producer_id: int, commits: Sequence[OffsetCo
 
 
 def commit_failed(request: TxnOffsetCommitRequest, error: ErrorCode) -> TxnOffsetCommitResponse:
-    """Return the response that says `error` for every partition of the request."""
+    """Return the response with `error` for every partition of the request."""
     if error is ErrorCode.UNKNOWN_SERVER_ERROR:
-        # The one append error that the runtime does not name: the batch exceeds the internal topic's maximum.
+        # The runtime returns this code for one append error: the batch exceeds the internal topic's maximum.
         error = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
     return TxnOffsetCommitResponse(
         topics=[
@@ -114,14 +114,17 @@ def _fits(partition: TxnOffsetCommitRequestPartition, limit: int) -> bool:
 
 
 def _refusal(shard: GroupShard, request: TxnOffsetCommitRequest) -> ErrorCode:
-    """Say why the sender may not commit for the group; before version 3 it did not say who it is in the group."""
+    """Return NONE if the group accepts the commit, otherwise the error.
+
+    Requests before version 3 have no member id and no generation. They are accepted.
+    """
     if request.generation_id < 0 and not request.member_id and request.group_instance_id is None:
         return ErrorCode.NONE
-    committer = CommitSender(
+    sender = CommitSender(
         request.group_id,
         request.member_id,
         request.group_instance_id,
         request.generation_id,
         version=None,
     )
-    return kind_of(shard, request.group_id).check_commit(shard, committer)
+    return kind_of(shard, request.group_id).check_commit(shard, sender)

@@ -1,4 +1,4 @@
-"""The classic protocol of consumer groups: members join and sync, and one member of them, the leader, assigns.
+"""The classic group protocol: members join and sync, and one of the members, the leader, computes the assignment.
 
 `join`, `rebalance` and `sync` are the phases of a rebalance, in this order. `membership` has heartbeats, leaving and
 expired sessions. `coverage` finds partitions that the leader's assignment leaves without an owner.

@@ -1,13 +1,13 @@
-"""Partitions that a classic group of consumers leaves to nobody, because its topics have changed.
+"""Partitions that no member of a classic group of consumers reads, because the group's topics have changed.
 
-In the classic protocol the leader alone looks for new partitions, as often as it refreshes its metadata: every five
-minutes with most clients. A generation may also have no leader. The coordinator knows the topics, the subscriptions and
-the assignment, so it has the members join again with their next heartbeats.
+In the classic protocol only the leader looks for new partitions, when it refreshes its metadata: every five minutes
+with most clients. A generation may also have no leader. The coordinator knows the topics, the subscriptions and the
+assignment. So the coordinator makes the members join again, by the responses to their next heartbeats.
 
-Some leaders assign by the metadata that they have, and leave the new partitions out again. Closing the connection of
-such a leader makes clients refresh their metadata. It then joins and assigns once more.
+Some leaders compute the assignment with old metadata, and leave the new partitions out again. The broker then closes
+the leader's connection, which makes clients refresh their metadata. The leader joins and assigns once more.
 
-Both happen once for each change of the group's topics: an assignor may leave out partitions on purpose.
+Both happen at most once for each change of the group's topics, because an assignor may leave partitions out on purpose.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from headrace.protocol.messages.sync_group import SyncGroupRequest
 
 
 def has_new_partitions(shard: GroupShard, group: ClassicGroup) -> bool:
-    """Return whether members have to join again. Costs a comparison, unless topics have changed.
+    """Return whether members have to join again. The cost is one comparison, unless topics have changed.
 
     Args:
-        shard: Whose group.
-        group: The group; what was looked at is noted in it.
+        shard: The shard of the group.
+        group: The group, which stores the result of the comparison.
     """
     changes = shard.topics.changes
     if group.checked == changes or group.state is not GroupState.STABLE:
@@ -50,11 +50,13 @@ def has_new_partitions(shard: GroupShard, group: ClassicGroup) -> bool:
 
 
 def is_outdated(shard: GroupShard, request: SyncGroupRequest) -> bool:
-    """Return whether a leader leaves out the partitions for which the group is rebalancing, and has not been asked yet.
+    """Return whether the leader's assignment leaves out the partitions for which the coordinator began the rebalance.
+
+    True at most once for each of these rebalances.
 
     Args:
-        shard: Whose group.
-        request: A SyncGroup; what was looked at is noted in its group.
+        shard: The shard of the group.
+        request: The SyncGroup of the leader.
     """
     group = shard.classic_groups.get(request.group_id)
     if (
@@ -72,7 +74,7 @@ def is_outdated(shard: GroupShard, request: SyncGroupRequest) -> bool:
 
 
 def _subscribed(group: ClassicGroup) -> GroupSubscription:
-    """Return what the members said; nothing if they are no consumers, or if one says what cannot be read."""
+    """Return the subscriptions of all members; empty if they are not consumers, or if one cannot be decoded."""
     nothing = GroupSubscription(frozenset(), frozenset())
     if group.protocol_type != CONSUMER_PROTOCOL_TYPE:
         return nothing
@@ -90,7 +92,7 @@ def _subscribed(group: ClassicGroup) -> GroupSubscription:
 def _leaves_out(
     topics: dict[str, TopicInfo], subscribed: GroupSubscription, assignments: Iterable[bytes]
 ) -> bool:
-    """Return whether assignments give a partition to nobody; what cannot be read is taken to give all."""
+    """Return whether the assignments leave out a partition; false if an assignment cannot be decoded."""
     taken = set(subscribed.owned)
     for assignment in assignments:
         partitions = read_assignment(assignment)

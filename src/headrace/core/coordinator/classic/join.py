@@ -1,4 +1,4 @@
-"""JoinGroup: a member asks to be in the next generation."""
+"""JoinGroup: a client becomes a member, or a member joins the next generation."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ MEMBER_ID_REQUIRED_VERSION = 4
 """The first JoinGroup version in which a new member must join again with the id in the response (KIP-394)."""
 
 SKIP_ASSIGNMENT_VERSION = 9
-"""The first JoinGroup version whose response can tell the leader to skip the assignment (KIP-814)."""
+"""The first JoinGroup version whose response can instruct the leader to skip the assignment (KIP-814)."""
 
 GROUP_NAME_MAX = 255
-"""How much of a group's name is journalled."""
+"""The largest number of characters of a group's name in a log line."""
 
 REASON_MAX = 200
-"""How much of a member's reason to join is journalled."""
+"""The largest number of characters of a member's reason to join in a log line."""
 
 MEMBER_ID_PREFIX_MAX = 255
-"""How much of a client id or instance id begins a member id; it is for human readers."""
+"""The largest number of characters of a client id or instance id in a member id. It makes the id readable."""
 
 
 class Joining:
-    """One JoinGroup request, normalised."""
+    """One JoinGroup request, in the same form for all versions."""
 
     __slots__ = (
         "instance_id",
@@ -66,7 +66,7 @@ class Joining:
         self.member_id = request.member_id
         self.instance_id = request.group_instance_id
         self.session_timeout_ms = request.session_timeout_ms
-        # Version 0 has no rebalance timeout: the session timeout stands for both.
+        # Version 0 has no rebalance timeout: the session timeout is used for both.
         self.rebalance_timeout_ms = (
             request.session_timeout_ms
             if request.rebalance_timeout_ms < 0
@@ -80,15 +80,15 @@ class Joining:
 
     @property
     def names(self) -> list[str]:
-        """The names of its protocols, in its order of preference."""
+        """The names of the member's protocols, in the member's order of preference."""
         return [protocol.name for protocol in self.protocols]
 
     def refused(self, error: ErrorCode, member_id: str = "") -> JoinResult:
-        """Answer with an error."""
+        """Return a response with an error."""
         return Result(JoinGroupResponse(error_code=error, member_id=member_id))
 
     def update(self, shard: GroupShard, member: ClassicGroupMember) -> Deferred[JoinGroupResponse]:
-        """Give a member what this request says and park the request."""
+        """Update a member from this request, and park the request."""
         member.protocols = self.protocols
         member.protocols_complete = True
         member.session_timeout_ms = self.session_timeout_ms
@@ -98,7 +98,7 @@ class Joining:
         return deferred
 
     def new_member(self, member_id: str) -> ClassicGroupMember:
-        """Return a member as this request describes it."""
+        """Return a new member with the metadata of this request."""
         return ClassicGroupMember(
             member_id,
             instance_id=self.instance_id,
@@ -114,7 +114,7 @@ class Joining:
 def join_group(
     shard: GroupShard, origin: Origin, request: JoinGroupRequest, now_ms: int
 ) -> JoinResult:
-    """Handle a JoinGroup whose group id and session timeout have been checked."""
+    """Handle a JoinGroup request. The caller has checked the group id and the session timeout."""
     joining = Joining(origin, request)
     group = shard.classic_groups.get(request.group_id)
     if group is None:
@@ -143,7 +143,7 @@ def _member_of_its_kind(
 
 
 def _added_bytes(group: ClassicGroup, joining: Joining) -> int:
-    """Return how much more a group will hold when a member joins, or says something else about itself."""
+    """Return the memory in bytes that a group needs in addition when a member joins or changes its metadata."""
     member_id = group.static_members.get(joining.instance_id or "", joining.member_id)
     member = group.members.get(member_id)
     if member is not None:
@@ -172,12 +172,12 @@ def _has_room(shard: GroupShard, group: ClassicGroup, joining: Joining) -> bool:
     limit = shard.config.group_max_size
     member = group.members.get(joining.member_id)
     if group.state is GroupState.PREPARING_REBALANCE:
-        # Who has joined already stays. The membership may exceed a limit that was lowered meanwhile: counting those
-        # who have joined turns away the last to come.
+        # A member that has joined already stays. The membership may exceed the limit, if the limit was lowered. Only
+        # members that have joined are counted, so that the last members to join are refused.
         has_joined = member is not None and member.awaiting_join is not None
         return has_joined or group.joined_count < limit
     if joining.instance_id in group.static_members:
-        return True  # it takes the place of a member that is there
+        return True  # the member replaces an existing one
     return member is not None or len(group.members) < limit
 
 
@@ -196,7 +196,7 @@ def _new_dynamic_member(
     member_id = new_member_id(shard, joining.origin.client_id)
     if joining.origin.api_version < MEMBER_ID_REQUIRED_VERSION:
         return _add(shard, group, joining, member_id, now_ms)
-    # A client that gives up and asks again would otherwise leave one member behind each time.
+    # Otherwise a client that gives up and sends JoinGroup again would leave one pending id behind each time.
     while len(group.pending) >= shard.config.pending_members_max:
         shard.remove_member(group, next(iter(group.pending)))
     group.pending[member_id] = None
@@ -206,7 +206,7 @@ def _new_dynamic_member(
 
 
 def new_member_id(shard: GroupShard, prefix: str) -> str:
-    """Return an id that no member has."""
+    """Return a member id that no member has."""
     digits = shard.entropy.uuid().hex()
     uuid = "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
     return f"{prefix[:MEMBER_ID_PREFIX_MAX]}-{uuid}"
@@ -222,7 +222,7 @@ def _known_member(
         return joining.refused(error, joining.member_id)
     member = group.members[joining.member_id]
     unchanged = member.matches(joining.protocols)
-    # The leader's JoinGroup in a stable group asks for a new assignment: topics it knows of have changed, say.
+    # The leader's JoinGroup in a stable group requests a new assignment, for example because topics have changed.
     answered_by_present_generation = unchanged and (
         group.state is GroupState.COMPLETING_REBALANCE
         or (group.state is GroupState.STABLE and not group.is_leader(member.member_id))
@@ -246,8 +246,8 @@ def _add(
         group.rebalance.new_member_added = True
     group.add(member)
     deferred = joining.update(shard, member)
-    # It has no session yet: it cannot send heartbeats while its first JoinGroup is parked, and a closed connection is
-    # not noticed. This bounds how long one that has gone away takes part.
+    # The new member has no session yet: it cannot send heartbeats while its first JoinGroup is parked, and the
+    # coordinator does not notice a closed connection. The timer bounds how long a member that has disconnected stays.
     timeout_ms = shard.config.new_member_join_timeout_ms
     shard.reset_session(group, member, now_ms, timeout_ms=timeout_ms)
     reason = f"member {member_id} joins: {joining.reason}"
@@ -271,14 +271,14 @@ def _new_static_member(
     if group.state is GroupState.PREPARING_REBALANCE:
         result = complete_if_all_joined(shard, group, now_ms)
     else:
-        # In CompletingRebalance the leader may be assigning partitions to the old id at this moment.
+        # In CompletingRebalance the leader may be assigning partitions to the old member id now.
         reason = f"static member {instance_id} joins as {member_id}: {joining.reason}"
         result = prepare(shard, group, reason, now_ms)
     return result.with_response(deferred)
 
 
 def _changes_nothing(group: ClassicGroup, joining: Joining, old_member_id: str) -> bool:
-    """Whether the restarted member would get the assignment that it had."""
+    """Return whether a restarted static member would get the same assignment as before."""
     generation = group.generation
     substitute = joining.new_member(old_member_id)
     members = {**group.members, old_member_id: substitute}
@@ -286,7 +286,7 @@ def _changes_nothing(group: ClassicGroup, joining: Joining, old_member_id: str) 
         return False
     if generation.protocol_type != CONSUMER_PROTOCOL_TYPE:
         return True
-    # The metadata of a consumer holds what it owns too, which a restart always changes: only topics count.
+    # A consumer's metadata also has its owned partitions, which a restart always changes. So only topics are compared.
     before = subscribed_topics(group.members[old_member_id].metadata(generation.protocol_name))
     return before == subscribed_topics(substitute.metadata(generation.protocol_name))
 
@@ -294,7 +294,7 @@ def _changes_nothing(group: ClassicGroup, joining: Joining, old_member_id: str) 
 def _replace(
     shard: GroupShard, group: ClassicGroup, joining: Joining, ids: tuple[str, str], now_ms: int
 ) -> Deferred[JoinGroupResponse]:
-    """Let a new member id take an old one's place in the working membership, and park its JoinGroup."""
+    """Replace a static member's id in the working membership by a new id, and park the JoinGroup."""
     old_member_id, member_id = ids
     old = group.members[old_member_id]
     shard.fence(group, old)
@@ -312,7 +312,7 @@ def _replace(
 def _take_place(
     shard: GroupShard, group: ClassicGroup, joining: Joining, ids: tuple[str, str], now_ms: int
 ) -> JoinResult:
-    """Write the same generation with the new member id in the old one's place: no rebalance."""
+    """Write the same generation with the new member id instead of the old one, without a rebalance."""
     old_member_id, member_id = ids
     generation = group.generation
     old = group.members[old_member_id]
@@ -335,8 +335,8 @@ def _take_place(
         response.skip_assignment = True
         response.members = joined_members(updated)
     elif was_leader:
-        # It must not compute an assignment that would be thrown away, so an older client is named its former id as
-        # the leader and takes itself for a follower.
+        # The leader must not compute an assignment that would be discarded. A client before version 9 therefore gets
+        # its former member id as the leader's id, and acts as a follower.
         response.leader = old_member_id
 
     def after(error: ErrorCode) -> None:

@@ -1,4 +1,4 @@
-"""Heartbeat, LeaveGroup, and sessions that end: how the coordinator knows who is still there."""
+"""Heartbeat, LeaveGroup, and expired sessions of classic groups."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NEW_PARTITIONS = "topics that it subscribes to have partitions that no member re
 
 
 def validate_member(group: ClassicGroup, member_id: str, instance_id: str | None) -> ErrorCode:
-    """Return NONE if this member is in the working membership and holds its instance id."""
+    """Return NONE if the member is in the working membership and has this instance id, otherwise the error."""
     if instance_id is not None:
         current = group.static_members.get(instance_id)
         if current is None:
@@ -34,14 +34,17 @@ def validate_member(group: ClassicGroup, member_id: str, instance_id: str | None
 def heartbeat(
     shard: GroupShard, request: HeartbeatRequest, now_ms: int
 ) -> Result[HeartbeatResponse]:
-    """Extend a member's session, and tell it of a rebalance; begin one if topics have partitions that nobody reads."""
+    """Extend a member's session, and return whether a rebalance is being prepared.
+
+    The heartbeat begins a rebalance if the group's topics have partitions that no member reads.
+    """
     group = shard.classic_groups.get(request.group_id)
     error = _heartbeat_error(group, request)
     if group is not None and error in {ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS}:
         member = group.members[request.member_id]
         if not member.is_new:
             shard.reset_session(group, member, now_ms)
-        stop = shard.stops.tell(group.group_id, member.member_id)
+        stop = shard.stops.must_stop(group.group_id, member.member_id)
         response = HeartbeatResponse(error_code=error, headrace_stop=stop)
         if error is ErrorCode.NONE and has_new_partitions(shard, group):
             response.error_code = ErrorCode.REBALANCE_IN_PROGRESS
@@ -66,7 +69,7 @@ def _heartbeat_error(group: ClassicGroup | None, request: HeartbeatRequest) -> E
 def leave_group(
     shard: GroupShard, group_id: str, leaving: list[MemberIdentity], now_ms: int
 ) -> Result[LeaveGroupResponse]:
-    """Remove members, each with an outcome of its own, and rebalance once for all of them."""
+    """Remove members, each with its own error code, and begin one rebalance for all of them."""
     group = shard.classic_groups.get(group_id)
     responses = []
     removed = []
@@ -91,7 +94,7 @@ def leave_group(
 def _leave(shard: GroupShard, group: ClassicGroup, identity: MemberIdentity) -> ErrorCode:
     member_id = identity.member_id
     if not member_id:
-        # An administrator names a static member by its instance id alone.
+        # An administrator may send the instance id of a static member without its member id.
         current = group.static_members.get(identity.group_instance_id or "")
         if current is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
@@ -108,18 +111,18 @@ def _leave(shard: GroupShard, group: ClassicGroup, identity: MemberIdentity) -> 
 def session_expired(
     shard: GroupShard, group: ClassicGroup, member_id: str, now_ms: int
 ) -> Result[None]:
-    """Remove a member that was not heard of for its session timeout, unless a request of it is parked."""
+    """Remove a member whose session has expired, unless a request of the member is parked."""
     member = group.members.get(member_id)
     if member is None and member_id not in group.pending:
         return NOTHING
     if member is not None and member.is_waiting:
-        return NOTHING  # its session begins anew when it is answered
+        return NOTHING  # the session begins again when the parked request is answered
     shard.remove_member(group, member_id)
     shard.journal.info("group_member_expired", group=group.group_id, member=member_id)
     return after_removal(shard, group, f"session of {member_id} expired", now_ms)
 
 
-def sync_time_is_up(shard: GroupShard, group: ClassicGroup, now_ms: int) -> Result[None]:
+def sync_phase_timed_out(shard: GroupShard, group: ClassicGroup, now_ms: int) -> Result[None]:
     """Remove the members that did not send SyncGroup within the rebalance timeout."""
     if group.rebalance is not None or not group.pending_sync:
         return NOTHING
@@ -130,12 +133,12 @@ def sync_time_is_up(shard: GroupShard, group: ClassicGroup, now_ms: int) -> Resu
 
 
 def after_removal(shard: GroupShard, group: ClassicGroup, reason: str, now_ms: int) -> Result[None]:
-    """Rebalance among those who remain, or complete the rebalance that waited for who is gone."""
+    """Begin a rebalance of the remaining members, or complete the rebalance that waited for the removed members."""
     if group.state in {GroupState.STABLE, GroupState.COMPLETING_REBALANCE}:
         if group.generation.members and all(
             member.member_id in group.members for member in group.generation.members
         ):
-            return NOTHING  # only handed-out ids went
+            return NOTHING  # only pending member ids were removed
         return prepare(shard, group, reason, now_ms)
     result = complete_if_all_joined(shard, group, now_ms)
     shard.forget_if_void(group.group_id)

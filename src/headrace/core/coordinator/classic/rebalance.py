@@ -2,16 +2,20 @@
 
 A rebalance in five steps, and what a crash of the coordinator after each leaves:
 
-1. Something changes (a member joins, leaves, expires). The group is PREPARING_REBALANCE, in soft state only; heartbeats
-   tell the members. After a crash the last generation goes on, and the change is noticed again.
-2. Members join; their requests are parked. After a crash they repeat them: the generation's followers learn that it
-   still stands, a joining leader begins the rebalance again, new members are unknown and join anew.
-3. All have joined, or the rebalance timeout has passed. The next generation is written, with no assignments. When it
-   is durable, not before, every member is answered: the same number is never given to two generations.
-   A crash before that is a crash in step 2; after that, members repeat JoinGroup with the metadata they joined with and
-   get the answer they missed, or go on to step 4, without another rebalance.
-4. Members send SyncGroup and are parked; the leader's brings the assignment, which is written.
-5. When that is durable they are answered, and the group is STABLE. After a crash they repeat SyncGroup.
+1. A member joins, leaves or expires. The group becomes PREPARING_REBALANCE, in memory only. The members receive
+   REBALANCE_IN_PROGRESS with their heartbeats. After a crash the last generation is still valid, and the coordinator
+   notices the change again.
+2. Members send JoinGroup, and their requests are parked. After a crash they repeat JoinGroup: followers of the
+   generation receive the same generation again, the leader begins the rebalance again, and new members are unknown and
+   join as new.
+3. All members have joined, or the rebalance timeout has passed. The coordinator writes the next generation, without
+   assignments. When the record is durable, the coordinator answers all members, so that no two generations have the
+   same number. A crash before the record is durable is a crash in step 2. After a later crash, members repeat JoinGroup
+   with the same metadata and receive the generation, or continue with step 4, without another rebalance.
+4. Members send SyncGroup, and their requests are parked. The leader's request has the assignment, which the coordinator
+   writes.
+5. When that record is durable, the coordinator answers all members, and the group is STABLE. After a crash the members
+   repeat SyncGroup.
 """
 
 from __future__ import annotations
@@ -31,7 +35,7 @@ from headrace.protocol.messages.join_group import JoinGroupResponse, JoinGroupRe
 from headrace.protocol.messages.sync_group import SyncGroupResponse
 
 RETRY_MS = 1_000
-"""The least time before a join phase that could not complete is looked at again."""
+"""The least pause before the coordinator tries again to complete a join phase, in milliseconds."""
 
 MAX_GENERATION = 2**31 - 1
 
@@ -39,14 +43,14 @@ MAX_GENERATION = 2**31 - 1
 def prepare_or_complete(
     shard: GroupShard, group: ClassicGroup, reason: str, now_ms: int
 ) -> Result[None]:
-    """Begin a rebalance, unless one is being prepared: then complete it if this was what it waited for."""
+    """Begin a rebalance; if one is being prepared, complete it if all members have joined."""
     if group.state is GroupState.PREPARING_REBALANCE:
         return complete_if_all_joined(shard, group, now_ms)
     return prepare(shard, group, reason, now_ms)
 
 
 def rejoin(shard: GroupShard, group_id: str, reason: str, now_ms: int) -> Result[None]:
-    """Have the members of a group join again, if it has any that have not begun to anyway."""
+    """Begin a rebalance of a group that has members, unless a rebalance is being prepared."""
     group = shard.classic_groups.get(group_id)
     if group is None or not group.members or group.state is GroupState.PREPARING_REBALANCE:
         return NOTHING
@@ -71,7 +75,7 @@ def prepare(shard: GroupShard, group: ClassicGroup, reason: str, now_ms: int) ->
         group.rebalance = Rebalance(initial=False)
         _set_join_timer(shard, group, now_ms + group.rebalance_timeout_ms)
         return complete_if_all_joined(shard, group, now_ms)
-    # The group is new or was deserted: members tend to arrive together, so give them time.
+    # The group is new or was empty. Members often join at about the same time, so the join phase waits for a delay.
     delay_ms = shard.config.group_initial_rebalance_delay_ms
     group.rebalance = Rebalance(
         initial=True,
@@ -85,15 +89,15 @@ def prepare(shard: GroupShard, group: ClassicGroup, reason: str, now_ms: int) ->
 
 
 def complete_if_all_joined(shard: GroupShard, group: ClassicGroup, now_ms: int) -> Result[None]:
-    """Complete the join phase if nobody is waited for; an initial rebalance waits for its delay."""
+    """Complete the join phase if all members have joined. An initial rebalance waits for its delay instead."""
     rebalance = group.rebalance
     if rebalance is None or rebalance.initial or not group.all_joined:
         return NOTHING
     return complete(shard, group, now_ms)
 
 
-def join_time_is_up(shard: GroupShard, group: ClassicGroup, now_ms: int) -> Result[None]:
-    """Complete the join phase with who is there, or extend the initial delay once more."""
+def join_phase_timed_out(shard: GroupShard, group: ClassicGroup, now_ms: int) -> Result[None]:
+    """Complete the join phase with the members that have joined, or extend the initial delay."""
     rebalance = group.rebalance
     if rebalance is None:
         return NOTHING
@@ -108,7 +112,7 @@ def join_time_is_up(shard: GroupShard, group: ClassicGroup, now_ms: int) -> Resu
 
 
 def complete(shard: GroupShard, group: ClassicGroup, now_ms: int) -> Result[None]:
-    """Write the next generation, of the members that have joined and of static members."""
+    """Write the next generation. Its members are those that have joined, and all static members."""
     staying = [
         member
         for member in group.members.values()
@@ -150,10 +154,10 @@ def _nobody_joined(shard: GroupShard, group: ClassicGroup, now_ms: int) -> Resul
         if member.instance_id is None:
             shard.remove_member(group, member.member_id)
     if group.members:
-        # Static members that are away keep their places until their sessions end. Look again later.
+        # Static members stay until their sessions expire, even if they have not joined. Try again later.
         _set_join_timer(shard, group, now_ms + max(group.rebalance_timeout_ms, RETRY_MS))
         return NOTHING
-    # All who wanted to found the group have gone: there is nothing to write down.
+    # All members of the new group have left before its first generation: there is nothing to write.
     group.rebalance = None
     shard.timers.cancel(shard.timer(JOIN, group))
     shard.forget_if_void(group.group_id)
@@ -161,7 +165,7 @@ def _nobody_joined(shard: GroupShard, group: ClassicGroup, now_ms: int) -> Resul
 
 
 def current_generation(group: ClassicGroup, member: ClassicGroupMember) -> JoinGroupResponse:
-    """Return the JoinGroup response for the present generation; the leader's lists the members."""
+    """Return the JoinGroup response for the current generation. The leader's response lists the members."""
     generation = group.generation
     return JoinGroupResponse(
         generation_id=generation.number,
@@ -174,7 +178,7 @@ def current_generation(group: ClassicGroup, member: ClassicGroupMember) -> JoinG
 
 
 def joined_members(generation: Generation) -> list[JoinGroupResponseMember]:
-    """Return what the leader needs to assign partitions."""
+    """Return the members of a generation with their metadata, from which the leader computes the assignment."""
     return [
         JoinGroupResponseMember(
             member_id=member.member_id,
@@ -212,7 +216,7 @@ def _next_generation(
 def _could_not_complete(
     shard: GroupShard, group: ClassicGroup, error: ErrorCode, now_ms: int
 ) -> None:
-    # Nothing durable has changed. All members get an error, join again, and the rebalance is retried with them.
+    # The durable state is unchanged. All members receive an error and join again, and the rebalance is retried.
     for member in group.members.values():
         joined = shard.answer_join(
             member, JoinGroupResponse(error_code=error, member_id=member.member_id)

@@ -1,4 +1,4 @@
-"""SyncGroup: the leader hands in the assignment, everybody fetches its part of it."""
+"""SyncGroup: the leader sends the assignment, and each member receives its part of the assignment."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SyncResult = Result[SyncGroupResponse]
 
 
 def sync_group(shard: GroupShard, request: SyncGroupRequest, now_ms: int) -> SyncResult:
-    """Handle a SyncGroup whose group id has been checked."""
+    """Handle a SyncGroup request. The caller has checked the group id."""
     group = shard.classic_groups.get(request.group_id)
     if group is None:
         return Result(SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
@@ -81,7 +81,7 @@ def _store_assignment(
             if shard.answer_sync(member, response):
                 shard.reset_session(group, member, now_ms)
         if error is not ErrorCode.NONE:
-            # The generation still waits for its assignment; it gets its full time again.
+            # The generation still waits for its assignment, with the full timeout again.
             shard.await_syncs(group, now_ms)
 
     return Result(None, (GroupMetadata(group.group_id, stable),), after)

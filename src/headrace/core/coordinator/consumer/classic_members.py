@@ -1,10 +1,10 @@
 """Members of the classic protocol in a consumer group: JoinGroup, SyncGroup, Heartbeat and LeaveGroup.
 
-The server assigns, so nobody leads and nobody waits for the others: a JoinGroup is the member's turn, and its answer
-has the member's epoch as the generation. SyncGroup fetches the assignment. Heartbeat says REBALANCE_IN_PROGRESS when
-another turn would bring the member on: to a newer epoch, to say that it has given something up, or to get what others
-have given up meanwhile. A member that rebalances eagerly has given up everything when it joins; one that does it
-cooperatively says what it has kept.
+The coordinator computes the assignment, so there is no leader, and no member waits for the others. A JoinGroup is one
+turn of the member (`turn`), and its response has the member epoch as the generation. SyncGroup returns the assignment.
+The response to Heartbeat is REBALANCE_IN_PROGRESS when the member needs another turn: to reach a newer epoch, to
+confirm a revocation, or to receive partitions that other members have revoked. A member with an eager assignor owns
+nothing when it joins; a member with a cooperative assignor sends the partitions that it still owns.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from headrace.core.coordinator.consumer.downgrade import (
     classic_assignment,
     classic_generation,
     classic_members,
-    have_rejoin,
+    schedule_rejoin,
 )
 from headrace.core.coordinator.consumer.identity import identify_classic
 from headrace.core.coordinator.consumer.removal import check_instance, remove, unknown_member
@@ -67,7 +67,7 @@ from headrace.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRes
 def join(
     shard: GroupShard, origin: Origin, request: JoinGroupRequest, now_ms: int
 ) -> Result[JoinGroupResponse]:
-    """Take the turn of a classic member; a group that has no members becomes a classic one."""
+    """Handle a JoinGroup request. A consumer group without members becomes a classic group."""
     group = shard.consumer_groups[request.group_id]
     try:
         if not group.members:
@@ -131,7 +131,7 @@ def _join_deserted(
 def _check_protocols(
     group: ConsumerGroup, protocol_type: str, protocols: tuple[Protocol, ...]
 ) -> Subscription:
-    """Return what a member says of itself; its protocols must have one in common with the other classic members.
+    """Return the subscription of a member. All classic members must have a protocol in common.
 
     Raises:
         ApiError: INCONSISTENT_GROUP_PROTOCOL.
@@ -150,7 +150,7 @@ def _updated(
     said: Subscription,
     protocols: tuple[Protocol, ...],
 ) -> MemberMetadata:
-    # Version 0 has no rebalance timeout: the session timeout stands for both.
+    # Version 0 has no rebalance timeout: the session timeout is used for both.
     rebalance_timeout_ms = request.rebalance_timeout_ms
     return MemberMetadata(
         instance_id=request.group_instance_id or member.instance_id,
@@ -170,11 +170,11 @@ def _by_id(named: NamedPartitions, view: TopicsView) -> Partitions:
     return frozenset((topics[name].topic_id, i) for name, i in named if name in topics)
 
 
-# --- JoinGroup of a static member that takes the place of the last consumer ---
+# --- JoinGroup of a static member that replaces the last consumer ---
 
 
 class _Downgrade(NamedTuple):
-    """The group becomes a classic one, in which the newcomer has the place of the member that it replaces."""
+    """A downgrade in which a new classic member replaces the last consumer, under the same instance id."""
 
     shard: GroupShard
     group: ConsumerGroup
@@ -183,7 +183,7 @@ class _Downgrade(NamedTuple):
     members: dict[str, ClassicGroupMember]
 
     def run(self, member: MemberMetadata, now_ms: int) -> Result[JoinGroupResponse]:
-        """Answer the newcomer with what its place held, if all are settled; otherwise all join again, with it."""
+        """Return the generation to the new member if the group is settled; otherwise all members join again."""
         shard, group, member_id = self.shard, self.group, self.member_id
         generation = classic_generation(
             group, self.members, shard.topics, now_ms, replaced=(member_id, self.replaced)
@@ -208,7 +208,7 @@ class _Downgrade(NamedTuple):
             begin_classic(shard, group, former, self.members, now_ms)
             if not is_settled:
                 shard.park_join(shard.classic_groups[group.group_id].members[member_id], parked)
-                have_rejoin(shard, group.group_id, now_ms)
+                schedule_rejoin(shard, group.group_id, now_ms)
 
         records = [*group.tombstones(), GroupMetadata(group.group_id, generation)]
         return Result(answer if is_settled else parked, records, after)
@@ -219,7 +219,7 @@ class _Downgrade(NamedTuple):
             group.assignment_epoch == group.epoch
             and group.checked == self.shard.topics.changes
             and wish_of(member) == wish_of(group.members[self.replaced])
-            # Nobody leads what is settled, so nobody would give the place what it does not hold yet.
+            # The generation has no leader, so nobody would assign partitions that the replaced member did not own yet.
             and group.holding(self.replaced).assigned == group.target(self.replaced)
             and all(group.is_reconciled(other) for other in group.members if other != self.replaced)
         )
@@ -229,10 +229,10 @@ class _Downgrade(NamedTuple):
 
 
 def sync(shard: GroupShard, request: SyncGroupRequest, now_ms: int) -> Result[SyncGroupResponse]:
-    """Return a member's assignment.
+    """Handle a SyncGroup request: return the member's assignment.
 
     Raises:
-        ApiError: It is not the member's generation, or the member has to join again.
+        ApiError: The generation is not the member's epoch, or the member has to join again.
     """
     group = shard.consumer_groups[request.group_id]
     member_id, instance_id = request.member_id, request.group_instance_id
@@ -262,10 +262,10 @@ def sync(shard: GroupShard, request: SyncGroupRequest, now_ms: int) -> Result[Sy
 def heartbeat(
     shard: GroupShard, request: HeartbeatRequest, now_ms: int
 ) -> Result[HeartbeatResponse]:
-    """Extend a member's session, and tell it to join again where that brings it on.
+    """Extend a member's session, and return whether the member has to join again.
 
     Raises:
-        ApiError: It is not the member's generation.
+        ApiError: The generation is not the member's epoch.
     """
     group = shard.consumer_groups[request.group_id]
     member_id = request.member_id
@@ -274,7 +274,7 @@ def heartbeat(
     if current.epoch != request.generation_id:
         raise ApiError(ErrorCode.ILLEGAL_GENERATION)
     shard.begin_consumer_session(group, member_id, now_ms)
-    stop = shard.stops.tell(group.group_id, member_id)
+    stop = shard.stops.must_stop(group.group_id, member_id)
     records = _changed_topics(shard, group)
     if (
         not records
@@ -296,7 +296,7 @@ def heartbeat(
 
 
 def _changed_topics(shard: GroupShard, group: ConsumerGroup) -> list[GroupRecord]:
-    """Return what raises the group epoch because topics have changed; a classic group's leader would look after it."""
+    """Return the record that raises the group epoch because the subscribed topics have changed; else nothing."""
     if group.checked == shard.topics.changes:
         return []
     hashed = metadata_hash(known_topics(shard.topics, topics_of(group.wishes, group.regexes)))
@@ -307,7 +307,7 @@ def _changed_topics(shard: GroupShard, group: ConsumerGroup) -> list[GroupRecord
 
 
 def _is_released(group: ConsumerGroup, member_id: str) -> bool:
-    """Whether nobody else holds any more what a member waits for."""
+    """Return whether no other member owns a partition of this member's target any more."""
     missing = group.target(member_id) - group.holding(member_id).assigned
     return not any(group.owners.get(partition, member_id) != member_id for partition in missing)
 
@@ -315,13 +315,13 @@ def _is_released(group: ConsumerGroup, member_id: str) -> bool:
 def leave(
     shard: GroupShard, group_id: str, leaving: list[MemberIdentity], now_ms: int
 ) -> Result[LeaveGroupResponse]:
-    """Remove members of either kind, each with an outcome of its own."""
+    """Remove members of both protocols, each with its own error code."""
     group = shard.consumer_groups[group_id]
     removed: dict[str, None] = {}
     responses = []
     for identity in leaving:
         instance_id, code = identity.group_instance_id, ErrorCode.NONE
-        # An administrator names a static member by its instance id alone.
+        # An administrator may send the instance id of a static member without its member id.
         member_id = identity.member_id or group.instances.get(instance_id or "", "")
         try:
             if member_id in removed:

@@ -1,4 +1,4 @@
-"""ConsumerGroupDescribe: what an operator sees of a consumer group."""
+"""ConsumerGroupDescribe: the description of a consumer group."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CONSUMER_MEMBER: Final = 1
 
 
 def describe_consumer_group(shard: GroupShard, group_id: str) -> Result[DescribedGroup]:
-    """Describe one group; GROUP_ID_NOT_FOUND if it is not of this kind."""
+    """Describe one consumer group; GROUP_ID_NOT_FOUND for any other group."""
     group = shard.consumer_groups.get(group_id)
     if group is None:
         what = "is not a consumer group" if group_id in shard.classic_groups else "not found"
@@ -70,7 +70,7 @@ def _member(
 
 
 def _named(partitions: Partitions, view: TopicsView) -> Assignment:
-    """Return partitions with their topics' names, but for those of topics that are gone."""
+    """Return partitions with the names of their topics, without those of deleted topics."""
     topics: dict[bytes, list[int]] = {}
     for topic_id, index in sorted(partitions):
         topics.setdefault(topic_id, []).append(index)

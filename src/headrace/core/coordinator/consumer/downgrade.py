@@ -1,10 +1,11 @@
 """Downgrade of a consumer group to a classic group, when the last member of KIP-848 leaves and classic ones remain.
 
-The group epoch becomes the generation, and what each member holds its assignment: should a consumer join now, nobody
-else is given that. This assignment is only temporary: some members had not reached their targets, and the
-partitions of the member that left have no owner. Therefore all members must join again, and their leader assigns. A
-crash before that loses the rebalance, but not its cause: the generation has no leader, and a coordinator that loads a
-stable generation of consumers without a leader begins the rebalance (`needs_rebalance`).
+The group epoch becomes the generation. The current assignment of each member becomes its assignment in the generation,
+so that no other member gets these partitions if a consumer joins now. The assignment is only temporary: some members
+had not reached their target assignment, and the partitions of the member that left have no owner. Therefore all members
+must join again, and their leader assigns. A crash before that loses the rebalance, but not its cause: the generation
+has no leader. A coordinator that loads a stable generation of consumers without a leader begins the rebalance
+(`needs_rebalance`).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from headrace.core.coordinator.state.subscription import encode_assignment, vers
 from headrace.core.coordinator.state.topics import TopicsView
 from headrace.errors import ErrorCode
 
-REASON = "the group has become a classic one"
+REASON = "the group has become a classic group"
 
 
 def classic_members(
@@ -38,13 +39,13 @@ def classic_members(
     leaving: Collection[str],
     joining: tuple[str, MemberMetadata] | None = None,
 ) -> dict[str, ClassicGroupMember] | None:
-    """Return the members of the classic group that it becomes, or None if it stays a consumer group.
+    """Return the members of the classic group that a consumer group becomes, or None if it stays a consumer group.
 
     Args:
-        shard: Whose group.
+        shard: The shard of the group.
         group: The group.
-        leaving: Its members that go.
-        joining: A classic member that takes the place of the one that goes.
+        leaving: The members that leave.
+        joining: The id and metadata of a classic member that replaces the leaving one; None without one.
     """
     gone = [member_id for member_id in leaving if member_id in group.members]
     classic_gone = sum(member_id in group.classic_members for member_id in gone)
@@ -69,14 +70,14 @@ def classic_members(
 def downgrade(
     shard: GroupShard, group: ConsumerGroup, members: Mapping[str, ClassicGroupMember], now_ms: int
 ) -> Result[None]:
-    """Make a classic group of these members, and have them join again."""
+    """Turn the group into a classic group of these members, and make them join again."""
     generation = classic_generation(group, members, shard.topics, now_ms)
     former = list(group.members)
 
     def after(error: ErrorCode) -> None:
         if error is ErrorCode.NONE:
             begin_classic(shard, group, former, members, now_ms)
-            have_rejoin(shard, group.group_id, now_ms)
+            schedule_rejoin(shard, group.group_id, now_ms)
 
     return Result(None, [*group.tombstones(), GroupMetadata(group.group_id, generation)], after)
 
@@ -89,7 +90,7 @@ def classic_generation(
     *,
     replaced: tuple[str, str] = ("", ""),
 ) -> Generation:
-    """Return the generation that stands for a consumer group; `replaced` has a new member's id and its former one."""
+    """Return the generation that a consumer group becomes; `replaced` has the new and the old id of a member."""
     protocol_name = select_protocol(members.values()) or ""
     return Generation(
         number=group.epoch,
@@ -118,7 +119,7 @@ def _held(group: ConsumerGroup, member_id: str) -> Partitions:
 
 
 def classic_assignment(partitions: Partitions, metadata: bytes, view: TopicsView) -> bytes:
-    """Return partitions as a classic member reads them, in the version of its metadata."""
+    """Return the encoded assignment for a classic member, in the version of the member's metadata."""
     topics: dict[str, list[int]] = {}
     for topic_id, index in sorted(partitions):
         name = view.name_of(topic_id)
@@ -134,29 +135,29 @@ def begin_classic(
     members: Mapping[str, ClassicGroupMember],
     now_ms: int,
 ) -> None:
-    """Begin the sessions of the classic group, once its generation is replayed."""
+    """Begin the sessions of the classic group. Called when its generation is replayed."""
     for member_id in former:
         shard.cancel_consumer_timers(consumers, member_id)
         if member_id not in members:
             shard.member_gone(consumers.group_id, member_id)
     group = shard.classic_groups[consumers.group_id]
     for member in group.members.values():
-        # The generation has kept one of its protocols; the next rebalance has to know all.
+        # The generation stores only one protocol of a member, but the next rebalance needs all of them.
         member.protocols = members[member.member_id].protocols
         member.protocols_complete = True
         shard.reset_session(group, member, now_ms)
     shard.journal.info("group_downgraded", group=group.group_id, generation=group.generation.number)
 
 
-def have_rejoin(shard: GroupShard, group_id: str, now_ms: int) -> None:
-    """Begin a rebalance as a separate operation, after the present one."""
+def schedule_rejoin(shard: GroupShard, group_id: str, now_ms: int) -> None:
+    """Begin a rebalance in a separate operation, which runs after the current one."""
     shard.runtime.execute(
         partial(rejoin, shard, group_id, REASON, now_ms), lambda _error: None, now_ms
     )
 
 
 def needs_rebalance(group: ClassicGroup) -> bool:
-    """Whether a generation that was read from the log is what a downgrade has left."""
+    """Return whether a generation that was read from the log comes from a downgrade, and needs a rebalance."""
     generation = group.generation
     return (
         generation.state is GroupState.STABLE

@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeat: joining, staying, and being led to the target."""
+"""ConsumerGroupHeartbeat: a member joins, leaves, or moves towards its target assignment."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def heartbeat(
     visible: Visible,
     now_ms: int,
 ) -> Result[ConsumerGroupHeartbeatResponse]:
-    """Handle one heartbeat; what is wrong with it is in the response, with a reason."""
+    """Handle one heartbeat. The response has the error code and message of a heartbeat that is refused."""
     try:
         check_request(request, origin.api_version, shard.assignors)
         if request.member_epoch < 0:
@@ -64,10 +64,10 @@ def _stay(
 
     interval_ms = shard.times(group.group_id).heartbeat_interval_ms
     if turn.wait_ms is not None:
-        # It is looked at then, and need not wait for its next heartbeat.
+        # The member needs another turn by then.
         interval_ms = min(interval_ms, turn.wait_ms)
     response = _response(request, turn, current, interval_ms)
-    response.headrace_stop = shard.stops.tell(group.group_id, turn.member_id)
+    response.headrace_stop = shard.stops.must_stop(group.group_id, turn.member_id)
     return Result(response, [*upgraded.records, *turn.records], after)
 
 
@@ -107,10 +107,10 @@ def _response(
 def _updated(
     member: MemberMetadata, request: ConsumerGroupHeartbeatRequest, origin: Origin
 ) -> MemberMetadata:
-    """Return a member as its request changes it: what is null stays.
+    """Return the metadata of a member with the changes of its request. A null field changes nothing.
 
-    A member that joins says all that it subscribes to. What the member before it under its instance id wanted, or it
-    itself before it was fenced, does not count any more.
+    A member that joins sends its whole subscription. This replaces the subscription of the member that had its instance
+    id before, or of the member itself before it was fenced.
     """
     joining = request.member_epoch == 0
     given: Mapping[str, object] = {

@@ -18,14 +18,14 @@ from headrace.protocol.messages.join_group import JoinGroupRequest
 
 
 class SenderIdentity(NamedTuple):
-    """A member as a heartbeat finds it."""
+    """The member that sent a request, before the request changes it."""
 
     member_id: str
     member: MemberMetadata
     current: Current
     is_new: bool = False
     replaces: str | None = None
-    """The member whose instance id, and with it whose place, it takes over."""
+    """The member whose instance id, target and current assignment the sender takes over; None if there is none."""
 
 
 def identify(
@@ -34,16 +34,16 @@ def identify(
     member_id: str,
     max_size: int,
 ) -> SenderIdentity:
-    """Return whose heartbeat it is.
+    """Return the member that sent a heartbeat.
 
     Args:
         group: The group.
         request: The heartbeat.
-        member_id: The id that it names, or a new one.
-        max_size: How many members a group may have.
+        member_id: The member id of the request, or a new id.
+        max_size: The largest number of members in a group.
 
     Raises:
-        ApiError: There is no such member, or it is not in the epoch that it says.
+        ApiError: The group has no such member, or the member is not in the epoch of the request.
     """
     if request.instance_id is not None:
         if request.member_epoch != 0:
@@ -67,16 +67,16 @@ def identify_classic(
     member_id: str,
     max_size: int,
 ) -> SenderIdentity:
-    """Return whose JoinGroup it is. Its generation does not matter, and a static member's place is taken at once.
+    """Return the member that sent a JoinGroup. A new static member replaces the old one at once.
 
     Args:
         group: The group.
         request: The JoinGroup.
-        member_id: The id that it names, or a new one.
-        max_size: How many members a group may have.
+        member_id: The member id of the request, or a new id.
+        max_size: The largest number of members in a group.
 
     Raises:
-        ApiError: A static member is not the one that it says, or the group is full.
+        ApiError: Another member has the instance id of the request, or the group is full.
     """
     if request.group_instance_id is not None:
         if request.member_id:
@@ -99,7 +99,7 @@ def _newcomer(group: ConsumerGroup, member_id: str, max_size: int) -> SenderIden
 
 
 def _check_released(group: ConsumerGroup, instance_id: str, holder: str, member_id: str) -> None:
-    """Refuse who wants a static member's place that is taken; a classic member cannot give it back."""
+    """Refuse a new member whose instance id a member still has. A classic member never releases its instance id."""
     if group.holding(holder).epoch != LEFT_STATIC_EPOCH and group.members[holder].classic is None:
         raise ApiError(
             ErrorCode.UNRELEASED_INSTANCE_ID,
@@ -109,22 +109,22 @@ def _check_released(group: ConsumerGroup, instance_id: str, holder: str, member_
 
 
 def _replacement(group: ConsumerGroup, holder: str, member_id: str) -> SenderIdentity:
-    # It has restarted: it has arrived nowhere yet, though what its place holds stays its own.
+    # The member has restarted: it has no epoch yet, but keeps the current assignment.
     current = group.holding(holder)._replace(epoch=0, previous_epoch=0)
     return SenderIdentity(member_id, group.members[holder], current, replaces=holder)
 
 
 def _check_epoch(current: Current, request: ConsumerGroupHeartbeatRequest) -> None:
-    """Refuse an epoch that is neither the member's, nor the one before of a member that missed an answer, nor 0."""
+    """Refuse an epoch other than 0, the member's epoch, or the previous epoch of a member that missed a response."""
     if request.member_epoch in {0, current.epoch}:
         return
     owned = owned_partitions(request)
-    missed_the_answer = (
+    missed_response = (
         request.member_epoch == current.previous_epoch
         and owned is not None
         and owned <= current.assigned
     )
-    if not missed_the_answer:
+    if not missed_response:
         larger = "greater" if request.member_epoch > current.epoch else "smaller"
         raise ApiError(
             ErrorCode.FENCED_MEMBER_EPOCH,

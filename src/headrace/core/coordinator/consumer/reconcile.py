@@ -1,4 +1,4 @@
-"""How one member is led to its target, a step with each of its heartbeats."""
+"""The step of one member towards its target assignment, which each of its heartbeats takes."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def reconcile(
     owned: Partitions | None,
     is_free: Callable[[Partition], bool],
 ) -> Current:
-    """Return what a member holds from now on.
+    """Return the new current assignment of a member.
 
     Args:
-        current: What it holds.
-        target: What the target gives it.
-        target_epoch: The epoch of the target.
-        owned: What it says that it owns; None if it does not say, because nothing has changed since it last did.
-        is_free: Whether a partition is held by nobody.
+        current: The current assignment before.
+        target: The target assignment of the member.
+        target_epoch: The epoch of the target assignment.
+        owned: The partitions that the member reports as owned; None if they have not changed since its last report.
+        is_free: Returns whether no member owns a partition.
     """
     if current.state is MemberState.STABLE and current.epoch == target_epoch:
         return current
@@ -37,10 +37,10 @@ def reconcile(
     kept = current.assigned & target
     revoking = current.assigned - target
     if revoking and (owned is None or not owned.isdisjoint(revoking)):
-        # It keeps its epoch, so that it may commit for what it is about to give up.
+        # The member keeps its epoch, so that it may commit offsets of the partitions that it must revoke.
         return Current(current.epoch, current.previous_epoch, MemberState.UNREVOKED, kept, revoking)
     missing = target - kept
-    # Partitions that it has just given up itself count as free: a newer target may have given them back to it.
+    # Partitions that the member itself has just revoked count as free: a newer target may assign them to it again.
     own = current.assigned | current.revoking
     free = frozenset(p for p in missing if p in own or is_free(p))
     state = MemberState.STABLE if len(free) == len(missing) else MemberState.UNRELEASED

@@ -1,4 +1,4 @@
-"""Members that go: because they say so, or because they were not heard of in time."""
+"""The removal of members that leave, or whose time has expired."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ from headrace.protocol.messages.consumer_group_heartbeat import (
 def leave(
     shard: GroupShard, request: ConsumerGroupHeartbeatRequest, now_ms: int
 ) -> Result[ConsumerGroupHeartbeatResponse]:
-    """Let a member go.
+    """Handle the heartbeat of a member that leaves.
 
     Raises:
-        ApiError: There is no such member.
+        ApiError: The group has no such member.
     """
     group = shard.consumer_groups.get(request.group_id)
     if group is None:
@@ -59,7 +59,7 @@ def leave(
 
 
 def _leave_for_a_while(shard: GroupShard, group: ConsumerGroup, member_id: str) -> Result[None]:
-    """Keep a static member's place until its session is over."""
+    """Keep a static member that leaves temporarily until its session expires."""
     current = group.holding(member_id)
     left = current._replace(
         epoch=LEFT_STATIC_EPOCH,
@@ -74,9 +74,9 @@ def _leave_for_a_while(shard: GroupShard, group: ConsumerGroup, member_id: str) 
 def remove(
     shard: GroupShard, group: ConsumerGroup, leaving: Collection[str], now_ms: int
 ) -> Result[None]:
-    """Forget members; what they had is shared out with the next turn of another one.
+    """Remove members. The next turn of another member assigns their partitions.
 
-    When the last one goes that speaks KIP-848's protocol, the group becomes a classic one.
+    When the last member of the KIP-848 protocol leaves, the group becomes a classic group.
     """
     members = classic_members(shard, group, leaving)
     if members is not None:
@@ -99,7 +99,7 @@ def remove(
 
 
 def unused_regexes(group: ConsumerGroup, wishes: Iterable[Wish]) -> Iterator[ConsumerRecord]:
-    """Yield what forgets the regular expressions that are in none of these subscriptions."""
+    """Yield the tombstones of the regular expressions that are in none of these subscriptions."""
     used = {regex for _, regex in wishes}
     for regex in group.regexes:
         if regex not in used:
@@ -109,14 +109,14 @@ def unused_regexes(group: ConsumerGroup, wishes: Iterable[Wish]) -> Iterator[Con
 def session_expired(
     shard: GroupShard, group: ConsumerGroup, member_id: str, now_ms: int
 ) -> Result[None]:
-    """Remove a member that was not heard of for its session."""
+    """Remove a member whose session has expired."""
     return expired(shard, group, member_id, "session", now_ms)
 
 
 def rebalance_expired(
     shard: GroupShard, group: ConsumerGroup, member_id: str, now_ms: int
 ) -> Result[None]:
-    """Remove a member that did not give up its partitions in its rebalance timeout."""
+    """Remove a member that has not revoked its partitions within its rebalance timeout."""
     if group.holding(member_id).state is not MemberState.UNREVOKED:
         return NOTHING
     return expired(shard, group, member_id, "rebalance", now_ms)
@@ -125,21 +125,21 @@ def rebalance_expired(
 def join_expired(
     shard: GroupShard, group: ConsumerGroup, member_id: str, now_ms: int
 ) -> Result[None]:
-    """Remove a classic member that had to join again and did not within its rebalance timeout."""
+    """Remove a classic member that had to join again, and has not within its rebalance timeout."""
     return expired(shard, group, member_id, "join", now_ms)
 
 
 def sync_expired(
     shard: GroupShard, group: ConsumerGroup, member_id: str, now_ms: int
 ) -> Result[None]:
-    """Remove a classic member that has joined, and did not fetch its assignment in its rebalance timeout."""
+    """Remove a classic member that has joined, and has sent no SyncGroup within its rebalance timeout."""
     return expired(shard, group, member_id, "sync", now_ms)
 
 
 def expired(
     shard: GroupShard, group: ConsumerGroup, member_id: str, what: str, now_ms: int
 ) -> Result[None]:
-    """Remove a member whose time is up; `what` says which time, for the journal."""
+    """Remove a member whose time has expired. `what` is the name of the expired time in the log line."""
     if member_id not in group.members:
         return NOTHING
     result = remove(shard, group, [member_id], now_ms)
@@ -151,7 +151,7 @@ def expired(
                 "consumer_group_member_expired", group=group.group_id, member=member_id, by=what
             )
         else:
-            # It could not be written down, so nothing has changed: the next attempt comes in a while.
+            # The records could not be appended, so nothing has changed. The next attempt follows after a session.
             shard.begin_consumer_session(group, member_id, now_ms)
         if removed is not None:
             removed(error)
@@ -160,7 +160,7 @@ def expired(
 
 
 def check_instance(group: ConsumerGroup, instance_id: str, member_id: str) -> None:
-    """Refuse a member that is not the one with an instance id.
+    """Refuse a member that does not have the instance id of its request.
 
     Raises:
         ApiError: UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID.
@@ -179,7 +179,7 @@ def check_instance(group: ConsumerGroup, instance_id: str, member_id: str) -> No
 
 
 def unknown_member(group: ConsumerGroup, member_id: str) -> ApiError:
-    """Return the error for a member that the group does not have."""
+    """Return the error for a member id that is not in the group."""
     return ApiError(
         ErrorCode.UNKNOWN_MEMBER_ID,
         f"Member {member_id} is not a member of group {group.group_id}.",

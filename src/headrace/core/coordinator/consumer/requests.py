@@ -13,13 +13,13 @@ from headrace.protocol.messages.consumer_group_heartbeat import ConsumerGroupHea
 _CLIENTS_NAME_THEMSELVES_VERSION: Final = 1
 _MAX_STORED_BYTES: Final = 32_767
 REGEXES_LIMIT: Final = 100
-"""How many different regular expressions the members of a group may have."""
+"""The largest number of different regular expressions that the members of a group may have."""
 
 
 def check_request(
     request: ConsumerGroupHeartbeatRequest, version: int, assignors: Container[str]
 ) -> None:
-    """Refuse a request that cannot be right whatever the group.
+    """Refuse a request that is invalid for every group.
 
     Raises:
         ApiError: INVALID_REQUEST or UNSUPPORTED_ASSIGNOR, with the reason.
@@ -63,7 +63,7 @@ def _check_first(request: ConsumerGroupHeartbeatRequest) -> None:
 
 
 def check_regexes_count(regexes: Sized) -> None:
-    """Refuse a regular expression more than a group may have: all are matched whenever topics change.
+    """Refuse more regular expressions than a group may have, because all are evaluated when topics change.
 
     Raises:
         ApiError: INVALID_REGULAR_EXPRESSION.
@@ -76,7 +76,7 @@ def check_regexes_count(regexes: Sized) -> None:
 
 
 def is_full(request: ConsumerGroupHeartbeatRequest) -> bool:
-    """Whether a member says everything about itself, and wants to hear everything."""
+    """Return whether a request has all fields, so that the response must have the assignment."""
     subscribed = (request.subscribed_topic_names, request.subscribed_topic_regex) != (None, None)
     return request.member_epoch == 0 or (
         request.rebalance_timeout_ms != -1 and subscribed and request.topic_partitions is not None
@@ -84,7 +84,7 @@ def is_full(request: ConsumerGroupHeartbeatRequest) -> bool:
 
 
 def owned_partitions(request: ConsumerGroupHeartbeatRequest) -> Partitions | None:
-    """Return what a member says that it owns, None if it does not say."""
+    """Return the partitions that a member reports as owned, None if the request has no such field."""
     if request.topic_partitions is None:
         return None
     return frozenset(

@@ -1,4 +1,4 @@
-"""The target of a consumer group: who is to read what, once everybody has got there."""
+"""The computation of the target assignment of a consumer group."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Targets = Mapping[str, Partitions]
 def choose_assignor(
     members: Iterable[MemberMetadata], assignors: Mapping[str, Assignor]
 ) -> Assignor:
-    """Return the assignor that most members ask for, or the first one if none asks."""
+    """Return the assignor that most members request, or the first assignor if no member requests one."""
     votes = Counter(member.assignor for member in members if member.assignor in assignors)
     default = next(iter(assignors))
     name = max(votes, key=lambda vote: (votes[vote], str(vote)), default=default)
@@ -47,22 +47,22 @@ def compute_target(
     view: TopicsView,
     journal: Journal,
 ) -> Targets:
-    """Return a new target.
+    """Return a new target assignment of all members.
 
     Args:
-        members: The members.
-        regexes: The topics that each regular expression stands for.
-        targets: The present target.
-        assignors: By name, the default first.
+        members: The metadata of the members, by member id.
+        regexes: The topics that each regular expression matches.
+        targets: The present target assignment.
+        assignors: The assignors by name, the default first.
         view: The topics.
-        journal: Where it is reported when an assignor fails.
+        journal: Logs the failure of an assignor.
 
     Raises:
         ApiError: A user's assignor failed.
     """
     wishes = {wish_of(member) for member in members.values()}
     topics = known_topics(view, topics_of(wishes, regexes))
-    # Few subscriptions differ, so that members share what they stand for.
+    # A group has few different subscriptions, so the topics of each are computed once.
     wanted: dict[Wish, frozenset[bytes]] = {
         wish: frozenset(
             topics[name].topic_id for name in topics_of([wish], regexes) if name in topics
@@ -90,7 +90,7 @@ def compute_target(
 def target_records(
     group: ConsumerGroup, targets: Targets, epoch: int, now_ms: int
 ) -> Iterator[ConsumerRecord]:
-    """Yield what writes a target down, where it differs from what is stored."""
+    """Yield the records of a new target assignment, for members whose target has changed."""
     for member_id, partitions in targets.items():
         if group.targets.get(member_id) != partitions:
             yield TargetMember(group.group_id, member_id, partitions)
@@ -110,7 +110,7 @@ def _by_users_assignor(
         journal.error("consumer_group_assignor_failed", assignor=assignor.name, error=repr(error))
         raise ApiError(
             ErrorCode.UNKNOWN_SERVER_ERROR,
-            f"the assignor {assignor.name!r} failed; the broker's log says how",
+            f"the assignor {assignor.name!r} failed. The broker's log has the error.",
         ) from error
     return assignment
 
@@ -124,9 +124,11 @@ def _check(
     for member_id, partitions in assignment.items():
         for topic_id, index in partitions:
             if not 0 <= index < counts.get(topic_id, 0):
-                raise ValueError(f"there is no partition {index} of topic id {topic_id.hex()}")
+                raise ValueError(f"topic id {topic_id.hex()} has no partition {index}")
             if topic_id not in subscribers[member_id].topics:
-                raise ValueError(f"{member_id} does not want topic id {topic_id.hex()}")
+                raise ValueError(f"{member_id} is not subscribed to topic id {topic_id.hex()}")
             if (topic_id, index) in seen:
-                raise ValueError(f"partition {index} of topic id {topic_id.hex()} is given twice")
+                raise ValueError(
+                    f"partition {index} of topic id {topic_id.hex()} is assigned twice"
+                )
             seen.add((topic_id, index))

@@ -1,7 +1,7 @@
-"""One turn of a member: it says what it wants and has, and is led a step towards the target.
+"""One turn of a member: the member sends its subscription and owned partitions, and takes a step towards its target.
 
-The same for both kinds of members: a heartbeat of one that speaks KIP-848's protocol, a JoinGroup of a classic one.
-What it costs depends on the member's own assignment only, unless the group changes with it.
+A turn is a heartbeat of a member of the KIP-848 protocol, or a JoinGroup of a classic member. Its cost depends on the
+member's own assignment only, unless the group changes with the turn.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ from headrace.core.coordinator.state.topics import known_topics, metadata_hash
 from headrace.errors import ApiError, ErrorCode
 
 Visible = Callable[[str], bool]
-"""Whether the client that sent a request may see a topic."""
+"""Returns whether the client that sent a request is authorized to see a topic."""
 
 LARGE_GROUP: Final = 100
 """The number of members from which a target is kept for at least one millisecond per member. Computing a target takes
 time in proportion to the members; when a thousand members join at once, this keeps the number of targets small."""
 EVALUATION_MS: Final = 500
-"""After how long a member comes again whose regular expression takes long to evaluate."""
+"""The heartbeat interval of a member whose regular expression is still being evaluated, in milliseconds."""
 _WANTS: Final = ("topics", "regex", "assignor", "rack_id")
 """The fields of a member on which the assignment depends."""
 
@@ -58,11 +58,11 @@ class Turn:
     """One request of a member: the state before it, its decisions, and the records to write.
 
     Attributes:
-        group: The group as it was before.
-        member_id: Whose turn it is.
-        before: What it held.
-        records: What is written; complete after `run`.
-        wait_ms: After how long the member is looked at again, None if that need not be soon; known after `run`.
+        group: The group before the turn.
+        member_id: The id of the member.
+        before: The current assignment of the member before the turn.
+        records: The records to write; complete after `run`.
+        wait_ms: The time until the member needs another turn, in ms; None for its next regular one. Set by `run`.
     """
 
     def __init__(
@@ -86,14 +86,15 @@ class Turn:
         self._is_resolved = True
 
     def run(self, owned: Partitions | None, visible: Visible) -> Current:
-        """Decide, and return what the member holds from now on.
+        """Fill `records`, and return the new current assignment of the member.
 
         Args:
-            owned: What it says that it owns; None if it does not say, because nothing has changed since it last did.
-            visible: Which topics a regular expression may bring it.
+            owned: The partitions that the member reports as owned; None if they have not changed since its last report.
+            visible: Returns whether a regular expression may match a topic.
 
         Raises:
-            ApiError: Its regular expression is refused, the group would hold too much, or a user's assignor failed.
+            ApiError: The regular expression is refused, the group would need too much memory, or a user's assignor
+                failed.
         """
         self._require_memory()
         self._write_member()
@@ -106,7 +107,7 @@ class Turn:
         return current
 
     def begin_timers(self, current: Current) -> None:
-        """Note what the turn has looked at, and how long the member may be silent; once `records` are replayed."""
+        """Begin the timers of the member, and store the compared version of the topics. `records` are replayed."""
         shard, group = self._shard, self._shard.consumer_groups[self.group.group_id]
         group.checked = shard.topics.changes
         if self._member.regex is not None and self._is_resolved:
@@ -129,7 +130,7 @@ class Turn:
             shard.timers.set(sync_timer, deadline_ms)
 
     def _require_memory(self) -> None:
-        """Refuse what would make the group hold too much.
+        """Refuse a turn that would make the memory of the group exceed its limit.
 
         Raises:
             ApiError: GROUP_MAX_SIZE_REACHED or COORDINATOR_NOT_AVAILABLE.
@@ -141,7 +142,7 @@ class Turn:
         added = member_bytes(self._member) - (0 if before is None else member_bytes(before))
         error = self._shard.memory.refusal(group, added)
         if error is not ErrorCode.NONE:
-            raise ApiError(error, "The members of the group say too much about themselves.")
+            raise ApiError(error, "The metadata of the group's members is too large.")
 
     def _write_member(self) -> None:
         group, replaced = self.group, self._identity.replaces
@@ -155,7 +156,7 @@ class Turn:
 
     @property
     def _former(self) -> tuple[str, ...]:
-        """The ids under which the group counts the member so far."""
+        """The ids under which the group has counted the member until now."""
         return tuple({self.member_id, self._identity.replaces or self.member_id})
 
     def _resolve_regex(self, visible: Visible) -> None:
@@ -170,14 +171,14 @@ class Turn:
         if not matches.is_current:
             self.wait_ms = EVALUATION_MS
         if matches.names is None:
-            return  # the member begins without these topics, or keeps those that were known before
+            return  # the member begins without these topics, or keeps those of the last evaluation
         names = tuple(sorted(filter(visible, matches.names)))
         if self._regexes.get(regex) != names:
             self._regexes = {**self._regexes, regex: names}
             self.records.append(ResolvedRegex(self.group.group_id, regex, names, self._now_ms))
 
     def _group_epoch(self) -> int:
-        """Return the group epoch from now on: one more if what members want has changed, or what there is of it."""
+        """Return the new group epoch: it rises by one if subscriptions or subscribed topics have changed."""
         group, view = self.group, self._shard.topics
         wants_more = self._identity.is_new or any(
             getattr(self._member, name) != getattr(self._identity.member, name) for name in _WANTS
@@ -193,11 +194,11 @@ class Turn:
         return group.epoch + 1
 
     def _target(self, epoch: int) -> tuple[Partitions, int]:
-        """Return the member's target from now on, and the target's epoch."""
+        """Return the new target assignment of the member, and the assignment epoch."""
         group, replaced = self.group, self._identity.replaces
         mine = group.target(replaced or self.member_id)
         if epoch <= group.assignment_epoch or self._is_early():
-            # What has changed is looked at later, with all that changes until then.
+            # A later turn computes the target assignment, for all changes until then.
             if replaced is not None:
                 self.records.append(TargetMember(group.group_id, self.member_id, mine))
             return mine, group.assignment_epoch
@@ -235,7 +236,7 @@ class Turn:
 
 
 def after_turn(turn: Turn, current: Current) -> Callable[[ErrorCode], None]:
-    """Return what follows when the records of a turn are written, or are not."""
+    """Return the function that is called when the records of a turn are written, or could not be written."""
 
     def after(error: ErrorCode) -> None:
         if error is ErrorCode.NONE:

@@ -1,13 +1,13 @@
 """Upgrade of a classic group to a consumer group, when a consumer joins it. Its members keep their partitions.
 
-Everything is one batch, with the newcomer's turn: after a crash the group is a classic one as before, or a consumer
-group. The generation becomes the group epoch, the target's and every member's, so that heartbeats and commits of the
-classic members stay valid; the newcomer raises the group epoch, which makes them join again, and then it is the
-server that assigns.
+The upgrade and the turn of the new member are one batch: after a crash the group is a classic group as before, or a
+consumer group. The generation becomes the group epoch, the assignment epoch and the epoch of every member, so that
+heartbeats and commits of the classic members stay valid. The new member raises the group epoch. This makes the classic
+members join again, and from then on the coordinator computes the assignment.
 
-The newcomer may also be a static member that takes its own place with the topics that it had: nothing new by itself.
-The target that the classic members leave may be unfinished, or older than the topics. So the group epoch is stored with
-the hash of no topics, and the first turn finds that the topics differ.
+The new member may be a static member that replaces itself with an unchanged subscription, which alone would not raise
+the group epoch. But the assignment of the classic members may be unfinished, or older than the topics. So the upgrade
+stores the group epoch with the hash of no topics, and the first turn finds that the topics differ.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Upgrade(NamedTuple):
     classic: ClassicGroup | None = None
 
     def after(self, error: ErrorCode, now_ms: int) -> None:
-        """Take leave of the classic group once the records are replayed: who waits in it joins again."""
+        """Drop the classic group when the records are replayed. Its parked members receive REBALANCE_IN_PROGRESS."""
         if error is not ErrorCode.NONE or self.shard is None or self.classic is None:
             return
         shard, classic = self.shard, self.classic
@@ -78,10 +78,10 @@ NO_UPGRADE: Final = Upgrade()
 
 
 def upgrade(shard: GroupShard, classic: ClassicGroup) -> tuple[ConsumerGroup, Upgrade]:
-    """Return the consumer group that a classic one becomes.
+    """Return the consumer group that a classic group becomes.
 
     Raises:
-        ApiError: GROUP_ID_NOT_FOUND: it has to stay what it is.
+        ApiError: GROUP_ID_NOT_FOUND: the group has to stay a classic group.
     """
     _check(shard, classic)
     group_id, epoch = classic.group_id, classic.generation.number
@@ -103,7 +103,7 @@ def upgrade(shard: GroupShard, classic: ClassicGroup) -> tuple[ConsumerGroup, Up
 
 
 def replace_empty(shard: GroupShard, classic: ClassicGroup) -> Upgrade:
-    """Return what ends a classic group without members, and the rebalance that one may have begun and left."""
+    """Return the end of a classic group without members, and of the rebalance that may be pending there."""
     return Upgrade(_tombstone(classic), shard, classic)
 
 
@@ -118,9 +118,9 @@ class _Known(NamedTuple):
 
 def _check(shard: GroupShard, classic: ClassicGroup) -> None:
     if not shard.config.may_upgrade:
-        why = "group.consumer.migration.policy of the broker does not let it change while it has members"
+        why = "the broker's group.consumer.migration.policy does not allow the upgrade of a group with members"
     elif classic.protocol_type != CONSUMER_PROTOCOL_TYPE:
-        why = f"its members are no consumers, but of type {classic.protocol_type[:100]!r}"
+        why = f"its members are not consumers, but of protocol type {classic.protocol_type[:100]!r}"
     elif len(classic.members) > shard.config.group_consumer_max_size:
         why = f"it has more than {shard.config.group_consumer_max_size} members"
     else:
@@ -159,10 +159,10 @@ def _metadata(member: ClassicGroupMember, said: Subscription) -> MemberMetadata:
 def _held(
     classic: ClassicGroup, members: Sequence[_Known], view: TopicsView
 ) -> dict[str, Partitions]:
-    """Return what each member may be reading: nobody else is given that before the member has given it up.
+    """Return the partitions that each member may be reading. Other members get them only after a revocation.
 
-    That is what the generation gave it, and what it said that it had when it joined: who rebalances cooperatively goes
-    on reading that until it has its new assignment, which may not have reached it yet.
+    These are the partitions of its assignment in the generation, and those that it owned when it joined: a member with
+    a cooperative assignor reads these until it receives the new assignment, which may be in flight.
     """
     assigned: dict[str, set[Partition]] = {}
     for member, _ in members:
@@ -173,7 +173,7 @@ def _held(
     held: dict[str, Partitions] = {}
     taken = set().union(*assigned.values())
     once: set[Partition] = set()
-    # Of two who say that they have one partition the one who was given it later is right.
+    # If two members report the same partition as owned, it belongs to the member that received it later.
     for member, said in sorted(members, key=lambda known: -known.said.generation):
         kept = _by_id(said.owned, view) - taken
         taken |= kept

@@ -1,6 +1,6 @@
 """A classic group in memory: its durable generation, and soft state about members.
 
-`Group.generation` is durable: an immutable value that only `Group.replay` replaces. All other state is soft and lost
+`ClassicGroup.generation` is durable: an immutable value that only `replay` replaces. All other state is soft and lost
 in a crash. `members` is the working membership. Between rebalances it has the members of the generation. While a
 rebalance is prepared, members are added and removed, and the next generation is built from it.
 """

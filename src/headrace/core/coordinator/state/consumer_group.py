@@ -1,4 +1,4 @@
-"""A consumer group in memory: an image of its keys in the log, changed by replay only."""
+"""A consumer group in memory: the content of its keys in the log. Only replay changes it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from headrace.core.coordinator.state.memory import GROUP_BYTES, MEMBER_BYTES, TE
 from headrace.core.coordinator.state.subscription import size_of
 
 Wish = tuple[tuple[str, ...], str | None]
-"""The subscription of a member: topics by name, and a regular expression or None."""
+"""The subscription of a member: the names of topics, and a regular expression or None."""
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -39,7 +39,7 @@ LEFT_STATIC_EPOCH = -2
 
 
 class ConsumerGroupState(Enum):
-    """The states of a consumer group, under the names that clients are shown."""
+    """The states of a consumer group, with the names that clients receive."""
 
     EMPTY = "Empty"
     """The group has no members."""
@@ -54,24 +54,26 @@ class ConsumerGroupState(Enum):
 class ConsumerGroup:
     """A group of the server-side protocol.
 
+    The last three attributes are soft state, which a crash loses.
+
     Attributes:
-        group_id: Its id.
+        group_id: The id of the group.
         epoch: The group epoch.
-        metadata_hash: Of the topics that members want, as of `epoch`.
-        assignment_epoch: The group epoch that `targets` was computed for.
-        assigned_at_ms: When that was.
-        members: What each member said about itself.
-        targets: What the target gives each member.
-        current: What each member holds.
-        regexes: The topics that each regular expression of a member stands for.
-        owners: Who holds a partition: by assignment, or until it has given it up.
-        instances: The member that has an instance id.
-        wishes: How many members have each subscription: few differ in a group, so nobody need look at all members.
-        classic_members: Those that speak the classic protocol.
-        protocols: How many of those support each protocol.
-        checked: Soft: the version of the topics that the group was last compared with.
-        counted_bytes: Soft: what it held when it was last counted.
-        resolved: Soft: the version of the topics that each regular expression was last resolved with.
+        metadata_hash: The hash of the subscribed topics, at the time of `epoch`.
+        assignment_epoch: The group epoch for which `targets` was computed.
+        assigned_at_ms: The time at which `targets` was computed.
+        members: The metadata of each member, by member id.
+        targets: The target assignment of each member, by member id.
+        current: The current assignment of each member, by member id.
+        regexes: The topics that each regular expression of a member matches.
+        owners: The member that owns a partition: the partition is assigned to it, or not revoked yet.
+        instances: Member ids by instance id.
+        wishes: The number of members with each subscription. A group has few different subscriptions.
+        classic_members: The ids of the members of the classic protocol.
+        protocols: The number of classic members that support each protocol.
+        checked: The `TopicsView.changes` with which the group was last compared; -1: never.
+        counted_bytes: The value of `held_bytes` when the group was last counted.
+        resolved: The `TopicsView.changes` with which each regular expression was last resolved.
     """
 
     __slots__ = (
@@ -135,7 +137,7 @@ class ConsumerGroup:
             self._replay_current(record.member_id, record.current)
         else:
             _set(self.regexes, record.regex, record.topics)
-            # What was looked at before this record says nothing of the expression any more.
+            # The new topics may be older than the last resolution, so that the expression is resolved again.
             self.resolved.pop(record.regex, None)
 
     def _replay_member(self, member_id: str, member: MemberMetadata | None) -> None:
@@ -171,7 +173,7 @@ class ConsumerGroup:
 
     @property
     def is_void(self) -> bool:
-        """Whether the log has nothing of it."""
+        """Whether the log has no record of the group."""
         return not (self._stored or self.members or self.targets or self.current or self.regexes)
 
     # --- queries ---
@@ -193,22 +195,22 @@ class ConsumerGroup:
         return ConsumerGroupState.RECONCILING
 
     def is_reconciled(self, member_id: str) -> bool:
-        """Whether a member holds what the target gives it."""
+        """Return whether a member owns its whole target assignment."""
         current = self.holding(member_id)
         return current.state is MemberState.STABLE and current.epoch == self.assignment_epoch
 
     def holding(self, member_id: str) -> Current:
-        """Return what a member holds."""
+        """Return the current assignment of a member; `NEW_MEMBER` for a member without one."""
         return self.current.get(member_id, NEW_MEMBER)
 
     def target(self, member_id: str) -> Partitions:
-        """Return what the target gives a member."""
+        """Return the target assignment of a member; empty for a member without one."""
         return self.targets.get(member_id, NOTHING_ASSIGNED)
 
     def wishes_after(
         self, leaving: Iterable[str], joining: MemberMetadata | None = None
     ) -> Collection[Wish]:
-        """Return the subscriptions that remain when members leave, and one joins or changes."""
+        """Return the subscriptions that remain when `leaving` leave, and `joining` joins (None: no member joins)."""
         wishes = Counter(self.wishes)
         wishes.subtract(wish_of(self.members[m]) for m in leaving if m in self.members)
         wishes.update([wish_of(joining)] if joining is not None else ())
@@ -216,15 +218,15 @@ class ConsumerGroup:
 
     @property
     def subscribed(self) -> frozenset[str]:
-        """The names of the topics that its members want."""
+        """The names of the topics to which members are subscribed."""
         return topics_of(self.wishes, self.regexes)
 
     def supports_any(self, protocols: Iterable[str]) -> bool:
-        """Whether all its classic members support one of these protocols."""
+        """Return whether all classic members support one of these protocols."""
         return any(self.protocols[name] == len(self.classic_members) for name in protocols)
 
     def tombstones(self) -> Iterator[ConsumerRecord]:
-        """Yield what forgets the group, members and all."""
+        """Yield the tombstones of the group and all its members."""
         group_id = self.group_id
         for member_id in dict.fromkeys([*self.current, *self.targets, *self.members]):
             yield from self.member_tombstones(member_id)
@@ -234,19 +236,19 @@ class ConsumerGroup:
         yield GroupEpoch(group_id, None)
 
     def member_tombstones(self, member_id: str) -> Iterator[ConsumerRecord]:
-        """Yield what forgets a member."""
+        """Yield the tombstones of a member."""
         yield CurrentMember(self.group_id, member_id, None)
         yield TargetMember(self.group_id, member_id, None)
         yield MemberRecord(self.group_id, member_id, None)
 
 
 def wish_of(member: MemberMetadata) -> Wish:
-    """Return what a member subscribes to."""
+    """Return the subscription of a member."""
     return member.topics, member.regex
 
 
 def member_bytes(member: MemberMetadata) -> int:
-    """Return what a member holds in memory, by what it says about itself."""
+    """Return the memory of a member in bytes, estimated from its metadata."""
     texts = (member.instance_id, member.rack_id, member.client_id, member.client_host, member.regex)
     said = sum(len(text) for text in texts if text is not None)
     topics = sum(map(len, member.topics)) + TEXT_BYTES * len(member.topics)
@@ -255,7 +257,7 @@ def member_bytes(member: MemberMetadata) -> int:
 
 
 def topics_of(wishes: Iterable[Wish], regexes: Mapping[str, tuple[str, ...]]) -> frozenset[str]:
-    """Return the names of the topics that subscriptions stand for."""
+    """Return the names of the subscribed topics, with those that the regular expressions match."""
     topics: set[str] = set()
     for names, regex in wishes:
         topics.update(names, () if regex is None else regexes.get(regex, ()))

@@ -1,6 +1,6 @@
-"""The records of consumer groups in `__consumer_offsets`: what the coordinator works with, and their format.
+"""The records of consumer groups in `__consumer_offsets`: values of the coordinator, and their encoding.
 
-Each record is one key of the log; None as its content forgets the key.
+Each record has one key of the log. A record with the content None deletes its key.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class CurrentMember(NamedTuple):
 
 
 class ResolvedRegex(NamedTuple):
-    """Record: the topics that a regular expression stands for."""
+    """Record: the topics that a regular expression matches; None deletes the record."""
 
     group_id: str
     regex: str
@@ -154,7 +154,7 @@ ConsumerRecord = (
 
 
 class _Kind(NamedTuple):
-    """One kind of record: its number, its record and key, and how its content becomes a value and back."""
+    """One kind of record: its number, the classes of record, key and value, and the conversions of the content."""
 
     number: int
     record: Callable[..., ConsumerRecord]
@@ -165,7 +165,7 @@ class _Kind(NamedTuple):
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The fields of the key, which are the first of the record too."""
+        """The names of the key's fields, which are also the first fields of the record."""
         return tuple(self.key.__slots__)
 
 
@@ -341,15 +341,15 @@ def encode_consumer_record(record: ConsumerRecord) -> tuple[bytes, bytes | None]
 def decode_consumer_record(
     number: int, key: memoryview, value: Buffer | None
 ) -> ConsumerRecord | None:
-    """Return a record, or None if this is not a kind of consumer groups'.
+    """Return a record, or None for an unknown kind.
 
     Args:
-        number: The kind of record.
-        key: The whole key.
-        value: The value with its version.
+        number: The number of the kind.
+        key: The key, including the number.
+        value: The value, including its version; None for a tombstone.
 
     Raises:
-        HeadraceError: It is not what its version says.
+        HeadraceError: The key or the value does not have the layout of its version.
     """
     kind = _BY_NUMBER.get(number)
     if kind is None:

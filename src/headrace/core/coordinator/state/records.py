@@ -1,4 +1,4 @@
-"""The records of `__consumer_offsets`: values the group coordinator works with, and Kafka's format of them.
+"""The records of `__consumer_offsets`: values of the group coordinator, and their encoding in Kafka's format.
 
 A key begins with two bytes that name its kind: 0 and 1 are OffsetCommitKey, 2 is GroupMetadataKey. A value begins with
 two bytes that are its version. Both kinds of value are written in version 3, as Kafka 4 does, so that its tools can
@@ -120,7 +120,9 @@ def encode_records(records: Sequence[GroupRecord], now_ms: int) -> bytes:
     if isinstance(first, PendingOffset):
         builder = BatchBuilder(max_bytes=1 << 31, transactional=True)
         for record in records:
-            assert isinstance(record, PendingOffset), "a batch is of one transaction, or of none"
+            assert isinstance(record, PendingOffset), (
+                "a batch belongs to one transaction, or to none"
+            )
             builder.append(*_encode(record.commit), now_ms)
         return builder.build(first.producer_id, first.producer_epoch)
     return build_batch([(*_encode(record), now_ms) for record in records])
@@ -194,7 +196,7 @@ def _state_headers(generation: Generation | None) -> list[tuple[str, bytes | Non
 
 
 def decode_records(batches: Buffer) -> Iterator[tuple[int, GroupRecord | None]]:
-    """Yield (offset, record) of every record; None for kinds of record that this version does not know.
+    """Yield (offset, record) of every record; None for an unknown kind of record.
 
     Raises:
         CorruptRecordError: A key or value does not have the layout of its version.
@@ -240,7 +242,9 @@ def _decode_transactional(
 def _decode_latest(batches: Buffer) -> Iterator[tuple[int, GroupRecord | None]]:
     latest: dict[bytes | None, Record] = {}
     for record in read_records(batches):
-        latest.pop(record.key, None)  # so that the key comes last, at its new offset
+        latest.pop(
+            record.key, None
+        )  # the key moves to the end, because its new record has a larger offset
         latest[record.key] = record
     for record in latest.values():
         yield record.offset, _checked(record)

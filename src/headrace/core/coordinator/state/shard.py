@@ -43,12 +43,12 @@ CONSUMER_TIMERS = (CONSUMER_SESSION, CONSUMER_REBALANCE, CONSUMER_JOIN, CONSUMER
 
 
 class GroupShard:
-    """State and helpers that the operations on groups share. Operations live in modules of their own.
+    """State and helper methods for the operations on groups. The operations are functions in other modules.
 
     Attributes:
-        runtime: The shard's append, replay and park.
+        runtime: Appends and replays records, and holds responses back.
         classic_groups: All classic groups by id, including groups with only offsets or only pending member ids.
-        consumer_groups: All groups of the server-side protocol by id. With offsets they are also in `classic_groups`.
+        consumer_groups: All groups of the KIP-848 protocol by id. A group with offsets is also in `classic_groups`.
         offsets: Committed offsets; durable.
         times: Returns the timeouts of a consumer group, by its id.
         memory: Counts the memory of the groups.
@@ -219,7 +219,7 @@ class GroupShard:
         self.timers.set(self.timer(SYNC, group), now_ms + group.rebalance_timeout_ms)
 
     def synced(self, group: ClassicGroup, member: ClassicGroupMember) -> None:
-        """Note that a member has sent SyncGroup."""
+        """Mark a member as having sent SyncGroup."""
         group.pending_sync.discard(member.member_id)
         if not group.pending_sync:
             self.timers.cancel(self.timer(SYNC, group))
@@ -229,7 +229,7 @@ class GroupShard:
         return Timer(kind, self.partition, group.group_id, member_id)
 
     def cancel_timers(self, group: ClassicGroup) -> None:
-        """Forget all timers of a group."""
+        """Cancel all timers of a group."""
         for kind in (JOIN, SYNC):
             self.timers.cancel(self.timer(kind, group))
         for member_id in [*group.members, *group.pending]:
@@ -258,12 +258,12 @@ class GroupShard:
             self.timers.set(timer, now_ms + group.members[member_id].rebalance_timeout_ms)
 
     def cancel_consumer_timers(self, group: ConsumerGroup, member_id: str) -> None:
-        """Forget the timers of a consumer group's member."""
+        """Cancel the timers of a consumer group's member."""
         for kind in CONSUMER_TIMERS:
             self.timers.cancel(self.consumer_timer(kind, group, member_id))
 
     def member_gone(self, group_id: str, member_id: str) -> None:
-        """Note that a member has left its group of either kind, so that a stop of the member has ended."""
+        """End the pending stop of a member that has left its group."""
         if self.stops.find(group_id, member_id) is not None:
             self.timers.cancel(Timer(STOP, self.partition, group_id, member_id))
             self.stops.gone(group_id, member_id)

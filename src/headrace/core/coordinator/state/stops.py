@@ -68,8 +68,8 @@ class Stops:
         stop.deadline_ms = min(stop.deadline_ms, deadline_ms)
         return stop
 
-    def tell(self, group_id: str, member_id: str) -> bool:
-        """Return whether the heartbeat response must tell the member to stop, and note that it does."""
+    def must_stop(self, group_id: str, member_id: str) -> bool:
+        """Return whether the member has a pending stop, and mark the stop as sent to the member."""
         stop = self.find(group_id, member_id)
         if stop is None:
             return False

@@ -112,7 +112,7 @@ class TransactionShard:
     """State and helpers that the operations on transactions share.
 
     Attributes:
-        runtime: The shard's append, replay and park.
+        runtime: Appends and replays records, and holds responses back.
         writer: Writes markers.
         transactions: The state of every transactional id of this partition.
     """
