@@ -1,7 +1,7 @@
-"""The interfaces of the cores to the outside world: files, metadata, randomness, a journal of events.
+"""The interfaces between the cores and their environment: files, metadata, randomness, a journal of events.
 
-Cores and the broker take these as arguments and never import an implementation. `headrace.storage` and
-`headrace.metadata_stores` implement them for production, `headrace.storage.memory_files` for tests and `headrace dev`.
+Cores and the broker receive implementations as arguments, and never import them. `headrace.storage` and
+`headrace.metadata_stores` contain the implementations; those in memory serve tests and `headrace dev`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ class File(Protocol):
 
     @property
     def size(self) -> int:
-        """Bytes in the file, everything appended so far included."""
+        """The size of the file in bytes, with everything appended so far."""
 
     def append(self, buffers: Sequence[Buffer]) -> None:
-        """Append all buffers, or raise OSError and leave the file as it was before."""
+        """Append all buffers, or raise OSError and leave the file unchanged."""
 
     def buffers(self, position: int, size: int) -> Sequence[Buffer]:
-        """Return `size` bytes from `position` on (fewer at the end of the file), valid for ever."""
+        """Return `size` bytes from `position` on, fewer at the end of the file. Their content never changes."""
 
     def read(self, position: int, size: int) -> bytes:
         """Return a copy of `size` bytes from `position` on, fewer at the end of the file."""
@@ -37,54 +37,61 @@ class File(Protocol):
         """Return once everything appended before the call is on stable storage (fdatasync). Thread-safe."""
 
     def fileno(self) -> int | None:
-        """Return a real descriptor for sendfile, or None."""
+        """Return the file descriptor for sendfile, None if the file has none."""
 
     def close(self) -> None:
-        """Drop this owner. The descriptor itself closes when the last `FileRange` on it is gone."""
+        """Release the file. The descriptor is closed when the last `FileRange` of the file is released too."""
 
 
 @runtime_checkable
 class SegmentStorage(Protocol):
-    """Keeps the bytes of one segment of a partition: whole record batches, one behind the other.
+    """The storage of one segment of a partition: whole record batches, one after the other.
 
-    This is what a topic's `storage` can be besides files: a class without arguments that is registered under a name. It
-    lives as long as the process; a segment that is deleted is simply dropped. `append`, `truncate` and `roll` come
-    from one thread at a time; `read` may come from another meanwhile, for bytes that were appended before.
-    An OSError is a disk that has failed: the topics with this storage are out of service from then on. With ENOSPC
-    it is full: what it refused was not kept, and everything else is as it was.
+    A topic's `headrace.storage` can name such a class instead of files. The class has no arguments, and is registered
+    under the name. A storage lives as long as the process, and is dropped when its segment is deleted. `append`,
+    `truncate` and `roll` are called by one thread at a time. Another thread may call `read` meanwhile, for bytes that
+    were appended before.
+
+    An OSError means that the storage has failed: topics with this storage are out of service from then on. An OSError
+    with ENOSPC means that the storage is full: the call has changed nothing, and the topics stay in service.
     """
 
     @property
     def size(self) -> int:
-        """Bytes in the segment, everything appended so far included."""
+        """The size of the segment in bytes, with everything appended so far."""
 
     def append(self, buffers: Sequence[Buffer]) -> None:
-        """Append one record batch, in pieces whose memory is the caller's; all of it or nothing."""
+        """Append one whole record batch, or raise and append nothing. The caller may reuse the memory of the buffers."""
 
     def read(self, position: int, size: int) -> Buffer:
-        """Return `size` bytes from `position` on, fewer at the end, none behind it.
+        """Return `size` bytes from `position` on, fewer at the end of the segment, none after it.
 
-        They are whatever was asked for: one batch, many, a header of one. What is returned never changes, whatever
-        is appended, truncated or dropped later.
+        The range is any part of the segment: many batches, one batch, or a batch header. The returned bytes never
+        change, even if the segment is appended to, truncated or dropped later.
         """
 
     def truncate(self, size: int) -> None:
-        """Cut the segment to `size` bytes; nothing happens if it has no more."""
+        """Cut the segment to `size` bytes. Does nothing if the segment is not larger."""
 
     def roll(self) -> SegmentStorage:
-        """Return the empty storage of the segment that follows. This one is only read from now on."""
+        """Return an empty storage for the next segment. From now on this storage is only read."""
 
 
 OpenStorage = Callable[[str], "FileSystem | None"]
-"""Returns where topics with a storage of this name keep their records, a new one for each broker; None is the broker's
-own log directories. Raises ConfigError if nothing has the name."""
+"""Returns a new file system for the topics with a storage of this name, None for the broker's own log directories.
+
+Raises ConfigError if no storage has the name."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogDirectory:
-    """A log directory as an operator sees it; -1 where a size is not known.
+    """The description of a log directory for operators.
 
-    `in_memory` says that nothing in it outlives the process, so that there is nothing to sync either.
+    Attributes:
+        name: The path of the directory, or the name of the storage.
+        total_bytes: The size of its file system in bytes; -1 if it is unknown.
+        usable_bytes: The free bytes of its file system; -1 if they are unknown.
+        in_memory: Whether the content is lost with the process, so that nothing is ever synced.
     """
 
     name: str
@@ -94,13 +101,13 @@ class LogDirectory:
 
 
 class FileSystem(Protocol):
-    """One log directory. Paths are relative to its root and use "/"; nothing outside the root is reachable."""
+    """One log directory. Paths are relative to its root and use "/". Paths that lead out of the root are refused."""
 
     def describe(self) -> LogDirectory:
-        """Return what the directory is called, and how much space there is."""
+        """Return the name of the directory and the space of its file system."""
 
     def open(self, path: str, *, create: bool = False) -> File:
-        """Open a file for appending and reading; FileNotFoundError unless it exists or `create` is true."""
+        """Open a file for appending and reading. Raises FileNotFoundError unless it exists or `create` is true."""
 
     def read_file(self, path: str) -> bytes | None:
         """Return the whole content, or None when there is no such file."""
@@ -112,13 +119,13 @@ class FileSystem(Protocol):
         """Return the sorted names in a directory; [] when it does not exist."""
 
     def make_directory(self, path: str) -> None:
-        """Create a directory (and its parents); no error if it exists. A sync of its parent makes it durable."""
+        """Create a directory and its parents; no error if it exists. A sync of its parent makes it durable."""
 
     def remove(self, path: str) -> None:
-        """Remove a file; no error if it is gone."""
+        """Remove a file; no error if it does not exist."""
 
     def remove_tree(self, path: str) -> None:
-        """Remove a directory with everything in it; no error if it is gone."""
+        """Remove a directory with everything in it; no error if it does not exist."""
 
     def rename(self, old: str, new: str) -> None:
         """Rename a file or a directory, durably."""
@@ -129,7 +136,7 @@ class FileSystem(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One key of the metadata store; `version` changes on every write and never recurs for a key."""
+    """One key of the metadata store. Its `version` changes with every write, and never has an earlier value again."""
 
     key: str
     value: bytes
@@ -138,7 +145,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A condition of a commit: the key has this version, or exists, or does not."""
+    """A condition of a commit: the key has this version, or exists, or does not exist."""
 
     key: str
     version: int | Literal["exists", "absent"]
@@ -146,7 +153,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Write a key. An ephemeral one is bound to the store's session, and vanishes when that ends."""
+    """An operation that writes a key. An ephemeral key is deleted when the store's session ends."""
 
     key: str
     value: bytes
@@ -155,13 +162,13 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete a key; no error if it is absent."""
+    """An operation that deletes a key; no error if the key does not exist."""
 
     key: str
 
 
 class Conflict(Exception):
-    """A check did not hold: nothing was changed, and nothing will be. The first such check is number `index`."""
+    """A check of a commit failed: the commit has changed nothing, and never will. `index` is the first failed check."""
 
     def __init__(self, index: int) -> None:
         super().__init__(f"check {index} of the commit does not hold")
@@ -169,17 +176,17 @@ class Conflict(Exception):
 
 
 class Unavailable(StorageError):
-    """The store cannot be asked: nothing was changed, and nothing will be. The same call may succeed later."""
+    """The store cannot be reached: the call has changed nothing, and never will. A retry may succeed."""
 
 
 class Unknown(StorageError):
-    """Only of `commit`: it was handed over, and nobody answered. It was applied, or will be later, or never."""
+    """The outcome of a `commit` is unknown: it was sent, but not answered. It was applied, or will be, or never."""
 
 
 class SessionLost(StorageError):
-    """The session has ended, and with it its ephemeral entries: nothing was changed, nothing will be.
+    """The session has ended, and its ephemeral entries were deleted. The call has changed nothing, and never will.
 
-    Every call raises this until `renew` has begun another session.
+    Every call raises this error until `renew` has begun another session.
     """
 
 
@@ -188,9 +195,9 @@ class MetadataBatch:
     """A notification of a watch.
 
     Attributes:
-        snapshot: Whether `puts` is everything there is; what is known and not in it is gone.
-        puts: Entries as they are now, sorted by key.
-        deletes: Keys that are gone, sorted.
+        snapshot: Whether `puts` has all entries. Then every other key that the receiver knows was deleted.
+        puts: New and changed entries, sorted by key.
+        deletes: Deleted keys, sorted.
     """
 
     snapshot: bool
@@ -199,36 +206,37 @@ class MetadataBatch:
 
 
 class MetadataStore(Protocol):
-    """Cluster metadata: small values under path-like keys, changed by atomic, checked commits.
+    """Cluster metadata: small values under keys that look like paths. Atomic commits with checks change them.
 
-    Calls are synchronous and come from one thread. A value that `commit` returned for is durable, unless the store is
-    in memory or the entry ephemeral. A commit has at most 100 checks and operations, and values of 512 KB together.
+    Calls are synchronous and come from one thread. When `commit` returns, its entries are durable, unless the store is
+    in memory or the entry is ephemeral. A commit has at most 100 checks and operations, and at most 512 KB of values.
 
     A commit has one of five outcomes: it returns, or raises Conflict, Unavailable, Unknown or SessionLost. The store
-    never repeats one by itself. After Unknown the commit may or may not be visible, and may still take effect
-    later. It certainly cannot take effect once a key whose version it checks has another version. A caller that must
-    know the outcome checks a version in every commit. After Unknown it calls `barrier`, reads that key, and writes the
-    key if it is unchanged. Only then does it repeat the commit (`headrace.broker.metadata.metadata_writer`).
+    never repeats a commit by itself. After Unknown the commit may have been applied, or may be applied later. It cannot
+    be applied any more when a key whose version it checks has another version. A caller that must know the outcome
+    therefore checks a version in every commit. (1) After Unknown the caller calls `barrier`. (2) It reads the key. (3)
+    If the key is unchanged, it writes the key. (4) Only then it repeats the commit. See
+    `headrace.broker.metadata.metadata_writer`.
 
-    A session lasts from the store's opening to its closing or the end of its process, and in a store over a network
-    also ends when that has not heard from it in time. Nothing but ephemeral entries belongs to it.
+    A session lasts until the store is closed or its process ends. A session of a store over a network also ends when
+    the connection was lost for too long. Only ephemeral entries belong to a session.
 
-    A store over a network may skip states, never versions backwards, and starts the versions of a key anew when it is
-    deleted and created again. So keys whose versions are checked are not created again: they carry an id that is not
-    used twice, or are never deleted.
+    Readers of a store over a network may miss versions of a key, but never see an older version after a newer one. Such
+    a store may count versions from the start again when a key is deleted and created again. So a key whose version is
+    checked is never created twice: it contains an id that is used once, or is never deleted.
     """
 
     @property
     def session(self) -> int:
-        """The number of this session; every `renew` that begins another one raises it."""
+        """The number of the current session, which rises with every new session."""
 
     def renew(self) -> None:
-        """After SessionLost begin another session, without ephemeral entries; do nothing while there is one.
+        """Begin another session after SessionLost, without ephemeral entries. Does nothing if the session is alive.
 
-        Watches go on, with another snapshot.
+        Watches continue with another snapshot.
 
         Raises:
-            Unavailable: The store cannot be asked.
+            Unavailable: The store cannot be reached.
         """
 
     def get(self, key: str) -> Entry | None:
@@ -246,19 +254,19 @@ class MetadataStore(Protocol):
         """
 
     def commit(self, checks: Sequence[Check], operations: Sequence[Put | Delete]) -> dict[str, int]:
-        """Apply all operations if all checks hold, else raise Conflict and change nothing.
+        """Apply all operations if all checks are true; otherwise raise Conflict and change nothing.
 
         Returns:
-            The new version of every key that was put.
+            The new version of every written key.
 
         Raises:
-            Conflict: A check does not hold.
+            Conflict: A check is false.
             StorageError: Unavailable, Unknown or SessionLost.
-            ValueError: A key is malformed, or the commit too large.
+            ValueError: A key is malformed, or the commit is too large.
         """
 
     def barrier(self) -> None:
-        """Return when reads see every commit that anybody was answered before this call.
+        """Return when reads see every commit, of any broker, that returned before this call.
 
         Raises:
             StorageError: Unavailable or SessionLost.
@@ -267,22 +275,22 @@ class MetadataStore(Protocol):
     def watch(
         self, prefix: str, callback: Callable[[MetadataBatch], object]
     ) -> Callable[[], object]:
-        """Tell `callback` what there is under a prefix, at once and as a snapshot, and then what changes.
+        """Call `callback` with a snapshot of the entries below a prefix, now, and then with every change.
 
-        The callback gets the last state of every key, with increasing versions; states in between may be skipped. After
-        a gap there may be another snapshot. Callbacks of all watches run one at a time, after the commit that caused
-        them. A callback may commit, and is notified of that commit after it has returned. It must not raise.
+        The callback receives the newest version of every key; versions in between may be left out. After an
+        interruption it may receive another snapshot. Callbacks of all watches run one at a time, after the commit that
+        caused them. A callback may commit, and is notified of that commit after it has returned. It must not raise.
 
         Returns:
             A function that ends the watch.
         """
 
     def close(self) -> None:
-        """End the session, and with it ephemeral entries and watches; release the store."""
+        """End the session and all watches, delete the ephemeral entries, and release the store."""
 
 
 class Entropy(Protocol):
-    """Randomness, injected so that a simulation can repeat it."""
+    """A source of randomness, which is an argument so that a simulation can repeat its run."""
 
     def uuid(self) -> bytes:
         """Return 16 bytes of a random UUID (version 4), never all zero."""
@@ -296,13 +304,13 @@ class Chance(Protocol):
 
 
 class Journal(Protocol):
-    """Where cores report what an operator should know. The shell renders it (log lines, metrics)."""
+    """Receives events for operators from the cores. The shell writes them as log lines, and counts them."""
 
     def info(self, event: str, **fields: object) -> None:
-        """Something worth knowing happened."""
+        """Log a normal event."""
 
     def warning(self, event: str, **fields: object) -> None:
-        """Something is off and was handled."""
+        """Log an abnormal event that the broker has handled."""
 
     def error(self, event: str, **fields: object) -> None:
-        """Something failed; an operator must look."""
+        """Log a failure that an operator has to look at."""

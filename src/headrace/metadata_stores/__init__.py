@@ -1,1 +1,1 @@
-"""Metadata stores: implementations of `headrace.ports.MetadataStore`, held to one conformance suite."""
+"""Metadata stores: the implementations of `headrace.ports.MetadataStore`. One conformance suite tests all of them."""

@@ -1,4 +1,4 @@
-"""Limits of every metadata store, so that a value that fits into one store fits into all."""
+"""The limits of all metadata stores. They are equal, so that a value that one store accepts fits into every store."""
 
 from __future__ import annotations
 
@@ -13,23 +13,30 @@ COMMIT_BYTES_LIMIT: Final = 512 * 1024
 
 
 def check_commit(checks: Sequence[Check], operations: Sequence[Put | Delete]) -> None:
-    """Refuse a commit that a store could not carry.
+    """Refuse a commit that exceeds the limits.
 
     Raises:
         ValueError: A key is empty or malformed, or the commit is too large.
     """
     if len(checks) + len(operations) > OPERATIONS_LIMIT:
-        raise ValueError(f"a commit has at most {OPERATIONS_LIMIT} checks and operations")
+        count = len(checks) + len(operations)
+        raise ValueError(
+            f"a commit has {count} checks and operations, at most {OPERATIONS_LIMIT} are allowed"
+        )
     for item in (*checks, *operations):
         if not item.key or len(item.key) > KEY_CHARACTERS_LIMIT or not item.key.isprintable():
-            raise ValueError(f"not a key: {item.key[:80]!r}")
+            raise ValueError(
+                f"{item.key[:80]!r} is not a key: a key has 1 to {KEY_CHARACTERS_LIMIT} printable characters"
+            )
     size = sum(len(o.value) for o in operations if isinstance(o, Put))
     if size > COMMIT_BYTES_LIMIT:
-        raise ValueError(f"a commit carries at most {COMMIT_BYTES_LIMIT} bytes, got {size}")
+        raise ValueError(
+            f"a commit has {size} bytes of values, at most {COMMIT_BYTES_LIMIT} are allowed"
+        )
 
 
 def holds(check: Check, version: int | None) -> bool:
-    """Tell whether a check holds for a key of this version (None: the key is absent)."""
+    """Return whether a check is true for a key of this version; None for a key that does not exist."""
     if check.version == "absent":
         return version is None
     if check.version == "exists":

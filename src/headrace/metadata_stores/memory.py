@@ -10,9 +10,9 @@ from headrace.ports import Check, Conflict, Delete, Entry, Put
 
 
 class MemoryMetadataStore:
-    """A dictionary with the semantics of `headrace.ports.MetadataStore`; nothing is durable.
+    """A dictionary with the semantics of `headrace.ports.MetadataStore`. Nothing is durable.
 
-    Closing ends the session and keeps the content, so that a test can open a broker again over the same store.
+    `close` ends the session and keeps the content, so that a test can open another broker with the same store.
     """
 
     __slots__ = ("_entries", "_ephemeral", "_version", "_watches")
@@ -32,7 +32,7 @@ class MemoryMetadataStore:
         return [e for key, e in sorted(self._entries.items()) if key.startswith(prefix)]
 
     def commit(self, checks: Sequence[Check], operations: Sequence[Put | Delete]) -> dict[str, int]:
-        """Apply all operations if all checks hold, else raise Conflict and change nothing."""
+        """Apply all operations if all checks are true; otherwise raise Conflict and change nothing."""
         check_commit(checks, operations)
         for index, check in enumerate(checks):
             entry = self._entries.get(check.key)
@@ -55,21 +55,21 @@ class MemoryMetadataStore:
 
     @property
     def session(self) -> int:
-        """Always the first: it cannot be lost."""
+        """Always 1: the session cannot be lost."""
         return 1
 
     def renew(self) -> None:
-        """Do nothing: the session lives."""
+        """Do nothing: the session cannot be lost."""
 
     def barrier(self) -> None:
-        """Do nothing: there is one copy."""
+        """Do nothing: reads see every commit."""
 
     def watch(self, prefix: str, callback: Callback) -> Callable[[], object]:
-        """Tell `callback` what there is under a prefix, and then what changes."""
+        """Call `callback` with a snapshot of the entries below a prefix, and then with every change."""
         return self._watches.add(prefix, callback)
 
     def close(self) -> None:
-        """End the session; everything else stays."""
+        """End the session and all watches, and delete the ephemeral entries. The other entries stay."""
         self._watches.clear()
         for key in self._ephemeral:
             del self._entries[key]

@@ -1,7 +1,7 @@
-"""The metadata store of a single node: one SQLite file, written through on every commit.
+"""The metadata store of a single node: one SQLite file, which every commit syncs.
 
-WAL with `synchronous=FULL`: a commit that returned survives a power cut. The connection keeps SQLite's exclusive lock
-for as long as it lives, so a second broker on the same file refuses to start instead of waiting.
+The file is in WAL mode with `synchronous=FULL`, so a commit that returned survives a power cut. The connection holds
+SQLite's exclusive lock until it is closed, so a second broker with the same file refuses to start instead of waiting.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from headrace.metadata_stores.watches import Callback, Watches
 from headrace.ports import Check, Conflict, Delete, Entry, Put, Unavailable, Unknown
 
 APPLICATION_ID: Final = 0x48524D44
-"""Written into the file's header ("HRMD"), so that some other database is not taken for ours."""
+"""The application id in the file's header ("HRMD"), by which the store refuses databases of other programs."""
 
 SCHEMA_VERSION: Final = 1
 _SCHEMA: Final = """
@@ -32,7 +32,8 @@ CREATE TEMP TABLE ephemerals (key TEXT PRIMARY KEY, value BLOB NOT NULL, version
 CREATE TEMP VIEW present AS
     SELECT key, value, version FROM main.entries UNION ALL SELECT key, value, version FROM temp.ephemerals;
 """
-"""Ephemeral entries lie in memory, and in the same transactions as the others: they end with the connection."""
+"""The tables of a session. Ephemeral entries are in memory, and are deleted when the connection is closed. The same
+transactions change them and the durable entries."""
 _AFTER_EVERY_KEY: Final = "\U0010ffff"
 
 
@@ -43,17 +44,17 @@ class SqliteMetadataStore:
     """
 
     def __init__(self, path: str | Path) -> None:
-        """Open the file, creating it (its directory must exist).
+        """Open the file. It is created if it does not exist; its directory must exist.
 
         Raises:
-            StorageError: Another broker has it open, it is not ours, or it is damaged.
+            StorageError: Another broker has the file open, it is not a metadata store, or it is damaged.
         """
         self._path = Path(path)
         try:
-            # Only for whom it belongs to: with what it knows of passwords others could try them. SQLite's own files
-            # beside it get the same mode.
+            # Only the owner may read the file: from the stored credentials others could find passwords. SQLite creates
+            # its own files beside it with the same mode.
             self._path.touch(mode=0o600)
-            # The exclusive lock takes the place of the thread check: one owner, whichever thread it runs on.
+            # The exclusive lock replaces SQLite's thread check: there is one user of the file, in any thread.
             self._connection = sqlite3.connect(
                 self._path, timeout=0, isolation_level=None, check_same_thread=False
             )
@@ -71,12 +72,12 @@ class SqliteMetadataStore:
         disown_in_children(self)
 
     def disown(self) -> None:
-        """Keep the connection untouched, in a forked child: even closing it would write to the parent's file."""
+        """Keep the connection open and unused in a forked child: closing it would write to the parent's file."""
         keep_for_ever(self._connection)
         self._connection = _Disowned(self._path)  # type: ignore[assignment]  # every use of it raises
 
     def _open(self) -> None:
-        # Before anything touches the WAL: in this mode SQLite keeps the lock from the first read on.
+        # This mode is set before the WAL is used: in this mode SQLite keeps the lock from the first read on.
         self._connection.execute("PRAGMA locking_mode = EXCLUSIVE")
         self._connection.execute("PRAGMA journal_mode = WAL")
         self._connection.execute("PRAGMA synchronous = FULL")
@@ -108,10 +109,10 @@ class SqliteMetadataStore:
             try:
                 self._connection.execute("COMMIT")
             except sqlite3.Error as error:
-                # Its pages may lie in the WAL, whole: if the process died now, the next one might find them there.
+                # The WAL may have all pages of the commit. If the process ended now, the next process could find them.
                 raise Unknown(f"{self._path}: {error}") from error
         except BaseException:
-            # After some errors SQLite has rolled back already; then there is nothing left to roll back.
+            # After some errors SQLite has already rolled back.
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
             raise
@@ -138,13 +139,13 @@ class SqliteMetadataStore:
         return [Entry(*row) for row in rows]
 
     def commit(self, checks: Sequence[Check], operations: Sequence[Put | Delete]) -> dict[str, int]:
-        """Apply all operations if all checks hold, else raise Conflict and change nothing.
+        """Apply all operations if all checks are true; otherwise raise Conflict and change nothing.
 
         Raises:
-            Conflict: A check does not hold.
+            Conflict: A check is false.
             Unavailable: The file cannot be read or written.
-            Unknown: The commit itself failed. Whatever follows sees that it was not applied, and makes it void; but
-                if the process ends first, the next one may find it applied.
+            Unknown: The commit itself failed. Later calls see that it was not applied, and a later commit makes that
+                final. But if the process ends before, the next process may find the commit applied.
         """
         check_commit(checks, operations)
         try:
@@ -180,27 +181,27 @@ class SqliteMetadataStore:
 
     @property
     def session(self) -> int:
-        """Always the first: it lives as long as the process has the file."""
+        """Always 1: the session lasts until the file is closed."""
         return 1
 
     def renew(self) -> None:
-        """Do nothing: the session lives."""
+        """Do nothing: the session lasts until the file is closed."""
 
     def barrier(self) -> None:
-        """Do nothing: this is the only owner."""
+        """Do nothing: there is no other user of the file."""
 
     def watch(self, prefix: str, callback: Callback) -> Callable[[], object]:
-        """Tell `callback` what there is under a prefix, and then what changes."""
+        """Call `callback` with a snapshot of the entries below a prefix, and then with every change."""
         return self._watches.add(prefix, callback)
 
     def close(self) -> None:
-        """End the session, write the WAL back into the file and release the lock."""
+        """End the session, write the WAL into the file, and release the lock."""
         self._watches.clear()
         self._connection.close()
 
 
 class _Disowned:
-    """Stands where the parent's connection was."""
+    """Replaces the parent's connection in a forked child."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
