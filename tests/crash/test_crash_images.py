@@ -29,7 +29,7 @@ def _recorder() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(SEED, SEED + CHAINS))
-def test_nothing_acknowledged_is_lost_when_the_power_fails(tmp_path: Path, seed: int) -> None:
+def test_acknowledged_data_survives_a_power_cut(tmp_path: Path, seed: int) -> None:
     chain = Chain(tmp_path, seed, directories=1 + seed % 2)
     for life in range(3):
         chain.live(IMAGES, ACKNOWLEDGEMENTS, clean=life == 1)

@@ -62,7 +62,7 @@ def test_a_name_without_a_sync_of_its_directory_may_be_missing() -> None:
     assert images_after(events, Names.JOURNAL) == [{"a": b"one"}] * 200
 
 
-def test_what_is_written_during_a_sync_is_not_covered_by_it() -> None:
+def test_a_sync_does_not_cover_batches_that_are_appended_meanwhile() -> None:
     events = [
         event(Kind.OPEN, 3, detail=os.O_RDWR, data=b"/data/a"),
         event(Kind.WRITE, 3, 0, data=b"one"),
@@ -74,7 +74,7 @@ def test_what_is_written_during_a_sync_is_not_covered_by_it() -> None:
     assert found == {b"one", b"onetwo", b"one\0\0\0"}
 
 
-def test_a_sync_that_failed_promises_nothing() -> None:
+def test_a_failed_sync_does_not_raise_the_synced_offset() -> None:
     events = [
         event(Kind.OPEN, 3, detail=os.O_RDWR, data=b"/data/a"),
         event(Kind.WRITE, 3, 0, data=b"one"),
@@ -178,7 +178,7 @@ def test_a_replayed_recording_is_what_the_program_left_behind(tmp_path: Path) ->
     assert disk.image() == expected
 
 
-def test_writable_shared_mappings_do_not_go_unseen(tmp_path: Path) -> None:
+def test_the_recorder_refuses_writable_shared_mappings(tmp_path: Path) -> None:
     _, events = record(
         tmp_path,
         "import mmap, os, sys; fd = os.open(sys.argv[1] + '/m', os.O_RDWR | os.O_CREAT);"

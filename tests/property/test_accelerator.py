@@ -181,7 +181,9 @@ def test_slices_end_at_the_same_records(
     st.lists(st.none() | st.binary(max_size=90), max_size=20),
 )
 @settings(deadline=None, max_examples=80)
-def test_a_batch_is_filled_alike(kernels: Kernels, records: list, most: int, more: list) -> None:
+def test_the_accelerator_and_python_fill_a_batch_with_the_same_bytes(
+    kernels: Kernels, records: list, most: int, more: list
+) -> None:
     ours, theirs = RecordWriter(most), kernels.RecordWriter(most, encode_headers)
     for record in records:
         outcomes: list[object] = []

@@ -138,7 +138,7 @@ changes = st.lists(
 
 @settings(max_examples=150, deadline=None)
 @given(changes, st.lists(questions, min_size=1, max_size=12), st.booleans(), st.booleans())
-def test_every_answer_is_that_of_looking_at_all(
+def test_every_decision_equals_that_of_a_scan_of_all_acls(
     steps: list,
     asked: list,
     everyone: bool,  # noqa: FBT001 - Hypothesis gives them in order
@@ -174,7 +174,7 @@ def test_every_answer_is_that_of_looking_at_all(
     st.sampled_from(HOSTS),
     st.sampled_from([Operation.READ, Operation.WRITE]),
 )
-def test_something_is_allowed_if_it_is_for_any_name(
+def test_an_operation_allowed_for_any_name_is_allowed_for_some_name(
     given_acls: list, user: str, host: str, operation: Operation
 ):
     subject = authorizer(MemoryMetadataStore(), everyone=False)

@@ -117,7 +117,9 @@ def test_no_single_move_would_balance_better(name: str, members, topics, partiti
 @pytest.mark.parametrize("name", ["sticky", "cooperative-sticky", "equal"])
 @settings(max_examples=60)
 @given(members=member_ids, topics=wishes, partition_counts=counts)
-def test_nothing_moves_when_nothing_changed(name: str, members, topics, partition_counts) -> None:
+def test_an_unchanged_group_keeps_its_assignment(
+    name: str, members, topics, partition_counts
+) -> None:
     subscriptions = group(members, topics)
     [assignor] = choose_assignors(name)
     first = assignor.assign(subscriptions, partition_counts)
@@ -288,7 +290,7 @@ def test_the_claim_of_the_newest_generation_holds() -> None:
 @pytest.mark.parametrize("name", ["cooperative-sticky", "equal"])
 @settings(max_examples=60)
 @given(members=member_ids, partition_counts=counts)
-def test_what_is_withheld_is_free_in_the_next_generation(
+def test_partitions_that_were_held_back_are_assigned_in_the_next_generation(
     name: str, members, partition_counts
 ) -> None:
     [assignor] = choose_assignors(name)

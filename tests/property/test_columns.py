@@ -120,7 +120,7 @@ def test_both_walks_make_the_same_columns(
         assert_alike(kernels, [b"".join(pieces)], start, end, **more)
 
 
-def test_a_large_record_is_alone_in_its_arrow_batch(kernels: Kernels) -> None:
+def test_a_large_record_is_the_only_one_in_its_arrow_batch(kernels: Kernels) -> None:
     sizes = [10, 5_000_000, 10, 10, 2_000_000, 3_000_000]
     payload = build_batch([(None, b"v" * size, (), 0) for size in sizes])
     for compiled in (None, kernels):

@@ -269,7 +269,7 @@ class ConsumerObserver:
 
 
 @pytest.mark.parametrize("assignor", ["range", "sticky", "equal"])
-def test_whatever_happens_to_a_group_every_record_is_handled(assignor: str) -> None:
+def test_every_record_is_handled_in_random_runs_of_a_group(assignor: str) -> None:
     for seed in range(ROUNDS):
         life = Life(seed, assignor)
         try:

@@ -429,7 +429,7 @@ def schedule_every_retry(monkeypatch: pytest.MonkeyPatch) -> None:
         (schedule_every_retry, 1, live),
     ],
 )
-def test_a_rule_that_is_left_out_is_missed(
+def test_a_rule_that_is_left_out_is_found(
     monkeypatch: pytest.MonkeyPatch,
     fault: Callable[[pytest.MonkeyPatch], None],
     first_seed: int,

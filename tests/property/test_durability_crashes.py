@@ -118,7 +118,7 @@ def committed_offset(harness: BrokerHarness) -> int:
     return int(answer.topics[0].partitions[0].committed_offset) if answer.topics else -1
 
 
-def test_every_preset_keeps_what_it_promises_and_no_more_is_claimed() -> None:
+def test_every_durability_preset_loses_exactly_what_it_documents() -> None:
     lost = dict.fromkeys(PRESETS, 0)
     for seed in range(SEEDS):
         run = act(random.Random(seed))

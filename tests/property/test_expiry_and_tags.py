@@ -237,7 +237,7 @@ def test_readers_find_what_is_alive_and_wanted(seed: int) -> None:
                 model.check(isolation_level, tags)
 
 
-def test_what_is_cleaned_is_gone_and_is_left_alone_for_an_hour() -> None:
+def test_a_round_of_cleaning_removes_expired_records_and_the_next_round_waits() -> None:
     for seed in range(5):
         model = Model(random.Random(seed))
         for _ in range(40):

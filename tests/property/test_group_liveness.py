@@ -24,7 +24,7 @@ def test_any_history_ends_with_every_partition_owned_once(seed: int) -> None:
     Liveness(seed).run()
 
 
-def test_histories_meet_what_they_are_meant_to_meet() -> None:
+def test_random_histories_contain_every_kind_of_event() -> None:
     run = Liveness(3)
     run.run()
     events = {event for _, event, _ in run.history.harness.journal.lines}
@@ -32,7 +32,7 @@ def test_histories_meet_what_they_are_meant_to_meet() -> None:
     assert {"join 0", "consumer heartbeat 0", "falls"} <= set(run.history.counts)
 
 
-def test_one_seed_is_one_history() -> None:
+def test_a_seed_determines_its_history() -> None:
     runs = [Liveness(5) for _ in range(2)]
     for run in runs:
         run.run()
@@ -41,7 +41,7 @@ def test_one_seed_is_one_history() -> None:
 
 
 @pytest.mark.parametrize("defence", MUTANTS)
-def test_a_missing_defence_shows(defence: str) -> None:
+def test_a_missing_defence_is_found(defence: str) -> None:
     first = FIRST.get(defence, 0)
     with without(defence):
         problems = (run_seed(seed)[1] for seed in range(first, first + TRIED))

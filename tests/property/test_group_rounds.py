@@ -34,7 +34,7 @@ ASSIGNORS = [
 
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("assignors", ASSIGNORS, ids="+".join)
-def test_nothing_is_lost_and_nobody_shares_a_partition_whatever_happens(assignors) -> None:
+def test_no_record_is_lost_and_no_partition_has_two_owners_in_random_runs(assignors) -> None:
     counts: Counter[str] = Counter()
     for seed in range(ASSIGNORS.index(assignors), ROUNDS, len(ASSIGNORS)):
         simulation = Round(seed, assignors)
@@ -92,7 +92,7 @@ def test_the_rounds_find_a_fault(fault: str, assignors: list[str], seed: int) ->
 
 
 @pytest.mark.parametrize("assignors", [["equal"], [SERVER_SIDE]], ids="+".join)
-def test_one_seed_gives_one_run(assignors: list[str]) -> None:
+def test_a_seed_determines_its_run(assignors: list[str]) -> None:
     simulations = []
     for _ in range(2):
         simulation = Round(3, assignors)

@@ -28,11 +28,11 @@ FIRST = {
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_every_promise_about_leases_is_kept(seed: int) -> None:
+def test_every_invariant_of_leases_holds(seed: int) -> None:
     LeaseSimulation(seed).run()
 
 
-def test_one_seed_gives_one_run_of_leases() -> None:
+def test_a_seed_determines_its_run_of_leases() -> None:
     simulations = [LeaseSimulation(11, trace=True) for _ in range(2)]
     for simulation in simulations:
         simulation.run()

@@ -92,7 +92,7 @@ def test_a_long_value_is_cut(formatter: type[logging.Formatter], text: str) -> N
 
 @formatters
 @given(text=texts)
-def test_what_other_libraries_log_is_one_line_too(
+def test_a_message_of_another_library_is_one_line(
     formatter: type[logging.Formatter], text: str
 ) -> None:
     record = logging.LogRecord("asyncio", logging.ERROR, "x", 1, "%s failed", (text,), None)

@@ -76,7 +76,7 @@ def test_records_come_out_as_they_went_in(records, sent: Compression, target: Co
     before=st.booleans(),
 )
 @settings(max_examples=300, deadline=None)
-def test_what_is_damaged_is_refused_or_can_be_read(
+def test_a_damaged_file_is_refused_or_readable(
     records, sent: Compression, target: Compression, changes, cut: int, *, before: bool
 ):
     """`before` changes the records before they are compressed, else after that."""

@@ -39,7 +39,7 @@ def test_kafka_python_reads_what_we_write(records: list, compression: Compressio
 
 @given(st.lists(FIELDS, min_size=1, max_size=40), st.sampled_from(Compression))
 @settings(deadline=None)
-def test_we_read_what_kafka_python_writes(records: list, compression: Compression) -> None:
+def test_our_reader_reads_batches_of_kafka_python(records: list, compression: Compression) -> None:
     builder = MemoryRecordsBuilder(magic=2, compression_type=int(compression), batch_size=1 << 24)
     for key, value, headers, timestamp in records:
         assert builder.append(timestamp, key, value, headers) is not None
@@ -85,7 +85,7 @@ def test_offsets_of_every_size_are_coded_alike() -> None:
     st.booleans(),
 )
 @settings(deadline=None, max_examples=300)
-def test_damage_is_an_error_and_nothing_else(
+def test_damage_raises_only_corrupt_record_errors(
     records: list,
     compression: Compression,
     damage: list[tuple[int, int]],

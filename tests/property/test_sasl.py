@@ -49,7 +49,7 @@ def exchange(client, server, damage=lambda place, message: message):
 
 
 @given(MECHANISMS, NAMES, st.tuples(PASSWORDS, PASSWORDS), st.tuples(NONCES, NONCES))
-def test_both_agree_if_they_know_the_same_password(mechanism, name, passwords, nonces):
+def test_client_and_server_agree_if_they_have_the_same_password(mechanism, name, passwords, nonces):
     ours, theirs = passwords
     client = ScramClient(mechanism, name, ours, nonces[0])
     server = ScramServer(mechanism, lambda _: credential(mechanism, theirs), nonces[1])
@@ -58,7 +58,7 @@ def test_both_agree_if_they_know_the_same_password(mechanism, name, passwords, n
 
 
 @given(MECHANISMS, PASSWORDS, st.data())
-def test_one_other_byte_of_the_password_is_enough(mechanism, password, data):
+def test_a_password_with_one_other_character_is_refused(mechanism, password, data):
     place = data.draw(st.integers(0, len(password) - 1))
     other = chr((ord(password[place]) + 1) % 0xD800 or 1)
     wrong = password[:place] + other + password[place + 1 :]
@@ -68,7 +68,7 @@ def test_one_other_byte_of_the_password_is_enough(mechanism, password, data):
 
 
 @given(st.integers(0, 3), st.data())
-def test_damage_on_the_way_is_never_overlooked(where, data):
+def test_a_message_changed_in_flight_fails_the_authentication(where, data):
     """A message may only be changed where nothing is lost: bits of base64 that stand for nothing."""
     mechanism = ScramMechanism.SHA_256
 
@@ -93,7 +93,7 @@ def test_damage_on_the_way_is_never_overlooked(where, data):
 
 
 @given(st.lists(st.binary(max_size=200), max_size=4), MECHANISMS)
-def test_no_bytes_do_anything_but_fail(messages, mechanism):
+def test_random_bytes_only_fail_the_authentication(messages, mechanism):
     def never(*_):
         raise SaslError("no")
 
@@ -111,7 +111,7 @@ def test_no_bytes_do_anything_but_fail(messages, mechanism):
 
 
 @given(st.text(max_size=40))
-def test_what_is_prepared_stays_as_it_is(text):
+def test_a_prepared_name_is_unchanged_when_it_is_prepared_again(text):
     with contextlib.suppress(SaslError):
         prepared = saslprep(text)
         assert saslprep(prepared) == prepared

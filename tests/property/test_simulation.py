@@ -40,11 +40,11 @@ FIRST = {
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_every_promise_is_kept(seed: int) -> None:
+def test_every_invariant_holds(seed: int) -> None:
     ClusterSimulation(seed).run()
 
 
-def test_one_seed_gives_one_run() -> None:
+def test_a_seed_determines_its_run() -> None:
     simulations = [ClusterSimulation(SEEDS[0]) for _ in range(2)]
     for simulation in simulations:
         simulation.run()
@@ -80,7 +80,7 @@ class _Group:
         self.holders.check(broker)
 
 
-def test_what_two_members_hold_is_noticed() -> None:
+def test_the_checker_finds_a_partition_with_two_owners() -> None:
     group = _Group()
     group.members = ["a", "b"]
     group.is_given(group.says("a", 0), 1, 0, 1)
@@ -90,7 +90,7 @@ def test_what_two_members_hold_is_noticed() -> None:
         group.is_given(group.says("b", 2), 2, 0)
 
 
-def test_a_heartbeat_that_comes_late_makes_nobody_an_owner() -> None:
+def test_a_late_heartbeat_makes_no_member_an_owner() -> None:
     group = _Group()
     group.members = ["b"]  # the other has been removed
     group.is_given(group.says("b", 0), 2, 0, 1)
@@ -100,7 +100,7 @@ def test_a_heartbeat_that_comes_late_makes_nobody_an_owner() -> None:
     group.is_given(group.says("b", 2), 3, 0, 1)
 
 
-def test_who_has_not_got_its_last_answer_gives_up_with_the_epoch_before() -> None:
+def test_a_member_that_missed_a_response_may_revoke_with_its_previous_epoch() -> None:
     group = _Group()
     group.members = ["a", "b"]
     group.is_given(group.says("a", 0), 1, 0)

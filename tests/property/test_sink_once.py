@@ -22,7 +22,7 @@ ROUNDS = int(os.environ.get("HEADRACE_SINK_ROUNDS", "3"))
 
 
 @pytest.mark.timeout(3600)
-def test_every_row_is_there_once_whatever_happens() -> None:
+def test_every_row_is_written_once_in_random_runs() -> None:
     counts: Counter[str] = Counter()
     for seed in range(ROUNDS):
         simulation = SinkRound(seed)
@@ -129,7 +129,7 @@ EVENTS = [
 
 
 @pytest.mark.parametrize("take", EVENTS, ids=lambda take: take.__name__)
-def test_every_row_is_there_once_at_whichever_step_it_happens(
+def test_every_row_is_written_once_whatever_step_fails(
     take: Callable[[SinkRound, int], bool],
 ) -> None:
     sweep(take)
@@ -173,7 +173,7 @@ def trust_in_markers(patch: pytest.MonkeyPatch) -> None:
     ],
     ids=lambda each: each.__name__,
 )
-def test_what_the_protocol_is_made_of_is_needed(
+def test_the_sweep_finds_a_missing_part_of_the_sink_protocol(
     break_it: Callable[[pytest.MonkeyPatch], None],
     take: Callable[[SinkRound, int], bool],
     monkeypatch: pytest.MonkeyPatch,

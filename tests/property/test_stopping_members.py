@@ -177,7 +177,7 @@ class History:
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, 50))
-def test_every_stop_ends_as_promised(first):
+def test_every_stop_has_the_right_outcome(first):
     ends: set[str] = set()
     for seed in range(first, first + 50):
         history = History(seed)

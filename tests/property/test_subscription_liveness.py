@@ -195,7 +195,7 @@ class Round:
 
 
 @pytest.mark.parametrize("seed", range(ROUNDS))
-def test_whatever_members_subscribe_to_every_partition_is_read_in_the_end(seed: int) -> None:
+def test_every_subscribed_partition_is_read_in_the_end(seed: int) -> None:
     Round(seed).run()
 
 
@@ -206,6 +206,6 @@ def test_whatever_members_subscribe_to_every_partition_is_read_in_the_end(seed: 
         (2, "a topic of one member's expression raises the epoch"),
     ],
 )
-def test_a_missing_defence_shows_in_real_consumers(seed: int, defence: str) -> None:
+def test_a_missing_defence_is_found_with_real_consumers(seed: int, defence: str) -> None:
     with without(defence), pytest.raises(AssertionError, match="nobody has"):
         Round(seed).run()

@@ -388,7 +388,7 @@ def test_a_worker_that_stops_begins_no_record_that_is_not_committed(delivery: De
 
 
 @pytest.mark.parametrize("delivery", DELIVERIES)
-def test_one_seed_makes_one_run(delivery: Delivery) -> None:
+def test_a_seed_determines_its_run(delivery: Delivery) -> None:
     runs = []
     for _ in range(2):
         driver = Driver(7, delivery)

@@ -28,7 +28,7 @@ KINDS = [("partition", False), ("key", False), ("none", False), ("partition", Tr
 
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(("ordering", "batches"), KINDS)
-def test_nothing_is_lost_committed_early_or_out_of_order_whatever_happens(
+def test_no_record_is_lost_committed_early_or_reordered_in_random_runs(
     ordering: str,
     batches: bool,  # noqa: FBT001 - a parameter of the test
 ) -> None:
@@ -47,7 +47,7 @@ def test_nothing_is_lost_committed_early_or_out_of_order_whatever_happens(
 
 
 @pytest.mark.timeout(3600)
-def test_what_is_delivered_exactly_once_is_there_once_whatever_happens() -> None:
+def test_exactly_once_delivery_writes_each_result_once_in_random_runs() -> None:
     counts: Counter[str] = Counter()
     for seed in range(0, ROUNDS, 8):
         ordering, batches = KINDS[seed // 8 % len(KINDS)]
@@ -200,7 +200,7 @@ def test_the_rounds_find_what_is_not_exactly_once(fault: str) -> None:
     assert told in found, found
 
 
-def test_one_seed_gives_one_run() -> None:
+def test_a_seed_determines_its_run() -> None:
     simulations = []
     for _ in range(2):
         simulation = WorkerRound(5, "key")

@@ -163,7 +163,9 @@ class Harness:
     st.integers(1, 5),
     st.sampled_from([None, 3]),
 )
-def test_random_lives(seed: int, ordering: str, concurrency: int, batch: int | None) -> None:
+def test_the_scheduler_keeps_its_invariants_in_random_runs(
+    seed: int, ordering: str, concurrency: int, batch: int | None
+) -> None:
     world = Harness(seed, ordering, concurrency, batch)
     for _ in range(200):
         world.step()
@@ -209,7 +211,7 @@ def test_a_batch_holds_records_of_one_partition_that_follow_each_other() -> None
     assert [each.partition for each in second.records] == [1]
 
 
-def test_what_has_not_begun_is_let_go_when_a_partition_stops() -> None:
+def test_records_that_have_not_begun_are_dropped_when_a_partition_stops() -> None:
     scheduler = Scheduler(ordering="none", concurrency=1)
     scheduler.add([record(0, 0), record(0, 1)])
     [job] = scheduler.take(0)

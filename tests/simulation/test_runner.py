@@ -48,7 +48,7 @@ def run(*arguments: str) -> int:
     return runner.main(SIMULATION, list(arguments))
 
 
-def test_many_seeds_are_remembered_unless_they_went_wrong(cache: Path) -> None:
+def test_the_runner_remembers_seeds_without_failures(cache: Path) -> None:
     assert run("--seeds", "4", "--processes", "1") == 1
     assert sorted(cache.read_text().split()) == ["0", "2", "3"]
 
@@ -63,7 +63,7 @@ def test_many_seeds_without_a_defence(cache: Path, capsys: pytest.CaptureFixture
     assert cache.read_text() == "0\n2\n3\n", "what is run without a defence proves nothing"
 
 
-def test_one_seed_without_a_defence(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_runner_runs_one_seed_without_a_defence(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("2") == 0
     assert run("2", "--without", "a lock") == 1
     assert run("2", "--trace", "--without", "a lock") == 1

@@ -50,7 +50,7 @@ def test_a_value_that_comes_after_the_cancel_is_ignored():
         _ = deferred.value
 
 
-def test_to_cancel_what_is_resolved_does_nothing():
+def test_cancelling_a_resolved_deferred_does_nothing():
     given_up: list[str] = []
     deferred: Deferred[int] = Deferred(lambda: given_up.append("made"))
     deferred.resolve(3)
@@ -71,7 +71,7 @@ def test_a_cancel_goes_up_the_chain_and_the_functions_of_the_chain_are_not_calle
     assert not last.done
 
 
-def test_what_is_to_be_given_up_may_be_said_later_and_replaces_what_was_said_before():
+def test_on_cancel_replaces_an_earlier_function():
     given_up: list[str] = []
     deferred: Deferred[int] = Deferred(lambda: given_up.append("before"))
     deferred.on_cancel(lambda: given_up.append("after"))
@@ -80,7 +80,7 @@ def test_what_is_to_be_given_up_may_be_said_later_and_replaces_what_was_said_bef
     assert given_up == ["after", "late"]
 
 
-def test_one_follows_another_in_both_directions():
+def test_a_followed_deferred_passes_on_values_and_cancellations():
     first: Deferred[int] = Deferred()
     follower: Deferred[int] = Deferred()
     follower.follow(first)
@@ -112,7 +112,7 @@ class Held:
 
 
 @pytest.mark.parametrize("cancelled", [True, False])
-def test_what_has_ended_is_freed_without_the_garbage_collector(cancelled):
+def test_an_ended_deferred_is_freed_without_the_garbage_collector(cancelled):
     gc.disable()
     try:
         source: Deferred[int] = Deferred(Held().use)

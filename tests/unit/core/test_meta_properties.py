@@ -29,7 +29,7 @@ def test_a_new_directory_is_marked_and_keeps_its_id() -> None:
     }
 
 
-def test_a_directory_of_an_earlier_version_gets_an_id_and_keeps_what_it_says() -> None:
+def test_a_directory_of_an_earlier_version_gets_an_id_and_keeps_its_properties() -> None:
     files = MemoryFileSystem()
     files.write_file(META_FILE, b"version=1\ncluster.id=c\nnode.id=1\nremark = mine \n")
     assert claimed(files, "") == ""

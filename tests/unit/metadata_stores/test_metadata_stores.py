@@ -85,7 +85,7 @@ def test_a_failing_check_names_its_index_and_changes_nothing(store: MetadataStor
         (False, 1, False),
     ],
 )
-def test_existence_checks(store: MetadataStore, present, wanted, holds):
+def test_a_check_compares_the_existence_of_a_key(store: MetadataStore, present, wanted, holds):
     if present:
         store.commit([], [Put("a", b"")])
     check = Check("a", wanted)
@@ -144,7 +144,9 @@ def test_a_value_is_copied(store: MetadataStore):
         [Put("a", bytes(300_000)), Put("b", bytes(300_000))],
     ],
 )
-def test_what_no_store_could_carry_is_refused(store: MetadataStore, operations: list[Put | Delete]):
+def test_a_commit_beyond_the_limits_is_refused(
+    store: MetadataStore, operations: list[Put | Delete]
+):
     with pytest.raises(ValueError, match=r"key|commit"):
         store.commit([], operations)
     assert list(store.list("")) == []
@@ -171,7 +173,7 @@ class Seen:
             del self.known[key]
 
 
-def test_a_watch_begins_with_what_there_is(store: MetadataStore):
+def test_a_watch_begins_with_a_snapshot_of_the_entries(store: MetadataStore):
     store.commit([], [Put("t/b", b"2"), Put("t/a", b"1"), Put("u", b"3")])
     seen = Seen()
     store.watch("t/", seen)
@@ -181,7 +183,7 @@ def test_a_watch_begins_with_what_there_is(store: MetadataStore):
     assert list(batch.deletes) == []
 
 
-def test_a_watch_of_nothing_begins_with_an_empty_snapshot(store: MetadataStore):
+def test_a_watch_without_entries_begins_with_an_empty_snapshot(store: MetadataStore):
     seen = Seen()
     store.watch("t/", seen)
     assert [(b.snapshot, list(b.puts)) for b in seen.batches] == [(True, [])]
@@ -287,7 +289,7 @@ def test_a_conflict_undoes_ephemeral_entries_too(store: MetadataStore):
     assert store.get("live") is None
 
 
-def test_a_session_that_lives_is_not_renewed(store: MetadataStore):
+def test_renewing_a_live_session_does_nothing(store: MetadataStore):
     seen, session = Seen(), store.session
     store.commit([], [Put("live", b"", ephemeral=True)])
     store.watch("", seen)
@@ -333,7 +335,7 @@ class BreakingConnection:
 
 
 @pytest.mark.parametrize("store", ["sqlite", "faulty"], indirect=True)
-def test_what_is_unavailable_is_not_applied_and_may_be_repeated(store, monkeypatch):
+def test_an_unavailable_commit_is_not_applied_and_may_be_repeated(store, monkeypatch):
     seen = Seen()
     store.watch("", seen)
     breaking(store, monkeypatch, "unavailable")
@@ -349,7 +351,7 @@ def test_what_is_unavailable_is_not_applied_and_may_be_repeated(store, monkeypat
 @pytest.mark.parametrize(
     ("fault", "applied"), [("unknown and void", False), ("unknown and applied", True)]
 )
-def test_what_is_unknown_can_be_found_out(store, monkeypatch, fault, applied):
+def test_the_outcome_of_an_unknown_commit_can_be_determined(store, monkeypatch, fault, applied):
     before = store.commit([], [Put("fence", b"0")])["fence"]
     breaking(store, monkeypatch, fault)
     with pytest.raises(Unknown):
@@ -360,7 +362,7 @@ def test_what_is_unknown_can_be_found_out(store, monkeypatch, fault, applied):
     assert (store.get("a") is not None) == applied
 
 
-def test_what_is_unknown_is_void_when_its_check_does_not_hold_any_more():
+def test_an_unknown_commit_is_void_when_its_check_has_become_false():
     store = FaultyMetadataStore()
     before = store.commit([], [Put("fence", b"0")])["fence"]
     store.faults = ["unknown and late"]
@@ -522,7 +524,7 @@ def test_a_killed_owner_leaves_its_commits_and_no_lock(tmp_path: Path):
     store.close()
 
 
-def test_somebody_elses_database_and_a_newer_format_are_refused(tmp_path: Path):
+def test_a_foreign_database_and_a_newer_format_are_refused(tmp_path: Path):
     path = tmp_path / "other.db"
     connection = sqlite3.connect(path)
     connection.execute("CREATE TABLE notes (text)")
@@ -551,7 +553,7 @@ def test_a_directory_that_does_not_exist_is_refused(tmp_path: Path):
         SqliteMetadataStore(tmp_path / "missing" / "metadata.db")
 
 
-def test_what_is_known_of_passwords_is_for_the_owner_alone(tmp_path: Path):
+def test_the_metadata_file_is_private_to_its_owner(tmp_path: Path):
     path = tmp_path / "metadata.db"
     store = SqliteMetadataStore(path)
     try:

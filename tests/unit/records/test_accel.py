@@ -51,7 +51,7 @@ def damaged(body: bytes, count: int = 1) -> tuple[BatchHeader, bytes]:
         (b"\x0c\x00\x00\x00\x01\x01\x00\x00", "1 bytes after the last record of a batch"),
     ],
 )
-def test_damage_is_named(body: bytes, message: str) -> None:
+def test_the_error_names_the_damage(body: bytes, message: str) -> None:
     header, batch = damaged(body)
     with pytest.raises(CorruptRecordError, match=f"^{message}$"):
         decode_batch(header, batch, 0)
@@ -96,7 +96,7 @@ def test_a_timestamp_that_no_batch_can_hold_is_refused() -> None:
         assert [r.timestamp for r in reader.read_batch(batch.build())[1]] == [first]
 
 
-def test_headers_that_are_none_leave_the_batch_as_it_was() -> None:
+def test_empty_headers_leave_the_batch_unchanged() -> None:
     batch = BatchBuilder()
     assert batch.append(None, b"v", (), 1)
     before = batch.build()
@@ -106,7 +106,7 @@ def test_headers_that_are_none_leave_the_batch_as_it_was() -> None:
     assert batch.build() == before
 
 
-def test_a_batch_grows_after_it_was_built() -> None:
+def test_a_built_batch_accepts_more_records() -> None:
     batch = BatchBuilder()
     batch.append(b"k", b"v" * 5000, (), 1)
     first = batch.build()
@@ -123,7 +123,7 @@ def test_a_list_is_taken_until_the_batch_is_full() -> None:
     assert batch.size == len(batch.build()) <= 1000
 
 
-def test_nothing_is_left_behind() -> None:
+def test_the_accelerator_leaks_no_memory() -> None:
     records = [(b"k", b"v" * 50, [("h", b"c")], 1000)] * 50
     whole = build_batch(records)
     cases = [damaged(whole[HEADER_SIZE : HEADER_SIZE + cut], 50) for cut in (400, 1999, 2500)]
@@ -179,7 +179,7 @@ def test_headers_are_encoded_once_for_all_callers() -> None:
         ),
     ],
 )
-def test_it_is_used_only_where_it_fits(
+def test_the_accelerator_is_used_only_if_its_version_fits(
     package: SimpleNamespace | None, state: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "headrace_accel", package)  # None: no such module

@@ -52,12 +52,12 @@ def test_columns_and_bounds_that_arrow_cannot_hold_are_refused(
 
 
 @pytest.mark.parametrize(("place", "count"), [(-1, 1), (len(SECTION) + 1, 1), (0, -1)])
-def test_a_place_outside_of_the_section_is_refused(place: int, count: int) -> None:
+def test_a_byte_position_outside_of_the_section_is_refused(place: int, count: int) -> None:
     with pytest.raises(ValueError, match="outside of the section"):
         walk(writer(), SECTION, place, count)
 
 
-def test_a_writer_without_bounds_takes_nothing() -> None:
+def test_an_uninitialized_column_writer_refuses_records() -> None:
     kind: Any = built_kernels().ColumnWriter
     with pytest.raises(ValueError, match="outside of the section"):
         walk(kind.__new__(kind), SECTION)

@@ -24,13 +24,13 @@ TEXT = b"".join(b'{"flight": %d, "carrier": "UA"}' % number for number in range(
 
 @pytest.mark.parametrize("codec", list(Compression))
 @pytest.mark.parametrize("data", [b"", b"x", b"ab" * 40_000, TEXT, bytes(range(256)) * 300])
-def test_what_is_compressed_comes_back(codec: Compression, data: bytes) -> None:
+def test_decompression_returns_the_compressed_bytes(codec: Compression, data: bytes) -> None:
     for buffer in (data, bytearray(data), memoryview(data)):
         assert decompress(codec, memoryview(compress(codec, buffer))) == data
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_levels_are_taken(codec: Compression) -> None:
+def test_compression_levels_are_used(codec: Compression) -> None:
     assert decompress(codec, compress(codec, TEXT, 5)) == TEXT
 
 
@@ -151,7 +151,7 @@ def test_a_bomb_is_refused_within_bounded_memory(codec: Compression) -> None:
     assert peak < 3 * output_bound(len(data)) + (1 << 20)
 
 
-def test_a_claimed_size_is_not_believed() -> None:
+def test_a_false_size_in_compressed_data_allocates_no_memory() -> None:
     claim = b"\xff\xff\xff\xff\x0f" + b"\0" * 100  # snappy: 4 GiB to come
     with pytest.raises(CorruptRecordError):
         decompress(Compression.SNAPPY, claim)

@@ -40,7 +40,7 @@ def test_bad_tags_are_refused_at_once(tags: Any) -> None:
 
 
 @pytest.mark.parametrize("content", [b"1e3", b"", None, b"9" * 15, b"0x1"])
-def test_what_is_no_time_is_refused(content: bytes | None) -> None:
+def test_an_invalid_time_is_refused(content: bytes | None) -> None:
     with pytest.raises(InvalidRecordError, match="decimal number"):
         decode_ms(content, TTL_MS)
 
@@ -103,7 +103,7 @@ def test_a_search_for_many_tags_finds_what_searches_for_each_find(seed: int) -> 
     assert TagFilter.of(wanted).select(header, data) == (expected or None)
 
 
-def test_a_batch_with_too_many_tags_passes_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_with_too_many_tags_is_sent_unfiltered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.records.tags.MAX_FOUND", 3)
     for count, passes in ((3, None), (4, [True] * 4)):
         batch = build_batch([(None, b"v", [("headrace.tag", b"x")], 1)] * count)

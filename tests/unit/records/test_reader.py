@@ -74,14 +74,14 @@ def test_a_flipped_bit_is_found() -> None:
 
 
 @pytest.mark.parametrize("count", [-1, 2, 4, 1000, 2**31 - 1])
-def test_a_claimed_count_has_to_be_true(count: int) -> None:
+def test_a_wrong_record_count_in_the_header_is_an_error(count: int) -> None:
     batch = bytearray(build_batch(RECORDS))
     struct.pack_into(">i", batch, 57, count)
     with pytest.raises(CorruptRecordError):
         read_batch(resealed(batch))
 
 
-def test_unknown_codec() -> None:
+def test_an_unknown_codec_is_an_error() -> None:
     batch = bytearray(build_batch(RECORDS))
     batch[22] |= 7
     with pytest.raises(CorruptRecordError, match="compression 7"):
@@ -142,7 +142,7 @@ def test_the_builder_stops_at_its_size() -> None:
 
 
 @pytest.mark.parametrize("value", [0, 1, -1, 63, -64, 64, 2**31 - 1, -(2**31), 8191, -8193])
-def test_varints(value: int) -> None:
+def test_varints_are_decoded(value: int) -> None:
     encoded = encode_varint(value)
     assert decode_varint(b"\xaa" + encoded, 1) == (value, 1 + len(encoded))
     assert decode_varint(encoded, 0, 10) == (value, len(encoded))
@@ -159,6 +159,6 @@ def test_varlongs(value: int) -> None:
 @pytest.mark.parametrize(
     "encoded", [b"", b"\x80", b"\xff\xff\xff\xff\xff\x01", b"\xff\xff\xff\xff\x7f"]
 )
-def test_varints_end(encoded: bytes) -> None:
+def test_a_varint_without_an_end_is_an_error(encoded: bytes) -> None:
     with pytest.raises(CorruptRecordError):
         decode_varint(encoded, 0)

@@ -40,7 +40,7 @@ def delays(batch: bytes) -> None:
         (delays, DELAY, MAX_DIRECTED),
     ],
 )
-def test_the_records_that_are_looked_into_are_bounded(check, headers, most: int) -> None:
+def test_the_records_that_are_decoded_are_bounded(check, headers, most: int) -> None:
     records = [(b"k", b"", headers, NOW_MS)] * (most + 1)
     check(build_batch(records[:most], compression=Compression.ZSTD))
     many = build_batch(records, compression=Compression.ZSTD)
@@ -54,7 +54,7 @@ def test_batches_without_directives_may_have_more_records() -> None:
 
 
 @pytest.mark.parametrize("codec", [Compression.GZIP, Compression.LZ4, Compression.ZSTD])
-def test_the_bytes_that_are_looked_into_are_bounded(codec: Compression) -> None:
+def test_the_bytes_that_are_decoded_are_bounded(codec: Compression) -> None:
     noise = random.Random(1).randbytes(20_000)  # or the batch would be refused for its ratio
     for size, large in ((LOOK_BYTES - 30_000, False), (LOOK_BYTES, True)):
         batch = build_batch(
@@ -78,7 +78,7 @@ def test_the_bytes_of_batches_that_wait_are_bounded() -> None:
 
 
 @pytest.mark.parametrize(("check", "directive"), [(check_expiry, TTL), (delays, DELAY)])
-def test_the_headers_that_are_looked_at_are_bounded(check, directive) -> None:
+def test_the_headers_that_are_decoded_are_bounded(check, directive) -> None:
     few = [*[("a", None)] * (MAX_HEADERS // 2 - 1), *directive]
     many = [("b", None), *few]
     check(build_batch([(b"k", b"", few, NOW_MS)] * 2))

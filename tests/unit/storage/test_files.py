@@ -70,7 +70,7 @@ def test_a_file_grows_and_is_read_in_any_piece(files: FileSystem) -> None:
     assert files.read_file("a/b/log") == content
 
 
-def test_buffers_stay_what_they_were(files: FileSystem) -> None:
+def test_returned_buffers_never_change(files: FileSystem) -> None:
     file = files.open("log", create=True)
     file.append([b"abcdefgh" * 2000])
     early = FileRange(file, 4, 9000)
@@ -85,7 +85,7 @@ def test_buffers_stay_what_they_were(files: FileSystem) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 4095, 4096, 4097, 70_000])
-def test_truncation_at_any_size(files: FileSystem, size: int) -> None:
+def test_a_file_can_be_truncated_to_any_size(files: FileSystem, size: int) -> None:
     content = os.urandom(70_000)
     file = files.open("log", create=True)
     file.append([content[:5000], content[5000:]])
@@ -96,7 +96,7 @@ def test_truncation_at_any_size(files: FileSystem, size: int) -> None:
     assert file.read(0, 100_000) == content[:size] + b"new"
 
 
-def test_names(files: FileSystem) -> None:
+def test_a_file_system_lists_opens_renames_and_removes_files(files: FileSystem) -> None:
     assert files.list("nowhere") == []
     assert files.read_file("nothing") is None
     with pytest.raises(FileNotFoundError):
@@ -212,7 +212,7 @@ def test_an_append_that_fails_half_way_leaves_nothing(
     assert disk.read_file("log") == b"whole!"
 
 
-def test_a_full_disk(tmp_path: Path) -> None:
+def test_an_append_on_a_full_disk_leaves_the_file_unchanged(tmp_path: Path) -> None:
     """A real one: the file size limit of a child process."""
     script = f"""
 import os, resource, signal
@@ -232,7 +232,7 @@ except OSError as error:
     assert output.split() == [str(errno.EFBIG), "6000", "6000"]
 
 
-def test_after_a_failed_sync_nothing_is_promised_again(
+def test_after_a_failed_sync_the_log_refuses_appends_and_syncs(
     disk: OsFileSystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = disk.open("log", create=True)
@@ -247,7 +247,7 @@ def test_after_a_failed_sync_nothing_is_promised_again(
     assert file.read(0, 1) == b"x"
 
 
-def test_a_sync_without_space_is_as_bad_as_any_other(
+def test_a_sync_that_fails_for_lack_of_space_fails_the_file(
     disk: OsFileSystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So that ENOSPC always means: not written, and everything else is as it was."""
@@ -270,7 +270,7 @@ def raise_eio(_descriptor: int) -> None:
     raise OSError(errno.EIO, "broken")
 
 
-def test_when_even_cutting_back_fails_the_file_is_given_up(
+def test_a_file_that_cannot_be_truncated_after_a_failed_append_is_given_up(
     disk: OsFileSystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = disk.open("log", create=True)
@@ -316,7 +316,7 @@ def test_write_file_syncs_before_the_rename_and_the_directory_after(
     assert events == ["fsync checkpoint.tmp", "rename", f"fsync {disk.root.name}"]
 
 
-def test_one_process_per_directory(disk: OsFileSystem, tmp_path: Path) -> None:
+def test_a_second_process_cannot_lock_the_directory(disk: OsFileSystem, tmp_path: Path) -> None:
     disk.lock()
     other = OsFileSystem(tmp_path)
     with pytest.raises(StorageError, match="in use by another broker"):
@@ -343,7 +343,7 @@ def test_a_link_to_a_directory_is_removed_with_what_is_in_the_directory(tmp_path
 
 
 @pytest.mark.parametrize("operation", ["rename", "write_file"])
-def test_what_cannot_open_a_file_has_changed_nothing(
+def test_an_operation_that_cannot_open_a_file_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str
 ) -> None:
     disk = OsFileSystem(tmp_path)

@@ -8,7 +8,7 @@ from pathlib import Path
 SOURCE = Path(__file__).resolve().parents[3] / "src"
 
 
-def test_nothing_maps_files() -> None:
+def test_no_module_maps_files_into_memory() -> None:
     paths = list(SOURCE.rglob("*.py"))
     assert len(paths) > 100
     for path in paths:

@@ -35,7 +35,7 @@ def fill(root: Path) -> None:
     files.unlock()
 
 
-def test_everything_is_for_the_owner_alone(tmp_path):
+def test_new_files_and_directories_are_private_to_their_owner(tmp_path):
     tmp_path.chmod(0o755)
     fill(tmp_path / "new" / "data")
     assert modes_below(tmp_path) == {
@@ -59,7 +59,7 @@ def test_the_group_reads_where_the_directory_says_so(tmp_path):
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o777, 0o770, 0o751])
-def test_a_directory_that_is_too_wide_makes_nothing_else_so(tmp_path, mode):
+def test_new_files_in_a_directory_with_wide_permissions_are_private(tmp_path, mode):
     data = tmp_path / "data"
     data.mkdir(mode)
     fill(data)
@@ -71,7 +71,7 @@ def test_a_directory_that_is_too_wide_makes_nothing_else_so(tmp_path, mode):
     ("mode", "exposed"),
     [(0o700, False), (0o750, False), (0o710, False), (0o755, True), (0o701, True), (0o770, True)],
 )
-def test_who_can_read_or_change_a_directory(tmp_path, monkeypatch, mode, exposed):
+def test_exposure_names_the_command_that_closes_a_directory(tmp_path, monkeypatch, mode, exposed):
     data = tmp_path / "data"
     data.mkdir(mode)
     monkeypatch.setattr("headrace.storage.permissions.Path.parents", [Path("/")])
@@ -81,7 +81,7 @@ def test_who_can_read_or_change_a_directory(tmp_path, monkeypatch, mode, exposed
 
 
 @pytest.mark.parametrize(("mode", "exposed"), [(0o770, False), (0o2775, True), (0o757, True)])
-def test_what_closes_a_directory_of_another_user_leaves_the_group_its_access(
+def test_closing_a_directory_of_another_user_keeps_the_access_of_the_group(
     tmp_path, monkeypatch, mode, exposed
 ):
     """A broker in a container often has its access to a volume by the group: `chmod 700` would shut it out."""

@@ -63,12 +63,12 @@ class Rolling(ListSegment):
 
 @pytest.mark.parametrize("kind", [ArraySegment, ListSegment])
 @pytest.mark.parametrize("check", CHECKS)
-def test_conforms(check, kind) -> None:
+def test_every_storage_conforms_to_the_protocol(check, kind) -> None:
     check(kind)
 
 
 @pytest.mark.parametrize("kind", [Forgetful, Aliasing, Keeping, Rolling])
-def test_the_checks_find_what_is_wrong(kind) -> None:
+def test_the_conformance_checks_find_each_defect(kind) -> None:
     found = []
     for check in CHECKS:
         try:
@@ -119,7 +119,7 @@ def test_segments_are_rolled_and_compaction_writes_beside_them() -> None:
 
 
 @pytest.mark.parametrize("call", ["append", "read", "truncate", "roll"])
-def test_whatever_a_storage_raises_is_a_failed_disk(call) -> None:
+def test_any_exception_of_a_storage_is_a_failed_disk(call) -> None:
     class Broken(ListSegment):
         pass
 
@@ -139,7 +139,7 @@ def test_whatever_a_storage_raises_is_a_failed_disk(call) -> None:
     assert raised.value.errno == errno.EIO
 
 
-def test_a_full_storage_says_so_itself() -> None:
+def test_a_full_storage_keeps_its_error_code() -> None:
     class Full(ListSegment):
         def append(self, buffers) -> None:
             raise OSError(errno.ENOSPC, "full")
@@ -149,7 +149,7 @@ def test_a_full_storage_says_so_itself() -> None:
     assert raised.value.errno == errno.ENOSPC
 
 
-def test_names(tmp_path) -> None:
+def test_a_storage_name_has_to_be_registered(tmp_path) -> None:
     in_memory, on_disk = storages(in_memory=True), storages(in_memory=False)
     assert in_memory("linked") is None
     assert on_disk("files") is None

@@ -221,7 +221,7 @@ def test_a_damaged_record_keeps_the_shard_out_of_service(bench):
     assert bench.read() == "NOT_COORDINATOR"
 
 
-def test_a_request_that_arrives_during_an_append_is_decided_after_it(bench):
+def test_a_request_during_an_append_is_handled_after_the_append(bench):
     nested: list[Reply[str]] = []
     bench.log.on_append = lambda partition: nested.append(bench.read()) if not nested else None
     bench.put(1)
@@ -247,7 +247,7 @@ def test_unload_during_an_append_leaves_nobody_waiting(bench):
     assert now(reply) == "NOT_COORDINATOR"
 
 
-def test_a_response_may_hand_in_the_next_request(bench):
+def test_a_response_may_begin_the_next_request(bench):
     seen: list[str] = []
 
     def next_request(_: str) -> None:
@@ -263,7 +263,7 @@ def test_a_response_may_hand_in_the_next_request(bench):
     assert now(second) == "put (2,)"
 
 
-def test_nothing_is_nothing(bench):
+def test_gathering_no_replies_returns_an_empty_list(bench):
     assert bench.shard.execute(lambda: NOTHING, lambda error: None, 0) is None
     assert bench.log.end_offset(0) == 0
 

@@ -27,7 +27,7 @@ def names(files: MemoryFileSystem | CrashFileSystem, suffix: str) -> list[int]:
     return [int(name.split(".")[0]) for name in files.list(DIRECTORY) if name.endswith(suffix)]
 
 
-def test_nothing_is_created_before_the_first_batch() -> None:
+def test_a_log_creates_no_file_before_the_first_batch() -> None:
     files = MemoryFileSystem()
     log = open_log(files, metadata=b"id")
     assert files.list("") == []
@@ -78,7 +78,7 @@ def test_a_batch_larger_than_a_segment_is_refused() -> None:
     assert log.log_end_offset == 0
 
 
-def test_what_is_beyond_up_to_is_not_returned() -> None:
+def test_records_beyond_up_to_are_not_returned() -> None:
     log = open_log(MemoryFileSystem())
     for _ in range(4):
         append(log, batch_of(2))
@@ -148,7 +148,7 @@ def test_a_write_that_fails_changes_nothing(kind: str) -> None:
     assert [record.offset for record in records_of(log)] == [0, 1, 2, 3]
 
 
-def test_a_failed_log_takes_nothing_more() -> None:
+def test_a_failed_log_refuses_appends() -> None:
     log = open_log(MemoryFileSystem())
     append(log, batch_of())
     log.fail(OSError(errno.EIO, "gone"))
@@ -182,7 +182,7 @@ def test_retention_by_time_looks_at_the_newest_record_of_a_segment() -> None:
     assert names(files, ".log") == [*names(files, ".index"), 6] == [2, 4, 6]
 
 
-def test_when_all_has_expired_the_log_goes_on_at_its_end() -> None:
+def test_a_wholly_expired_log_continues_at_its_end_offset() -> None:
     files = MemoryFileSystem()
     log = filled(files, LogConfig(segment_bytes=500, retention_ms=1000))
     assert log.delete_old_segments(NOW_MS + 10**6) == [0, 2, 4, 6]
@@ -400,7 +400,7 @@ def test_the_first_write_and_a_roll_wait_for_no_sync() -> None:
 
 
 @pytest.mark.parametrize("refused", ["sync", "sync_directory"])
-def test_a_sync_that_was_refused_is_done_whole_by_the_next_one(refused: str) -> None:
+def test_a_refused_sync_is_repeated_in_full_by_the_next_sync(refused: str) -> None:
     """Sealed segments, their names, the new directory and `partition.metadata` must not be left out."""
     files = CrashFileSystem()
     log = open_log(files, SMALL, metadata=b"id")

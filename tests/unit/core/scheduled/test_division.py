@@ -87,7 +87,7 @@ def test_a_retry_is_divided_in_the_same_way_though_all_is_due_by_then() -> None:
         assert (header.last_sequence, header.records_count) == (90, 1)
 
 
-def test_nothing_is_divided_where_nothing_is_delayed() -> None:
+def test_a_batch_without_scheduled_records_is_not_divided() -> None:
     named = build_batch([(b"headrace.delay-ms", b"headrace.deliver-at-ms", (), 0)])
     assert may_be_delayed(named)  # the name is there, and no header
     assert divide(named, now_ms=NOW_MS, max_delay_ms=1000) is None
@@ -138,7 +138,7 @@ def test_an_earlier_release_point_covers_only_records_scheduled_before_it() -> N
     assert not mark.covers(101, 1)
 
 
-def test_what_stands_for_a_batch_that_waits_as_a_whole_has_a_record_at_its_last_offset() -> None:
+def test_the_placeholder_of_a_wholly_scheduled_batch_has_a_record_at_its_last_offset() -> None:
     later = [(b"k", b"v", AFTER, NOW_MS)] * 300
     divided = divide(build_batch(later, **IDENTITY), now_ms=NOW_MS, max_delay_ms=1000)
     assert divided is not None

@@ -22,7 +22,7 @@ def files() -> MemoryFileSystem:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_what_comes_out_is_what_went_in_in_order(
+def test_records_are_delivered_unchanged_and_in_order(
     files: MemoryFileSystem, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(due_queue, "PAGE_ENTRIES", 3)

@@ -43,7 +43,7 @@ def world() -> Harness:
     return Harness()
 
 
-def test_1_killed_after_noticing_a_change(world):
+def test_1_after_a_crash_a_change_that_members_have_not_seen_is_noticed_again(world):
     """The second member has left, and the others are not notified."""
     now(world.leave((world.second, None)))
     world.restart()
@@ -57,7 +57,7 @@ def test_1_killed_after_noticing_a_change(world):
     assert converge(world, [first]) == 3
 
 
-def test_1_killed_after_noticing_a_change_that_undoes_itself(world):
+def test_1_after_a_crash_an_unchanged_membership_is_not_rebalanced(world):
     """Second was thought dead and is not: membership is unchanged, so there is no rebalance."""
     world.advance(SESSION_MS - 1)
     world.heartbeat(world.first, 2)
@@ -71,7 +71,7 @@ def test_1_killed_after_noticing_a_change_that_undoes_itself(world):
     assert world.take_records() == []
 
 
-def test_2_killed_after_only_some_members_are_notified(world):
+def test_2_after_a_crash_notified_and_unnotified_members_continue(world):
     _, newcomer = world.admitted()
     assert world.heartbeat(world.second, 2) == ErrorCode.REBALANCE_IN_PROGRESS
     world.restart()
@@ -236,7 +236,7 @@ def test_an_old_generation_stays_invalid_after_a_restart(world):
     assert world.offsets() == {}
 
 
-def test_unload_answers_everybody_and_a_second_load_finds_the_rest(world):
+def test_unload_answers_all_requests_and_the_next_load_replays_the_log(world):
     now(world.leave((world.second, None)))
     _, join = world.admitted()
     commit = world.commit({("t", 0): 1}, member=world.first, generation=2)

@@ -73,7 +73,7 @@ def test_a_group_without_members_is_forgotten_with_its_offsets():
     assert now(world.coordinator.list_groups([], [], world.now_ms))[1] == []
 
 
-def test_it_stays_forgotten_after_a_restart():
+def test_a_deleted_group_stays_deleted_after_a_restart():
     world = GroupHarness()
     left(world)
     now(delete_groups(world, "g"))
@@ -90,7 +90,7 @@ def test_a_group_that_only_has_offsets_is_forgotten():
 
 
 @pytest.mark.parametrize("state", ["Stable", "PreparingRebalance", "CompletingRebalance"])
-def test_a_group_with_members_is_not(state):
+def test_a_group_with_members_is_not_deleted(state):
     world = GroupHarness()
     if state == "CompletingRebalance":
         _, reply = world.admitted()
@@ -143,7 +143,7 @@ def test_the_answer_waits_until_it_is_durable():
     assert codes(reply) == [ErrorCode.NONE]
 
 
-def test_what_could_not_be_appended_changes_nothing():
+def test_a_deletion_that_cannot_be_written_changes_nothing():
     world = GroupHarness()
     left(world)
     world.log.failure = ApiError(ErrorCode.KAFKA_STORAGE_ERROR)

@@ -74,7 +74,7 @@ def test_a_new_topic_of_one_expression_is_given_though_another_member_asked_firs
     assert members == {"a": set(), "b": world.topics.partitions("b1")}
 
 
-def test_a_member_that_joins_subscribes_to_what_it_says_and_nothing_else(world):
+def test_a_joining_member_drops_an_earlier_subscription(world):
     world.topics.create("orders", 2)
     join(world, "a", "orders.*")
     world.send(member_id="a", member_epoch=-1)
@@ -310,7 +310,7 @@ def test_a_leader_that_assigns_by_old_metadata_is_disconnected_once_so_that_it_r
     assert member.heartbeat() == ErrorCode.NONE
 
 
-def test_a_leader_that_leaves_partitions_out_all_the_same_is_believed():
+def test_a_second_assignment_that_leaves_partitions_out_is_accepted():
     member = Rejoined()
     for grown in (4, 5):
         member.grow(grown)

@@ -117,7 +117,7 @@ def test_the_empty_group_id_may_commit():
         ("x" * 40_000, -1, 9, ErrorCode.INVALID_GROUP_ID),
     ],
 )
-def test_a_commit_to_a_group_that_can_not_be_is_refused(group, generation, version, error):
+def test_a_commit_for_an_invalid_group_id_is_refused(group, generation, version, error):
     world = GroupHarness()
     options = {"group": group, "generation": generation, "version": version}
     assert world.commit_code({("t", 0): 5}, **options) == error
@@ -132,7 +132,7 @@ def test_while_members_join_the_old_generation_may_commit():
     assert world.commit_code({("t", 0): 5}, member=first, generation=1) == ErrorCode.NONE
 
 
-def test_while_the_assignment_is_awaited_nobody_may_commit():
+def test_no_member_may_commit_before_the_assignment_has_arrived():
     world = GroupHarness()
     first, _ = world.admitted()
     code = world.commit_code({("t", 0): 5}, member=first, generation=1)
@@ -152,7 +152,7 @@ def test_a_member_that_was_expelled_can_not_commit_any_more():
     assert world.offsets() == {}
 
 
-def test_a_commit_counts_as_a_sign_of_life():
+def test_a_commit_extends_the_session_of_its_member():
     world = GroupHarness()
     (first,) = world.stable()
     for offset in range(5):
@@ -377,7 +377,7 @@ def test_very_many_offsets_are_forgotten_in_bounded_batches():
     assert len(world.log.batches[0]) == 1 + 3
 
 
-def test_what_has_expired_is_removed_in_steps(monkeypatch):
+def test_expired_offsets_are_removed_in_steps(monkeypatch):
     monkeypatch.setattr(group_shards, "LOOKED_AT_FOR_EXPIRY", 100)
     world = GroupHarness(offsets_retention_minutes=1, offsets_retention_check_interval_ms=600_000)
     groups = [f"g{number}" for number in range(20)]

@@ -93,7 +93,7 @@ def test_a_member_that_waits_in_a_join_is_removed_by_force_too():
     assert world.stop(first, again=True).state == StopState.REMOVED
 
 
-def test_of_several_deadlines_the_earliest_holds():
+def test_the_earliest_deadline_of_a_stop_counts():
     world = GroupHarness()
     (only,) = world.stable()
     world.stop(only, timeout_ms=TIMEOUT_MS)
@@ -103,7 +103,7 @@ def test_of_several_deadlines_the_earliest_holds():
     assert world.stop(only, again=True).state == StopState.REMOVED
 
 
-def test_a_member_that_dies_meanwhile_is_gone():
+def test_a_stopping_member_whose_session_expires_has_no_outcome():
     world = GroupHarness()
     first, second = world.stable(2)
     world.stop(second, timeout_ms=10 * SESSION_MS)
@@ -115,7 +115,7 @@ def test_a_member_that_dies_meanwhile_is_gone():
     assert len(world.coordinator._timers) == len(GroupHarness().coordinator._timers) + 2
 
 
-def test_who_does_not_exist_cannot_be_stopped():
+def test_an_unknown_member_cannot_be_stopped():
     world = GroupHarness()
     world.stable()
     assert world.stop("stranger").error_code == ErrorCode.UNKNOWN_MEMBER_ID
@@ -139,7 +139,7 @@ def test_a_static_member_is_named_by_its_instance_id():
     assert world.stop(member, again=True).state == StopState.STOPPED
 
 
-def test_who_takes_over_the_place_of_a_static_member_does_not_have_to_stop():
+def test_the_replacement_of_a_stopping_static_member_does_not_stop():
     world = GroupHarness()
     member = now(world.join(instance="one")).member_id
     world.sync_group(member, 1, {member: b""}, instance="one")
@@ -149,7 +149,7 @@ def test_who_takes_over_the_place_of_a_static_member_does_not_have_to_stop():
     assert world.stop(member, again=True).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_after_a_restart_the_next_question_begins_the_stop_again():
+def test_after_a_restart_the_next_request_begins_the_stop_again():
     world = GroupHarness()
     first, _second = world.stable(2)
     world.stop(first, timeout_ms=TIMEOUT_MS)
@@ -241,7 +241,7 @@ def test_the_stop_of_the_last_consumer_ends_when_the_group_becomes_a_classic_one
 
 
 @pytest.mark.parametrize("to", ["classic", "consumer"])
-def test_a_stop_outlives_the_change_of_the_protocol(consumers, to):
+def test_a_stop_continues_when_the_group_changes_its_protocol(consumers, to):
     classic, other = ClassicConsumer(consumers, "t"), ClassicConsumer(consumers, "t")
     modern = Consumer(consumers, "one", "t")
     settle(classic, other, *([modern] if to == "classic" else []))
@@ -269,7 +269,7 @@ def test_a_static_member_of_a_consumer_group_that_comes_back_has_not_stopped(con
 # --- what is kept ---
 
 
-def test_what_a_partition_remembers_of_stops_is_bounded(monkeypatch):
+def test_the_outcomes_of_stops_in_memory_are_bounded(monkeypatch):
     monkeypatch.setattr(stops, "ENDS_LIMIT", 3)
     kept = Stops()
     for number in range(5):

@@ -100,7 +100,7 @@ def test_b17_offsets_count_from_the_commit_marker_on(*, committed: bool, restart
 
 
 @pytest.mark.parametrize("committed", [True, False])
-def test_one_transaction_commits_a_bounded_number_of_offsets(
+def test_a_transaction_commits_a_bounded_number_of_offsets(
     monkeypatch: pytest.MonkeyPatch, *, committed: bool
 ) -> None:
     monkeypatch.setattr(memory, "PENDING_LIMIT", 3)
@@ -162,7 +162,7 @@ def test_b20_an_answer_shows_only_what_is_durable() -> None:
 
 
 @pytest.mark.parametrize("restarts", [True, False])
-def test_what_was_written_last_counts(*, restarts: bool) -> None:
+def test_the_last_written_offset_counts(*, restarts: bool) -> None:
     world = GroupHarness()
     txn_commit(world, 1, producer=1)
     txn_commit(world, 2, producer=2)
@@ -181,7 +181,7 @@ def test_what_was_written_last_counts(*, restarts: bool) -> None:
     assert stable(world) == (0, 4)
 
 
-def test_deleting_forgets_what_is_pending_too() -> None:
+def test_deleting_a_group_deletes_its_pending_offsets() -> None:
     world = GroupHarness()
     txn_commit(world, 1)
     list(world.coordinator.forget_offsets("t", world.now_ms))
@@ -220,7 +220,7 @@ def test_metadata_that_is_too_large_is_refused() -> None:
     assert not world.coordinator.exists("g")
 
 
-def test_a_generation_is_needed_of_a_group_that_is_not_there() -> None:
+def test_a_commit_with_a_generation_for_an_unknown_group_is_refused() -> None:
     assert code(txn_commit(GroupHarness(), 1, generation=3)) == ErrorCode.ILLEGAL_GENERATION
 
 

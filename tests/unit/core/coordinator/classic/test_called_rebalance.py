@@ -51,7 +51,7 @@ def test_members_that_wait_for_their_assignment_have_to_join_again() -> None:
     assert now(joined).generation_id == generation + 1
 
 
-def test_a_running_rebalance_is_enough() -> None:
+def test_a_rebalance_is_not_begun_while_one_is_being_prepared() -> None:
     world = GroupHarness()
     one, two = world.stable(2)
     call(world)
@@ -74,7 +74,7 @@ def test_groups_without_members_are_left_alone() -> None:
     assert world.take_records() == []
 
 
-def test_what_members_support_is_what_all_of_them_do() -> None:
+def test_a_group_supports_a_protocol_if_all_members_do() -> None:
     world = GroupHarness()
     assert world.coordinator.supports("nobody", "anything")
     world.stable(2)

@@ -58,7 +58,7 @@ def generation(number: int, *names: str, at_ms: int = START_MS, leader: str = ""
         ({"member": "nobody"}, ErrorCode.UNKNOWN_MEMBER_ID),
     ],
 )
-def test_a_join_that_cannot_be_is_refused_and_leaves_nothing_behind(options, error):
+def test_an_invalid_join_is_refused_and_leaves_no_state(options, error):
     world = GroupHarness()
     response = now(world.join(**options))
     assert response.error_code == error
@@ -115,7 +115,7 @@ def test_an_id_that_is_not_used_expires_with_its_session():
     assert now(world.coordinator.list_groups([], [], world.now_ms))[1] == []
 
 
-def test_an_id_that_is_not_used_does_not_keep_a_deserted_group_from_being_empty():
+def test_an_unused_member_id_does_not_keep_a_group_from_being_empty():
     world = GroupHarness()
     (first,) = world.stable()
     given = now(world.join()).member_id
@@ -303,7 +303,7 @@ def test_the_leader_stays_leader_when_it_joins_again():
     assert now(reply).leader == first
 
 
-def test_without_the_old_leader_the_first_who_is_there_leads():
+def test_the_first_joined_member_leads_if_the_old_leader_is_missing():
     world = GroupHarness()
     first, second, third = world.stable(3)
     now(world.leave((first, None)))
@@ -415,7 +415,7 @@ def test_an_empty_group_takes_members_of_another_type():
 # --- size ---
 
 
-def test_a_full_group_turns_new_members_away():
+def test_a_full_group_refuses_new_members():
     world = GroupHarness(group_max_size=2)
     world.stable(2)
     response = now(world.join())
@@ -431,7 +431,7 @@ def test_a_full_group_keeps_members_that_join_again():
     assert now(reply).generation_id == 3
 
 
-def test_in_a_rebalance_the_last_to_come_is_turned_away():
+def test_the_last_member_to_join_a_full_rebalance_is_refused():
     world = GroupHarness(group_max_size=2)
     first, second = world.stable(2)
     given = now(world.join()).member_id
@@ -463,7 +463,7 @@ def test_generations_start_again_at_one_after_the_last_number():
     assert now(world.join(first)).generation_id == 1
 
 
-def test_the_protocol_of_a_stored_generation_is_what_members_voted_for():
+def test_a_stored_generation_has_the_protocol_that_the_members_elected():
     world = GroupHarness()
     (first,) = world.stable()
     assert world.group().generation.members[0].assignment == assignment("t", 0)

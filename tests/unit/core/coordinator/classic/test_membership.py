@@ -29,7 +29,9 @@ EMPTY = Generation(2, GroupState.EMPTY, "consumer", None, None, START_MS)
         ("first", 2, {"group": ""}, ErrorCode.INVALID_GROUP_ID),
     ],
 )
-def test_a_heartbeat_says_how_things_stand(member, generation, options, error):
+def test_a_heartbeat_with_a_wrong_member_or_generation_is_refused(
+    member, generation, options, error
+):
     world = GroupHarness()
     first, _ = world.stable(2)
     name = {"first": first}.get(member, member)
@@ -37,7 +39,7 @@ def test_a_heartbeat_says_how_things_stand(member, generation, options, error):
     assert world.take_records() == []
 
 
-def test_heartbeats_keep_a_member_alive():
+def test_heartbeats_extend_the_session_of_a_member():
     world = GroupHarness()
     (first,) = world.stable()
     for _ in range(10):
@@ -54,7 +56,7 @@ def test_heartbeats_are_accepted_while_the_assignment_is_awaited():
     assert world.group().state is GroupState.COMPLETING_REBALANCE
 
 
-def test_while_loading_a_heartbeat_is_answered_as_if_all_were_well():
+def test_a_heartbeat_while_loading_is_answered_without_an_error():
     world = GroupHarness()
     (first,) = world.stable()
     world.coordinator._shards.clear()
@@ -76,7 +78,7 @@ def test_a_member_without_heartbeats_is_removed():
     assert world.take_records() == []
 
 
-def test_the_last_member_to_expire_leaves_an_empty_generation():
+def test_the_expiry_of_the_last_member_writes_an_empty_generation():
     world = GroupHarness()
     world.stable()
     world.advance(SESSION_MS)
@@ -95,7 +97,7 @@ def test_a_member_that_had_not_joined_yet_expires_and_completes_the_join_phase()
     assert second not in world.group().members
 
 
-def test_after_a_long_pause_who_was_answered_meanwhile_has_a_full_session():
+def test_a_member_answered_after_a_long_pause_has_a_full_session():
     """All timers are due at once: the join phase ends and answers members whose old sessions are due too."""
     world = GroupHarness()
     first, second = world.stable(2, rebalance_ms=20_000, session_ms=30_000)
@@ -112,7 +114,7 @@ def test_after_a_long_pause_who_was_answered_meanwhile_has_a_full_session():
 # --- leave ---
 
 
-def test_the_last_member_to_leave_leaves_an_empty_generation():
+def test_the_leave_of_the_last_member_writes_an_empty_generation():
     world = GroupHarness()
     (first,) = world.stable()
     assert now(world.leave((first, None))) == LeaveGroupResponse(
@@ -121,7 +123,7 @@ def test_the_last_member_to_leave_leaves_an_empty_generation():
     assert world.take_records() == [GroupMetadata("g", EMPTY)]
 
 
-def test_who_leaves_sends_the_others_back_to_join():
+def test_a_leaving_member_makes_the_others_join_again():
     world = GroupHarness()
     first, second = world.stable(2)
     now(world.leave((first, None)))
@@ -154,7 +156,7 @@ def test_leaving_completes_the_rebalance_that_waited_for_the_leaver():
     assert now(reply).generation_id == 3
 
 
-def test_an_id_that_was_handed_out_can_be_given_back_without_a_rebalance():
+def test_an_unused_member_id_can_leave_without_a_rebalance():
     world = GroupHarness()
     (first,) = world.stable()
     given = now(world.join()).member_id

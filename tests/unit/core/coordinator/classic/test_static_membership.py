@@ -75,7 +75,7 @@ def test_a_restarted_leader_has_to_skip_the_assignment(world):
     assert world.group().generation.leader == new
 
 
-def test_a_leader_with_an_older_client_takes_itself_for_a_follower(world):
+def test_an_older_client_that_leads_receives_the_response_of_a_follower(world):
     response = now(world.join(instance="a", version=8))
     assert (response.leader, response.skip_assignment, response.members) == (A, False, [])
     assert world.group().generation.leader == response.member_id
@@ -84,7 +84,7 @@ def test_a_leader_with_an_older_client_takes_itself_for_a_follower(world):
     )
 
 
-def test_the_former_holder_of_an_instance_id_is_fenced(world):
+def test_the_former_member_with_an_instance_id_is_fenced(world):
     now(world.join(instance="b"))
     fenced = ErrorCode.FENCED_INSTANCE_ID
     assert world.heartbeat(B, 2, instance="b") == fenced
@@ -105,7 +105,7 @@ def test_another_subscription_rebalances(world):
     assert world.group().state is GroupState.PREPARING_REBALANCE
 
 
-def test_another_set_of_user_data_does_not(world):
+def test_changed_user_data_does_not_rebalance(world):
     metadata = subscription("t", user_data=b"what it owned")
     assert now(world.join(instance="b", protocols={"range": metadata})).generation_id == 2
     assert world.group().state is GroupState.STABLE
@@ -118,7 +118,7 @@ def test_another_elected_protocol_rebalances(world):
     assert response.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
 
-def test_a_place_that_cannot_be_written_stays_with_its_holder(world):
+def test_an_instance_id_stays_with_its_member_if_the_new_one_cannot_be_written(world):
     world.log.failure = ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
     response = now(world.join(instance="b"))
     assert response == JoinGroupResponse(error_code=ErrorCode.NOT_COORDINATOR)
@@ -126,7 +126,7 @@ def test_a_place_that_cannot_be_written_stays_with_its_holder(world):
     assert world.heartbeat(B, 2, instance="b") == ErrorCode.NONE
 
 
-def test_during_a_rebalance_the_new_holder_joins_in_the_place_of_the_old(world):
+def test_a_static_member_that_restarts_during_a_rebalance_replaces_itself(world):
     waiting = world.join(B, instance="b", protocols={"range": subscription("u")})
     assert parked(waiting)
     new = world.join(instance="b")
@@ -136,7 +136,7 @@ def test_during_a_rebalance_the_new_holder_joins_in_the_place_of_the_old(world):
     assert list(world.group().members) == [A, now(new).member_id]
 
 
-def test_while_the_assignment_is_awaited_a_new_holder_rebalances(world):
+def test_a_static_member_that_restarts_before_the_assignment_rebalances(world):
     leader = world.join(A, instance="a")
     follower = world.join(B, instance="b")
     assert now(leader).generation_id == now(follower).generation_id == 3
@@ -174,7 +174,7 @@ def test_static_members_that_are_all_away_are_waited_for_until_their_sessions_en
     assert world.group().state is GroupState.EMPTY
 
 
-def test_an_administrator_removes_a_static_member_by_its_instance_id(world):
+def test_an_administrator_removes_a_static_member_by_instance_id(world):
     response = now(world.leave(("", "b"), ("", "z")))
     assert response.members == [
         MemberResponse(member_id="", group_instance_id="b"),
@@ -184,7 +184,7 @@ def test_an_administrator_removes_a_static_member_by_its_instance_id(world):
     assert world.group().state is GroupState.PREPARING_REBALANCE
 
 
-def test_a_static_member_finds_its_place_after_a_restart_of_the_broker(world):
+def test_a_static_member_keeps_its_assignment_after_a_restart_of_the_broker(world):
     world.restart()
     response = now(world.join(instance="b"))
     assert (response.error_code, response.generation_id) == (ErrorCode.NONE, 2)

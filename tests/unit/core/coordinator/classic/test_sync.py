@@ -55,13 +55,13 @@ def test_followers_wait_for_the_leader(world):
     assert world.group().state is GroupState.STABLE
 
 
-def test_who_comes_later_gets_its_assignment_at_once(world):
+def test_a_late_sync_receives_the_assignment_at_once(world):
     now(world.sync_group(world.one, 2, {world.two: b"yours"}))
     assert now(world.sync_group(world.two, 2)).assignment == b"yours"
     assert now(world.sync_group(world.two, 2)).assignment == b"yours"
 
 
-def test_who_is_not_assigned_anything_gets_nothing(world):
+def test_a_member_without_an_assignment_receives_empty_bytes(world):
     follower = world.sync_group(world.two, 2)
     now(world.sync_group(world.one, 2, {world.one: b"all", "stranger": b"?"}))
     assert now(follower) == SyncGroupResponse(protocol_type="consumer", protocol_name="range")
@@ -81,7 +81,9 @@ def test_who_is_not_assigned_anything_gets_nothing(world):
         ("two", 2, {"instance": "i"}, ErrorCode.UNKNOWN_MEMBER_ID),
     ],
 )
-def test_a_sync_that_does_not_fit_is_refused(world, member, generation, options, error):
+def test_a_sync_with_a_wrong_generation_or_protocol_is_refused(
+    world, member, generation, options, error
+):
     name = getattr(world, member, member)
     assert now(world.sync_group(name, generation, **options)).error_code == error
     assert world.take_records() == []
@@ -120,7 +122,7 @@ def test_a_repeated_sync_answers_the_one_before(world):
     assert parked(again)
 
 
-def test_who_does_not_sync_in_time_is_removed(world):
+def test_a_member_that_does_not_sync_in_time_is_removed(world):
     follower = world.sync_group(world.two, 2)
     for _ in range(REBALANCE_MS // 5_000):
         assert parked(follower)
@@ -131,7 +133,7 @@ def test_who_does_not_sync_in_time_is_removed(world):
     assert now(world.join(world.two)).leader == world.two
 
 
-def test_in_a_stable_group_too_who_does_not_sync_in_time_is_removed(world):
+def test_a_member_of_a_stable_group_that_does_not_sync_in_time_is_removed(world):
     now(world.sync_group(world.one, 2, {}))
     for _ in range(REBALANCE_MS // 5_000):
         for member in (world.one, world.two):
@@ -141,7 +143,7 @@ def test_in_a_stable_group_too_who_does_not_sync_in_time_is_removed(world):
     assert world.group().state is GroupState.PREPARING_REBALANCE
 
 
-def test_when_all_have_synced_nobody_is_removed(world):
+def test_no_member_is_removed_after_all_have_synced(world):
     now(world.sync_group(world.one, 2, {}))
     now(world.sync_group(world.two, 2))
     for _ in range(3 * REBALANCE_MS // 5_000):

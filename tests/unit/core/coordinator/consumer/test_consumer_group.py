@@ -45,7 +45,7 @@ def settled(world: ConsumerGroupHarness, *names: str) -> list[Consumer]:
     return members
 
 
-def test_a_partition_moves_only_when_its_owner_says_that_it_has_given_it_up(world):
+def test_a_partition_moves_only_after_its_owner_has_confirmed_the_revocation(world):
     (first,) = settled(world, "a")
     second = Consumer(world, "b", "t")
     second.beat()
@@ -68,7 +68,7 @@ def test_a_partition_moves_only_when_its_owner_says_that_it_has_given_it_up(worl
     assert first.epoch == second.epoch > epoch
 
 
-def test_who_does_not_give_up_in_its_rebalance_timeout_is_removed(world):
+def test_a_member_that_does_not_revoke_in_time_is_removed(world):
     (first,) = settled(world, "a")
     second = Consumer(world, "b", "t")
     second.beat()
@@ -83,7 +83,7 @@ def test_who_does_not_give_up_in_its_rebalance_timeout_is_removed(world):
     assert len(second.owned) == 4
 
 
-def test_who_is_silent_for_its_session_is_removed_also_after_a_restart(world):
+def test_the_session_of_a_silent_member_expires_after_a_restart_too(world):
     settled(world, "a", "b")
     world.restart()
     world.advance(SESSION_MS - 1)
@@ -113,7 +113,7 @@ def test_new_partitions_are_given_out_and_those_of_a_deleted_topic_taken_back(wo
     assert member.owned == set()
 
 
-def test_an_answer_that_was_lost_is_given_again(world):
+def test_a_member_that_missed_a_response_receives_it_again(world):
     (member,) = settled(world, "a")
     world.topics.grow("t", 5)
     member.beat("lost")
@@ -129,7 +129,7 @@ def test_a_foreign_epoch_is_fenced(world, epoch, owned):
     assert response.error_code == ErrorCode.FENCED_MEMBER_EPOCH
 
 
-def test_a_static_member_gets_its_place_back_under_another_id(world):
+def test_a_static_member_gets_its_assignment_back_with_another_member_id(world):
     first = Consumer(world, "a", "t", instance="i")
     first.beat()
     other = Consumer(world, "b", "t", instance="i")
@@ -143,7 +143,7 @@ def test_a_static_member_gets_its_place_back_under_another_id(world):
     assert fenced.error_code == ErrorCode.FENCED_INSTANCE_ID
 
 
-def test_a_group_takes_only_so_many(world):
+def test_a_group_has_at_most_group_max_size_members(world):
     world = ConsumerGroupHarness(group_consumer_max_size=1)
     assert world.join("a", "t").error_code == 0
     assert world.join("b", "t").error_code == ErrorCode.GROUP_MAX_SIZE_REACHED

@@ -98,7 +98,7 @@ def test_the_last_consumer_goes_and_the_group_is_a_classic_one_again(world, how,
     assert sorted(len(member.owned) for member in members) == [3, 3]
 
 
-def test_a_cooperative_member_keeps_what_it_has_not_given_up(world):
+def test_a_cooperative_member_keeps_partitions_that_it_has_not_revoked(world):
     members = classic_group(world, 2, cooperative=True)
     newcomer = Consumer(world, "new", "t")
     newcomer.beat()
@@ -116,7 +116,9 @@ def test_a_cooperative_member_keeps_what_it_has_not_given_up(world):
     }
 
 
-def test_what_a_member_still_reads_is_nobodys_after_a_downgrade_and_an_upgrade(world):
+def test_partitions_that_a_member_still_reads_have_no_other_owner_after_a_downgrade_and_an_upgrade(
+    world,
+):
     (slow,) = classic_group(world, 1)
     had = slow.owned
     newcomer = Consumer(world, "new", "t")
@@ -208,7 +210,7 @@ def test_classic_members_have_a_protocol_in_common(world):
     assert refused.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
 
-def test_a_static_place_changes_hands_between_the_protocols(world):
+def test_a_static_member_is_replaced_by_a_member_of_the_other_protocol(world):
     classic = ClassicConsumer(world, "t", instance="i")
     other = ClassicConsumer(world, "t")
     settle(classic, other)
@@ -231,7 +233,7 @@ def test_a_static_place_changes_hands_between_the_protocols(world):
     assert again.owned | other.owned == world.topics.partitions("t")
 
 
-def test_a_static_place_that_is_taken_while_partitions_move_makes_all_join_again(world):
+def test_replacing_a_static_member_while_partitions_move_makes_all_members_join_again(world):
     classic = ClassicConsumer(world, "t", cooperative=True)
     settle(classic)
     modern = Consumer(world, "m", "t", instance="i")
@@ -245,7 +247,7 @@ def test_a_static_place_that_is_taken_while_partitions_move_makes_all_join_again
     assert sorted(len(member.owned) for member in (classic, again)) == [3, 3]
 
 
-def test_an_upgrade_answers_those_who_wait(world):
+def test_an_upgrade_answers_parked_requests(world):
     members = classic_group(world, 1)
     joining = ClassicConsumer(world, "t")
     joining.beat()

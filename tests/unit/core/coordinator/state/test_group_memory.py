@@ -56,7 +56,7 @@ def code(reply: object) -> ErrorCode:
 # Members of classic groups
 
 
-def test_members_that_say_too_much_for_one_group_are_refused_and_the_others_go_on():
+def test_members_with_too_much_metadata_for_their_group_are_refused():
     world = GroupHarness(group_max_bytes=10 * KIB)
     (first,) = world.stable()
     large = {"range": bytes(10 * KIB)}
@@ -81,7 +81,7 @@ def test_the_leader_is_never_sent_more_than_a_group_may_hold():
     assert sum(len(member.metadata) for member in leader.members) <= 100 * KIB
 
 
-def test_when_all_groups_hold_too_much_new_members_are_refused_until_others_have_gone():
+def test_new_members_are_refused_while_the_memory_of_all_groups_is_used_up():
     world = GroupHarness(groups_max_bytes=2 * (GROUP_BYTES + MEMBER_BYTES) + 9 * KIB)
     (first,) = world.stable()
     large = {"range": bytes(8 * KIB)}
@@ -107,7 +107,7 @@ def test_ids_that_were_handed_out_count_until_they_are_forgotten():
 # Members of consumer groups
 
 
-def test_a_member_of_a_consumer_group_that_names_too_much_is_refused():
+def test_a_consumer_group_member_with_too_much_metadata_is_refused():
     world = ConsumerGroupHarness(group_max_bytes=20 * KIB)
     world.topics.create("t", 1)
     assert world.join("a", "t").error_code == ErrorCode.NONE
@@ -119,7 +119,7 @@ def test_a_member_of_a_consumer_group_that_names_too_much_is_refused():
     assert is_right(world)
 
 
-def test_when_all_groups_hold_too_much_no_consumer_group_begins():
+def test_no_consumer_group_begins_while_the_memory_of_all_groups_is_used_up():
     world = ConsumerGroupHarness(groups_max_bytes=KIB)
     world.topics.create("t", 1)
     assert world.join("a", "t").error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -145,7 +145,7 @@ def test_offsets_beyond_what_all_may_hold_are_refused_and_those_that_are_there_m
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_what_is_counted_is_what_is_held_whatever_happens(seed):
+def test_the_counted_memory_equals_the_held_memory_in_random_runs(seed):
     chance = random.Random(seed)
     world = GroupHarness(partitions=2, group_max_bytes=30 * KIB, groups_max_bytes=100 * KIB)
     members: list[tuple[str, str]] = []

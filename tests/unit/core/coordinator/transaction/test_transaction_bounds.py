@@ -117,7 +117,7 @@ def test_a_transaction_of_version_2_without_memory_gets_a_retriable_error() -> N
     assert now(entered) is ErrorCode.CONCURRENT_TRANSACTIONS
 
 
-def test_what_is_forgotten_counts_no_longer() -> None:
+def test_expired_ids_are_not_counted() -> None:
     world = TransactionHarness(transactional_id_expiration_ms=1000)
     producer = world.producer()
     assert now(world.add(producer, *MANY[:3])) is ErrorCode.NONE

@@ -125,7 +125,7 @@ def test_b12_a_repeated_end_is_answered_as_the_first_was(*, committed: bool) -> 
     assert world.end(producer, committed=committed) is NONE
 
 
-def test_ending_nothing_is_refused() -> None:
+def test_end_txn_without_a_transaction_is_refused() -> None:
     world = TransactionHarness()
     producer = world.producer()
     assert world.end(producer) is INVALID_STATE
@@ -173,7 +173,7 @@ def test_b10_a_transaction_that_takes_too_long_is_aborted() -> None:
     assert world.init() == ProducerIdAndEpoch(100, 2)
 
 
-def test_b10_a_time_out_that_cannot_be_written_down_is_tried_again() -> None:
+def test_b10_a_time_out_that_cannot_be_written_is_retried() -> None:
     world = TransactionHarness()
     ongoing(world)
     world.log.failure = ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -249,7 +249,7 @@ def test_markers_that_are_always_refused_are_logged_once_and_retried_with_backof
     assert world.state() is TransactionState.COMPLETE_COMMIT
 
 
-def test_completion_that_cannot_be_written_down_is_tried_again() -> None:
+def test_a_completion_that_cannot_be_written_is_retried() -> None:
     world = TransactionHarness()
     producer = ongoing(world)
     world.markers.held = True
@@ -281,7 +281,7 @@ def test_a_decision_that_is_slow_to_become_durable_is_followed_by_its_markers() 
 # --- InitProducerId ---
 
 
-def test_a_producer_that_goes_on_gets_the_next_epoch_once() -> None:
+def test_a_producer_that_continues_after_an_error_gets_one_new_epoch() -> None:
     world = TransactionHarness()
     first = world.producer()
     second = ProducerIdAndEpoch(100, 1)
@@ -318,7 +318,7 @@ def test_the_last_epoch_is_left_for_fencing() -> None:
     assert world.init() == ProducerIdAndEpoch(100, 0)
 
 
-def test_an_unknown_producer_that_says_who_it_was_begins_anew() -> None:
+def test_an_unknown_producer_id_in_init_producer_id_gets_a_new_id() -> None:
     assert TransactionHarness().init(ProducerIdAndEpoch(5, 3)) == ProducerIdAndEpoch(100, 0)
 
 
@@ -328,13 +328,13 @@ def test_a_time_out_that_is_not_allowed(timeout_ms: int) -> None:
     assert reply is ErrorCode.INVALID_TRANSACTION_TIMEOUT
 
 
-def test_names_that_are_no_names() -> None:
+def test_invalid_transactional_ids_are_refused() -> None:
     world = TransactionHarness()
     for name in ("", "x" * 40_000):
         assert world.init(name=name) is ErrorCode.INVALID_REQUEST
 
 
-def test_there_is_a_bound_of_ids_and_expiry_makes_room() -> None:
+def test_the_number_of_ids_is_bounded_and_expiry_frees_ids() -> None:
     world = TransactionHarness(max_transactional_ids=2, transactional_id_expiration_ms=10**9)
     world.init(name="a")
     producer = world.producer(name="b", timeout_ms=900_000)
@@ -395,7 +395,7 @@ def test_records_survive_their_encoding(state: TransactionState) -> None:
     assert [record for _, record in decode_records(encode_records(records, 1))] == records
 
 
-def test_the_table_is_kafkas() -> None:
+def test_the_table_of_states_equals_that_of_kafka() -> None:
     assert [STATUS[state] for state in TransactionState] == list(range(8))
     metadata = TransactionMetadata(1, 0, 5, TransactionState.PREPARE_ABORT, 0)
     assert NEXT[metadata.state] == {TransactionState.COMPLETE_ABORT}
@@ -412,7 +412,7 @@ def test_the_table_is_kafkas() -> None:
         lambda world: world.verify(ProducerIdAndEpoch(100, 0)),
     ],
 )
-def test_a_coordinator_that_is_gone_says_so(
+def test_a_coordinator_that_was_unloaded_returns_not_coordinator(
     ask: Callable[[TransactionHarness], ErrorCode],
 ) -> None:
     world = TransactionHarness()

@@ -130,7 +130,7 @@ def test_the_next_transaction_waits_for_the_end_of_the_one_before() -> None:
     assert world.metadata().partitions == {A, B}
 
 
-def test_it_does_not_wait_for_long() -> None:
+def test_the_wait_for_the_previous_transaction_is_bounded() -> None:
     world = TransactionHarness(concurrent_transactions_wait_ms=100)
     world.markers.held = True
     producer = now(world.end_bumping(ongoing(world)))
@@ -144,7 +144,7 @@ def test_it_does_not_wait_for_long() -> None:
     assert world.state() is TransactionState.COMPLETE_COMMIT
 
 
-def test_it_does_not_wait_for_a_coordinator_that_is_gone() -> None:
+def test_an_unload_ends_the_wait_for_the_previous_transaction() -> None:
     world = TransactionHarness()
     world.markers.held = True
     producer = now(world.end_bumping(ongoing(world)))
@@ -210,7 +210,7 @@ def test_used_up_epochs_rotate_the_producer_id(*, restarted: bool) -> None:
     assert world.end_bumping(producer, committed=False) is UNKNOWN
 
 
-def test_b11_a_transaction_that_is_aborted_by_another_is_not_its_producers_end() -> None:
+def test_b11_an_abort_by_a_new_producer_is_not_the_end_of_the_old_producer() -> None:
     world = TransactionHarness()
     zombie = ongoing(world)
     assert world.init() is CONCURRENT
@@ -221,7 +221,7 @@ def test_b11_a_transaction_that_is_aborted_by_another_is_not_its_producers_end()
     assert world.producer() == zombie._replace(producer_epoch=zombie.producer_epoch + 3)
 
 
-def test_b10_neither_is_one_whose_time_is_up() -> None:
+def test_b10_a_producer_whose_transaction_timed_out_is_fenced() -> None:
     world = TransactionHarness()
     producer = ongoing(world)
     world.advance(TIMEOUT_MS)
@@ -230,7 +230,7 @@ def test_b10_neither_is_one_whose_time_is_up() -> None:
     assert world.end_bumping(producer) is FENCED
 
 
-def test_the_last_epoch_of_a_fence_is_nobodys() -> None:
+def test_no_producer_receives_the_last_epoch() -> None:
     world = TransactionHarness()
     producer = at_epoch(world, LAST_EPOCH - 1)
     assert world.init(producer) is CONCURRENT
@@ -281,7 +281,7 @@ def test_classic_ends_do_not_raise_the_epoch_and_are_no_ends_of_the_other_kind()
     assert [marker.transaction_version for _, marker in world.markers.written] == [0, 2, 0]
 
 
-def test_the_records_are_kafkas() -> None:
+def test_the_records_of_version_2_equal_those_of_kafka() -> None:
     metadata = TransactionMetadata(
         producer_id=5,
         producer_epoch=9,

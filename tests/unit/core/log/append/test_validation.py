@@ -83,7 +83,7 @@ def test_sound_batches_pass(compression: Compression) -> None:
         (BatchBuilder().build(), ErrorCode.INVALID_RECORD),
     ],
 )
-def test_what_is_refused(batch: bytes, code: ErrorCode) -> None:
+def test_an_invalid_batch_is_refused(batch: bytes, code: ErrorCode) -> None:
     assert refused(batch) == code
 
 

@@ -132,7 +132,7 @@ def test_a_full_table_of_files_before_the_removal_ends_the_round() -> None:
     assert latest(world.log)[b"a"] == b"19"
 
 
-def test_what_retention_overtakes_is_dropped_under_each_of_its_names() -> None:
+def test_retention_drops_a_compacted_segment_that_has_no_final_name_yet() -> None:
     world = Harness()
     task = world.step_until_ready()
     assert world.unnamed == [f"{0:020d}.log.{world.log.owner}.swap"]

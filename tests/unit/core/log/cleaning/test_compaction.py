@@ -101,7 +101,7 @@ def test_a_batch_keeps_its_bounds_sequence_epoch_and_codec(files, log) -> None:
     assert offsets(log) == [2, 4, 5]
 
 
-def test_what_is_not_touched_stays_as_it_came_byte_by_byte(files, log) -> None:
+def test_unchanged_batches_stay_identical_byte_by_byte(files, log) -> None:
     put(log, (b"a", b"1"))
     put(log, (b"b", b"1"), compression=Compression.ZSTD)
     put(log, (b"a", b"2"))
@@ -113,7 +113,7 @@ def test_what_is_not_touched_stays_as_it_came_byte_by_byte(files, log) -> None:
     assert after[2] == before[2]
 
 
-def test_nothing_is_written_for_a_segment_that_stays_as_it_is(tmp_path) -> None:
+def test_compaction_writes_no_file_for_an_unchanged_segment(tmp_path) -> None:
     files = OsFileSystem(tmp_path)
     log = open_log(files, config(segment_bytes=150))
     for number in range(4):
@@ -207,7 +207,7 @@ def test_a_horizon_counts_from_the_first_round_only(files, log) -> None:
     assert records_of(log)[0].timestamp == NOW_MS
 
 
-def test_a_tombstone_that_is_overwritten_goes_at_once(files, log) -> None:
+def test_an_overwritten_tombstone_is_removed_at_once(files, log) -> None:
     put(log, (b"a", b"1"))
     put(log, (b"a", None))
     put(log, (b"a", b"2"))
@@ -251,7 +251,7 @@ def test_a_producer_that_is_remembered_can_be_read_from_the_log_again(files, log
         assert (info.duplicate, info.base_offset) == (True, sequence)
 
 
-def test_headers_of_forgotten_producers_go(files, log) -> None:
+def test_headers_are_dropped_with_their_producers(files, log) -> None:
     put(log, (b"a", b"v"), producer_id=9, producer_epoch=1, base_sequence=0)
     put(log, (b"b", b"v"), producer_id=8, producer_epoch=1, base_sequence=0)
     put(log, (b"a", b"w"), (b"b", b"w"))
@@ -284,7 +284,7 @@ def test_the_active_segment_is_never_compacted(files, log) -> None:
     assert plan_compaction(log, 0, NOW_MS) is None
 
 
-def test_what_is_not_durable_or_not_visible_is_not_compacted(files, log) -> None:
+def test_records_that_are_not_durable_or_not_visible_are_not_compacted(files, log) -> None:
     append(log, keyed((b"a", b"1")))
     append(log, keyed((b"a", b"2")))
     roll(log)
@@ -519,7 +519,7 @@ def is_open(segment: Segment) -> bool:
     return segment.file is not None
 
 
-def test_until_it_has_its_name_a_compacted_segment_stays_open_and_can_be_read() -> None:
+def test_a_compacted_segment_stays_readable_until_it_has_its_final_name() -> None:
     files = CrashFileSystem()
     log, task = to_compact(files)
     while task.replacement is None:

@@ -21,16 +21,16 @@ END = 40
         (6, (-1, -1)),
     ],
 )
-def test_where_an_epoch_ends(epoch: int, answer: tuple[int, int]) -> None:
+def test_an_epoch_ends_where_the_next_epoch_begins(epoch: int, answer: tuple[int, int]) -> None:
     assert LeaderEpochCache(ENTRIES).end_offset_for(epoch, END) == answer
 
 
-def test_nothing_is_known_of_an_empty_cache() -> None:
+def test_an_empty_epoch_cache_returns_unknown() -> None:
     assert LeaderEpochCache().end_offset_for(0, END) == (-1, -1)
     assert LeaderEpochCache().latest == LeaderEpochCache().epoch_at(3) == -1
 
 
-def test_assigning() -> None:
+def test_a_new_epoch_begins_at_its_offset() -> None:
     cache = LeaderEpochCache(ENTRIES)
     assert not cache.assign(5, 35)
     assert not cache.assign(4, 40)
@@ -40,7 +40,7 @@ def test_assigning() -> None:
     assert [cache.epoch_at(offset) for offset in (0, 9, 10, 29, 39, 40)] == [1, 1, 2, 2, 5, 7]
 
 
-def test_truncating() -> None:
+def test_truncation_removes_epochs_at_both_ends() -> None:
     cache = LeaderEpochCache(ENTRIES)
     assert not cache.truncate_to_end(31)
     assert cache.truncate_to_end(30)

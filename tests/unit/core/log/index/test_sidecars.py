@@ -30,7 +30,7 @@ TXNINDEX = bytes.fromhex(
 )  # fmt: skip
 
 
-def test_a_sparse_index_has_these_bytes() -> None:
+def test_a_sparse_index_has_the_documented_bytes() -> None:
     index = SparseIndex(100)
     index.add(7, 0, 1000)
     index.add(9, 150, 1200)
@@ -42,7 +42,7 @@ def test_a_sparse_index_has_these_bytes() -> None:
     assert (part.entries.offsets, part.entries.positions) == (index.offsets, index.positions)
 
 
-def test_an_expiry_index_has_these_bytes() -> None:
+def test_an_expiry_index_has_the_documented_bytes() -> None:
     index = ExpiryIndex()
     index.note(0, 100, Expiry(5, 9))
     index.note(40_000, 40_100, Expiry(2, 3))
@@ -51,7 +51,7 @@ def test_an_expiry_index_has_these_bytes() -> None:
     assert read.encode(7) == TTLINDEX
 
 
-def test_a_transaction_index_has_these_bytes() -> None:
+def test_a_transaction_index_has_the_documented_bytes() -> None:
     entries = AbortedTransactions([AbortedTransaction(3, 8, 9, 10)])
     assert encode_aborted(entries, 7, 11) == TXNINDEX
     known = decode_aborted(TXNINDEX, 7)

@@ -123,7 +123,7 @@ def test_a_transaction_that_ends_in_a_later_segment_is_known_without_its_file() 
 
 
 @pytest.mark.parametrize("damage", ["removed", "flipped", "of another segment", "emptied"])
-def test_what_was_aborted_is_not_guessed_when_its_file_is_gone(damage: str) -> None:
+def test_a_missing_transaction_index_is_rebuilt_from_the_batches(damage: str) -> None:
     files = MemoryFileSystem()
     log = open_log(files, shared=shared(most_in_segment=10, most_cached=1))
     abort(log, 40)
@@ -161,7 +161,7 @@ class FullDisk(MemoryFileSystem):
         return super().open(path, create=create)
 
 
-def test_what_a_full_disk_does_not_take_stays_in_memory_until_it_does() -> None:
+def test_index_entries_stay_in_memory_until_a_full_disk_has_space() -> None:
     files = FullDisk()
     log = open_log(files, shared=shared(most_in_segment=10, most_cached=1))
     files.full = True
@@ -186,7 +186,7 @@ def test_an_answer_ends_before_it_names_too_many_aborted_transactions() -> None:
     assert answer(log, 10, 95)[0] == log.log_end_offset == 200
 
 
-def test_when_too_many_span_one_batch_those_of_its_producers_are_answered() -> None:
+def test_a_response_names_the_producers_of_its_batches_if_too_many_transactions_overlap() -> None:
     log = open_log(MemoryFileSystem())
     open_at_once(log, 500)
     begin(log, 1000)
@@ -234,7 +234,7 @@ def test_objects_are_made_only_for_the_aborted_transactions_of_the_answer(
         assert made <= 3
 
 
-def test_one_answer_over_many_partitions_names_a_bounded_number() -> None:
+def test_a_response_names_a_bounded_number_of_aborted_transactions() -> None:
     lookup, told = AbortedLookup(100), 0
     refused = 0
     for _ in range(10):
@@ -249,7 +249,7 @@ def test_one_answer_over_many_partitions_names_a_bounded_number() -> None:
     assert refused == 6
 
 
-def test_one_answer_reads_a_bounded_number_of_files() -> None:
+def test_a_response_reads_a_bounded_number_of_index_files() -> None:
     bounds = shared(most_in_segment=2, most_cached=1)
     log = open_log(MemoryFileSystem(), shared=bounds)
     abort(log, 200)

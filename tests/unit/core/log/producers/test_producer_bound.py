@@ -38,7 +38,7 @@ def invent(state: ProducerState, first_id: int, count: int) -> None:
         write(state, producer_id)
 
 
-def test_a_producer_takes_few_bytes() -> None:
+def test_a_producer_needs_few_bytes_of_memory() -> None:
     state = ProducerState(20_000)
     tracemalloc.start()
     for sequence in range(1000, 1007):
@@ -86,7 +86,7 @@ def test_the_longest_idle_go_when_all_go_on_writing() -> None:
     assert state.get(0) is not None
 
 
-def test_all_logs_together_have_a_bound_and_the_largest_gives_way() -> None:
+def test_the_memory_of_all_histories_is_bounded_and_the_largest_is_reduced() -> None:
     bounds = shared(1000)
     honest = [open_log(MemoryFileSystem(), shared=bounds) for _ in range(10)]
     for log in honest:
@@ -134,7 +134,7 @@ def test_open_transactions_stay_and_are_over_the_bound() -> None:
     assert bounds.producers.count <= 64 + 1
 
 
-def test_what_is_forgotten_or_deleted_is_counted_no_longer() -> None:
+def test_dropped_and_deleted_producers_are_not_counted() -> None:
     bounds, files = shared(1000), MemoryFileSystem()
     log = open_log(files, shared=bounds)
     for producer_id in range(10):
@@ -150,7 +150,7 @@ def test_what_is_forgotten_or_deleted_is_counted_no_longer() -> None:
     assert again.producer_count == bounds.producers.count == 10
 
 
-def test_a_log_that_cannot_be_opened_counts_for_nothing() -> None:
+def test_the_producers_of_a_log_that_cannot_be_opened_are_not_counted() -> None:
     bounds, files = shared(1000), MemoryFileSystem()
     log = open_log(files)
     for producer_id in range(10):

@@ -28,7 +28,7 @@ def test_an_unknown_producer_may_start_anywhere(first: int) -> None:
     assert ProducerState(10).check(1, 3, first, 0) is None
 
 
-def test_five_batches_are_recognised_and_no_more() -> None:
+def test_only_the_last_five_batches_are_recognised_as_retries() -> None:
     state = state_after(*((number * 2, 2) for number in range(7)))
     for number in range(2, 7):
         found = state.check(1, 0, number * 2, 1)
@@ -75,7 +75,7 @@ def test_idle_producers_expire() -> None:
     assert len(state) == 0
 
 
-def test_there_is_a_limit_and_the_idlest_go_first() -> None:
+def test_the_number_of_producers_is_limited_and_idle_ones_are_dropped_first() -> None:
     state = ProducerState(16)
     for producer_id in range(50):
         state.update(producer_id, 0, BatchEntry(0, 0, 0, 0, -1), NOW_MS + producer_id)
@@ -84,7 +84,7 @@ def test_there_is_a_limit_and_the_idlest_go_first() -> None:
     assert state.get(0) is None
 
 
-def test_a_snapshot_holds_everything() -> None:
+def test_a_snapshot_restores_the_whole_producer_state() -> None:
     state = state_after((0, 3), (3, 1), epoch=2, producer_id=2**40)
     content = state.encode(99)
     restored = ProducerState(100)

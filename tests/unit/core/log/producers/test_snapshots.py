@@ -75,7 +75,7 @@ def keep_oldest_snapshot(files: MemoryFileSystem, oldest: str) -> None:
             files.remove(f"{DIRECTORY}/{name}")
 
 
-def test_a_snapshot_from_before_batches_that_are_gone_says_nothing_of_their_producers() -> None:
+def test_a_snapshot_older_than_deleted_batches_does_not_know_their_producers() -> None:
     files, log = producing(10)
     oldest = names(files, ".snapshot")[0]
     keep_oldest_snapshot(files, oldest)
@@ -91,7 +91,7 @@ def test_a_snapshot_from_before_batches_that_are_gone_says_nothing_of_their_prod
     assert append(log, start) == start, "an unknown producer may begin anywhere"
 
 
-def test_a_snapshot_from_before_segments_that_are_gone_is_not_believed() -> None:
+def test_a_snapshot_older_than_deleted_segments_is_ignored() -> None:
     files, log = producing(10)
     oldest = names(files, ".snapshot")[0]
     other = batch_of(1, size=100, producer_id=4, producer_epoch=0, base_sequence=0)

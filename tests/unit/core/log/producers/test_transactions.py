@@ -259,7 +259,7 @@ def test_an_index_that_is_older_than_the_snapshot_is_not_believed() -> None:
     assert told(reopen(files, log, clean=True)) == [(1, 0), (2, 2)]
 
 
-def test_what_the_index_knew_of_a_tail_that_is_gone_is_not_believed_later() -> None:
+def test_index_entries_of_a_lost_tail_are_not_used_for_later_batches() -> None:
     files = MemoryFileSystem()
     log = open_log(files)
     for producer_id in (1, 2):
@@ -337,7 +337,7 @@ def test_b18_an_expired_marker_is_removed_with_its_aborted_transaction() -> None
         assert (4, b"k", b"committed") in read_committed(again)
 
 
-def test_what_compaction_has_left_empty_begins_no_transaction() -> None:
+def test_a_batch_emptied_by_compaction_begins_no_transaction() -> None:
     """The headers that a live producer's state rests on stay, without the records and then without the marker."""
     files = MemoryFileSystem()
     log = open_log(files, COMPACTED)
@@ -358,7 +358,7 @@ def test_what_compaction_has_left_empty_begins_no_transaction() -> None:
     assert reopen(files, log, clean=False).last_stable_offset == log.log_end_offset
 
 
-def test_nothing_is_compacted_for_a_marker_that_a_crash_may_take_away() -> None:
+def test_compaction_waits_until_the_marker_is_synced() -> None:
     files = MemoryFileSystem()
     log = open_log(files, COMPACTED)
     begin(log, 1)

@@ -89,7 +89,7 @@ def everything(log: PartitionLog, offset: int = 0, **options) -> tuple[list[int]
     return seen, without
 
 
-def test_what_has_not_expired_is_sent_from_its_file() -> None:
+def test_unexpired_records_are_sent_from_their_file() -> None:
     log = open_log(MemoryFileSystem(), EXPIRING)
     append(log, batch([1000, None]))
     found = read(log, now_ms=NOW_MS + 999)
@@ -112,7 +112,7 @@ def test_expired_records_are_left_out_and_offsets_stay(codec: Compression) -> No
     assert offsets(read(log, now_ms=NOW_MS + 30).records) == [1]
 
 
-def test_a_reader_comes_past_what_has_expired_as_a_whole() -> None:
+def test_a_reader_advances_past_segments_that_have_expired() -> None:
     log = open_log(MemoryFileSystem(), LogConfig(expires=True, segment_bytes=5000))
     for _ in range(300):
         append(log, batch([5]))
@@ -126,7 +126,7 @@ def test_a_reader_comes_past_what_has_expired_as_a_whole() -> None:
     assert read(log, 302, now_ms=NOW_MS + 5) is None
 
 
-def test_control_batches_are_in_nobodys_way() -> None:
+def test_control_batches_do_not_delay_the_expiry_of_a_segment() -> None:
     log = open_log(MemoryFileSystem(), EXPIRING)
     append(log, batch([5]))
     hole = placeholder(0, 1, leader_epoch=0, now_ms=NOW_MS)
@@ -170,7 +170,7 @@ def test_the_last_header_counts_and_records_from_before_are_lenient() -> None:
     assert expiry_of(log).earliest == NOW_MS + 5  # learned in passing
 
 
-def test_the_option_off_for_a_while_is_noticed() -> None:
+def test_a_batch_from_while_expiry_was_disabled_does_not_expire() -> None:
     log = open_log(MemoryFileSystem(), EXPIRING)
     append(log, batch([5]))
     log.config = LogConfig(retention_ms=-1)
@@ -198,7 +198,7 @@ def test_segments_go_when_all_their_records_have_expired() -> None:
     assert everything(log, 2, now_ms=NOW_MS + 7) == ([2], 1)
 
 
-def test_what_is_known_of_expiry_survives_a_restart_and_is_not_needed() -> None:
+def test_the_expiry_index_survives_a_restart_and_is_optional() -> None:
     files = MemoryFileSystem()
     log = open_log(files, EXPIRING)
     append(log, batch([5, None]))
@@ -233,7 +233,7 @@ def test_a_filter_passes_any_of_its_tags() -> None:
     assert (header.base_offset, header.next_offset, header.is_control) == (0, 6, True)
 
 
-def test_how_much_one_read_looks_into_is_bounded() -> None:
+def test_the_bytes_that_one_read_decodes_are_bounded() -> None:
     log = open_log(MemoryFileSystem(), FILTERED)
     one = batch([None] * 10, tags=["a"] * 10, compression=Compression.GZIP)
     for _ in range(50):
@@ -255,7 +255,7 @@ def put(log: PartitionLog, records: bytes) -> None:
     log.append(records, leader_epoch=0, now_ms=NOW_MS, validate=False)  # as an earlier version did
 
 
-def test_a_batch_that_is_too_large_to_be_looked_into_is_sent_whole() -> None:
+def test_a_batch_that_is_too_large_to_be_decoded_is_sent_unfiltered() -> None:
     log = open_log(MemoryFileSystem(), LogConfig(expires=True, filters=True, retention_ms=-1))
     noise = random.Random(1).randbytes(20_000)
     for size in (LOOK_BYTES - 30_000, LOOK_BYTES):
@@ -271,7 +271,7 @@ def test_a_batch_that_is_too_large_to_be_looked_into_is_sent_whole() -> None:
     assert offsets(read(log, 0, now_ms=NOW_MS + 5, tags=["b"]).records) == []
 
 
-def test_a_batch_of_too_many_records_is_sent_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_with_too_many_records_is_sent_unfiltered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.core.log.reading.selective_read.MOST_RECORDS", 3)
     log = open_log(MemoryFileSystem(), FILTERED)
     for count in (3, 4):
@@ -280,7 +280,7 @@ def test_a_batch_of_too_many_records_is_sent_whole(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("codec", list(Compression))
-def test_what_is_left_of_a_large_batch_is_sent_uncompressed(
+def test_the_filtered_part_of_a_large_batch_is_sent_uncompressed(
     codec: Compression, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headrace.core.log.reading.selective_read._MOST_COMPRESSED", 300)
@@ -295,7 +295,7 @@ def test_what_is_left_of_a_large_batch_is_sent_uncompressed(
     assert everything(log, tags=["a"])[0] == list(range(0, 52, 2))
 
 
-def test_a_batch_is_decompressed_once_though_nobody_knows_when_it_expires(
+def test_a_batch_without_known_expiry_is_decompressed_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     log = open_log(MemoryFileSystem(), LogConfig(expires=True, retention_ms=-1))
@@ -332,7 +332,7 @@ def test_a_log_leaves_their_share_to_those_that_follow_and_takes_what_others_hav
     assert reading.effort == 0
 
 
-def test_both_at_once() -> None:
+def test_expiry_and_a_tag_filter_apply_together() -> None:
     log = open_log(MemoryFileSystem(), LogConfig(expires=True, filters=True))
     append(log, batch([5, None, 9, None], tags=["a", "a", "a", "b"]))
     assert everything(log, tags=["a"], now_ms=NOW_MS + 5)[0] == [1, 2]
@@ -340,7 +340,7 @@ def test_both_at_once() -> None:
     assert everything(log, tags=["b"], now_ms=NOW_MS + 9)[0] == [3]
 
 
-def test_after_a_power_cut_only_what_was_safe_is_known() -> None:
+def test_after_a_power_cut_only_synced_transactions_are_known() -> None:
     files = MemoryFileSystem()
     log = open_log(files, EXPIRING)
     append(log, batch([None] * 4000))  # which fills a block of the index
@@ -354,7 +354,7 @@ def test_after_a_power_cut_only_what_was_safe_is_known() -> None:
     assert everything(again, 4000, now_ms=NOW_MS + 5)[0] == list(range(4000, 4020))
 
 
-def test_what_was_known_of_replaced_segments_goes_with_them() -> None:
+def test_the_expiry_index_of_replaced_segments_is_removed() -> None:
     files = MemoryFileSystem()
     log = open_log(files, LogConfig(expires=True, retention_ms=-1, segment_bytes=200))
     for _ in range(3):
@@ -371,7 +371,7 @@ def test_what_was_known_of_replaced_segments_goes_with_them() -> None:
     assert not [name for name in files.list("events-0") if name.endswith(".ttlindex")]
 
 
-def test_where_the_broker_stamps_records_it_is_from_then_that_they_live() -> None:
+def test_a_time_to_live_begins_with_the_log_append_time() -> None:
     config = LogConfig(expires=True, message_timestamp_type=TimestampType.LOG_APPEND_TIME)
     log = open_log(MemoryFileSystem(), config)
     append(log, batch([50, None], timestamp=-1), now_ms=NOW_MS + 1000)
@@ -382,7 +382,7 @@ def test_where_the_broker_stamps_records_it_is_from_then_that_they_live() -> Non
     assert found.offset == 0
 
 
-def test_what_does_not_decode_is_the_readers_to_see() -> None:
+def test_a_batch_that_cannot_be_decoded_is_sent_to_the_reader() -> None:
     log = open_log(MemoryFileSystem(), FILTERED)
     garbage = bytearray(batch([None], tags=["a"], compression=Compression.GZIP))
     garbage[-4:] = b"\0" * 4

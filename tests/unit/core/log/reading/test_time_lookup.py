@@ -69,7 +69,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
     return Looks(monkeypatch)
 
 
-def test_a_batch_of_more_records_than_are_appended_is_not_looked_into(
+def test_a_batch_with_more_records_than_the_limit_is_not_decoded(
     log: PartitionLog, looks: Looks
 ) -> None:
     put(log, batch_at([NOW_MS]))
@@ -96,7 +96,9 @@ def test_a_batch_that_decompresses_to_too_much_is_answered_with_its_start(
     assert log.offset_for_timestamp(NOW_MS + 3) == TimestampOffset(3, NOW_MS + 3, 0)
 
 
-def test_the_batches_that_lie_are_looked_into_a_few_times(log: PartitionLog, looks: Looks) -> None:
+def test_batches_with_a_false_largest_timestamp_are_decoded_a_few_times(
+    log: PartitionLog, looks: Looks
+) -> None:
     offsets = [put(log, lying(NOW_MS + 1000)) for _ in range(5 * MOST_BATCHES)]
     exact = put(log, batch_at([NOW_MS + 500]))
     found = log.offset_for_timestamp(NOW_MS + 400)
@@ -107,7 +109,7 @@ def test_the_batches_that_lie_are_looked_into_a_few_times(log: PartitionLog, loo
     )  # no reader who begins there misses a record
 
 
-def test_a_few_batches_that_lie_are_passed_over(log: PartitionLog) -> None:
+def test_a_few_batches_with_a_false_largest_timestamp_are_skipped(log: PartitionLog) -> None:
     for _ in range(MOST_BATCHES - 1):
         put(log, lying(NOW_MS + 1000))
     exact = put(log, batch_at([NOW_MS + 500]))

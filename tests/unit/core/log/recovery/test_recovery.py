@@ -91,7 +91,7 @@ def test_only_what_lies_above_the_recovery_point_is_read() -> None:
     assert state(recovered) == state(log)
 
 
-def test_caches_that_know_more_than_is_safe_are_believed_up_to_there() -> None:
+def test_caches_beyond_the_recovery_point_are_used_up_to_that_point() -> None:
     files = MemoryFileSystem()
     log = open_log(files, CONFIG)
     fill(log, 30)
@@ -130,7 +130,7 @@ def test_caches_save_reading_and_change_nothing(seed: int) -> None:
     )
 
 
-def test_caches_of_a_tail_that_was_lost_are_not_believed_once_others_lie_there() -> None:
+def test_caches_of_a_lost_tail_are_not_used_for_later_batches() -> None:
     files = MemoryFileSystem()
     log = open_log(files, CONFIG)
     fill(log, 10)
@@ -153,7 +153,7 @@ def test_caches_of_a_tail_that_was_lost_are_not_believed_once_others_lie_there()
     assert recovered.epochs.entries == [(0, 0), (2, 10)]
 
 
-def test_caches_do_not_vouch_for_what_is_not_safe() -> None:
+def test_caches_do_not_hide_damage_above_the_recovery_point() -> None:
     files = MemoryFileSystem()
     log = open_log(files, CONFIG)
     fill(log, 30)

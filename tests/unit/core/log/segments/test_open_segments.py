@@ -119,7 +119,7 @@ def test_below_the_bound_nothing_closes(files: CountingFiles) -> None:
     assert not journal.named("open_segments_limited")
 
 
-def test_what_waits_for_a_sync_stays_open_beyond_the_bound(files: CountingFiles) -> None:
+def test_unsynced_segments_stay_open_beyond_the_bound(files: CountingFiles) -> None:
     manager, _ = manager_of(files, count=30, limit=5)
     for log in manager.logs.values():
         append(log, batch_of())
@@ -177,7 +177,7 @@ def test_deleted_logs_are_not_counted(files: CountingFiles) -> None:
     assert not files.open_files
 
 
-def test_a_bound_of_its_own_is_the_default() -> None:
+def test_the_default_bound_is_4096_open_segments() -> None:
     assert OpenSegments().limit == 4096
     assert OpenSegments().most is None
 
