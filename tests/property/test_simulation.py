@@ -20,8 +20,8 @@ from headrace.protocol.messages.consumer_group_heartbeat import (
 )
 from tests.simulation.cluster_simulation import ClusterSimulation
 from tests.simulation.defences import DEFENCES, without
-from tests.simulation.holders import Holders
 from tests.simulation.machine import ViolationError
+from tests.simulation.owners import PartitionOwners
 
 SEEDS = [7, 12, 27, 34]
 """Short ones, which have among them every fault and both generations of every protocol."""
@@ -56,7 +56,7 @@ class _Group:
     """Members with the attributes of the broker's group, for a checker of assignments."""
 
     def __init__(self) -> None:
-        self.holders = Holders("g")
+        self.owners = PartitionOwners("g")
         self.members: list[str] = []
 
     def says(self, member: str, epoch: int, owned: list[int] | None = None) -> Any:
@@ -64,7 +64,7 @@ class _Group:
         request = ConsumerGroupHeartbeatRequest(
             group_id="g", member_id=member, member_epoch=epoch, topic_partitions=places
         )
-        self.holders.asked(request)
+        self.owners.asked(request)
         return request
 
     def is_given(self, request: Any, epoch: int, *partitions: int) -> None:
@@ -72,12 +72,12 @@ class _Group:
         response = ConsumerGroupHeartbeatResponse(
             member_epoch=epoch, assignment=Assignment(topic_partitions=given)
         )
-        self.holders.answered(request, response)
+        self.owners.answered(request, response)
         group = SimpleNamespace(members=self.members)
         shard = SimpleNamespace(consumers={"g": group})
         groups = SimpleNamespace(_shard_of=lambda _group: shard)
         broker: Any = SimpleNamespace(services=SimpleNamespace(groups=groups))
-        self.holders.check(broker)
+        self.owners.check(broker)
 
 
 def test_the_checker_finds_a_partition_with_two_owners() -> None:
@@ -86,7 +86,7 @@ def test_the_checker_finds_a_partition_with_two_owners() -> None:
     group.is_given(group.says("a", 0), 1, 0, 1)
     group.says("a", 1, [0])
     group.is_given(group.says("b", 0), 2, 1)
-    with pytest.raises(ViolationError, match="b was given"):
+    with pytest.raises(ViolationError, match="b was assigned"):
         group.is_given(group.says("b", 2), 2, 0)
 
 

@@ -1,4 +1,4 @@
-"""Many simulation runs: `python -m tests.simulation`; one of them in full: with SEED --trace."""
+"""Simulation runs: `python -m tests.simulation` does many; SEED --trace does one and prints its events."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ ADDRESS = re.compile(r"<memory at 0x[0-9a-f]+>")
 
 
 def trace(seed: int) -> bool:
-    """Run one seed line by line; return whether it went wrong."""
+    """Run one seed and print its events; return whether the run failed."""
     simulation = ClusterSimulation(seed, trace=True)
     try:
         simulation.run()
-    except Exception:  # noqa: BLE001 - printed below what led to it
+    except Exception:  # noqa: BLE001 - any error is printed after the events
         problem = traceback.format_exc()
     else:
         problem = ""
     print(f"knobs: {vars(simulation.knobs)}")
     for line in simulation.machine.lines:
         print(ADDRESS.sub("...", line))
-    print(problem or f"seed {seed}: nothing wrong")
+    print(problem or f"seed {seed}: no violation")
     return bool(problem)
 
 

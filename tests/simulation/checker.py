@@ -1,14 +1,20 @@
-"""The invariants of a simulation run, checked at every step of the broker and at the end of the run.
+"""The invariants of a simulation run, checked after every step of the broker and at the end of the run.
 
-The numbers are those of the invariants in the design of the simulation:
+Messages of violations have the number of the invariant:
 
-* 6, 7, 8: an offset has one batch for ever once it could be read; offsets have no gaps; two reads return the same;
-* 9, 10: no reader gets what lies beyond the high watermark, or with read_committed beyond the last stable offset, and
-  that is the minimum of the high watermark and where the first undecided transaction begins;
-* 14: a partition has one owner in a generation; 15, 16: what was committed does not go back, and is not forgotten;
-* 17: a batch of an idempotent producer is in the log once; acknowledged ones are there;
-* 18: a transaction counts in all its partitions and offsets or in none, and as its producer has wanted;
-* 19: of one transactional id a producer and epoch were given out once; 20: every transaction ends.
+* 1: acknowledged data is durable
+* 3: the high watermark never moves back, and never passes the log end offset
+* 6, 7, 8: once a batch was readable, its offset never has another batch; offsets have no gaps; all reads are equal
+* 9, 10: no reader receives records beyond the high watermark, or with read_committed beyond the last stable offset. The
+  last stable offset is the minimum of the high watermark and the begin of the first undecided transaction
+* 11: the epoch of a producer never decreases
+* 14: a partition has one owner in a generation
+* 15, 16: committed offsets never move back, and are never lost
+* 17: a batch of an idempotent producer is in the log once, and an acknowledged batch is in the log
+* 18: a transaction is committed in all its partitions and offsets, or in none, as its producer requested
+* 19: no two producers receive the same producer id and epoch
+* 20: every transaction ends
+* 25: the broker logs no error
 """
 
 from __future__ import annotations
@@ -39,15 +45,15 @@ from headrace.records.reader import read_records
 from headrace.types import FileRange, TopicPartition
 from tests.fixtures.history.checker import check
 from tests.simulation.history import Recorder
-from tests.simulation.holders import Holders
 from tests.simulation.machine import ViolationError
 from tests.simulation.network import Client, Frame
+from tests.simulation.owners import PartitionOwners
 
 READ_COMMITTED = 1
 
 
 class Kept(NamedTuple):
-    """One batch of a log, as the checker remembers it."""
+    """The checker's copy of one batch."""
 
     header: BatchHeader
     values: tuple[bytes | None, ...]
@@ -59,22 +65,22 @@ class Kept(NamedTuple):
 
 
 class Mirror:
-    """A copy of a partition: what was appended, what is undecided."""
+    """The checker's copy of a partition: its batches, and its undecided transactions."""
 
     def __init__(self, name: TopicPartition) -> None:
         self.name = name
         self.batches: list[Kept] = []
         self.end = 0
         self.exposed = 0
-        """The highest high watermark that there was."""
+        """The highest high watermark until now."""
         self.open: dict[int, int] = {}
         self.decided: list[tuple[int, int]] = []
-        """Marker and first offset of transactions whose marker may lie above the high watermark."""
+        """The offset of the marker, and the first offset, of each transaction whose marker was not yet readable."""
         self.sequences: dict[int, tuple[int, int]] = {}
-        """Epoch and next sequence of each producer."""
+        """The epoch and the next sequence of each producer id."""
 
     def look(self, log: PartitionLog) -> None:
-        """Take in what is new, and check what the log says of itself."""
+        """Copy new batches, and check the offsets of the log."""
         if log.log_end_offset != self.end:
             self._read_on(log)
         if log.high_watermark < self.exposed or log.high_watermark > self.end:
@@ -130,14 +136,14 @@ class Mirror:
         self.sequences[header.producer_id] = header.producer_epoch, header.last_sequence + 1
 
     def recovered(self, log: PartitionLog) -> None:
-        """Compare with what a new broker has found."""
+        """Compare the copy with the log that a restarted broker has recovered."""
         if log.log_end_offset < self.exposed:
             raise ViolationError(
                 f"{self.name}: ends at {log.log_end_offset}, and {self.exposed} was visible (1)"
             )
         before = {batch.base: batch.header.crc for batch in self.batches}
         exposed = self.exposed
-        self.__init__(self.name)  # type: ignore[misc]  # all of it anew
+        self.__init__(self.name)  # type: ignore[misc]  # the copy is made again
         self._read_on(log)
         self.exposed = exposed
         for batch in self.batches:
@@ -147,22 +153,22 @@ class Mirror:
 
 @dataclass
 class Transaction:
-    """The effects of one transaction of a program."""
+    """The expected effects of one transaction of a program."""
 
     name: str
     wanted: bool | None = None
-    """Whether it has asked for the commit, or the abort."""
+    """True if the program requested a commit, False if an abort; None before its request."""
     told: bool | None = None
     """The outcome that the client reported; None while it is unknown."""
     sources: list[tuple[int, int]] = field(default_factory=list)
-    """Partition and offset of the records that it has worked on."""
+    """The partition number and offset of each input record."""
     acknowledged: list[bytes] = field(default_factory=list)
     steps: list[list[Any]] = field(default_factory=list)
-    """Its polls and sends, as a history has them."""
+    """The polls and sends, in the form of a history."""
 
 
 class Checker:
-    """Everything that was said and seen."""
+    """The history of a run: requests, responses, and everything that clients have read and written."""
 
     def __init__(self, group: str, now_ms: Callable[[], int]) -> None:
         self.group = group
@@ -174,10 +180,10 @@ class Checker:
         self.identities: dict[tuple[int, int], Client] = {}
         self.plain_acknowledged: set[bytes] = set()
         self.committed: dict[TopicPartition, int] = {}
-        """The committed offsets that the group has acknowledged."""
+        """The acknowledged committed offsets of the group."""
         self.counts: Counter[str] = Counter()
         self.broker: Broker | None = None
-        self._holders = Holders(group)
+        self._owners = PartitionOwners(group)
         self._decided: dict[int, tuple[Message, PartitionLog, int]] = {}
         self._asked: dict[int, dict[TopicPartition, int]] = {}
 
@@ -189,9 +195,9 @@ class Checker:
             mirror.look(_log(broker, name))
 
     def at_rest(self, broker: Broker) -> None:
-        """The broker has done something, and comes to rest."""
+        """Check the broker after a step."""
         self.look(broker)
-        self._holders.check(broker)
+        self._owners.check(broker)
 
     def restarted(self, broker: Broker) -> None:
         self.broker = broker
@@ -199,14 +205,14 @@ class Checker:
             mirror.recovered(_log(broker, name))
 
     def asked(self, frame: Frame, request: Message) -> None:
-        """A request has reached the broker."""
+        """Record a request that has reached the broker."""
         if isinstance(request, ConsumerGroupHeartbeatRequest):
-            self._holders.asked(request)
+            self._owners.asked(request)
         if isinstance(request, OffsetFetchRequest) and request.require_stable:
             self._asked[id(request)] = dict(self.committed)
 
     def decided(self, request: Message) -> None:
-        """The broker has handled a request; what it has written down for it must be durable before the answer."""
+        """Record what the broker has written for a request. It must be durable before the response."""
         if isinstance(request, EndTxnRequest | InitProducerIdRequest | AddOffsetsToTxnRequest):
             log = self._coordinators_log(request.transactional_id)
             if log is not None:
@@ -222,7 +228,7 @@ class Checker:
         return _log(self.broker, TopicPartition(TRANSACTIONS_TOPIC, partition))
 
     def answered(self, frame: Frame, request: Message, response: Message) -> None:
-        """The broker has answered."""
+        """Check a response of the broker."""
         if id(request) in self._decided:
             _, log, end = self._decided.pop(id(request))
             if not getattr(response, "error_code", 0) and log.high_watermark < end:
@@ -233,7 +239,7 @@ class Checker:
             self._identified(frame, response)
         elif isinstance(response, ConsumerGroupHeartbeatResponse):
             assert isinstance(request, ConsumerGroupHeartbeatRequest)
-            self._holders.answered(request, response)
+            self._owners.answered(request, response)
         elif isinstance(response, OffsetFetchResponse) and id(request) in self._asked:
             self._fetched_offsets(self._asked.pop(id(request)), response)
 
@@ -269,7 +275,7 @@ class Checker:
             return
         if self.identities.setdefault(identity, who) != who:
             before = self.identities[identity].process.name
-            raise ViolationError(f"{identity} was given to {before} and {who.process.name} (19)")
+            raise ViolationError(f"{identity} was assigned to {before} and {who.process.name} (19)")
 
     def _fetched_offsets(
         self, known: dict[TopicPartition, int], response: OffsetFetchResponse
@@ -286,7 +292,7 @@ class Checker:
                             f"{name}: committed {known[name]}, and {told} was read (15)"
                         )
 
-    # What programs say
+    # Reports of programs
 
     def assigned(self, member: str, generation: int, partitions: list[TopicPartition]) -> None:
         for name in partitions:
@@ -311,7 +317,7 @@ class Checker:
     # At the end
 
     def outcomes(self) -> dict[bytes, list[bool]]:
-        """Return of each value in a transaction whether it counts, once for each time that it was written."""
+        """Return for each transactional value the outcome of each time that it was written."""
         found: dict[bytes, list[bool]] = defaultdict(list)
         for mirror in self.mirrors.values():
             is_open: dict[int, list[bytes]] = defaultdict(list)
@@ -327,10 +333,10 @@ class Checker:
         return found
 
     def check_transactions(self, final: dict[TopicPartition, int]) -> None:
-        """Check that every transaction counts in all places or none, and every input counts once.
+        """Check that every transaction is committed everywhere or nowhere, and every input was processed once.
 
         Args:
-            final: The offsets that the group has committed.
+            final: The committed offsets of the group at the end.
         """
         by_transaction: dict[str, set[bool]] = defaultdict(set)
         sources: Counter[tuple[int, int]] = Counter()
@@ -338,7 +344,7 @@ class Checker:
         for value, decisions in outcomes.items():
             name, partition, offset, *_ = value.decode().split("|")
             if name not in self.transactions:
-                continue  # of a producer that does not care
+                continue  # a value of the careless producer
             by_transaction[name] |= set(decisions)
             if len(decisions) > 1:
                 raise ViolationError(f"{value!r} is there {len(decisions)} times (17)")
@@ -358,7 +364,7 @@ class Checker:
         if len(decisions) > 1:
             raise ViolationError(f"{name} is committed in some partitions only (18)")
         if True in decisions and not transaction.wanted:
-            raise ViolationError(f"{name} is committed, and nobody has asked for that (18)")
+            raise ViolationError(f"{name} is committed, but its producer did not request that (18)")
         if decisions and transaction.told is not None and transaction.told not in decisions:
             raise ViolationError(
                 f"{name}: {transaction.told} was answered, {decisions} is in the log (18)"
@@ -384,7 +390,7 @@ class Checker:
                         )
 
     def check_plain(self) -> None:
-        """Check what idempotent producers have written to the input."""
+        """Check the records of the idempotent producers of the input."""
         found = Counter(
             value
             for name, mirror in self.mirrors.items()
@@ -406,7 +412,7 @@ class Checker:
             raise ViolationError(f"the history has {len(anomalies)} anomalies: {anomalies[0]}")
 
     def expected(self, name: TopicPartition, *, committed: bool) -> list[tuple[int, bytes | None]]:
-        """Return what a reader of a partition must have read in the end."""
+        """Return the records of a partition that a reader must have read at the end."""
         mirror = self.mirrors[name]
         result: list[tuple[int, bytes | None]] = []
         aborted: set[int] = set()

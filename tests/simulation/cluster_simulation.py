@@ -1,4 +1,4 @@
-"""One seed, one simulation run: processes at work, faults, and the checks at the end."""
+"""One simulation run of a cluster, determined by a seed: processes, faults, and the checks at the end."""
 
 from __future__ import annotations
 
@@ -34,9 +34,15 @@ from headrace.records.batch import iterate_headers
 from headrace.records.reader import read_records
 from headrace.types import TopicPartition
 from tests.simulation.checker import Checker, Mirror
-from tests.simulation.knobs import PAUSES_MS, STALLS_MS, SWOONS_MS, VACANT_MS, Knobs
+from tests.simulation.knobs import (
+    LONG_PAUSES_MS,
+    PAUSES_MS,
+    REPLACEMENT_DELAYS_MS,
+    STALLS_MS,
+    Knobs,
+)
 from tests.simulation.machine import Machine, ViolationError
-from tests.simulation.network import Frame, Network, Process, Weather, Wire
+from tests.simulation.network import Frame, Network, NetworkConditions, Process, Wire
 from tests.simulation.programs import GROUP, Careless, Member, Plain, Reader
 
 REPEATED = (
@@ -46,7 +52,7 @@ REPEATED = (
     ApiKey.ADD_PARTITIONS_TO_TXN,
     ApiKey.ADD_OFFSETS_TO_TXN,
 )
-"""Requests that a faulty client sends again: late, and more than once."""
+"""The requests that the fault "repeat" sends again."""
 
 
 class ClusterSimulation:
@@ -60,10 +66,10 @@ class ClusterSimulation:
             random.Random(f"disk {seed}"), knobs.broker, knobs.sync_ms, knobs.codec_ms
         )
         self.machine.tracing = trace
-        self.network = Network(self.machine, random.Random(f"net {seed}"), knobs.weather)
+        self.network = Network(self.machine, random.Random(f"net {seed}"), knobs.conditions)
         self._chance = random.Random(f"nemesis {seed}")
-        self._ambush: tuple[int, bool] | None = None
-        """The answer after which the broker ends, and whether the power fails with it."""
+        self._failure_after: tuple[int, bool] | None = None
+        """The API key of the response after which the broker fails, and whether the power fails too; None for none."""
         self._heard: deque[Frame] = deque(maxlen=60)
         self._replayer = Wire(self.network, None, None)
         self.checker = Checker(GROUP, lambda: self.machine.now_ms)
@@ -83,13 +89,13 @@ class ClusterSimulation:
         ]
         self._careless = Careless(self.network, knobs, self.checker) if knobs.careless else None
         self.zombies: list[Process] = []
-        """Members that were replaced while they were stopped, and go on."""
+        """Members that were replaced while they were paused, and continue."""
 
     def run(self) -> None:
         """Run all events, then check.
 
         Raises:
-            ViolationError: An invariant does not hold.
+            ViolationError: An invariant is violated.
         """
         machine, knobs = self.machine, self.knobs
         end_ms = machine.now_ms + knobs.duration_ms
@@ -102,9 +108,9 @@ class ClusterSimulation:
             self._check_end()
         finally:
             for process in self.network.processes:
-                process.dead = True  # no program owns flows that end with the run's memory
+                process.dead = True  # its flows end with the memory of the run
 
-    # What goes wrong
+    # Faults
 
     def _plan(self, fault: str, rate: float, end_ms: int) -> None:
         when_ms = self.machine.now_ms + round(1000 * self._chance.expovariate(rate))
@@ -129,12 +135,17 @@ class ClusterSimulation:
         if how < 0.2:
             self.machine.fall(cut_power=cut_power)
         elif how < 0.6:
-            self.machine.light_fuse(cut_power=cut_power, operations=self._chance.randint(1, 12))
+            self.machine.schedule_failure(
+                cut_power=cut_power, operations=self._chance.randint(1, 12)
+            )
         else:
-            self._ambush = self._chance.choice([*REPEATED, ApiKey.INIT_PRODUCER_ID]), cut_power
+            self._failure_after = (
+                self._chance.choice([*REPEATED, ApiKey.INIT_PRODUCER_ID]),
+                cut_power,
+            )
 
-    def _spring(self, *, cut_power: bool) -> None:
-        """End the broker right after it has given an answer that was waited for."""
+    def _fail_after_response(self, *, cut_power: bool) -> None:
+        """End the broker right after the response that `_failure_after` names."""
 
         def spring() -> None:
             if self.machine.broker is not None and not self.knobs.calm:
@@ -165,17 +176,17 @@ class ClusterSimulation:
             process.pause(self._chance.choice(PAUSES_MS))
 
     def _die(self) -> None:
-        """A member is killed, and another with its transactional id takes its place, now or later."""
+        """Kill a member, and start another member with its transactional id, now or later."""
         number = self._chance.randrange(len(self.members))
         member = self.members[number]
         if member.dead:
             return
         self.counts["deaths"] += 1
         if self._chance.random() < 0.3:
-            member.pause(self._chance.choice(SWOONS_MS))  # not dead: it comes back as a zombie
+            member.pause(self._chance.choice(LONG_PAUSES_MS))  # the member continues as a zombie
         else:
             member.kill()
-        delay_ms = self._chance.choice(VACANT_MS)
+        delay_ms = self._chance.choice(REPLACEMENT_DELAYS_MS)
         self.machine.schedule.at(
             self.machine.now_ms + delay_ms, partial(self._succeed, number, member)
         )
@@ -203,7 +214,7 @@ class ClusterSimulation:
         )
 
     def _repeat(self) -> None:
-        """Send what somebody has sent once more, on a connection of its own."""
+        """Send an earlier request of a client once more, on a connection of its own."""
         frames = [frame for frame in self._heard if self._may_be_repeated(frame)]
         if not frames:
             return
@@ -214,7 +225,7 @@ class ClusterSimulation:
             wire.send(Frame(None, frame.content), self._chance.choice([1, 20, 200]))
 
     def _marker(self) -> None:
-        """A marker comes that is of an earlier epoch than the transaction which is open."""
+        """Write a marker with an earlier epoch than that of the open transaction."""
         found = [
             (name, producer_id, mirror.sequences[producer_id][0])
             for name, mirror in self.checker.mirrors.items()
@@ -238,12 +249,12 @@ class ClusterSimulation:
     def _may_be_repeated(self, frame: Frame) -> bool:
         client = frame.client
         assert client is not None
-        # The first protocol does not distinguish transactions of one epoch.
+        # Transaction version 1 does not distinguish transactions of one epoch.
         return client.speaks_v2 or frame.api_key == ApiKey.PRODUCE
 
     def _hear(self, frame: Frame, request: Message) -> None:
         if self.machine.tracing:
-            self.machine.trace(f"{_who(frame)}> {_told(request)}")
+            self.machine.trace(f"{_who(frame)}> {_described(request)}")
         if frame.client is not None and frame.api_key in REPEATED:
             self._heard.append(frame)
         self.checker.asked(frame, request)
@@ -252,18 +263,18 @@ class ClusterSimulation:
         if self.machine.tracing:
             self.machine.trace(f"{_who(frame)}< {response}")
         self.checker.answered(frame, request, response)
-        if self._ambush is not None and frame.api_key == self._ambush[0]:
-            self._spring(cut_power=self._ambush[1])
-            self._ambush = None
+        if self._failure_after is not None and frame.api_key == self._failure_after[0]:
+            self._fail_after_response(cut_power=self._failure_after[1])
+            self._failure_after = None
 
     # The end
 
     def _settle(self) -> None:
-        """End the faults, and wait until everything in flight has come to its end."""
+        """End the faults, and wait until nothing is in flight and everything is processed."""
         machine = self.machine
         knobs = self.knobs
-        self.network.weather = Weather(delay_ms=1)
-        self._ambush = None
+        self.network.conditions = NetworkConditions(delay_ms=1)
+        self._failure_after = None
         machine.calm()
         knobs.calm = True
         for process in self.plain:
@@ -273,13 +284,13 @@ class ClusterSimulation:
             machine.schedule.run_until(machine.now_ms + 500)
             if self._settled():
                 return
-        raise ViolationError(f"it does not come to rest: {self._unsettled()} (20)")
+        raise ViolationError(f"the run does not settle: {self._unsettled()} (20)")
 
     def _settled(self) -> bool:
         return not self._unsettled()
 
     def _unsettled(self) -> str:
-        """Return what is still in flight, if anything is."""
+        """Return what is not settled yet; "" if everything is."""
         if self.machine.broker is None:
             return "the broker is down"
         if not all(process.done for process in self.plain):
@@ -333,10 +344,10 @@ class ClusterSimulation:
             for name in reader.names:
                 expected = checker.expected(name, committed=reader.committed)
                 if reader.got[name] != expected:
-                    raise ViolationError(f"{reader.name} read {name} otherwise than it is (18)")
+                    raise ViolationError(f"{reader.name} read other records than {name} has (18)")
         checker.check_history()
         if self.machine.journal.errors:
-            raise ViolationError(f"the broker says: {self.machine.journal.errors[0]} (25)")
+            raise ViolationError(f"the broker logged: {self.machine.journal.errors[0]} (25)")
         self.counts += checker.counts
 
     # The beginning
@@ -363,7 +374,7 @@ class ClusterSimulation:
                 self.checker.mirrors[place] = Mirror(place)
 
     def _ask(self, request: Message) -> Any:
-        """Ask the broker at once, past the network."""
+        """Send a request to the broker without the network, and return the response."""
         broker = self.machine.broker
         assert broker is not None
         version = max(api.served.max for api in broker.apis if api.key == request.API_KEY)
@@ -379,18 +390,18 @@ class ClusterSimulation:
         while isinstance(reply, Deferred) and not reply.done:
             batch = broker.start_sync()
             if batch is None:
-                return None  # one is in flight
+                return None  # a load is running
             batch.run()
             broker.finish_sync(batch, None, self.machine.now_ms)
         return reply.value if isinstance(reply, Deferred) else reply
 
 
 def run_seed(seed: int) -> tuple[int, str, Counter[str]]:
-    """Do one run; return what was wrong with it, if anything was."""
+    """Do one run; return the seed, the violation ("" for none), and counts of events."""
     simulation = ClusterSimulation(seed)
     try:
         simulation.run()
-    except Exception as error:  # noqa: BLE001 - whatever goes wrong is what is looked for
+    except Exception as error:  # noqa: BLE001 - any error is a result of the run
         return seed, "".join(traceback.format_exception_only(error)).strip(), simulation.counts
     return seed, "", simulation.counts
 
@@ -399,8 +410,8 @@ def _who(frame: Frame) -> str:
     return "again " if frame.client is None else f"{frame.client.process.name} "
 
 
-def _told(request: Message) -> str:
-    """A request as a trace shows it: batches by what is in them."""
+def _described(request: Message) -> str:
+    """Return a request as text for a trace, with the content of its batches."""
     if not isinstance(request, ProduceRequest):
         return repr(request)
     parts = [

@@ -1,6 +1,6 @@
-"""Defences that can be switched off, so that it shows whether their absence is noticed.
+"""Defences that can be switched off, to test that the checker finds each missing defence.
 
-Each is a list of patches by the hazard that it stands against.
+Each entry has the patches that switch a defence off. The key names the defence and its hazard.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ DEFENCES: dict[str, list[Any]] = {
 
 
 def without(defence: str) -> AbstractContextManager[object]:
-    """Switch one defence off."""
+    """Return a context manager that switches one defence off."""
     stack = ExitStack()
     for each in DEFENCES[defence]:
         stack.enter_context(each)

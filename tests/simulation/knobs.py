@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 from tests.simulation.machine import DOWN_MS
-from tests.simulation.network import Weather
+from tests.simulation.network import NetworkConditions
 
 FAULTS = {
     "power": 1.0,
@@ -18,18 +18,18 @@ FAULTS = {
     "repeat": 10.0,
     "marker": 3.0,
 }
-"""Rate of each fault, per second of virtual time."""
+"""The rate of each fault, per second of virtual time."""
 PAUSES_MS = (50, 500, 2000)
-SWOONS_MS = (300, 1500)
-"""For how long a member is stopped that has a successor when it wakes up."""
-VACANT_MS = (0, 100, 1000)
-"""For how long the place of a member that died stays empty."""
+LONG_PAUSES_MS = (300, 1500)
+"""The durations of a pause, in milliseconds, after which a member finds that it was replaced."""
+REPLACEMENT_DELAYS_MS = (0, 100, 1000)
+"""The times from the end of a member to the start of its replacement, in milliseconds."""
 STALLS_MS = (30, 300, 900)
 CODECS = ("uncompressed", "gzip", "snappy", "lz4", "zstd")
 CALL_LIMIT_MS = 2_000
-"""How long a call of a program may take."""
+"""The time-out of a program's calls, in milliseconds."""
 CATCHING_UP_MS = 4_000
-"""The transactions in which what has piled up is worked on; there are some tens, and no faults any more."""
+"""The time in which members process the backlog in some tens of transactions without faults, in milliseconds."""
 
 
 class Knobs:
@@ -44,7 +44,7 @@ class Knobs:
         self.produce_ms = chance.choice([20, 60, 150])
         self.session_ms = chance.choice([400, 800, 1500])
         self.rebalance_ms = 3 * self.session_ms
-        """How long a member may go without a poll, and the group waits for it."""
+        """`max.poll.interval.ms`, for which the group waits for a member."""
         self.transaction_ms = chance.choice([150, 400, 1000])
         self.transactions_ms = (self.transaction_ms, 3 * self.transaction_ms)
         """The time-outs of members' transactions."""
@@ -64,10 +64,10 @@ class Knobs:
             "index.interval.bytes": chance.choice(["1", "100", "4096"]),
             "headrace.durability": self.durability,
         }
-        codecs = random.Random(f"codecs {seed}")  # of its own, so that the other knobs stay
+        codecs = random.Random(f"codecs {seed}")  # a separate source, so that the other values stay
         self.topic["compression.type"] = codecs.choice(["producer", "producer", *CODECS])
         self.codec_ms = codecs.choice([0, 1, 30, 200])
-        """How long a thread of the broker may take to compress a batch; 0 when it has no threads."""
+        """The longest time in which a thread compresses a batch, in milliseconds; 0 if the broker has no threads."""
         self.client: dict[str, Any] = {
             "bootstrap_servers": "127.0.0.1:9092",
             "request_timeout_ms": chance.choice([300, 600, 1500]),
@@ -88,18 +88,18 @@ class Knobs:
             "log_cleaner_backoff_ms": chance.choice([300, 15_000]),
             "log_retention_check_interval_ms": chance.choice([1000, 300_000]),
         }
-        self.weather = Weather(
+        self.conditions = NetworkConditions(
             delay_ms=chance.choice([1, 3, 10]), spike=chance.choice([0.0, 0.0, 0.02])
         )
         self.duration_ms = 5_000
         self.calm = False
-        """Whether the faults have ended, and programs do nothing but finish their work."""
+        """Whether the faults have ended, and programs only finish their work."""
         self.faults = {
             name: rate * chance.choice([0, 0.3, 1, 1, 2]) for name, rate in FAULTS.items()
         }
         if self.durability != "fsync":
             self.faults["power"] = (
-                0.0  # what was acknowledged may go with it: that is what was asked for
+                0.0  # with this durability a power cut may lose acknowledged data
             )
         self.careless = chance.random() < 0.4
         """Whether there is a producer that does not wait for its batches."""
@@ -107,25 +107,26 @@ class Knobs:
 
     @property
     def settling_ms(self) -> int:
-        """Return the longest time that everything in flight may take after the faults end, one after the other, in
-        milliseconds."""
+        """The longest time that a run needs to settle after the faults: the sum of the steps, in milliseconds."""
         return sum(
             {
-                "who is stopped, or has died, comes back": max(PAUSES_MS + SWOONS_MS + VACANT_MS),
-                "what is in flight arrives": max(STALLS_MS) + self.weather.longest_ms,
+                "paused and killed members continue": max(
+                    PAUSES_MS + LONG_PAUSES_MS + REPLACEMENT_DELAYS_MS
+                ),
+                "requests in flight arrive": max(STALLS_MS) + self.conditions.longest_ms,
                 "the broker starts": max(DOWN_MS),
-                "the call that went wrong ends": CALL_LIMIT_MS,
-                "the next one finds the broker": CALL_LIMIT_MS,
-                "a member that is gone is missed": self.session_ms,
-                "the group waits for a member": self.rebalance_ms,
-                "which comes again when it was left out": self.rebalance_ms,
-                "a transaction that nobody ends is aborted": max(self.transactions_ms),
-                "what has piled up is worked on": CATCHING_UP_MS,
+                "a call that fails times out": CALL_LIMIT_MS,
+                "the next call finds the broker": CALL_LIMIT_MS,
+                "the session of a missing member expires": self.session_ms,
+                "a rebalance waits for a member": self.rebalance_ms,
+                "a member that was left out joins again": self.rebalance_ms,
+                "an abandoned transaction times out": max(self.transactions_ms),
+                "the backlog is processed": CATCHING_UP_MS,
             }.values()
         )
 
     def speaks_v2(self, name: str) -> bool:
-        """Whether a process shall use the second generation of the transaction protocol."""
+        """Return whether a process uses transaction version 2."""
         if self._generations == "mixed":
             return random.Random(f"{self.seed} {name}").random() < 0.5
         return self._generations == "all new"

@@ -1,7 +1,7 @@
-"""A machine with a broker, and the time: everything happens at a moment of one schedule, drawn from one seed.
+"""The machine of a simulation: the broker, its disk, and the schedule of all events, which the seed determines.
 
-The broker is the real one. Its disk loses what was not synced when the power fails; it may be killed, or lose its
-power, in the middle of any operation on the disk. Group commits take time, and requests arrive meanwhile.
+The broker is the real one. A power cut loses what its disk has not synced. The broker can be killed, or the power can
+fail, in the middle of any disk operation. Group commits take time, and requests arrive meanwhile.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from tests.fixtures.crash_files import CrashFileSystem, PowerCut
 
 TRACE_KEPT = 20_000
 RECOVERIES_CUT_SHORT = 0.15
-"""How many starts after a fall end like the life before, in the middle or soon after."""
+"""The share of restarts that fail in the same way as the broker before, during or soon after the start."""
 
 DOWN_MS = (0, 1, 20, 200, 700)
 
 
 class ViolationError(AssertionError):
-    """A promise was broken."""
+    """An invariant is violated."""
 
 
 class Schedule:
-    """The coming events by time. Events of one moment come in the order in which they were scheduled."""
+    """Future events by time. Events with the same time run in the order in which they were scheduled."""
 
     def __init__(self) -> None:
         self.now_ms = START_MS
@@ -50,7 +50,7 @@ class Schedule:
 
 
 class Journal:
-    """Keeps the last lines for a trace, and gives the broker's errors to the checker."""
+    """Writes the broker's log lines to the trace, and keeps its errors for the checker."""
 
     def __init__(self, trace: Callable[[str], None]) -> None:
         self._trace = trace
@@ -68,7 +68,7 @@ class Journal:
 
 
 class Machine:
-    """The broker's machine. `broker` is None while it is down; `life` counts the broker's lives."""
+    """The machine of the broker. `broker` is None while it is down; `life` counts the starts of the broker."""
 
     def __init__(
         self, chance: random.Random, options: dict[str, Any], sync_ms: int, codec_ms: int = 0
@@ -81,7 +81,7 @@ class Machine:
         self.life = 0
         self.broker: Broker | None = None
         self.after_step: Callable[[Broker], None] = lambda _broker: None
-        """Called when the broker has come to rest, whatever it did."""
+        """Called after every step of the broker."""
         self.after_start: Callable[[Broker], None] = lambda _broker: None
         self.after_fall: Callable[[], None] = lambda: None
         self._files = CrashFileSystem()
@@ -89,9 +89,9 @@ class Machine:
         self._entropy = CountingEntropy()
         self._config = BrokerConfig(**options)
         self.sync_ms = sync_ms
-        """How long a group commit may take."""
+        """The longest time of a group commit, in milliseconds."""
         self.codec_ms = codec_ms
-        """How long a thread may take to compress a batch; 0 when the broker has no threads."""
+        """The longest time in which a thread compresses a batch, in milliseconds; 0 if the broker has no threads."""
         self._cut_power = False
         self._stumbles = False
         self._tick_at_ms = 0
@@ -108,9 +108,9 @@ class Machine:
     # Lives
 
     def start(self) -> None:
-        """Open a broker over what is on the disk; the power may fail in the middle of that."""
+        """Start a broker with the content of the disk. The power may fail during the start."""
         self.life += 1
-        self.trace(f"broker: starts for the {self.life}. time")
+        self.trace(f"broker: start {self.life}")
         broker = Broker(
             self._config,
             files=self._files,
@@ -122,7 +122,7 @@ class Machine:
         self._tick_at_ms = 0
         if self._stumbles:
             operations = self.chance.randint(1, 30)
-            self.light_fuse(cut_power=self._cut_power, operations=operations)
+            self.schedule_failure(cut_power=self._cut_power, operations=operations)
 
         def opened() -> None:
             broker.open(self.now_ms)
@@ -134,18 +134,18 @@ class Machine:
 
         self.step(opened)
 
-    def light_fuse(self, *, cut_power: bool, operations: int) -> None:
-        """Have the broker end at a coming operation on its disk, and the power with it, or not."""
+    def schedule_failure(self, *, cut_power: bool, operations: int) -> None:
+        """End the broker at a later disk operation, with or without a power cut."""
         self._cut_power = cut_power
         self._files.fuse = self._files.operations + operations
 
     def fall(self, *, cut_power: bool) -> None:
-        """End the broker now."""
+        """End the broker now, with or without a power cut."""
         self._cut_power = cut_power
         self._fallen()
 
     def calm(self) -> None:
-        """Let it be from now on: the broker starts, if it is down, and stays."""
+        """End the faults: start the broker if it is down, and keep it running."""
         self.sync_ms = 1
         self.codec_ms = min(self.codec_ms, 1)
         self._files.fuse = None
@@ -165,7 +165,7 @@ class Machine:
     # Steps
 
     def step(self, what: Callable[[], object]) -> None:
-        """Let the broker do something, unless it is down; then see what follows from it."""
+        """Run a step of the broker, unless the broker is down, and schedule what follows from the step."""
         broker = self.broker
         if broker is None:
             return
@@ -203,7 +203,7 @@ class Machine:
             self.schedule.at(self._tick_at_ms, self._ticker(self._tick_at_ms, self.life))
 
     def _run_aside(self, work: Callable[[], Any], done: Callable[[Any], object]) -> None:
-        """Do some work as a thread does, some time later, while the broker goes on."""
+        """Run work of a thread some time later. The broker continues meanwhile."""
         life, broker = self.life, self.broker
         assert broker is not None
 

@@ -1,8 +1,8 @@
-"""Clients and the network between them and the broker: real pools of real connections, whose bytes take their time.
+"""The simulated network, and the real client code above it: pools, connections and flows.
 
-Bytes of one connection arrive in order, whatever happens; on different connections they overtake each other. A
-connection may stall, or break with requests and answers in flight: a request that was sent before its connection broke
-may arrive long after the client has sent it again on another.
+Bytes of one connection arrive in order; bytes of different connections may overtake each other. A connection may stall,
+or break with requests and responses in flight. A request on a broken connection may arrive long after the client has
+sent it again on another connection.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tests.simulation.machine import Machine, ViolationError
 
 ADDRESS = ("127.0.0.1", 9092)
 OLD_PROTOCOL: dict[int, int] = {
-    # What a client is offered that is to speak the first generation of the transaction protocol.
+    # The versions that the broker offers to a client of transaction version 1.
     ApiKey.PRODUCE: 11,
     ApiKey.END_TXN: 4,
     ApiKey.TXN_OFFSET_COMMIT: 4,
@@ -41,16 +41,16 @@ OLD_PROTOCOL: dict[int, int] = {
     ApiKey.ADD_PARTITIONS_TO_TXN: 3,
 }
 DECIDING = frozenset({ApiKey.END_TXN, ApiKey.TXN_OFFSET_COMMIT})
-"""Requests which the first generation of the protocol takes for those of a later transaction of the same epoch."""
+"""Requests that transaction version 1 cannot distinguish from those of a later transaction with the same epoch."""
 
 
 @dataclass
-class Weather:
-    """How the network behaves; `calm` when the faults have ended."""
+class NetworkConditions:
+    """The delays of the network."""
 
     delay_ms: int = 3
     spike: float = 0.0
-    """The chance that bytes take a hundred times as long."""
+    """The probability that bytes take a hundred times as long."""
 
     def delay(self, chance: random.Random) -> int:
         if self.spike and chance.random() < self.spike:
@@ -63,7 +63,7 @@ class Weather:
 
 
 class Frame(NamedTuple):
-    """One request as it went over the network."""
+    """One request on the network."""
 
     client: Client | None
     content: bytes
@@ -76,29 +76,31 @@ class Frame(NamedTuple):
 class Network:
     """All connections of the simulation."""
 
-    def __init__(self, machine: Machine, chance: random.Random, weather: Weather) -> None:
+    def __init__(
+        self, machine: Machine, chance: random.Random, conditions: NetworkConditions
+    ) -> None:
         self.machine = machine
         self.chance = chance
-        self.weather = weather
+        self.conditions = conditions
         self.wires: dict[Wire, None] = {}
         self.processes: list[Process] = []
         self.on_request: Callable[[Frame, Message], None] = lambda _frame, _request: None
         self.on_decided: Callable[[Message], None] = lambda _request: None
-        """The broker has handled a request; its answer may have to wait."""
+        """Called when the broker has handled a request. Its response may have to wait."""
         self.on_response: Callable[[Frame, Message, Message], None] = lambda *_: None
         self.requests = 0
 
     def delay(self) -> int:
-        return self.weather.delay(self.chance)
+        return self.conditions.delay(self.chance)
 
     def broker_fell(self) -> None:
-        """Every connection ends; clients learn of it now, or some time later."""
+        """End every connection. The clients notice the end now, or some time later."""
         for wire in list(self.wires):
             wire.break_off()
 
 
 class Wire:
-    """One connection, with the bytes in flight in both directions."""
+    """One connection, with the bytes in flight of both directions."""
 
     def __init__(self, network: Network, client: Client | None, link: Link | None) -> None:
         self._network = network
@@ -108,20 +110,20 @@ class Wire:
         self.client_is_there = True
         self.broker_is_there = False
         self.broken = False
-        """Whether nothing comes through to the client any more."""
+        """Whether the client receives nothing more."""
         self.stalled_until_ms = 0
         self._life = 0
         self._up: deque[tuple[int, Frame]] = deque()
         self._down: deque[tuple[int, bytes]] = deque()
         self._last_up_ms = self._last_down_ms = 0
         self._open: list[Deferred[Any]] = []
-        """Answers that the broker has not made yet."""
+        """Responses that are not ready yet."""
         self._noticed = False
-        """Whether the broker knows that the client has gone."""
+        """Whether the broker has noticed the end of the connection."""
         self._session = Session(is_local=True)
         self._session.on_idle = lambda: self._after(0, self._deliver_up)
         self._slots: deque[list[Any]] = deque()
-        """Answers in the order of the requests; None where one is still missing."""
+        """The responses in the order of the requests; None for a response that is not ready."""
         network.wires[self] = None
 
     # Connecting
@@ -163,7 +165,7 @@ class Wire:
             return
         while self._up and self._up[0][0] <= now_ms:
             if self._session.busy and self._machine.life == self._life:
-                return  # and goes on when that is over
+                return  # until the stall has ended
             frame = self._up.popleft()[1]
             if not self.broker_is_there or self._machine.life != self._life:
                 continue
@@ -172,7 +174,7 @@ class Wire:
             self._machine.step(partial(self._handle, frame))
 
     def _is_undefended(self, frame: Frame) -> bool:
-        """Whether this comes late, and the first protocol would take it for part of a later transaction."""
+        """Return whether a late request would count for a later transaction in transaction version 1."""
         client = self.client
         given_up = client is not None and not client.speaks_v2 and not self.client_is_there
         return given_up and frame.api_key in DECIDING
@@ -211,7 +213,7 @@ class Wire:
                 self._cancel_open()
         else:
             answered(reply)
-        if not self._session.busy:  # else the work in steps still reads it
+        if not self._session.busy:  # otherwise a request that runs in steps still reads the buffer
             buffer[:] = b"\xaa" * len(buffer)
 
     def _answered(
@@ -250,7 +252,7 @@ class Wire:
     # Ends
 
     def break_off(self) -> None:
-        """The connection breaks. What the broker has sent is lost; what the client has sent may arrive, and late."""
+        """Break the connection. Responses in flight are lost; requests in flight may still arrive, late."""
         self.broken = True
         if self._machine.broker is None:
             self.broker_is_there = False
@@ -275,13 +277,13 @@ class Wire:
         client.run(tell)
 
     def close(self) -> None:
-        """The client has closed it."""
+        """Close the connection, as the client does."""
         self.client_is_there = False
         self._network.wires.pop(self, None)
         self._after(0, self._notice_end)
 
     def _notice_end(self) -> None:
-        """End the broker's side: no client reads the answers, so the waiting answers are cancelled."""
+        """End the broker's side, and cancel the pending responses, which no client will read."""
         self._noticed = True
         if self._machine.broker is not None and self._machine.life == self._life:
             self._cancel_open()
@@ -297,7 +299,7 @@ def _bytes(payload: Payload) -> bytes:
 
 
 class Client:
-    """One Kafka client of a process: the shell of its pool, and its engine."""
+    """One Kafka client of a process: the driver of its connection pool and of its engine."""
 
     def __init__(self, process: Process, config: ClientConfig, *, speaks_v2: bool = True) -> None:
         self.process = process
@@ -328,7 +330,7 @@ class Client:
         process.clients.append(self)
 
     def offered(self, versions: ApiVersionsResponse) -> ApiVersionsResponse:
-        """Return the versions of a broker that supports transactions only as far as this client shall use them."""
+        """Return the versions that the broker offers to this client, which limit its transaction version."""
         if not self.speaks_v2:
             for row in versions.api_keys:
                 row.max_version = min(row.max_version, OLD_PROTOCOL.get(row.api_key, 1 << 15))
@@ -340,7 +342,7 @@ class Client:
     # Time
 
     def run(self, what: Callable[[], object]) -> None:
-        """Do something that happens to this client, when its process runs."""
+        """Run an event of this client when its process is running."""
         self.process.run(partial(self._run, what))
 
     def _run(self, what: Callable[[], object]) -> None:
@@ -349,7 +351,7 @@ class Client:
         self.follow()
 
     def follow(self) -> None:
-        """Do what is due, and see when something will be again."""
+        """Run what is due, and schedule the next deadline."""
         now_ms = self.machine.now_ms
         due_ms = self.pool.next_deadline_ms
         if due_ms is not None and due_ms <= now_ms:
@@ -393,7 +395,7 @@ class Client:
             position += 4 + size
 
     def authenticate(self, link: Link) -> None:
-        raise AssertionError("nobody logs in here")
+        raise AssertionError("no client of the simulation authenticates")
 
     def close(self, link: Link) -> None:
         link.socket.close()  # type: ignore[attr-defined]  # the shell's own: a wire
@@ -412,12 +414,12 @@ class Client:
 
 
 Step = tuple[Client, Flow[Any], int] | int
-"""A step of a program: a flow of a client with its time-out, or a pause in milliseconds."""
+"""A step of a program: a client, its flow and the time-out in milliseconds; or a pause in milliseconds."""
 Program = Generator[Step, Any, None]
 
 
 class Process:
-    """A process that runs a program over its clients; it may be paused or killed at any time."""
+    """A process that runs a program with its clients. It can be paused or killed at any time."""
 
     def __init__(self, network: Network, name: str) -> None:
         self.network = network
@@ -439,7 +441,7 @@ class Process:
         raise ViolationError(f"{self.name}: {error!r}") from error
 
     def run(self, what: Callable[[], object]) -> None:
-        """Do something now; or when the pause is over; or, for the dead, never."""
+        """Run an event now, or after the pause, or never if the process was killed."""
         if self.dead:
             return
         if self.paused_until_ms > self.network.machine.now_ms:
@@ -449,7 +451,7 @@ class Process:
 
     def pause(self, duration_ms: int) -> None:
         machine = self.network.machine
-        machine.trace(f"{self.name}: is stopped for {duration_ms} ms")
+        machine.trace(f"{self.name}: is paused for {duration_ms} ms")
         self.paused_until_ms = machine.now_ms + duration_ms
         machine.schedule.at(self.paused_until_ms, self._wake)
 

@@ -1,4 +1,4 @@
-"""Transactional producers as a program uses them: ours in both generations of the protocol, and the raw one."""
+"""Transactional producers for the programs: Headrace's own with both transaction versions, and a raw one."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ from tests.simulation.raw import RawProducer
 LONG_MS = 1 << 40
 CALL_MS = CALL_LIMIT_MS // 2
 BATCH = 10
-"""Records in a batch, so that it fits into a small segment."""
+"""The number of records in a batch. The batch fits into a small segment."""
 FENCED = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
 
 
-class ShutOutError(Exception):
-    """Another has this transactional id, or this one's transaction took too long: the process ends."""
+class FencedError(Exception):
+    """The producer is fenced: another producer has its id, or its transaction timed out. The process ends."""
 
 
 class FailedError(Exception):
-    """The transaction is over, and did not count, or nobody knows whether it does; what comes next is another."""
+    """The transaction has failed, or its outcome is unknown. The program begins another transaction."""
 
 
 class Producer(Protocol):
-    """The calls of a program to a transactional producer."""
+    """The transactional producer that a program calls."""
 
     def begin(self) -> Program: ...
 
@@ -54,7 +54,7 @@ class Producer(Protocol):
 
 
 class Raw:
-    """The thin client of the first generation; each error ends its transaction, and `init` cleans up."""
+    """The raw producer of transaction version 1. Each error ends its transaction, and `init` aborts it."""
 
     def __init__(
         self, process: Process, name: str, timeout_ms: int, options: dict[str, Any]
@@ -86,12 +86,12 @@ class Raw:
         except HeadraceError as error:
             self._known = False
             if isinstance(error, ApiError) and error.code in FENCED:
-                raise ShutOutError(str(error)) from error
+                raise FencedError(str(error)) from error
             raise FailedError(str(error)) from error
 
 
 class Ours:
-    """The real producer, as `headrace.Producer` runs it."""
+    """The producer of the library, as `headrace.Producer` runs it."""
 
     def __init__(
         self,
@@ -170,7 +170,7 @@ class Ours:
 
     def _failed(self, error: HeadraceError) -> Program:
         if isinstance(error, FatalTransactionError):
-            raise ShutOutError(str(error)) from error
+            raise FencedError(str(error)) from error
         if self._core.transaction().under_way:
             yield from self._abort()
         raise FailedError(str(error)) from error
@@ -180,9 +180,9 @@ class Ours:
             try:
                 yield self._client, self._core.transaction().abort(CALL_MS), CALL_LIMIT_MS
             except FatalTransactionError as error:
-                raise ShutOutError(str(error)) from error
+                raise FencedError(str(error)) from error
             except (TransportError, AbortableTransactionError):
                 yield 10
 
 
-__all__ = ["FailedError", "Ours", "Producer", "Raw", "ShutOutError"]
+__all__ = ["FailedError", "FencedError", "Ours", "Producer", "Raw"]

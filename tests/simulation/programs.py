@@ -1,4 +1,4 @@
-"""The processes of a run: plain producers, members that transform, readers."""
+"""The processes of a run: idempotent producers, group members that transform records, and readers."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from tests.simulation.network import Client, Network, Process, Program
 from tests.simulation.producers import (
     LONG_MS,
     FailedError,
+    FencedError,
     Ours,
     Producer,
     Raw,
-    ShutOutError,
 )
 from tests.simulation.raw import RawProducer
 
@@ -34,7 +34,7 @@ GROUP = "g"
 
 
 class Plain(Process):
-    """An idempotent producer that fills the input."""
+    """An idempotent producer of the input."""
 
     def __init__(
         self, network: Network, name: str, knobs: Knobs, checker: Checker, seed: str
@@ -206,7 +206,7 @@ class Member(Process):
 
     def assigned(self, partitions: list[TopicPartition]) -> None:
         generation = self._consumer.group_metadata().generation_id
-        if not self._knobs.new_groups:  # there each member has an epoch of its own
+        if not self._knobs.new_groups:  # in KIP-848 groups each member has its own epoch
             self._checker.assigned(self.name, generation, partitions)
         self._checker.history.at_once(self.name, "assign", [place(name) for name in partitions])
 
@@ -230,7 +230,7 @@ class Member(Process):
                 self._reading.follow()
                 if records:
                     yield from self._recorded(records)
-            except ShutOutError as error:
+            except FencedError as error:
                 self.network.machine.trace(f"{self.name}: {error!r}")
                 self._checker.counts["fenced"] += 1
                 return
@@ -240,7 +240,7 @@ class Member(Process):
                 yield from self._rewind()
 
     def _recorded(self, records: list[Any]) -> Program:
-        """Do one transaction, and write down what it was."""
+        """Run one transaction, and record it in the history."""
         self._transactions += 1
         transaction = Transaction(f"{self.name}-{self._transactions}")
         self._checker.transactions[transaction.name] = transaction
@@ -284,7 +284,7 @@ class Member(Process):
             checker.ended(transaction)
 
     def _rewind(self) -> Program:
-        """Go back to what is committed."""
+        """Seek to the committed offsets."""
         while True:
             owned = sorted(self._consumer.assigned)
             try:
@@ -300,7 +300,7 @@ class Member(Process):
 
 
 class Careless(Process):
-    """A transactional producer that ends its transactions while its batches are still in flight, and goes on."""
+    """A transactional producer that ends transactions while batches are in flight, and continues."""
 
     def __init__(self, network: Network, knobs: Knobs, checker: Checker) -> None:
         super().__init__(network, "z")
@@ -339,7 +339,7 @@ class Careless(Process):
                 yield 50
 
     def _delay(self) -> None:
-        """Have what was just sent arrive later than what comes next."""
+        """Delay the last requests, so that later requests overtake them."""
         machine = self.network.machine
         for wire in self.network.wires:
             if wire.client is self._slow and self._chance.random() < 0.5:

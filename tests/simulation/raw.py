@@ -1,4 +1,4 @@
-"""A transactional producer of the first generation of the protocol, request by request, as a careful client does it."""
+"""A transactional producer of transaction version 1 that sends each request by itself, as a careful client does."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ PASSING = frozenset(
 
 
 class RawProducer:
-    """The producer; every method is a flow. After an error its transaction is over: `init` comes next."""
+    """The producer. Every method is a flow. An error ends its transaction, and `init` has to follow."""
 
     def __init__(self, state: ClientState, transactional_id: str, timeout_ms: int) -> None:
         self._state = state
@@ -55,7 +55,7 @@ class RawProducer:
         self._added: set[TopicPartition | str] = set()
 
     def init(self) -> Flow[None]:
-        """Become the producer of the id, and end what the one before has left open."""
+        """Initialize the producer id, which aborts an open transaction of the previous producer."""
         request = InitProducerIdRequest(
             transactional_id=self._name,
             transaction_timeout_ms=self._timeout_ms,
@@ -68,7 +68,7 @@ class RawProducer:
         self._added = set()
 
     def send(self, name: TopicPartition, values: list[bytes], now_ms: int) -> Flow[None]:
-        """Add a partition to the transaction and write to it."""
+        """Add a partition to the transaction, and write records to it."""
         yield from self.add(name)
         yield from self.write(name, values, now_ms)
 
@@ -148,7 +148,7 @@ class RawProducer:
         self._added = set()
 
     def _ask(self, request: Message, codes: Callable[[Any], list[int]]) -> Flow[Any]:
-        """Ask until there is an answer that will not pass."""
+        """Send a request until its response has no retriable error."""
         backoff = self._state.backoff()
         while True:
             try:

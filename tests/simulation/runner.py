@@ -1,7 +1,7 @@
-"""The command line of a simulation: many seeds, or one of them in full; with a defence switched off or without.
+"""The command line of a simulation: it runs many seeds, or one seed with its events, with all defences or without one.
 
-What was done is remembered under .cache, for this state of the source: a run that was interrupted goes on. A run with a
-defence switched off remembers nothing, and takes nothing for done.
+The runner stores the seeds without failures below .cache, for the current state of the source. An interrupted run
+continues with the other seeds. A run without a defence neither stores nor skips seeds.
 """
 
 from __future__ import annotations
@@ -22,24 +22,25 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ("src", "accel", "tests/simulation", "tests/fixtures")
 SHOWN = 5
-"""After so many failures a run ends."""
+"""The number of failures after which a run ends."""
 
 SeedResult = tuple[int, str, Counter[str]]
-"""A seed, what went wrong (or nothing), and what happened."""
+"""A seed, the failure ("" for none), and counts of events."""
 
 
 @dataclass(frozen=True)
 class Simulation:
-    """A simulation that the command line can run. The functions are at the top of their modules, so that other
-    processes find them.
+    """A simulation that the command line can run.
+
+    The functions are module-level functions, so that the processes of the pool can import them.
 
     Attributes:
         module: The module for `python -m`.
-        about: One paragraph.
-        run_seed: Runs a seed.
+        about: The description for `--help`.
+        run_seed: Runs a seed, and returns its result.
         trace: Runs a seed and prints its events; returns whether it failed.
-        defences: The names of defences that can be switched off.
-        without: Switches one off.
+        defences: The names of the defences that can be switched off.
+        without: Returns a context manager that switches a defence off.
     """
 
     module: str
@@ -51,22 +52,22 @@ class Simulation:
 
 
 def main(simulation: Simulation, arguments: list[str] | None = None) -> int:
-    """Do what the command line says; return the exit code, 1 if a seed went wrong."""
+    """Run the command line, and return the exit code; 1 if a seed failed."""
     parser = argparse.ArgumentParser(
         prog=f"python -m {simulation.module}", description=simulation.about
     )
-    parser.add_argument("seed", type=int, nargs="?", help="run this one alone")
-    parser.add_argument("--trace", action="store_true", help="show the seed line by line")
-    parser.add_argument("--first", type=int, help="the first of many seeds (0)")
-    parser.add_argument("--seeds", type=int, help="how many (10000)")
-    parser.add_argument("--processes", type=int, help="in how many processes (2)")
+    parser.add_argument("seed", type=int, nargs="?", help="the only seed to run")
+    parser.add_argument("--trace", action="store_true", help="print the events of the seed")
+    parser.add_argument("--first", type=int, help="the first of many seeds (default: 0)")
+    parser.add_argument("--seeds", type=int, help="the number of seeds (default: 10000)")
+    parser.add_argument("--processes", type=int, help="the number of processes (default: 2)")
     parser.add_argument(
-        "--without", choices=list(simulation.defences), help="with a defence switched off"
+        "--without", choices=list(simulation.defences), help="the defence to switch off"
     )
     options = parser.parse_args(arguments)
     if options.seed is None:
         if options.trace:
-            parser.error("--trace shows one seed: name it")
+            parser.error("--trace prints one seed: name the seed")
         return 1 if _run(simulation, options) else 0
     for name in ("first", "seeds", "processes"):
         if getattr(options, name) is not None:
@@ -75,17 +76,17 @@ def main(simulation: Simulation, arguments: list[str] | None = None) -> int:
         if options.trace:
             return 1 if simulation.trace(options.seed) else 0
         _, problem, counts = simulation.run_seed(options.seed)
-    print(problem or f"nothing wrong: {dict(counts)}")
+    print(problem or f"no violation: {dict(counts)}")
     return 1 if problem else 0
 
 
 def _run(simulation: Simulation, options: Any) -> int:
-    """Run many seeds; return how many went wrong."""
+    """Run many seeds, and return the number of failed seeds."""
     first, count = options.first or 0, 10_000 if options.seeds is None else options.seeds
     done = None if options.without else Done(simulation.module)
     seeds = [seed for seed in range(first, first + count) if done is None or seed not in done.seeds]
     if done is None:
-        print(f"without the defence {options.without!r}; nothing of this is remembered", flush=True)
+        print(f"without the defence {options.without!r}; no result is stored", flush=True)
     else:
         print(f"{count - len(seeds)} of {count} seeds are done already", flush=True)
     counts: Counter[str] = Counter()
@@ -122,13 +123,13 @@ def _run_seed(
     defence: str | None,
     seed: int,
 ) -> SeedResult:
-    """Run one seed in a process of the pool, where nothing is switched off unless it is done here."""
+    """Run one seed in a process of the pool. A defence is switched off in each process by itself."""
     with without(defence) if defence else nullcontext():
         return run_seed(seed)
 
 
 class Done:
-    """The seeds that went well before, in a file."""
+    """The file of the seeds that have run without a failure."""
 
     def __init__(self, module: str) -> None:
         self._path = ROOT / ".cache" / "simulation" / f"{module}-{state_of_source()}.txt"
@@ -138,14 +139,14 @@ class Done:
         )
 
     def add(self, seed: int) -> None:
-        """Add one seed's result to the file."""
+        """Add a seed to the file."""
         self.seeds.add(seed)
         with self._path.open("a") as file:
             file.write(f"{seed}\n")
 
 
 def state_of_source() -> str:
-    """Return a name for the source as it is, with what was not committed and files that git does not know yet."""
+    """Return a name for the state of the source, including uncommitted changes and untracked files."""
 
     def git(*arguments: str) -> bytes:
         return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, check=True).stdout

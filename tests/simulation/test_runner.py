@@ -1,4 +1,4 @@
-"""The command line of the simulations: every option counts, or is refused."""
+"""The command line of the simulations: every option has an effect, or is refused."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _off: list[str] = []
 
 
 def run_seed(seed: int) -> runner.SeedResult:
-    """Go wrong on seed 1, and on seed 2 when the defence is off."""
+    """Fail for seed 1, and for seed 2 when the defence is switched off."""
     wrong = seed == 1 or (seed == 2 and _off)
     return seed, "went wrong" if wrong else "", Counter(told=1)
 
