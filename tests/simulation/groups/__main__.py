@@ -1,4 +1,4 @@
-"""Many histories of groups: `python -m tests.simulation.groups`; one of them in full: with SEED --trace."""
+"""Histories of groups: `python -m tests.simulation.groups` runs many; SEED --trace runs one and prints its events."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.simulation.groups.mutants import MUTANTS, without
 
 
 def trace(seed: int) -> bool:
-    """Run one seed and print what happened; return whether it went wrong."""
+    """Run one seed and print its events; return whether the run failed."""
     run = Liveness(seed)
     problem = ""
     try:
@@ -21,7 +21,7 @@ def trace(seed: int) -> bool:
         print("\n".join(run.history.lines))
         for member in run.members:
             print(member.group, type(member).__name__, sorted(member.owned), member.answers[-10:])
-    print(problem or f"seed {seed}: nothing wrong: {dict(run.history.counts)}")
+    print(problem or f"seed {seed}: no violation: {dict(run.history.counts)}")
     return bool(problem)
 
 

@@ -1,8 +1,8 @@
-"""A random history of one broker: members and producers that come, go, and often do what no client library does.
+"""A random history of one broker, with members and producers that join, leave, and often send invalid requests.
 
-Requests name members that have gone, old generations and epochs, assignments that cannot be read; members change their
-protocol behind one instance id; topics are deleted, created and grown, groups and offsets deleted; the broker is killed
-and restarted; time passes, from milliseconds to minutes.
+Requests have ids of former members, old generations and epochs, and assignments that cannot be decoded. Members change
+their protocol under one instance id. Topics are created, extended and deleted, groups and offsets are deleted. The
+broker is killed and restarted. Time advances by milliseconds or minutes.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ FENCED: Final = {
 
 @dataclass
 class Classic:
-    """A member of the classic protocol, as far as the history remembers it."""
+    """The history's data of a member of the classic protocol."""
 
     group: str
     instance: str | None
@@ -66,7 +66,7 @@ class Classic:
 
 @dataclass
 class Modern:
-    """A member of KIP-848's protocol, as far as the history remembers it."""
+    """The history's data of a member of the KIP-848 protocol."""
 
     group: str
     instance: str | None
@@ -77,7 +77,7 @@ class Modern:
 
 @dataclass
 class Producer:
-    """A transactional producer, as far as the history remembers it."""
+    """The history's data of a transactional producer."""
 
     transactional_id: str
     producer_id: int
@@ -87,18 +87,18 @@ class Producer:
 
 
 class History:
-    """One history; the seed decides about everything in it.
+    """One history, which its seed determines.
 
     Attributes:
         harness: The broker.
-        counts: How often each answer was given, by request and error code.
+        counts: The number of responses by request and error code.
     """
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(f"history {seed}")
         chance = self.chance
         self.harness = BrokerHarness(
-            # Few partitions and short times, so that a history of a hundred requests meets compaction and expiry.
+            # Few partitions and short times, so that a history of a hundred requests has compaction and expiry.
             offsets_topic_num_partitions=2,
             transaction_state_log_num_partitions=2,
             offsets_topic_segment_bytes=(segment := chance.choice([1024, 1 << 20])),
@@ -139,7 +139,7 @@ class History:
         }
 
     def run(self, steps: int) -> None:
-        """Let so many things happen."""
+        """Run a number of random events."""
         for _ in range(steps):
             (event,) = self.chance.choices(list(self._events), list(self._events.values()))
             self.lines.append(f"{self.harness.now_ms} {event.__name__}")
@@ -149,7 +149,7 @@ class History:
         assert not errors, errors[:3]
 
     def call(self, request: Any, version: int | None = None) -> Any:
-        """Send a request and return its answer, or None: it has to wait for others, or the connection is closed."""
+        """Send a request and return its response; None if the response has to wait, or the connection is closed."""
         try:
             pending = self.harness.send(request, version)
         except CloseConnection:
@@ -164,12 +164,12 @@ class History:
         return response
 
     def sync(self) -> None:
-        """Let everything that was written get to the disk."""
+        """Sync everything that was written."""
         while self.harness.sync():
             pass
 
     def advance(self, milliseconds: int) -> None:
-        """Let time pass; what ticks write gets to the disk at once."""
+        """Advance the time. Everything that ticks write is synced at once."""
         harness = self.harness
         end_ms = harness.now_ms + milliseconds
         self.sync()
@@ -213,7 +213,7 @@ class History:
                 return
 
     def _joined(self, member: Classic, response: Any) -> bool:
-        """Take an answer to JoinGroup; return whether it asks for another one at once."""
+        """Take a response to JoinGroup; return whether the member has to send JoinGroup again at once."""
         self.counts[f"join {response.error_code}"] += 1
         if response.error_code == ErrorCode.NONE:
             member.member_id, member.epoch = response.member_id, response.generation_id
@@ -349,7 +349,7 @@ class History:
     # --- offsets, groups and topics ---
 
     def _somebody(self, group: str | None = None) -> tuple[str, tuple[str, str | None, int]]:
-        """Return a group, and the member id, instance id and epoch of one who says to be a member, or of nobody."""
+        """Return a group, and the member id, instance id and epoch of a member, a former member, or no member."""
         chance = self.chance
         several: list[Classic | Modern] = [*self._classic, *self._modern]
         several = [member for member in several if group in {None, member.group}]

@@ -1,7 +1,7 @@
-"""Any history, then well-behaved clients: in the end every partition is owned once, and every producer commits.
+"""A random history, then well-behaved clients: in the end every partition has one owner, and every producer commits.
 
-What is left of a history must not stop those who come after it: members that are gone, assignments that were never
-finished, patterns that were resolved for somebody else, transactions that nobody ended.
+The state that a history leaves must not block later clients: former members, unfinished assignments, regular
+expressions that were resolved for another member, and open transactions.
 """
 
 from __future__ import annotations
@@ -30,30 +30,30 @@ from tests.simulation.groups.members import ClassicMember, ModernMember
 from tests.simulation.groups.requests import Partition
 
 STEPS: Final = (20, 60, 100)
-"""How long histories are."""
+"""The numbers of events in a history."""
 STEP_MS: Final = 1_000
-"""How often well-behaved members do something: the heartbeat interval."""
+"""The heartbeat interval of well-behaved members, in milliseconds."""
 PATIENCE_MS: Final = 260_000
-"""How long the members of a history may be in the way: their sessions and rebalances, a minute each, and what is
-waited for after them."""
+"""The longest time in which members of the history may block the group, in milliseconds: their sessions and rebalances,
+a minute each, and the rebalances that follow."""
 NEWS_MS: Final = 30_000
-"""How long a new partition, or a new topic of a pattern, may be without an owner: a rebalance of well-behaved members
-takes a few heartbeats."""
+"""The longest time in which a new partition, or a new topic of a regular expression, may have no owner, in
+milliseconds. A rebalance of well-behaved members takes a few heartbeats."""
 NEW_TOPIC: Final = "ab"
-"""A topic that `REGEX` matches, created at the end."""
+"""The topic that is created at the end. `REGEX` matches it."""
 
 KINDS: Final = ["classic", "names", "regex"]
 CHANGES: Final = 12
-"""How many members join, leave or restart after the history."""
+"""The number of members that join, leave or restart after the history."""
 Member = ClassicMember | ModernMember
 
 
 class LivenessError(AssertionError):
-    """Somebody waits for ever."""
+    """A member or a producer waits for ever."""
 
 
 class Liveness:
-    """A history and what follows it."""
+    """A history, and the well-behaved clients after it."""
 
     def __init__(self, seed: int) -> None:
         self.history = History(seed)
@@ -63,10 +63,11 @@ class Liveness:
         self._made = 0
 
     def run(self) -> None:
-        """Let it happen.
+        """Run the history, and then the well-behaved clients.
 
         Raises:
-            LivenessError: A partition has no owner in the end, or two; a producer cannot commit; a group is not stable.
+            LivenessError: In the end a partition has no owner or two owners, a producer cannot commit, or a group is
+                not stable.
         """
         self.history.run(self.steps)
         if self.chance.random() < 0.5:
@@ -102,7 +103,7 @@ class Liveness:
         )
 
     def _change(self, group: str) -> None:
-        """Have a member join, leave, or restart; with its instance id also as one of another kind."""
+        """Let a member join, leave, or restart. A static member may restart with the other protocol."""
         members = [member for member in self.members if member.group == group]
         what = self.chance.choice(["join", "leave", "restart", "restart"])
         if what == "join" or (len(members) == 1 and what == "leave"):
@@ -150,7 +151,7 @@ class Liveness:
             answers = [member.answers[-5:] for member in members]
             return (
                 f"group {group} of {[type(member).__name__ for member in members]} is {states.get(group)}: "
-                f"without an owner {nobodys}, with two {doubled}, unknown {sorted(set(owners) - wanted)}; "
+                f"without an owner {nobodys}, with two owners {doubled}, unknown {sorted(set(owners) - wanted)}; "
                 f"last errors {answers}"
             )
         return None
@@ -173,7 +174,7 @@ class Liveness:
         return [(topic, index) for topic in TOPICS for index in range(PARTITIONS)]
 
     def _commit_everywhere(self) -> None:
-        """Have each transactional id commit a record in every partition."""
+        """Commit a record in every partition with each transactional id."""
         for transactional_id in TRANSACTIONAL_IDS:
             answers: list[Any] = []
             for _ in range(60):
@@ -192,7 +193,9 @@ class Liveness:
                 for isolation in (0, 1)
             }
             if len(ends) > 1:
-                raise LivenessError(f"{topic}-{partition}: readers of commits stop below the end")
+                raise LivenessError(
+                    f"{topic}-{partition}: read_committed readers stop before the end"
+                )
 
     def _commit(self, transactional_id: str, answers: list[Any]) -> bool:
         call = self.history.call
@@ -225,12 +228,12 @@ class Liveness:
 
 
 def run_seed(seed: int) -> tuple[int, str, Counter[str]]:
-    """Run one seed; return it, what went wrong or nothing, and what happened."""
+    """Do one run; return the seed, the failure ("" for none), and counts of events."""
     run = Liveness(seed)
     try:
         run.run()
     except AssertionError as error:
         return seed, str(error)[:2000], run.history.counts
-    except Exception:  # noqa: BLE001 - any end but a good one is a failure of the seed
+    except Exception:  # noqa: BLE001 - any error is a failure of the seed
         return seed, traceback.format_exc()[-2000:], run.history.counts
     return seed, "", run.history.counts

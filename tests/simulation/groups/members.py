@@ -1,4 +1,4 @@
-"""Members that behave as client libraries do, one step at a time."""
+"""Group members that behave like client libraries, one step at a time."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ REBALANCE_MS = 20_000
 
 
 class ClassicMember:
-    """A member of the classic protocol that assigns by range; it releases all partitions when it joins.
+    """A member of the classic protocol with the range assignor. It releases all partitions when it joins.
 
     Attributes:
-        owned: The partitions that it reads.
+        owned: The partitions that the member reads.
         answers: The errors that the member received, for the message of a failure.
     """
 
@@ -43,7 +43,7 @@ class ClassicMember:
         self._is_member = False
 
     def step(self) -> None:
-        """Take in the answer that is due, and send the next request."""
+        """Take the response to the last request, and send the next request."""
         for _ in range(4):
             if self._pending is None:
                 self._ask()
@@ -59,7 +59,7 @@ class ClassicMember:
                 return
 
     def leave(self) -> None:
-        """End. A static member says nothing: it means to come back."""
+        """Leave the group. A static member sends no request, because it will come back."""
         if self.instance is None and self._member_id:
             leaving = MemberIdentity(member_id=self._member_id)
             self._harness.call(LeaveGroupRequest(group_id=self.group, members=[leaving]))
@@ -108,7 +108,7 @@ class ClassicMember:
         self._send(request, 4, self._synced)
 
     def _assign(self, members: Sequence[Any]) -> dict[str, list[Partition]]:
-        """Divide each topic among those who want it. The metadata are fresh, as the protocol asks of a leader."""
+        """Divide each topic among its subscribers. The metadata is current, as the protocol requires of a leader."""
         wanted: dict[str, list[str]] = {}
         for member in members:
             said = read_subscription(bytes(member.metadata))
@@ -140,7 +140,7 @@ class ClassicMember:
 
 
 class ModernMember:
-    """A member of KIP-848's protocol; it releases revoked partitions at once."""
+    """A member of the KIP-848 protocol. It releases revoked partitions at once."""
 
     def __init__(
         self,
@@ -164,7 +164,7 @@ class ModernMember:
 
     @property
     def owned(self) -> set[Partition]:
-        """The partitions that it reads."""
+        """The partitions that the member reads."""
         found: set[Partition] = set()
         for topic_id, indexes in self._owned:
             topic = self._harness.broker.services.topics.by_id(topic_id)
@@ -173,7 +173,7 @@ class ModernMember:
         return found
 
     def leave(self) -> None:
-        """End; a static member means to come back."""
+        """Leave the group; a static member leaves temporarily."""
         self._harness.call(
             requests.consumer_heartbeat(
                 self.group,
@@ -186,7 +186,7 @@ class ModernMember:
         )
 
     def step(self) -> None:
-        """Send a heartbeat and take its answer."""
+        """Send a heartbeat, and take its response."""
         joining = self._epoch == 0
         response = self._harness.call(
             requests.consumer_heartbeat(

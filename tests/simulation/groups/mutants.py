@@ -1,4 +1,4 @@
-"""Defences of liveness that can be switched off, so that it shows whether their absence is noticed."""
+"""Defences of liveness that can be switched off, to test that the runs find each missing defence."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ MUTANTS: Final[dict[str, list[Any]]] = {
 
 
 def without(defence: str) -> AbstractContextManager[object]:
-    """Switch one defence off."""
+    """Return a context manager that switches one defence off."""
     stack = ExitStack()
     for each in MUTANTS[defence]:
         stack.enter_context(each)

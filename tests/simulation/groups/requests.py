@@ -1,4 +1,4 @@
-"""Requests of group members and of transactional producers, in short form."""
+"""Functions that build requests of group members and of transactional producers."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ from tests.fixtures.broker_harness import START_MS
 
 Partition = tuple[str, int]
 Owned = list[tuple[bytes, list[int]]]
-"""Partitions by topic id, as ConsumerGroupHeartbeat has them."""
+"""Partition numbers by topic id, in the form of ConsumerGroupHeartbeat."""
 
 
 def subscription(topics: Sequence[str]) -> bytes:
-    """Return the metadata of a classic consumer that owns no partition any more."""
+    """Return the metadata of a classic consumer that owns no partition."""
     message = ConsumerProtocolSubscription(topics=list(topics))
     payloads: Any = message.encode(1, b"\0\1")
     return b"".join(map(bytes, payloads))
 
 
 def assignments(given: Mapping[str, Iterable[Partition]]) -> list[SyncGroupRequestAssignment]:
-    """Return what a leader sends: the partitions of each member."""
+    """Return the assignments that a leader sends: the partitions of each member."""
     entries = []
     for member_id, partitions in given.items():
         by_topic: dict[str, list[int]] = {}
@@ -65,12 +65,12 @@ def assignments(given: Mapping[str, Iterable[Partition]]) -> list[SyncGroupReque
 
 
 def assigned(assignment: Any) -> set[Partition]:
-    """Return the partitions of an assignment; none if it cannot be read."""
+    """Return the partitions of an assignment; none if it cannot be decoded."""
     return set(read_assignment(bytes(assignment)) or ())
 
 
 def join(group: str, member_id: str, instance_id: str | None, **fields: Any) -> JoinGroupRequest:
-    """Return a JoinGroup; `protocols` are names, `topics` what all of them say."""
+    """Return a JoinGroup request. All `protocols` (names) have the same subscription, `topics`."""
     topics = fields.pop("topics")
     names = fields.pop("protocols", ["range"])
     return JoinGroupRequest(
@@ -112,7 +112,7 @@ def consumer_heartbeat(
     owned: Owned | None,
     **fields: Any,
 ) -> ConsumerGroupHeartbeatRequest:
-    """Return a request to send the heartbeat of a consumer group."""
+    """Return a ConsumerGroupHeartbeat request."""
     return ConsumerGroupHeartbeatRequest(
         group_id=group,
         member_id=member_id,
@@ -129,7 +129,7 @@ def consumer_heartbeat(
 
 
 def commit(group: str, member_id: str, instance_id: str | None, epoch: int, **at: Any) -> Any:
-    """Return an OffsetCommit for one partition."""
+    """Return an OffsetCommit request for one partition."""
     return OffsetCommitRequest(
         group_id=group,
         generation_id_or_member_epoch=epoch,
@@ -149,7 +149,7 @@ def commit(group: str, member_id: str, instance_id: str | None, epoch: int, **at
 
 
 def transactional_commit(group: str, producer: Any, member: tuple[Any, ...], **at: Any) -> Any:
-    """Return a TxnOffsetCommit for one partition; `member` is its id, instance id and epoch."""
+    """Return a TxnOffsetCommit request for one partition. `member` has member id, instance id and epoch."""
     member_id, instance_id, epoch = member
     return TxnOffsetCommitRequest(
         transactional_id=producer.transactional_id,
@@ -173,7 +173,7 @@ def transactional_commit(group: str, producer: Any, member: tuple[Any, ...], **a
 
 
 def add_partition(producer: Any, topic: str, partition: int) -> AddPartitionsToTxnRequest:
-    """Return an AddPartitionsToTxn of a client."""
+    """Return an AddPartitionsToTxn request of a client."""
     return AddPartitionsToTxnRequest(
         v3_and_below_transactional_id=producer.transactional_id,
         v3_and_below_producer_id=producer.producer_id,
@@ -202,7 +202,7 @@ def transactional_batch(producer_id: int, epoch: int, sequence: int) -> bytes:
 
 
 def end_offset(topic: str, partition: int, isolation_level: int) -> ListOffsetsRequest:
-    """Return a question for the end of a partition, as readers of an isolation level see it."""
+    """Return a ListOffsets request for the end of a partition at an isolation level."""
     wanted = ListOffsetsPartition(partition_index=partition, timestamp=-1)
     return ListOffsetsRequest(
         isolation_level=isolation_level,

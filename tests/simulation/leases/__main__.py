@@ -1,4 +1,4 @@
-"""Many simulation runs of leases: `python -m tests.simulation.leases`; one in full: with SEED --trace."""
+"""Simulation runs of leases: `python -m tests.simulation.leases` does many; SEED --trace does one, with its events."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from tests.simulation.leases.mutants import MUTANTS, broken
 
 
 def trace(seed: int) -> bool:
-    """Run one seed line by line; return whether it went wrong."""
+    """Run one seed and print its events; return whether the run failed."""
     simulation = LeaseSimulation(seed, trace=True)
     try:
         simulation.run()
-    except Exception:  # noqa: BLE001 - printed below what led to it
+    except Exception:  # noqa: BLE001 - any error is printed after the events
         problem = traceback.format_exc()
     else:
         problem = ""
     print(simulation.knobs)
     print("\n".join(simulation.lines))
-    print(problem or f"seed {seed}: nothing wrong: {dict(simulation.counts)}")
+    print(problem or f"seed {seed}: no violation: {dict(simulation.counts)}")
     return bool(problem)
 
 

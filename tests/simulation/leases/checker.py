@@ -1,4 +1,4 @@
-"""The checker of a run: every write to the rows, every record that is handled, and the end state."""
+"""The checker of a run: it checks every write to the rows, every processed record, and the end state."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.simulation.leases.stream import Shard, Stream
 
 
 class ViolationError(AssertionError):
-    """A promise was broken."""
+    """An invariant is violated."""
 
 
 class ShardState:
@@ -19,13 +19,13 @@ class ShardState:
     def __init__(self, shard: Shard) -> None:
         self.shard = shard
         self.first = 0
-        """Its first record that the group has to see."""
+        """The index of the first record that the group has to process."""
         self.handled: list[int] = []
-        """The epoch in which each record was handled last, or 0."""
+        """The lease epoch in which each record was last processed; 0 if it was not processed."""
         self.prefix = 0
-        """So many records were handled without a gap."""
+        """The number of records at the beginning that were processed without a gap."""
         self.taken_at: dict[int, int] = {}
-        """The first record of each epoch."""
+        """The index of the first record of each lease epoch."""
         self.next: dict[int, int] = {}
         self.checkpoint = 0
 
@@ -35,7 +35,7 @@ class ShardState:
 
 
 class LeaseChecker:
-    """Raises `ViolationError` as soon as a promise is broken."""
+    """Raises `ViolationError` when an invariant is violated."""
 
     def __init__(
         self, streams: Mapping[str, Stream], counts: Counter[str], run_seed: Callable[[str], None]
@@ -46,13 +46,13 @@ class LeaseChecker:
         self._states: dict[tuple[str, str], ShardState] = {}
         self.rows: dict[LeaseKey, Lease] = {}
         self.clean: set[tuple[LeaseKey, int]] = set()
-        """Leases that ended as they should, by epoch: nothing of them may come again."""
+        """Lease keys and epochs that ended with a final checkpoint: their records must not be processed again."""
         self._begun: dict[str, int] = {}
-        """Latest start time of a LATEST group, by stream, of the rows before the first lease was taken."""
+        """The latest start time of a LATEST group, by stream, in the rows before the first lease was taken."""
         self._taken: set[str] = set()
 
     def state(self, stream: str, shard: str) -> ShardState:
-        """Return what is known of a shard."""
+        """Return the state of a shard."""
         state = self._states.get((stream, shard))
         if state is None:
             state = self._states[stream, shard] = ShardState(self._streams[stream].shards[shard])
@@ -61,7 +61,7 @@ class LeaseChecker:
     # Writes
 
     def created(self, lease: Lease, *, is_ghost: bool) -> None:
-        """Watch a row that is created."""
+        """Check a created row."""
         stream = lease.key.stream
         stamp = lease.checkpoint.timestamp_ms
         if stamp is not None and stream not in self._taken:
@@ -74,7 +74,7 @@ class LeaseChecker:
             self._accuse(f"{lease.key} was created as finished, and is not")
 
     def written(self, before: Lease, after: Lease) -> None:
-        """Watch a row that is changed."""
+        """Check a changed row."""
         key = after.key
         state = self.state(key.stream, key.shard)
         if after.checkpoint.is_before(before.checkpoint):
@@ -105,7 +105,7 @@ class LeaseChecker:
     # Records
 
     def handled(self, who: str, lease: Lease, index: int) -> None:
-        """Watch a record that a member handles."""
+        """Check a record that a member processes."""
         key, epoch = lease.key, lease.epoch
         row = self.rows.get(key)
         if row is None or (row.owner, row.epoch) != (who, epoch):
@@ -137,7 +137,7 @@ class LeaseChecker:
     # The end
 
     def is_over(self) -> bool:
-        """Whether everything was handled, and every end is written."""
+        """Return whether every record was processed, and the end of every shard is written."""
         for name, stream in self._streams.items():
             begun = self._begun.get(name)
             for shard in stream.shards.values():
@@ -154,7 +154,7 @@ class LeaseChecker:
         return True
 
     def missing(self) -> list[str]:
-        """Return what was not handled."""
+        """Return descriptions of the records that were not processed."""
         lines = []
         for (stream, shard), state in self._states.items():
             row = self.rows.get(LeaseKey("g", stream, shard))

@@ -14,7 +14,7 @@ class Knobs:
     """Settings of one run. Probabilities are per request; times are in milliseconds of the simulation's clock."""
 
     is_clean: bool
-    """Nothing goes wrong; members join and leave."""
+    """Whether the run has no faults; members only join and leave."""
     is_latest: bool
     streams: int
     shards: int
@@ -27,24 +27,24 @@ class Knobs:
     lost_requests: float
     lost_replies: float
     late: float
-    """Probability that a request is done after its client has stopped waiting for it."""
+    """The probability that a request is executed after its client has stopped waiting for the response."""
     twice: float
-    """The request happens again, later."""
+    """The probability that a request is executed again, later."""
     stalls: float
-    """Probability that a process pauses right after a request, so that its answer waits."""
+    """The probability that a process pauses right after a request, so that the response has to wait."""
     cuts: int
-    """How often a member cannot reach the store for longer than a lease lasts, and others can."""
+    """The number of times that one member cannot reach the store for longer than the lease time."""
     throttled: int
-    """How often the store answers nothing for some seconds."""
+    """The number of times that the store does not respond for some seconds."""
     slow_handlers: bool
     drift: float
     wall_offset_ms: int
     has_rates: bool
     has_bounds: bool
-    """Whether some members have a bound; one at least has none when there is peace."""
+    """Whether some members have a limit of leases. After the faults at least one member has none."""
     trims: bool
     busy_ms: int
-    """For how long things happen; then there is peace, and everything has to come to its end."""
+    """The time with events and faults. After it the run has to settle."""
     settings: LeaseSettings
 
 

@@ -1,6 +1,6 @@
-"""A simulation run of a group: members come, go, stall and die, shards split and merge, the store is slow or silent.
+"""A simulation run of a group with leases: members join, leave, stall and are killed, and the store is slow or silent.
 
-Everything comes from one seed and happens in virtual time, so a failed run can be repeated.
+Shards split and merge meanwhile. One seed determines the run, and all time is virtual, so a failed run can be repeated.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from tests.simulation.leases.store import Rows
 from tests.simulation.leases.stream import Stream
 
 PEACE_MS = 400_000
-"""So long after the last trouble everything has to be handled at the latest."""
+"""The longest time from the last fault until all records are processed, in milliseconds."""
 BALANCE_MS = 250_000
-"""And so long after it the shards are divided evenly."""
+"""The longest time from the last fault until the shards are divided evenly, in milliseconds."""
 
 
 class LeaseSimulation:
-    """One simulation run; `run` raises if a promise is broken."""
+    """One simulation run. `run` raises if an invariant is violated."""
 
     def __init__(self, seed: int, *, trace: bool = False) -> None:
         self.knobs = draw(seed)
@@ -55,12 +55,12 @@ class LeaseSimulation:
     # The environment
 
     def at(self, at_ms: int, call: Any, *arguments: Any) -> None:
-        """Have something done at a time."""
+        """Schedule a call at a time."""
         self._number += 1
         heapq.heappush(self._events, (at_ms, self._number, call, arguments))
 
     def log(self, line: str) -> None:
-        """Write a line of the trace."""
+        """Append a line to the trace."""
         if self._is_traced:
             self.lines.append(f"{self.now_ms % 10_000_000:>8} {line}")
 
@@ -69,13 +69,13 @@ class LeaseSimulation:
         return self.now_ms >= self._trouble_until_ms
 
     def is_stuck(self, shard: str) -> bool:
-        """Whether a shard cannot be fetched at present."""
+        """Return whether fetches of a shard fail now."""
         return self._stuck[0] == shard and self.now_ms < self._stuck[1]
 
     # The network
 
     def send(self, process: Process, request: Request) -> None:
-        """Bring a request to the store, and the answer back: or one of the two, or both too late."""
+        """Deliver a request to the store, and the response to the process. Either may be lost or late."""
         knobs, chance = self.knobs, self.chance
         sent = (process.now_ms, process.wall_ms)
         there_ms = chance.randint(1, 30)
@@ -124,16 +124,16 @@ class LeaseSimulation:
             self.counts["late requests"] += 1
             self.rows.apply(request, process.name, is_ghost=True)
 
-    # What happens
+    # Events
 
     def run(self) -> None:
-        """Run all events from the seed."""
+        """Run all events that the seed determines."""
         for _ in range(self.knobs.members):
             self._join()
         self._plan()
         while not self.is_peaceful or not self._is_over():
             if not self._events or self.now_ms > self._trouble_until_ms + PEACE_MS:
-                raise ViolationError(f"it does not come to an end: {self.checker.missing()}")
+                raise ViolationError(f"the run does not end: {self.checker.missing()}")
             self._happen()
         self.counts["simulations"] += 1
         self._check_balance()
@@ -142,7 +142,7 @@ class LeaseSimulation:
         self._run_until(self.now_ms + 60_000)
         owned = [row for row in self.rows.leases.values() if row.owner is not None]
         if self._living or (owned and self.knobs.is_clean):
-            raise ViolationError(f"after everybody has left: {owned}")
+            raise ViolationError(f"after all members have left, leases have owners: {owned}")
 
     def _is_over(self) -> bool:
         return self._number % 16 == 0 and self.checker.is_over()
@@ -238,7 +238,7 @@ class LeaseSimulation:
         self._stuck = (shard.shard, self.now_ms + self.chance.randint(10_000, 80_000))
 
     def _trim(self) -> None:
-        """Let the oldest finished shard be gone, as its records are older than the retention."""
+        """Remove the oldest finished shard, whose records are older than the retention."""
         for stream in self.streams.values():
             for name, shard in stream.shards.items():
                 row = self.rows.leases.get(LeaseKey("g", stream.name, name))
@@ -263,7 +263,7 @@ class LeaseSimulation:
         for stream in self.streams.values():
             stream.put(self.now_ms, self.chance, 10)
 
-    # How it ends
+    # The end
 
     def _check_balance(self) -> None:
         self._run_until(self._trouble_until_ms + BALANCE_MS)
@@ -285,10 +285,10 @@ class LeaseSimulation:
 
 
 def run_seed(seed: int) -> tuple[int, str, Counter[str]]:
-    """Do one run; return what was wrong with it, if anything was."""
+    """Do one run; return the seed, the violation ("" for none), and counts of events."""
     simulation = LeaseSimulation(seed)
     try:
         simulation.run()
-    except Exception as error:  # noqa: BLE001 - whatever goes wrong is what is looked for
+    except Exception as error:  # noqa: BLE001 - any error is a result of the run
         return seed, "".join(traceback.format_exception_only(error)).strip(), simulation.counts
     return seed, "", simulation.counts

@@ -1,4 +1,4 @@
-"""Broken rules that a run has to find: patches by the rule that they break."""
+"""Patches that break one rule of leases each, to test that the runs find every broken rule."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ MUTANTS: dict[str, list[Any]] = {
 
 
 def broken(rule: str) -> AbstractContextManager[Any]:
-    """Break a rule for as long as the context lasts."""
+    """Return a context manager that breaks a rule."""
     _STAMPS.clear()
     stack = ExitStack()
     for change in MUTANTS[rule]:

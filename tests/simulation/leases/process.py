@@ -1,4 +1,4 @@
-"""A simulated process: a member of the group with a clock of its own, and readers of its shards."""
+"""A simulated process: a member of the group with its own clock, and readers of its shards."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Process:
-    """It lives from its start until it is killed, or has left."""
+    """A process, from its start until it is killed or has left the group."""
 
     def __init__(self, simulation: LeaseSimulation, name: str) -> None:
         self.simulation = simulation
@@ -52,7 +52,7 @@ class Process:
 
     @property
     def now_ms(self) -> int:
-        """Its monotonic clock, which begins anywhere and is somewhat fast or slow."""
+        """The monotonic clock of the process, which begins at any value and is somewhat fast or slow."""
         return self._offset_ms + int((self.simulation.now_ms - self._began_ms) * self._rate)
 
     @property
@@ -64,14 +64,14 @@ class Process:
         return max(0, int(wait_ms / self._rate) + 1)
 
     def later(self, wait_ms: int, call: Callable[..., None], *arguments: object) -> None:
-        """Do something after a while; not before a pause is over, and not any more when killed."""
+        """Schedule a call after a time. A pause delays the call, and a killed process never runs it."""
         self.simulation.at(self.simulation.now_ms + wait_ms, self._run, call, arguments)
 
     def _run(self, call: Callable[..., None], arguments: tuple[object, ...]) -> None:
         if not self.is_alive:
             return
         if self.simulation.now_ms < self.paused_until_ms:
-            # What waited comes in any order.
+            # Delayed calls run in any order.
             until_ms = self.paused_until_ms + self.simulation.chance.randrange(3)
             self.simulation.at(until_ms, self._run, call, arguments)
             return
@@ -80,11 +80,11 @@ class Process:
     # The member
 
     def wake(self) -> None:
-        """Let the member do what is due."""
+        """Run the member's due work."""
         self.perform(self.core.tick(self.now_ms))
 
     def perform(self, actions: list[Action]) -> None:
-        """Do what the member decided."""
+        """Perform the actions that the member has decided."""
         for action in actions:
             match action:
                 case Assigned(lease):
@@ -110,7 +110,7 @@ class Process:
         reader.stop(why)
 
     def replied(self, request: Request, sent: tuple[int, int], outcome: Outcome) -> None:
-        """Take an answer, or that there is none."""
+        """Pass the response to a request, or its absence, to the member."""
         if outcome is UNKNOWN:
             self.simulation.counts["requests without an answer"] += 1
         now_ms = self.now_ms
@@ -137,7 +137,7 @@ class Process:
 
 
 class Reader:
-    """Reads a shard for as long as the lease is held: fetches, handles a few at a time, says how far it is."""
+    """Reads a shard while the member has its lease: fetches records, processes a few at a time, reports progress."""
 
     def __init__(self, process: Process, lease: Lease) -> None:
         self.process = process
@@ -153,10 +153,10 @@ class Reader:
         process.later(simulation.chance.randint(1, 300), self.fetch)
 
     def stop(self, why: Why) -> None:
-        """Take that it is over.
+        """End the reading.
 
-        A shard that has drained, or ended, goes when its last checkpoint is written; one that had to be drained by
-        a time goes at that time, whatever becomes of the write.
+        A shard that has drained or ended is released when its last checkpoint is written. A shard with a deadline for
+        draining is released at the deadline, even if the write has not finished.
         """
         self.is_stopped = True
         if why is Why.ENDED or (why is not Why.LOST and self.has_drained):
@@ -175,7 +175,7 @@ class Reader:
             process.perform(process.core.on_drained(self.lease.key, process.now_ms))
 
     def fetch(self) -> None:
-        """Get records, if there are new ones."""
+        """Fetch new records, if there are any."""
         process, simulation = self.process, self.process.simulation
         if self.is_stopped or self.is_draining:
             return
@@ -195,7 +195,7 @@ class Reader:
         return 1000 * (self.shard.number + 1) if self.process.simulation.knobs.has_rates else 0
 
     def handle(self, count: int) -> None:
-        """Handle some records; the lease is looked at before each."""
+        """Process some records, and check the lease before each record."""
         process, simulation = self.process, self.process.simulation
         for _ in range(count):
             if not process.core.valid(self.lease.key, process.now_ms):

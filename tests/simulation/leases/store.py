@@ -1,4 +1,4 @@
-"""The simulated rows of leases; the checker sees every write."""
+"""The simulated store of leases. The checker checks every write."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
 
 
 class Rows:
-    """A store of leases by the rules that all stores share."""
+    """A store of leases with the rules of all stores."""
 
     def __init__(self, checker: LeaseChecker) -> None:
         self._checker = checker
         self.leases: dict[LeaseKey, Lease] = {}
 
     def apply(self, request: actions.Request, owner: str, *, is_ghost: bool) -> object:
-        """Do what a request asks for, and return the answer.
+        """Execute a request, and return the response.
 
         Args:
             request: The request.
-            owner: Who sent it.
-            is_ghost: Whether it comes after its time, or again.
+            owner: The member that sent it.
+            is_ghost: Whether the request is executed late, or once more.
         """
         if isinstance(request, actions.Scan):
             return [row for row in self.leases.values() if row.key.stream == request.stream]

@@ -1,4 +1,4 @@
-"""A simulated stream: shards that split, merge, and expire in the end."""
+"""A simulated stream, whose shards split, merge and expire."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WHOLE = 1 << 128
 
 @dataclass(slots=True)
 class Shard:
-    """Its records are numbers: when they came. A sequence number says the shard and how many there were before."""
+    """A shard, whose records are their arrival times. Sequence numbers contain the shard and an index."""
 
     shard: str
     number: int
@@ -24,11 +24,11 @@ class Shard:
     times: list[int] = field(default_factory=list)
 
     def sequence_number(self, index: int) -> str:
-        """Numbers have more and more digits, so that who compares text is found out."""
+        """Return the sequence number of a record. Its number of digits grows, so that a comparison as text fails."""
         return str(9 + self.number + index * 1000)
 
     def index_after(self, checkpoint: Checkpoint) -> int:
-        """Return which record follows a checkpoint."""
+        """Return the index of the record after a checkpoint."""
         if checkpoint.is_sequence_number:
             return (int(checkpoint.position) - 9 - self.number) // 1000 + 1
         if checkpoint.is_end:
@@ -40,14 +40,14 @@ class Shard:
 
 
 class Stream:
-    """A stream, and what Kinesis does to it."""
+    """A stream, and the operations of Kinesis on it."""
 
     def __init__(self, name: str, shards: int, *, is_old: bool) -> None:
         self.name = name
         self.shards: dict[str, Shard] = {}
         self.gone: set[str] = set()
         step = WHOLE // shards
-        # The parents of an old stream's shards were gone long before.
+        # The parents of the shards of an old stream have expired.
         parents = frozenset({"shardId-ancient"}) if is_old else frozenset()
         for number in range(shards):
             self._add(parents, HashRange(number * step, (number + 1) * step - 1))
@@ -66,14 +66,14 @@ class Stream:
         return [shard for name, shard in self.shards.items() if name not in self.gone]
 
     def put(self, now_ms: int, chance: random.Random, count: int) -> None:
-        """Write some records; one part of the keys is more popular."""
+        """Write some records. One part of the keys gets more records."""
         shards = self.open
         for _ in range(count):
             shard = shards[min(chance.randrange(len(shards)), chance.randrange(len(shards)))]
             shard.times.append(now_ms)
 
     def reshard(self, chance: random.Random) -> str:
-        """Split a shard, or merge two that are neighbours."""
+        """Split a shard, or merge two adjacent shards."""
         shards = sorted(self.open, key=lambda shard: shard.hash_range)
         if len(shards) > 1 and chance.random() < 0.5:
             first = chance.randrange(len(shards) - 1)
