@@ -1,4 +1,4 @@
-"""The accelerator does what the functions in Python do: with whole batches, damaged ones, and any sequence of calls."""
+"""The accelerator and the functions in Python have equal results: for whole batches, damaged batches, and any calls."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def kernels() -> Kernels:
 def in_python(
     data: bytes, header: BatchHeader, place: int = 0, most_bytes: int = 2**40
 ) -> tuple[list[Record], int] | None:
-    """Return what the loop in Python reads and where it ends; None for damage."""
+    """Return the records that the loop in Python reads, and the byte after them; None for damaged bytes."""
     new = partial(tuple.__new__, Record)
     if not 0 <= header.records_count * MIN_RECORD_SIZE <= len(data):
         return None
@@ -73,7 +73,7 @@ def in_c(
 
 
 def wraps(header: BatchHeader, record: Record) -> bool:
-    """Whether the sum of the base timestamp and the record's delta leaves 64 bits."""
+    """Return whether the sum of the base timestamp and the record's delta has more than 64 bits."""
     delta = wrap(record[1] - header.base_timestamp)
     return not -(2**63) <= header.base_timestamp + delta < 2**63
 
@@ -83,9 +83,9 @@ def assert_equal(kernels: Kernels, data: bytes, header: BatchHeader) -> None:
     if expected is not None and any(
         not -(2**63) <= number < 2**63 for record in expected[0] for number in record[:2]
     ):
-        return  # no such number fits its field; Python may decide
+        return  # such a number does not fit into its field, and only Python handles it
     if expected is not None and found is None:
-        # Sums of timestamps that leave 64 bits are left to Python, which wraps them.
+        # Sums of timestamps with more than 64 bits are left to Python, which wraps them.
         assert header.timestamp_type or any(map(partial(wraps, header), expected[0]))
         return
     assert found == expected
@@ -216,7 +216,7 @@ PARTITIONS = 5
 
 
 def filled(rows: Rows, new_writer: Any, hashed: int) -> dict[int, list[tuple[Any, ...]]]:
-    """The batches that rows make where each partition has one open, and its first one only when it is needed."""
+    """Return the batches of rows. Each partition has one open batch, which is created when it is needed."""
     queues: dict[int, Any] = {}
     batches: dict[int, list[Any]] = {}
     sticky = -1

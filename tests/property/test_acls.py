@@ -1,4 +1,4 @@
-"""The authorizer against an obvious reference: every question is answered as by looking at all ACLs."""
+"""The authorizer against a simple reference: every decision equals that of a scan of all ACLs."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def reference(known: set[AclBinding], question: tuple, *, otherwise: bool) -> bo
 
 
 def means(wanted: AclFilter, acl: AclBinding) -> bool:
-    """Kafka's rules of filters, one field after the other."""
+    """Return whether a filter matches an ACL, by Kafka's rules, field by field."""
     fields = [
         (wanted.resource_type, acl.resource_type, ResourceType.ANY),
         (wanted.principal, acl.principal, None),
@@ -148,7 +148,7 @@ def test_every_decision_equals_that_of_a_scan_of_all_acls(
     subject = authorizer(store, everyone=everyone)
     known: set[AclBinding] = set()
     for what, argument in steps:
-        for question in asked:  # fills the memory of decisions, which has to be forgotten
+        for question in asked:  # fills the cache of decisions, which a change has to clear
             answer(subject, question)
         if what == "create":
             assert subject.create(argument) == [None] * len(argument)
@@ -179,7 +179,7 @@ def test_an_operation_allowed_for_any_name_is_allowed_for_some_name(
 ):
     subject = authorizer(MemoryMetadataStore(), everyone=False)
     subject.create(given_acls)
-    # Names that are as fine as the ACLs are: their own, and longer ones of their kind.
+    # The names of the ACLs, and longer names with the same prefixes.
     names = {acl.resource_name for acl in given_acls} | {
         acl.resource_name + "~" for acl in given_acls
     }
@@ -188,5 +188,5 @@ def test_an_operation_allowed_for_any_name_is_allowed_for_some_name(
         for name in {*names, "zzz"}
     )
     told = subject.allows_any(Principal(user), host, operation, ResourceType.TOPIC)
-    # As in Kafka a wildcard counts whatever is taken out of it, so it may say yes where no name is left here.
+    # As in Kafka a wildcard counts whatever is denied below it, so the result may be true although no name is allowed.
     assert told or not some

@@ -1,8 +1,8 @@
-"""Administrative changes while the power may fail at any moment: what was answered with success stays.
+"""Administrative changes with power cuts at any moment: an acknowledged change is durable.
 
-Partitions never become fewer, log starts never move back, settings are the last acknowledged ones, deleted groups and
-offsets do not come back, and records that nobody deleted are still there. A change that a power cut interrupted may
-have been made or not.
+The number of partitions never decreases. Log start offsets never move back. Settings have their last acknowledged
+values. Deleted groups and offsets stay deleted. Records that were not deleted are still there. A change that a power
+cut interrupted may have been made or not.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class AdminMachine(RuleBasedStateMachine):
         self.harness.create_topic("t", partitions=FIRST_PARTITIONS)
         self.harness.call(FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]))
         self.partitions = {FIRST_PARTITIONS}
-        """The numbers that the topic may have: one, unless a change was interrupted."""
+        """The possible numbers of partitions of the topic: one number, unless a change was interrupted."""
         self.starts: dict[int, int] = {}
         self.ends: dict[int, int] = {}
         self.retention: dict[str, set[str | None]] = {"t": {None}, "1": {None}, "": {None}}
@@ -93,7 +93,7 @@ class AdminMachine(RuleBasedStateMachine):
 
     @contextlib.contextmanager
     def power(self) -> Iterator[None]:
-        """Run one step; if the power goes in it, come back after a reboot, and leave the step."""
+        """Run one step. If the power fails during the step, restart and skip the rest of the step."""
         try:
             yield
         except PowerCut:
@@ -105,7 +105,7 @@ class AdminMachine(RuleBasedStateMachine):
         self.harness = self._start(self.files.after_power_cut(seed))
         self.harness.entropy._count = entropy._count + 1000
 
-    # What may happen
+    # Events
 
     @rule(partition=st.integers(0, 3), count=st.integers(1, 4))
     def produce(self, partition: int, count: int) -> None:
@@ -204,7 +204,7 @@ class AdminMachine(RuleBasedStateMachine):
     def lose_power_at_the_next_commit(self, moment: str) -> None:
         self.store.cut = moment
 
-    # What must hold
+    # Invariants
 
     @invariant()
     def what_was_answered_is_so(self) -> None:
@@ -230,7 +230,7 @@ class AdminMachine(RuleBasedStateMachine):
             assert value in self.retention[name]
         committed = self.fetched()
         assert committed in self.committed
-        # What has been seen stays, too.
+        # Records that a consumer has read are durable too.
         self.partitions = {len(topic.partitions)}
         self.retention = {name: {value} for name, value in found.items()}
         self.committed = {committed}

@@ -1,4 +1,4 @@
-"""Assignors: every partition exactly once, balance, what stays; and the same as Kafka's where that is the promise."""
+"""Assignors: each partition is assigned once, the load is balanced, few partitions move, as with Kafka's assignors."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def wanted_by_somebody(members, partition_counts) -> list[TopicPartition]:
 
 
 def after(assignor: Assignor, members, assignment, generation: int):
-    """The members' subscriptions when they join again with what they were given."""
+    """Return the members' subscriptions when they join again with the partitions of an assignment."""
     told = {}
     for member, subscription in members.items():
         partitions = sorted(assignment.get(member, ()))
@@ -165,7 +165,7 @@ def test_equal_over_two_topics_with_ties_by_member_id() -> None:
     }
 
 
-# Kafka's, as another implementation has them
+# The results of Kafka's assignors, from another implementation
 
 
 def kafka_view(members, partition_counts):

@@ -1,8 +1,8 @@
-"""A broker on a disk and a metadata store that lose power at any moment.
+"""A broker whose disk and metadata store can lose power at any moment.
 
-What was acknowledged is there afterwards, at its offset; what a consumer has seen stays; topics that were created
-exist with their ids, deleted ones are gone; committed offsets never go back; nothing is there twice or was never
-sent.
+After a power cut: acknowledged records are at their offsets. Records that a consumer has read are still there. Created
+topics exist with their ids, and deleted topics do not exist. Committed offsets have not moved back. No record is there
+twice, and none that was never sent.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Log:
 
     sent: set[bytes] = field(default_factory=set)
     kept: dict[int, bytes] = field(default_factory=dict)
-    """Acknowledged, or seen by a consumer."""
+    """The values of acknowledged records, and of records that a consumer has read, by offset."""
 
 
 class BrokerMachine(RuleBasedStateMachine):
@@ -76,7 +76,7 @@ class BrokerMachine(RuleBasedStateMachine):
         self.logs: dict[tuple[bytes, int], Log] = {}
         self.ids: dict[str, bytes] = {}
         self.doubtful: set[str] = set()
-        """Topics whose creation or deletion was interrupted: they may exist or not."""
+        """The topics whose creation or deletion was interrupted, so that they may exist or not."""
         self.pending: list[tuple[Pending, Log, list[bytes]]] = []
         self.commits: list[tuple[Pending, int]] = []
         self.acknowledged_commit = 0
@@ -101,7 +101,7 @@ class BrokerMachine(RuleBasedStateMachine):
 
     @contextlib.contextmanager
     def power(self, topic: str | None = None) -> Iterator[None]:
-        """Run one step; if the power goes in it, come back after a reboot."""
+        """Run one step. If the power fails during the step, restart."""
         try:
             yield
         except PowerCut:
@@ -133,7 +133,7 @@ class BrokerMachine(RuleBasedStateMachine):
         self.doubtful.clear()
 
     def _collect(self) -> None:
-        """Take note of what has been answered."""
+        """Record the responses that have arrived."""
         for pending, log, sent in self.pending:
             if pending.done:
                 (part,) = pending.response.responses[0].partition_responses
@@ -147,7 +147,7 @@ class BrokerMachine(RuleBasedStateMachine):
         self.pending = [entry for entry in self.pending if not entry[0].done]
         self.commits = [entry for entry in self.commits if not entry[0].done]
 
-    # What may happen
+    # Events
 
     @rule(name=topics)
     def create_topic(self, name: str) -> None:
@@ -241,7 +241,7 @@ class BrokerMachine(RuleBasedStateMachine):
     def lose_power_at_the_next_commit(self, moment: str) -> None:
         self.store.cut = moment
 
-    # What must hold
+    # Invariants
 
     @invariant()
     def everything_kept_is_there(self) -> None:
@@ -278,10 +278,10 @@ class BrokerMachine(RuleBasedStateMachine):
         group = OffsetFetchRequestGroup(group_id="g", topics=None)
         pending = self.harness.send(OffsetFetchRequest(groups=[group]))
         if not pending.done:
-            return self.last_commit  # waits behind commits that are not durable yet
+            return self.last_commit  # the response waits for commits that are not durable yet
         (answer,) = pending.response.groups
         if answer.error_code == ErrorCode.NOT_COORDINATOR:
-            return 0 if not self.acknowledged_commit else -1  # no group has ever been
+            return 0 if not self.acknowledged_commit else -1  # the group never existed
         assert answer.error_code == ErrorCode.NONE
         return int(answer.topics[0].partitions[0].committed_offset) if answer.topics else 0
 

@@ -1,4 +1,4 @@
-"""Random histories of connections that open, ask, wait and close: the broker waits for those that are open only."""
+"""Random histories of connections that open, send requests and close: a closed connection leaves no pending request."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MOST = 12 * (FETCH_BYTES + 2 * PARTITION_BYTES)
 
 @dataclass
 class Connection:
-    """A server's state of a connection: its principal, and the answers that it waits for."""
+    """The server's state of a connection: its principal, and its pending responses."""
 
     session: Session = field(default_factory=Session)
     polls: list[Pending] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""The walk from records to Arrow columns gives the same with the accelerator and without, whatever a log holds."""
+"""The conversion of records to Arrow columns has equal results with and without the accelerator, for any log."""
 
 from __future__ import annotations
 

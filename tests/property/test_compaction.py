@@ -1,4 +1,4 @@
-"""A compacted log against a dictionary: the last value of each key, whatever is rolled, compacted, reopened."""
+"""A compacted log against a dictionary: it has the last value of each key after rolls, compactions and restarts."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ class CompactionMachine(RuleBasedStateMachine):
 
 
 class CrashingCompactionMachine(CompactionMachine):
-    """With power cuts; everything that was appended here was synced, so nothing may be lost."""
+    """The same machine with power cuts. Everything appended was synced, so nothing may be lost."""
 
     def new_files(self):
         return CrashFileSystem()

@@ -1,6 +1,6 @@
-"""The property test of consumer groups finds faults: defences are switched off, one at a time, and each makes it fail.
+"""The property test of consumer groups finds faults: each test switches one defence off, and the property test fails.
 
-These are found in a second. What an upgrade or a downgrade must not forget has tests by name in
+Each fault is found in a second. The steps of upgrades and downgrades have tests of their own in
 `tests/unit/core/coordinator/consumer/test_mixed_group.py`.
 """
 

@@ -1,9 +1,9 @@
-"""Consumer groups against members of both protocols that join, leave, die, fall silent and are stubborn.
+"""Consumer groups with members of both protocols that join, leave, crash, stop heartbeats, or do not revoke.
 
-Whatever happens, also while requests arrive twice and answers late or never, the coordinator is killed and the topics
-change, and with every change of the group's protocol: no partition is held by two living members; an offset that was
-committed is there, and one of a member that is fenced is not; and once the members are left in peace each of them
-holds, after few heartbeats, what the target gives it, and the target is balanced and complete.
+Requests arrive twice, responses arrive late or never, the coordinator is killed, topics change, and the group changes
+its protocol. Three invariants hold. No two live members own the same partition. An acknowledged commit is stored, and a
+commit of a fenced member is not. Without further events each member owns its target assignment after a few heartbeats,
+and the target is balanced and complete.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         for name, (topics, kind) in zip(NAMES, members, strict=False):
             self.begin_member(name, topics, kind)
 
-    # --- what happens ---
+    # --- events ---
 
     @precondition(lambda self: len(self.alive) < len(NAMES))
     @rule(
@@ -177,7 +177,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         self.forget_the_silent()
 
     def forget_the_silent(self) -> None:
-        """A client knows its session: one that was silent for longer has stopped reading."""
+        """Stop members that were silent for longer than their session, as clients do."""
         for name, member in self.alive.items():
             silent_ms = self.world.now_ms - self.last_heard.get(name, self.world.now_ms)
             if isinstance(member, Consumer) and member.stubborn and silent_ms >= 1_000:
@@ -212,7 +212,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         elif info.partitions_count < 12:
             topics.grow(topic, info.partitions_count + more)
 
-    # --- what must hold ---
+    # --- invariants ---
 
     @invariant()
     def nothing_is_held_twice(self) -> None:
@@ -250,7 +250,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
                     member.lose()  # it would be removed before it notices
                     member.stubborn = False
                 if member.instance is not None and member.epoch == 0:
-                    del self.alive[name]  # its place may still be that of one who is gone
+                    del self.alive[name]  # a former member may still have its instance id
         for _ in range(PEACE_ROUNDS):
             for name in self.alive:
                 self.beat(name)

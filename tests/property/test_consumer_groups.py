@@ -1,8 +1,8 @@
-"""A group of consumers under random joins, leaves, kills, pauses, lost answers and broker restarts, in virtual time.
+"""A group of consumers with random joins, leaves, kills, pauses, lost responses and broker restarts, in virtual time.
 
-Every program commits what it has handled. Whatever happens, no record is lost, no partition has two owners in one
-generation, a record is not handled again after its commit (but by one who slept and does not know yet that it was
-expelled), and the order inside a partition is kept.
+Each program commits what it has processed. Four invariants hold. No record is lost. No partition has two owners in one
+generation. A record is not processed again after its commit, except by a paused member that does not know yet that it
+was removed. Records of a partition are processed in order.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ LOSABLE = (
 
 
 class Worker:
-    """A program: handles what it polls, then commits."""
+    """A program that processes the records that it polls, and then commits."""
 
     def __init__(self, life: Life, name: str) -> None:
         self.life = life
         self.name = name
         self.asleep = False
         self.slept = False
-        """Whether it was stopped since it last was given partitions."""
+        """Whether the program was paused since its last assignment."""
         self.owned: dict[TopicPartition, int | None] = {}
-        """The offset handled last, since the partition was given."""
+        """The last processed offset of each partition since its assignment; None before the first."""
         automatic = life.chance.random() < 0.4
         self.commits = not automatic
         self.program: Program = life.world.consumer(
@@ -135,7 +135,7 @@ class Life:
         self.world.lost = self.lose_answer
         self.world.fault = self.lose_request
 
-    # The network's states
+    # States of the network
 
     def lose_request(self, _program: Program, call: Any) -> Any:
         if self.to_lose and isinstance(call.request, LOSABLE) and self.chance.random() < 0.5:
@@ -150,7 +150,7 @@ class Life:
         return None
 
     def note_commits(self) -> None:
-        """Record the group's committed offsets, as an operator of the broker sees them."""
+        """Record the group's committed offsets."""
         observer = ConsumerObserver(self.world)
         self.committed = observer.offsets()
 
@@ -234,7 +234,7 @@ class Life:
         self.world.restart_broker(crash=crash, hang=hang)
 
     def end(self) -> None:
-        """Calm down: everything that was written is handled, and everybody has a share."""
+        """End the events, and wait until all records are processed and every member has partitions."""
         self.to_lose = 0
         while any(worker.asleep for worker in self.workers):
             self.wake()
@@ -253,7 +253,7 @@ class Life:
 
 
 class ConsumerObserver:
-    """Reads committed offsets past the consumers."""
+    """Reads committed offsets without the consumers."""
 
     def __init__(self, world: ConsumerSimulation) -> None:
         self._world = world

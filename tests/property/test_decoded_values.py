@@ -1,4 +1,4 @@
-"""Good values decode among any bad ones, in their positions, and every bad one is reported."""
+"""Valid values between invalid ones are decoded in their positions, and every invalid value is reported."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _is_object_or_null(value: bytes) -> bool:
 
 
 def wanted(value: dict[str, Any]) -> dict[str, Any]:
-    """An object as its row: all columns, maps as pairs."""
+    """Return an object as a row: all columns, and maps as pairs."""
     row = {name: value.get(name) for name in NAMES}
     if row["d"] is not None:
         row["d"] = list(row["d"].items())

@@ -1,11 +1,12 @@
-"""Scheduled records under power cuts and kills at any operation: none lost, none twice, none early, all in order.
+"""Scheduled records with power cuts and kills at any operation: none is lost, duplicated, early or out of order.
 
-A producer repeats each batch until it is answered, an idempotent one in sequence. A reader follows the partition, and
-now and then deletes what it has read. At the end, when everything is due, each record whose producer is idempotent has
-been read once, at one offset; others as often as they were sent at most, and once if the first attempt was answered.
+A producer repeats each batch until it has a response; an idempotent producer does so in sequence. A reader follows the
+partition, and sometimes deletes the records that it has read. At the end, when all records are due, each record of an
+idempotent producer was read once, at one offset. Each other record was read at most as often as it was sent, and once
+if the first attempt was acknowledged.
 
-Two runs in five have durability `os` or `interval`: a power cut may lose acknowledged records of the partition there,
-never scheduled ones. In these the partition itself is counted, because what was read may be lost and come again.
+Two runs in five have durability `os` or `interval`. There a power cut may lose acknowledged records of the partition,
+but no scheduled records. These runs count the records in the partition, because a lost record may be read twice.
 """
 
 from __future__ import annotations
@@ -44,12 +45,12 @@ TOPIC = "later"
 LONGEST_MS = 400_000
 SEEDS = int(os.environ.get("HEADRACE_DELAY_SEEDS", "60"))
 WEAK = {3: "os", 4: "interval:60000"}
-"""Durability of the topic, by the seed modulo five; otherwise the default, `fsync`."""
+"""The durability of the topic by the seed modulo five; the default, `fsync`, for other values."""
 
 
 @dataclass
 class Sent:
-    """A batch of the producer: what is in it, and when each record is due at the earliest."""
+    """A batch of the producer: its values, and the earliest delivery time of each record."""
 
     entries: list[tuple[bytes, tuple[tuple[str, bytes], ...]]]
     due_ms: dict[bytes, int]
@@ -57,7 +58,7 @@ class Sent:
     attempts: int = 0
     answered: bool = False
     in_flight: bool = False
-    """Batches of a producer that sends once and does not wait for answers; they contain no scheduled records."""
+    """Whether the producer sent the batch once and does not wait for the response. It has no scheduled records."""
 
 
 @dataclass
@@ -66,7 +67,7 @@ class Harness:
     options: dict[str, Any]
     sent: list[Sent] = field(default_factory=list)
     seen: dict[bytes, list[tuple[int, int]]] = field(default_factory=dict)
-    """Offset and timestamp of each record that was read, by value."""
+    """The offsets and timestamps at which each value was read."""
     position: int = 0
     sequence: int = 0
 
@@ -76,7 +77,8 @@ class Harness:
         self.metadata = MemoryMetadataStore()
         self.now_ms = START_MS
         self.deletes = self.seed % 3 == 0
-        """Then there is no idempotent producer: a power cut may take what a log knew of deleted batches only."""
+        """Whether the reader deletes records. Then no producer is idempotent: a power cut may lose the producer state
+        of deleted batches."""
         self.durability = WEAK.get(self.seed % 5, "fsync")
         self.deletes &= self.durability == "fsync"
         self.harness: BrokerHarness | None = None
@@ -96,7 +98,7 @@ class Harness:
                 headrace_durability=self.durability,
             )
         if self.durability != "fsync":
-            self.seen, self.position = {}, 0  # a power cut may have taken what was read
+            self.seen, self.position = {}, 0  # the power cut may have lost records that were read
         self.read()
 
     @property
@@ -146,7 +148,7 @@ class Harness:
         self.attempt(self.sent[-1])
 
     def produce_without_waiting(self) -> None:
-        """Have batches in flight that no answer is awaited of: they lie in the partition, and are not synced."""
+        """Produce batches without waiting for responses: they are in the partition, and are not synced."""
         assert self.harness is not None
         for _ in range(self.chance.randint(1, 8)):
             value = b"%d.0" % len(self.sent)
@@ -218,7 +220,7 @@ class Harness:
         assert self.now_ms >= self.sent[number].due_ms[record.value], "early"
 
     def delete(self) -> None:
-        """Delete what was read, as a program does that needs it no more."""
+        """Delete the records that were read."""
         self.read()
         if not self.deletes:
             return
@@ -232,7 +234,7 @@ class Harness:
         self.start()
 
     def finish(self) -> None:
-        """Let the producer have its answers, and all become due."""
+        """Wait until the producer has all responses, and all records are due."""
         assert self.harness is not None
         for sent in self.sent:
             while not sent.answered:
@@ -278,7 +280,7 @@ class Harness:
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let everything that happens seldom happen often."""
+    """Make rare events frequent, by small limits."""
     monkeypatch.setattr(deliveries, "DueQueue", functools.partial(DueQueue, limit=6))
     monkeypatch.setattr(log_configs, "SCHEDULE_SEGMENT_BYTES", 1500)
     monkeypatch.setattr(schedule, "RELEASE_RECORDS", 3)
@@ -327,7 +329,7 @@ def test_each_delayed_record_comes_once_when_it_is_due_whatever_power_cuts_do() 
 
 
 def begin(seed: int) -> Harness:
-    """Let power fail while a schedule is new, then end the broker between a release and its mark, a few times over."""
+    """Cut the power while a schedule is new, then end the broker several times between a release and its mark."""
     chance = random.Random(f"begins {seed}")
     world = Harness(seed, {"log_segment_bytes": 900, "num_partitions": 1})
     world.start()
@@ -362,7 +364,7 @@ def test_a_schedule_that_begins_with_power_cuts_releases_each_record_once() -> N
             raise AssertionError(f"seed {seed}: {error}") from error
 
 
-# The same with a rule left out: the tests above would find it.
+# Each rule of the schedule is left out once, and the tests above find that.
 
 
 def release_what_is_not_synced(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -445,7 +447,7 @@ def test_a_rule_that_is_left_out_is_found(
 
 
 def script(world: Harness) -> None:
-    """Schedule, release and mark, twice over, with a produce that comes while a release is not synced."""
+    """Schedule, release and mark twice, with a produce request while a release is not synced."""
     for _ in range(2):
         for _ in range(3):
             world.produce()

@@ -1,8 +1,8 @@
-"""A topic is deleted, and created again, before each single file operation of work that runs in another thread.
+"""A topic is deleted and created again before each single file operation of work in another thread.
 
-The work goes by paths: a compaction, the removal of expired records, a group commit, a write-out of durability `os`.
-Whatever the old topic's work does after the new topic has begun, the new topic has its own records and no others, while
-the broker runs, after a kill at that moment, and after the start that follows.
+The work uses paths: a compaction, the removal of expired records, a group commit, a write-out of durability `os`. The
+work of the old topic must not change the new topic. The new topic has its own records only: while the broker runs,
+after a kill at that moment, and after the next start.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def values(harness: BrokerHarness) -> list[bytes]:
 
 
 class Harness:
-    """A broker on a disk, with a topic that has something to be done, and the same topic made anew."""
+    """A broker on a disk, with a topic that has pending work, and the new topic of the same name."""
 
     def __init__(self, root: Path, settings: dict[str, Any]) -> None:
         self.files = HookedFileSystem(root)
@@ -105,16 +105,16 @@ def expiry(world: Harness) -> Any:
 
 
 def run_rounds(world: Harness, task: Any, *, until_replaced: bool) -> None:
-    """Run the steps of a round as the server does; with `until_replaced` the broker is killed then."""
+    """Run the steps of a round as the server does. `until_replaced` kills the broker when the topic is replaced."""
     broker, harness, hook = world.harness.broker, world.harness, world.files.hook
     while task is not None:
         error: Exception | None = None
         world.files.hook = hook
         try:
             task.run()
-        except (OSError, StorageError) as raised:  # it finds other files than it looks for, or none
+        except (OSError, StorageError) as raised:  # the files were replaced or removed
             error = raised
-        world.files.hook = None  # the rest is the work of the loop, which also deletes topics
+        world.files.hook = None  # the rest runs in the event loop, which also deletes topics
         if world.replaced and until_replaced:
             return
         broker.finish_compaction(task, error, harness.now_ms)

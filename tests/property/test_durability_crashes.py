@@ -1,7 +1,7 @@
-"""Records that a power cut may lose, by preset of durability; and a check that the test distinguishes the presets.
+"""The records that a power cut may lose with each durability preset; the test must distinguish the presets.
 
-A broker started with `durability=os` holds topics of every preset. Records are produced, time passes, syncs finish or
-do not; then the power goes, and the disk is what POSIX allows (`CrashFileSystem`).
+A broker with `durability=os` has topics of every preset. Records are produced, time advances, and syncs finish or not.
+Then the power fails, and the disk has a state that POSIX allows (`CrashFileSystem`).
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class Run:
     acknowledged: dict[str, list[tuple[int, int, bytes]]] = field(
         default_factory=lambda: {name: [] for name in PRESETS}
     )
-    """Records by topic: time, offset, value."""
+    """The acknowledged records of each topic: time, offset and value."""
     committed: int = -1
     producer_id: int = -1
 
 
 def act(chance: random.Random) -> Run:
-    """Let a broker live for a while; every sync that is due starts at once and takes no time, but for the last one."""
+    """Run a broker for a while. Every due sync starts at once and takes no time, except for the last one."""
     harness = BrokerHarness(
         files=CrashFileSystem(),
         metadata=MemoryMetadataStore(),
@@ -137,7 +137,7 @@ def test_every_durability_preset_loses_exactly_what_it_documents() -> None:
                 ]
                 assert len(found) >= len(sure), f"seed {seed}: older than the window, and lost"
         assert committed_offset(harness) == run.committed, f"seed {seed}"
-        # A block of producer ids that was handed out is never handed out again.
+        # An allocated block of producer ids is never allocated again.
         assert (
             harness.call(InitProducerIdRequest(transactional_id=None)).producer_id > run.producer_id
         )

@@ -1,7 +1,7 @@
 """Times to live and tags against a model, over random batches, transactions, rolls, cleaning, restarts and power cuts.
 
-The model is a list of records with their times and tags, each open, committed or aborted. Whatever was done to the log,
-each reader finds just those that are alive and that it wants, and comes to its end in a bounded number of reads.
+The model is a list of records with times and tags, each open, committed or aborted. After any operations on the log
+each reader finds exactly the unexpired records with its tags, and reaches the end in a bounded number of reads.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Entry:
     tags: frozenset[str]
     producer: int | None
     marker: int | None = None
-    """Where its transaction ended."""
+    """The offset of the marker that ended the record's transaction; None while the transaction is open."""
     aborted: bool = False
 
     @property
@@ -58,7 +58,7 @@ class Entry:
 
 @dataclass
 class Model:
-    """A log, and the records that it should contain."""
+    """A log, and the records that it must contain."""
 
     chance: random.Random
     files: CrashFileSystem = field(default_factory=CrashFileSystem)
@@ -73,7 +73,7 @@ class Model:
         sync(self.log)
         self.log.advance_high_watermark(self.log.synced_offset)
 
-    # What is done to the log
+    # Operations on the log
 
     def produce(self) -> None:
         chance = self.chance
@@ -172,13 +172,13 @@ class Model:
             if entry.marker is not None and entry.marker >= end:
                 entry.marker, entry.aborted = None, False
 
-    # What readers see
+    # Readers
 
     def check(self, isolation_level: int, tags: frozenset[str] | None) -> None:
         partition = Partition(
             PARTITION,
             self.log,
-            None,  # type: ignore[arg-type]  # who reads asks for no directory
+            None,  # type: ignore[arg-type]  # reads do not use the directory
             0,
             is_internal=False,
         )

@@ -1,9 +1,9 @@
-"""The largest and smallest value of every 32-bit and 64-bit field, through everything that a broker does with it.
+"""The largest and smallest values of every 32-bit and 64-bit field, in everything that a broker does with a batch.
 
-A batch is made of fields that are drawn from the ends of their ranges, and goes through append, fetch, time lookups,
-compaction, the removal of expired records, retention, a kill and a clean restart. What is refused is refused with an
-error of Kafka; what was acknowledged can be read, with the same offset, key and value, and with the timestamp that
-64 bits leave of the sum of base timestamp and delta. Nothing of it may end a round of compaction, or a tick.
+The fields of a batch are drawn from the ends of their ranges. The batch goes through append, fetch, time lookups,
+compaction, the removal of expired records, retention, a kill and a clean restart. A refused batch gets an error of
+Kafka. An acknowledged batch can be read with the same offsets, keys and values. Its timestamps are the sum of base
+timestamp and delta, wrapped to 64 bits. No batch may raise an exception in a round of compaction, or in a tick.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ BYTES = st.sampled_from([None, b"", b"v"])
 
 @st.composite
 def batches(draw: st.DrawFn, *, with_keys: bool) -> bytes:
-    """Build a batch whose header and records disagree as producers can make them."""
+    """Build a batch whose header contradicts its records, as far as a producer can do that."""
     count = draw(st.integers(1, 4))
     base = draw(TIMES)
     rows = b""
@@ -110,7 +110,7 @@ REFUSALS = {
 
 
 class Harness:
-    """A broker with a topic, and the records that it has acknowledged."""
+    """A broker with a topic, and the acknowledged records."""
 
     def __init__(self, policy: str, times: dict[str, int]) -> None:
         configs: dict[str, Any] = {key: str(value) for key, value in times.items()}
@@ -138,7 +138,7 @@ class Harness:
             assert -INT64 <= record.timestamp < INT64
             assert record.timestamp == wrap(record.timestamp)
             place = part.base_offset + number
-            # A batch with the sequence of an earlier one is a repetition of that.
+            # A batch with the sequence of an earlier batch counts as its retry.
             self.kept.setdefault(place, (record.timestamp, record.key, record.value))
         assert header.records_count
 
@@ -221,7 +221,7 @@ def test_any_field_at_its_end_is_read_again_on_a_compacted_topic(
     newest = {key: offset for offset, (_, key, _) in sorted(world.kept.items())}
     found = world.read()
     for offset in newest.values():
-        if world.kept[offset][2] is not None:  # a tombstone goes in its time
+        if world.kept[offset][2] is not None:  # a tombstone is removed after its retention
             assert offset in found
 
 

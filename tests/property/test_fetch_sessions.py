@@ -1,4 +1,4 @@
-"""Readers with fetch sessions always know what a full fetch would return, however sessions come and go."""
+"""Readers with fetch sessions receive the same data as with full fetches, while sessions are created and dropped."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SLOTS = 2
 
 @dataclass
 class Truth:
-    """A partition as the broker has it."""
+    """The broker's state of a partition."""
 
     end: int = 0
     start: int = 0
@@ -42,7 +42,7 @@ class Truth:
 
 @dataclass
 class Reader:
-    """A client: the partitions that it reads, those of its session, and the responses."""
+    """A client: the partitions that it reads, the partitions of its session, and its responses."""
 
     wanted: dict[Key, int] = field(default_factory=dict)
     session_id: int = 0
@@ -105,7 +105,7 @@ class Sessions(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, READERS - 1))
     def give_up_session(self, number: int) -> None:
-        """The answer was lost, or the reader begins anew; it names the old session."""
+        """Begin a new session after a lost response or a restart of the reader. The request has the old session id."""
         reader = self.readers[number]
         reader.epoch, reader.waiting = 0, None
 

@@ -1,8 +1,8 @@
-"""The group coordinator against clients that join, leave, crash, pause and commit, while it is killed itself.
+"""The group coordinator with clients that join, leave, crash, pause and commit, while the coordinator is killed too.
 
-Whatever happens: a generation is never given to two memberships; within one generation no partition has two owners; an
-acknowledged commit is never lost and never becomes -1; a commit that was refused changes nothing; every group becomes
-stable once its clients are left in peace; and no request stays unanswered.
+Six invariants hold. No generation number belongs to two memberships. Within one generation no partition has two owners.
+An acknowledged commit is never lost, and never becomes -1. A refused commit changes nothing. Every group becomes stable
+when no more events happen. Every request gets a response.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Owned = dict[tuple[str, int], dict[int, str]]
 
 
 class Consumer(GroupClient):
-    """A client that also commits, and whose every request and answer is checked against the model."""
+    """A client that also commits. The model checks all its requests and responses."""
 
     machine: GroupCoordinatorMachine
 
@@ -99,8 +99,8 @@ class GroupCoordinatorMachine(RuleBasedStateMachine):
     def start(
         self, *, manual: bool, delay_ms: int, rebalance_ms: int, names: tuple[str, ...]
     ) -> None:
-        # Empty groups are not deleted here: a deleted group begins again with generation 1 (and with new member ids,
-        # which is what keeps its former members out), so numbers would not distinguish generations.
+        # Empty groups are not deleted in this test. A deleted group begins again with generation 1, so numbers would
+        # not distinguish generations. (New member ids fence its former members.)
         never_ms = 10**12
         self.world = GroupHarness(
             manual=manual,
@@ -119,19 +119,19 @@ class GroupCoordinatorMachine(RuleBasedStateMachine):
         if names:
             converge(self.world, list(self.clients.values()))
 
-    # --- the model listens ---
+    # --- the model ---
 
     def sent(self, outstanding: tuple[Any, Any] | None) -> None:
         if outstanding is not None and isinstance(outstanding[0], Deferred):
             self.replies.append(outstanding[0])
 
     def asking(self, member: str) -> None:
-        """Take note of who asks for a place in the generation that comes next."""
+        """Record a member that joins the next generation."""
         group = self.world.coordinator._shards[0].classic_groups.get("g", ClassicGroup("g"))
         self.asked.setdefault(group.generation.number + 1, set()).add(member)
 
     def told_generation(self, response: Any) -> None:
-        """A generation number stands for one membership, for ever; static members may change their ids in it."""
+        """Check that a generation number belongs to one membership. Static members may change their member ids."""
         if response.error_code != ErrorCode.NONE or not response.members:
             return
         members = frozenset(
@@ -163,7 +163,7 @@ class GroupCoordinatorMachine(RuleBasedStateMachine):
         else:
             answered(reply)
 
-    # --- what happens ---
+    # --- events ---
 
     @rule(name=st.sampled_from(NAMES))
     def start_client(self, name: str) -> None:
@@ -197,7 +197,7 @@ class GroupCoordinatorMachine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NAMES))
     def somebody_misses_a_rebalance(self, name: str) -> None:
-        """It stands still until the others have gone on without it."""
+        """Pause a member until the others have a new generation without it."""
         others = self.awake(but=name)
         if name in self.clients and others:
             self.clients[name].paused = True
@@ -208,7 +208,7 @@ class GroupCoordinatorMachine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NAMES))
     def the_leader_keeps_the_others_waiting(self, name: str) -> None:
-        """They have sent SyncGroup; then somebody else comes, or changes its subscription, and all begins anew."""
+        """Begin another rebalance while followers wait for the leader's assignment."""
         clients = self.awake(but=name)
         if len(clients) < 2:
             return
@@ -247,7 +247,7 @@ class GroupCoordinatorMachine(RuleBasedStateMachine):
         client = self.clients.get(name)
         if client is not None and client.metadata != metadata:
             client.metadata, client.generation, client.assignment = metadata, -1, None
-            client.reconnect()  # what it has asked for before does not matter any more
+            client.reconnect()  # its earlier requests no longer count
 
     @rule(name=st.sampled_from(NAMES))
     def leave(self, name: str) -> None:
@@ -271,7 +271,7 @@ class GroupCoordinatorMachine(RuleBasedStateMachine):
         partition=st.integers(0, PARTITIONS - 1),
     )
     def zombie_commits(self, generation: int, name: str, partition: int) -> None:
-        """Somebody commits for a generation that is over: it is refused, and nothing of it is kept."""
+        """Commit with an old generation: the commit is refused and changes nothing."""
         group = self.world.coordinator._shards[0].classic_groups.get("g")
         if group is None or group.generation.number <= generation:
             return
@@ -292,7 +292,7 @@ class GroupCoordinatorMachine(RuleBasedStateMachine):
 
     @rule(synced=st.booleans(), committing=st.booleans())
     def kill_coordinator(self, *, synced: bool, committing: bool) -> None:
-        """All connections break; what was not synced may or may not have reached the disk."""
+        """Kill the broker: all connections break, and unsynced data may be lost or not."""
         if committing:
             if self.clients and not any(client.paused for client in self.clients.values()):
                 converge(self.world, list(self.clients.values()))
@@ -308,13 +308,13 @@ class GroupCoordinatorMachine(RuleBasedStateMachine):
     @precondition(lambda self: hasattr(self, "world"))
     @rule()
     def unload_and_load(self) -> None:
-        """Leadership is lost and won again: nobody is left without an answer."""
+        """Unload and load the partition: every parked request gets a response."""
         self.world.sync()
         self.world.coordinator.unload(0)
         assert all(reply.done for reply in self.replies)
         self.world.coordinator.load(0, self.world.now_ms)
 
-    # --- what must always hold ---
+    # --- invariants ---
 
     @invariant()
     def acknowledged_commits_are_there(self) -> None:
@@ -331,12 +331,12 @@ class GroupCoordinatorMachine(RuleBasedStateMachine):
                 continue
             assert entry.committed_offset >= acknowledged, "an acknowledged commit is lost"
             assert entry.committed_offset in self.attempted[entry.partition_index]
-            # A client may act on an offset that it has read: the offset must not be taken back either.
+            # A client may act on an offset that it has read, so such an offset must not be lost either.
             self.acknowledged[entry.partition_index] = entry.committed_offset
 
     @invariant()
     def members_of_the_working_membership_have_deadlines(self) -> None:
-        """Every member must have a deadline: a timer, or a parked request."""
+        """Check that every member has a deadline: a timer, or a parked request."""
         if not hasattr(self, "world"):
             return
         shard = self.world.coordinator._shards[0]
@@ -352,7 +352,7 @@ class GroupCoordinatorMachine(RuleBasedStateMachine):
                 assert shard.timer("sync", group) in shard.timers
 
     def teardown(self) -> None:
-        """Left in peace, clients converge; without clients the group is empty; nobody waits for ever."""
+        """Check the end: clients converge, the group is empty without clients, and no request waits for ever."""
         if not hasattr(self, "world"):
             return
         for client in self.clients.values():

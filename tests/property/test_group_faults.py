@@ -1,7 +1,7 @@
-"""The property test of the group coordinator finds faults: seven are put in, one at a time, and each makes it fail.
+"""The property test of the group coordinator finds faults: each of seven faults makes it fail.
 
-A check that cannot fail proves nothing. Each fault is one that a careless change could bring: an order swapped, a
-condition dropped, a timer forgotten.
+A check that cannot fail proves nothing. Each fault is one that a careless change could introduce: a swapped order, a
+missing condition, a forgotten timer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Patch = pytest.MonkeyPatch
 
 
 def answers_come_before_the_sync(patch: Patch) -> None:
-    """A crash takes back commits and generations that clients know of."""
+    """Responses leave before the sync, so a crash loses commits and generations that clients have received."""
     patch.setattr(ShardRuntime, "_park", lambda _self, response, _on_error: response)
     patch.setattr(
         ShardRuntime,
@@ -38,7 +38,7 @@ def answers_come_before_the_sync(patch: Patch) -> None:
 
 
 def reads_show_what_a_crash_may_take_back(patch: Patch) -> None:
-    """Only what writes waits for the sync: no read barrier."""
+    """Only responses to writes wait for the sync: there is no read barrier."""
     real = ShardRuntime._park
 
     def park(self: ShardRuntime[Any], response: Any, on_error: Any) -> Any:
@@ -49,7 +49,7 @@ def reads_show_what_a_crash_may_take_back(patch: Patch) -> None:
 
 
 def a_generation_number_is_given_twice(patch: Patch) -> None:
-    """When a rebalance has removed a member, the number stays."""
+    """The generation number does not rise when a rebalance has removed a member."""
     real = rebalance._next_generation
 
     def next_generation(group: ClassicGroup, staying: Any, leader: Any, now_ms: int) -> Any:
@@ -61,7 +61,7 @@ def a_generation_number_is_given_twice(patch: Patch) -> None:
 
 
 def commits_of_an_older_generation_count(patch: Patch) -> None:
-    """A member that is still in the group may commit, whatever generation it believes in."""
+    """A member of the group may commit with any generation."""
 
     def check(shard: GroupShard, committer: fencing.Committer) -> ErrorCode:
         error = fencing.check_classic_commit(shard, committer)
@@ -71,12 +71,12 @@ def commits_of_an_older_generation_count(patch: Patch) -> None:
 
 
 def timers_die_with_the_coordinator(patch: Patch) -> None:
-    """After a restart nobody's session ends, and nobody's assignment is waited for in vain."""
+    """After a restart no session expires, and no missing assignment times out."""
     patch.setattr(GroupShard, "loaded", lambda _self, _now_ms: [])
 
 
 def whoever_does_not_join_again_stays(patch: Patch) -> None:
-    """A generation has members that have gone."""
+    """A generation contains members that have not joined again."""
     real = rebalance.complete
 
     def complete(shard: GroupShard, group: ClassicGroup, now_ms: int) -> Any:
@@ -88,7 +88,7 @@ def whoever_does_not_join_again_stays(patch: Patch) -> None:
 
 
 def nobody_tells_those_who_wait_for_an_assignment(patch: Patch) -> None:
-    """A rebalance begins while SyncGroups are parked, and they stay so."""
+    """A rebalance that begins while SyncGroups are parked does not answer them."""
     real = rebalance.prepare
 
     def prepare(shard: GroupShard, group: ClassicGroup, reason: str, now_ms: int) -> Any:

@@ -1,4 +1,4 @@
-"""Any history of a group, then well-behaved members: every partition is owned once. `make simulate` runs thousands."""
+"""Random histories of groups, then well-behaved members: each partition gets one owner. `make simulate` runs more."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from tests.simulation.groups.mutants import MUTANTS, without
 pytestmark = pytest.mark.slow  # not in `make check`
 
 SEEDS = range(20)
-"""They have among them groups of every kind, and members that change from one protocol to the other and back."""
+"""The seeds of the runs. They include groups of every kind, and members that change their protocol back and forth."""
 TRIED = 12
-"""Within so many seeds from the first that is given a missing defence must show."""
+"""The number of seeds, from the given first one, within which a missing defence must be found."""
 FIRST = {
     "a regular expression is forgotten with its last member": 30,
     "an upgrade computes a target": 85,

@@ -43,7 +43,7 @@ def test_no_record_is_lost_and_no_partition_has_two_owners_in_random_runs(assign
         except AssertionError as error:
             raise AssertionError(f"round {seed} of {assignors}: {error}") from error
         counts += simulation.counts
-    # A run in which nothing happened proves nothing.
+    # Runs without rebalances and failures would prove nothing.
     happened = {"kills", "freezes", "leaves", "crashes", "restarts", "commits"}
     assert happened <= set(counts), counts
 
@@ -86,7 +86,7 @@ FAULTS: dict[str, Any] = {
     ],
 )
 def test_the_rounds_find_a_fault(fault: str, assignors: list[str], seed: int) -> None:
-    """Search from a seed on: members of KIP-848's protocol miss fewer rebalances, so the fault takes longer to find."""
+    """Search from a seed on. Members of the KIP-848 protocol miss fewer rebalances, so the search takes longer."""
     with FAULTS[fault]:
         assert first_failure(range(seed, seed + 40), assignors), f"nobody noticed that {fault}"
 

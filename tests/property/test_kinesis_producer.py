@@ -1,4 +1,4 @@
-"""Whatever a stream refuses, loses or splits: records of a key stay in order, none is lost, few are written twice."""
+"""A stream that refuses and loses requests, and splits: records of a key stay in order, and none is lost."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TIMEOUTS_MS = (200, 5_000)
 
 
 class Stream:
-    """A model of Kinesis that keeps what readers would see of each key, in order."""
+    """A model of Kinesis that keeps the records of each key in the order in which readers would see them."""
 
     def __init__(self, chance: random.Random) -> None:
         self.random = chance
@@ -153,7 +153,7 @@ class Harness:
 
     @property
     def goes_on(self) -> bool:
-        """Return whether nothing is left to do, or a request is in flight."""
+        """Return whether no work is left, or a request is in flight."""
         return self.core.idle or bool(self.under_way) or self.core.wants_map
 
     def run(self, steps: int) -> None:

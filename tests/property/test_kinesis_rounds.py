@@ -1,6 +1,6 @@
-"""Rounds of Spark's reads of a shard: copies of tasks that interleave, die, come late; records that arrive meanwhile.
+"""Rounds of Spark's reads of a shard: copies of a task interleave, die or come late, and records arrive meanwhile.
 
-All tasks that complete a read of a round have the same rows, and the rounds together are the shard.
+All copies of a task that complete have the same rows, and the rows of all rounds together are the shard.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SHARD = "shardId-000000000000"
 
 @coroutine
 def turn() -> Generator[None]:
-    """Let somebody else go on."""
+    """Let another copy of the task continue."""
     yield
 
 
@@ -65,7 +65,7 @@ class Harness:
 
 
 class Reader:
-    """Reads the shard as Kinesis does: a part, behind or not, sometimes nothing in between."""
+    """Returns a part of the shard for each read, as Kinesis does; sometimes an empty part before the end."""
 
     def __init__(self, world: Harness, start: Checkpoint) -> None:
         self.world = world
@@ -97,12 +97,12 @@ async def read(world: Harness, number: int, start: Checkpoint, bounds: Bounds) -
         return await world.record_once(str(number), end.to_text())
 
     part = ShardPart(SHARD, start, bounds, clock=lambda: world.now_ms)
-    reader: Any = Reader(world, start)  # what a part uses of one
+    reader: Any = Reader(world, start)  # the methods of a reader that a part uses
     return rows(await part.read(reader, agree, fail_on_data_loss=True))
 
 
 def some_bounds(chance: random.Random, number: int, until_ms: int | None) -> Bounds:
-    """Return limits of a copy. Those of late rounds are wide, so that a run comes to its end."""
+    """Return the limits of a copy. The limits of late rounds are wide, so that a run ends."""
     if number > 6:
         return Bounds(max_bytes=1000)
     return Bounds(chance.choice([1, 30, 1000]), chance.choice([None, 1, 4]), until_ms)
@@ -136,7 +136,7 @@ def test_every_read_of_a_round_has_the_same_rows_and_rounds_are_the_shard() -> N
         number = 0
         while not start.is_end:
             world.closed = number >= 6
-            # Copies of a task have one plan; a restart may have changed the limits.
+            # All copies of a task have the same plan; a restart may have changed the limits.
             until_ms = chance.choice([None, world.now_ms]) if number < 6 else None
             copies = [
                 read(world, number, start, some_bounds(chance, number, until_ms))

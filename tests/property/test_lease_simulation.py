@@ -1,4 +1,4 @@
-"""A few simulation runs of leases, and whether they find a broken rule; `make simulate` does ten thousand."""
+"""A few simulation runs of leases, and runs that must find a broken rule. `make simulate` does ten thousand runs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tests.simulation.leases.lease_simulation import LeaseSimulation, run_seed
 from tests.simulation.leases.mutants import MUTANTS, broken
 
 SEEDS = range(23)
-"""They have among them every fault, and groups that nothing happens to."""
+"""The seeds of the runs. They include every fault, and groups without faults."""
 TRIED = 12
-"""Within so many seeds from the first that is given a broken rule must show."""
+"""The number of seeds, from the given first one, within which a broken rule must be found."""
 FIRST = {
     "the deadline is looked at before each record": 33,
     "the deadline counts from before the request": 529,
@@ -40,7 +40,7 @@ def test_a_seed_determines_its_run_of_leases() -> None:
 
 
 def test_members_that_begin_together_have_their_shares_within_a_few_scans() -> None:
-    """They create the leases together, so that one of them may have seen none: it once took that for all."""
+    """The members create the leases together, so that a member may have seen only some of the leases at first."""
     knobs = replace(
         draw(0),
         is_clean=True,

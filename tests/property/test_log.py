@@ -25,7 +25,7 @@ PRODUCER = 5
 
 
 class LogMachine(RuleBasedStateMachine):
-    """The model: `records`, all that were appended and are not lost, by offset; and the bounds of their batches."""
+    """The model: `records` has all records by offset that were appended and not lost; `batches` has their batches."""
 
     @initialize(
         segment_bytes=st.sampled_from([300, 1000, 1 << 20]),
@@ -115,7 +115,7 @@ class LogMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.sequences)
     @rule(back=st.integers(1, 7))
     def retry(self, back: int) -> None:
-        """Send an earlier batch again: one of the latest five is a duplicate; an older one is out of order."""
+        """Send an earlier batch again. One of the last five batches is a duplicate; an older batch is out of order."""
         if back > len(self.sequences):
             return
         sequence, count, base = self.sequences[-back]
@@ -237,7 +237,7 @@ class LogMachine(RuleBasedStateMachine):
         deleted = self.log.delete_old_segments(self.now_ms)
         self.log.purge()
         self.log.config = self.config
-        # When all are deleted a new one is begun.
+        # If all segments are deleted, a new segment is begun.
         assert self.log.segment_count == max(before - len(deleted), 1)
         below_start = self.log.log_start_offset <= self.start_offset
         assert self.log.size_bytes >= keep or not deleted or below_start
@@ -255,7 +255,7 @@ class LogMachine(RuleBasedStateMachine):
         with pytest.raises(OffsetOutOfRangeError):
             self.log.advance_log_start_offset(self.end_offset + 1)
 
-    # Life and death
+    # Restarts and kills
 
     @rule()
     def make_durable(self) -> None:
@@ -278,7 +278,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule()
     def kill(self) -> None:
-        """The process dies; the page cache lives on."""
+        """Kill the process. The page cache survives."""
         self.files.sync_directory("")  # as the log manager does before it opens a log
         self.log = open_log(
             self.files,
@@ -317,7 +317,7 @@ class DiskLogMachine(LogMachine):
 
 
 class CrashingLogMachine(LogMachine):
-    """With power cuts: what was synced stays, what was not may be lost from its end."""
+    """The same machine with power cuts: synced records stay, and unsynced records may be lost from the end."""
 
     def new_files(self):
         return CrashFileSystem()
@@ -360,7 +360,7 @@ class CrashingLogMachine(LogMachine):
             path: data for path, data in contents.items() if ".log" in path
         }
 
-    # Deleting moves the log start, which only a log manager makes durable: tests/property/test_log_crashes.py.
+    # A deletion moves the log start offset, which only a log manager makes durable: tests/property/test_log_crashes.py.
     apply_retention = None  # type: ignore[assignment]  # takes the rule out
     delete_records = None  # type: ignore[assignment]  # takes the rule out
 

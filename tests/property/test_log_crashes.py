@@ -1,4 +1,4 @@
-"""Power cuts at any operation of a log manager's life: what was acknowledged is there, and only whole batches are."""
+"""Power cuts at any operation of a log manager: acknowledged batches are durable, and no batch is incomplete."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class History:
 
 
 class Harness:
-    """A broker's storage that works, dies and comes back."""
+    """A broker's storage that appends, syncs, crashes and restarts."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -108,7 +108,7 @@ class Harness:
         self.sequence += 1
 
     def transact(self) -> None:
-        """Go on with a transaction, or end it."""
+        """Continue a transaction, or end it."""
         partition, producer_id = PARTITIONS[1], self.chance.choice([20, 21])
         log = self.log(partition)
         entry = log.producers.get(producer_id)
@@ -127,7 +127,7 @@ class Harness:
     def _append(self, partition: TopicPartition, batch: bytes) -> None:
         log = self.log(partition)
         offset = log.log_end_offset
-        # Noted before the attempt: the power may fail when it is half done.
+        # Recorded before the attempt, because the power may fail during it.
         self.histories[partition].values.setdefault(offset, set()).add(batch[16:])
         info = log.append(batch, leader_epoch=self.epoch, now_ms=self.now_ms)
         assert info.base_offset == offset
@@ -139,7 +139,7 @@ class Harness:
         if batch is None:
             return
         if self.chance.random() < 0.3:
-            self.append()  # while the sync runs: not covered by it
+            self.append()  # the running sync does not cover this batch
         batch.run()
         for log in self.manager.finish_sync(batch):
             self.acknowledge(log)
@@ -159,7 +159,7 @@ class Harness:
             self.histories[partition].start_offset = self.log(partition).log_start_offset
 
     def save(self) -> None:
-        """Write what spares reading after a crash, whether it is safe yet or not."""
+        """Write caches and snapshots, for synced and unsynced batches."""
         assert self.manager is not None
         for partition in PARTITIONS:
             self.log(partition).maybe_write_caches()
@@ -190,7 +190,7 @@ class Harness:
         return log
 
     def check(self) -> None:
-        """Everything acknowledged is there, in order and unchanged; everything there was once appended."""
+        """Check that acknowledged batches are there, unchanged and in order, and that every batch was appended."""
         for partition, history in self.histories.items():
             log = self.log(partition)
             found = raw_batches(log)
@@ -210,7 +210,7 @@ class Harness:
             check_transactions(log, found)
 
     def check_retries(self) -> None:
-        """A retry of an acknowledged idempotent batch gets its first offset again."""
+        """Check that a retry of an acknowledged idempotent batch gets the offset of the batch."""
         log = self.log(PARTITIONS[0])
         acknowledged = [
             (offset, batch)
@@ -222,7 +222,7 @@ class Harness:
             retry = b"\0" * 8 + batch[8:]
             info = log.append(retry, leader_epoch=self.epoch, now_ms=self.now_ms)
             assert (info.base_offset, info.duplicate) == (offset, True), header
-        # Retention may have deleted the batches, and their producer is remembered all the same.
+        # Retention may have deleted the batches. The state of their producer is kept.
         entry = log.producers.get(9)
         self.sequence = entry.batches[-1].last_sequence + 1 if entry else 0
         if acknowledged:
@@ -230,8 +230,7 @@ class Harness:
 
 
 def check_transactions(log: PartitionLog, batches: dict[int, bytes]) -> None:
-    """Check that stable offsets and aborted transactions match the batches, and that retention keeps open
-    transactions."""
+    """Check last stable offset and aborted transactions against the batches; retention must keep open transactions."""
     is_open: dict[int, int] = {}
     aborted: list[tuple[int, int]] = []
     for offset, batch in batches.items():
@@ -248,7 +247,7 @@ def check_transactions(log: PartitionLog, batches: dict[int, bytes]) -> None:
         (max(entry.first_offset, log.log_start_offset), entry.last_offset)
         for entry in log.producers.transactions.aborted
     }
-    # Of some, retention has taken all records, or the first.
+    # Retention has deleted all records, or the first records, of some transactions.
     assert {last for _, last in aborted} <= {last for _, last in known}
     assert known <= {*aborted, *((log.log_start_offset, last) for _, last in known)}
 
@@ -269,10 +268,10 @@ def test_acknowledged_batches_survive_any_power_cut(
             world.work(150)
         except PowerCut:
             pass
-        # Power lost, or only the process killed: then the page cache, synced or not, is still there.
+        # The power failed, or only the process was killed. After a kill the unsynced page cache is still there.
         if world.chance.random() < 0.6:
             world.files = world.files.after_power_cut(seed * 10 + life)
-    # Recovery too is cut short, again and again, and then completes.
+    # Recovery is interrupted several times, and then completes.
     for attempt in range(4):
         world.files.fuse = world.files.operations + world.chance.randint(1, 12)
         try:
@@ -284,7 +283,7 @@ def test_acknowledged_batches_survive_any_power_cut(
     world.start()
     world.check()
     world.check_retries()
-    # What consumers may have seen after a restart is as good as acknowledged.
+    # After a restart consumers may have read all records, so all count as acknowledged.
     world.files = world.files.after_power_cut(seed)
     world.start()
     world.check()
@@ -294,7 +293,7 @@ def test_acknowledged_batches_survive_any_power_cut(
 def test_a_sync_that_leaves_something_out_loses_acknowledged_batches(
     what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first group commit of a log has to sync three things: data, names, and the name of its directory."""
+    """The first group commit of a log has to sync the data, the file names, and the name of the directory."""
 
     def careless(task: SyncTask) -> None:
         if what != "data":

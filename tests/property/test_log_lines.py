@@ -1,4 +1,4 @@
-"""Whatever a client calls itself: one event is one line of the log, and JSON is JSON."""
+"""With any client id an event is one line of the log, and the JSON format is valid JSON."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ formatters = pytest.mark.parametrize("formatter", [TextFormatter, JsonFormatter]
 
 
 def logged(formatter: logging.Formatter, tell: Callable[[LoggingJournal], None]) -> str:
-    """Return what one line of a journal looks like."""
+    """Return the text that one event of a journal writes."""
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
     handler.setFormatter(formatter)

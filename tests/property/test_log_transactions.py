@@ -1,4 +1,4 @@
-"""Transactions in a log against a list of all that was appended: readers, the last stable offset, aborted ranges."""
+"""Transactions in a log against a list of all batches: readers, the last stable offset, aborted transactions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ KEYS = (b"a", b"b", b"c", b"d" * 20)
 
 @dataclass
 class Appended:
-    """A batch; a marker has no records."""
+    """An appended batch. A marker has no records."""
 
     base: int
     records: tuple[tuple[bytes, bytes], ...]
@@ -51,7 +51,7 @@ class Appended:
 
 @dataclass
 class Transaction:
-    """One transaction, by the list of all batches."""
+    """One transaction, as the list of batches shows it."""
 
     producer: int
     batches: list[Appended]
@@ -59,7 +59,7 @@ class Transaction:
 
 
 class Harness:
-    """The model: `appended`, from the first batch on. Everything else is found out by going through it."""
+    """A log and its model: `appended`, the list of all batches, from which everything else is computed."""
 
     def __init__(self, seed: int) -> None:
         self.chance = chance = random.Random(seed)
@@ -86,7 +86,7 @@ class Harness:
 
     @property
     def actions(self) -> dict[Callable[[], None], int]:
-        """Return the actions that may happen, and their weights."""
+        """Return the possible actions with their weights."""
         return {
             self.write: 10,
             self.make_durable: 4,
@@ -211,7 +211,7 @@ class Harness:
         if self.appended:
             self.log._log_files.write_caches(self.log.segments.active)
 
-    # What goes
+    # Deletion
 
     def apply_retention(self) -> None:
         stable = self.log.last_stable_offset
@@ -238,7 +238,7 @@ class Harness:
         if task is not None:
             self.clean_offset = task.clean_end_offset
 
-    # Life and death
+    # Restarts and crashes
 
     def reopen(self, *, clean: bool) -> None:
         self.log = open_log(
@@ -271,10 +271,10 @@ class Harness:
                 self.files.remove(f"events-0/{name}")
         self.reopen(clean=self.chance.random() < 0.5)
 
-    # What must be so
+    # Invariants
 
     def check(self) -> None:
-        """Readers, the last stable offset and the aborted transactions are as the model says."""
+        """Check readers, the last stable offset and the aborted transactions against the model."""
         self.check_last_stable_offset()
         self.check_readers()
         self.check_aborted_transactions(self.chance.random(), self.chance.choice([1, 250, 1 << 20]))
@@ -286,7 +286,7 @@ class Harness:
         for one in self.undecided():
             kept = [batch.base for batch in one.batches if batch.next > self.start_offset]
             lowest = min(lowest, max(one.batches[0].base, self.start_offset))
-            # What was deleted may be forgotten at a start.
+            # A start may forget deleted transactions.
             highest = min(highest, max(kept[0], self.start_offset)) if kept else highest
         assert lowest <= self.log.last_stable_offset <= highest
 
@@ -333,7 +333,7 @@ class Harness:
             offset = end_offset
 
     def check_memory(self) -> None:
-        """Segments have no more aborted transactions than allowed, and those of sealed ones lie in files."""
+        """Check the limit of aborted transactions in a segment, and that sealed segments have theirs in files."""
         aborted, cache = self.log.producers.transactions.aborted, self.shared.aborted
         active = self.log.segments.active.base_offset
         counts = [part.count for part in aborted.parts]
@@ -344,7 +344,7 @@ class Harness:
 
 
 class CrashingHarness(Harness):
-    """With power cuts; what was not synced may be lost from its end."""
+    """The same with power cuts: unsynced batches may be lost from the end."""
 
     def new_files(self):
         return CrashFileSystem()
@@ -365,7 +365,7 @@ class CrashingHarness(Harness):
         self.recovery_point = end_offset
 
     def cut_power_during(self) -> None:
-        """The power fails in the middle of something, in the recovery from that perhaps, too."""
+        """Cut the power during an action, and possibly during the recovery too."""
         choices: list[Callable[[], object]] = [self.restart_clean, self.recover, self.roll]
         what = self.chance.choice([*choices, self.save, self.compact])
         known = self.recovery_point
@@ -377,7 +377,7 @@ class CrashingHarness(Harness):
         self.cut_power()
 
     def compact(self) -> None:
-        self.make_durable()  # the order in which a group commit and a round of compaction come
+        self.make_durable()  # a group commit always precedes a round of compaction
         super().compact()
 
     def recover(self) -> None:

@@ -1,4 +1,4 @@
-"""Any batch to a topic with a codec: it is refused, or stored with the codec and with the records that were sent."""
+"""A batch for a topic with a codec is refused, or stored with that codec and with the same records."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ harness = BrokerHarness()
 
 
 def stored(topic: str) -> tuple[int, bytes]:
-    """Return how many records a topic has, and its last batch."""
+    """Return the number of records of a topic, and its last batch."""
     end = harness.fetch(topic, 0).high_watermark
     content = b"" if not end else bytes(harness.fetch(topic, end - 1).records)
     return end, content
@@ -79,7 +79,7 @@ def test_records_come_out_as_they_went_in(records, sent: Compression, target: Co
 def test_a_damaged_file_is_refused_or_readable(
     records, sent: Compression, target: Compression, changes, cut: int, *, before: bool
 ):
-    """`before` changes the records before they are compressed, else after that."""
+    """With `before` the records are damaged before the compression, otherwise after it."""
     topic = topic_of(target)
     rows = [(key, value, headers, START_MS + delta) for key, value, headers, delta in records]
     plain = build_batch(rows)

@@ -1,4 +1,4 @@
-"""Batches of any shape against kafka-python's reader and writer."""
+"""Random batches against kafka-python's reader and writer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FIELDS = st.tuples(
 )
 
 BOUNDARIES = [0, 1, 62, 63, 64, 2030, 2040, 2047, 2048, 8170, 8191, 8192, 20_000]
-"""Around where a code gets longer, and where a table of codes ends."""
+"""Lengths at which a varint gets longer, or at which the table of varints ends."""
 
 
 @given(st.lists(FIELDS, min_size=1, max_size=40), st.sampled_from(Compression))

@@ -1,10 +1,9 @@
-"""A broker goes on when any single operation of the file system is refused, and when all of them are for a while.
+"""A broker continues when the operating system refuses any file operation, or all file operations for a while.
 
-The operating system refuses here, below our own file system: `os.open` and `os.listdir` for want of descriptors or
-memory, or for a missing permission; what writes for want of space. The script does everything that touches files. At
-each operation in turn one run of it is refused, or all operations from there on until a step later. The broker must not
-end, must keep what it has acknowledged, over a kill too, and must work again as soon as files can be opened again.
-HEADRACE_REFUSAL_STRIDE=1 takes every operation, otherwise one of 29 is refused.
+`os.open` and `os.listdir` fail for lack of descriptors, memory or permissions, and writes fail for lack of space. The
+script does everything that uses files. Each run refuses one operation, or all operations from one on until the next
+step. The broker must not end. It must keep everything acknowledged, also after a kill, and must work again when files
+can be opened again. HEADRACE_REFUSAL_STRIDE=1 refuses every operation in turn; by default the test takes one of 29.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from tests.fixtures.broker_harness import BrokerHarness, produce_request
 pytestmark = pytest.mark.slow  # not in `make check`
 
 STRIDE = int(os.environ.get("HEADRACE_REFUSAL_STRIDE", "29"))
-"""Every operation with this distance is refused; the offset differs by the kind of error."""
+"""The distance between two tested operations; the first one depends on the kind of error."""
 OPENING = ("open", "listdir")
 WRITING = ("open", "writev", "write", "replace")
 KINDS = {
@@ -47,7 +46,7 @@ MINUTE_MS = 60_000
 
 
 class RefusingSystem:
-    """`os` as our files see it, with operations that fail."""
+    """A replacement for `os` in which operations fail."""
 
     def __init__(self, code: int, names: tuple[str, ...]) -> None:
         self.code = code
@@ -75,7 +74,7 @@ class RefusingSystem:
 
 
 class Harness:
-    """A broker that does everything, and what it has acknowledged."""
+    """A broker, the script that uses its files, and the acknowledged records."""
 
     def __init__(self, root: Path) -> None:
         self.harness = BrokerHarness(files=OsFileSystem(root), log_segment_bytes=1000)
@@ -89,7 +88,7 @@ class Harness:
             self.kept[name] = []
 
     def put(self, topic: str, count: int = 1, delay_ms: int | None = None) -> None:
-        """Produce records, as a client does that tries again after some time."""
+        """Produce records, and retry after a pause as a client does."""
         for _ in range(count):
             self.number += 1
             value = b"%s %d %s" % (topic.encode(), self.number, b"." * 100)
@@ -127,7 +126,7 @@ class Harness:
             broker.finish_compaction(task, error, self.harness.now_ms)
 
     def delete(self, name: str) -> None:
-        """Delete a topic; after an error the next start finishes that."""
+        """Delete a topic. After an error the next start finishes the deletion."""
         if self.harness.broker.services.topics.get(name) is not None:
             self.harness.call(DeleteTopicsRequest(topics=[DeleteTopicState(name=name)]))
         if self.harness.broker.services.topics.get(name) is None:
@@ -141,7 +140,7 @@ class Harness:
         self.harness.call(DeleteRecordsRequest(topics=topics, timeout_ms=1000))
 
     def script(self) -> Iterator[None]:
-        """Do everything, step by step."""
+        """Use the files of the broker in every way, step by step."""
         harness = self.harness
         for again in range(2):
             self.create("plain")
@@ -206,7 +205,7 @@ class Harness:
 
 
 def run(root: Path, system: RefusingSystem, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Run the script with some operations refused, and check what is there; return how many operations there were."""
+    """Run the script with some operations refused, check the records, and return the number of operations."""
     world = Harness(root)
     steps = world.script()
     with monkeypatch.context() as patch:

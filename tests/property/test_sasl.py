@@ -1,4 +1,4 @@
-"""SASL: both sides agree if and only if they know the same, and no bytes do anything but fail."""
+"""SASL: both sides agree if and only if they have the same password, and random bytes only fail the authentication."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def credential(mechanism, password):
 
 
 def exchange(client, server, damage=lambda place, message: message):
-    """Run an exchange; returns whether both sides are content."""
+    """Run an exchange; return for each side whether it has succeeded."""
     with contextlib.suppress(SaslError):
         message = client.first()
         for place in range(2):
@@ -69,7 +69,7 @@ def test_a_password_with_one_other_character_is_refused(mechanism, password, dat
 
 @given(st.integers(0, 3), st.data())
 def test_a_message_changed_in_flight_fails_the_authentication(where, data):
-    """A message may only be changed where nothing is lost: bits of base64 that stand for nothing."""
+    """Only changes without a meaning may succeed: the unused bits of base64."""
     mechanism = ScramMechanism.SHA_256
 
     def damage(place, message):
@@ -87,7 +87,7 @@ def test_a_message_changed_in_flight_fails_the_authentication(where, data):
     )
     client_done, server_done = exchange(client, server, damage)
     assert not client_done or server_done
-    if where < 2:  # what is proved covers the first messages whole, but for the header
+    if where < 2:  # the proof covers the whole first messages, except for the header
         assert not client_done
     assert not server_done or server.user == "alice"
 

@@ -1,4 +1,4 @@
-"""A few simulation runs, and whether they find a missing defence; `make simulate` does ten thousand."""
+"""A few simulation runs, and runs that must find a missing defence. `make simulate` does ten thousand runs."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from tests.simulation.machine import ViolationError
 from tests.simulation.owners import PartitionOwners
 
 SEEDS = [7, 12, 27, 34]
-"""Short ones, which have among them every fault and both generations of every protocol."""
+"""The seeds of short runs, which include every fault and both versions of every protocol."""
 TOPIC = b"t" * 16
 TRIED = 80
-"""Within so many seeds from the first that is given a missing defence must show."""
+"""The number of seeds, from the given first one, within which a missing defence must be found."""
 FIRST = {
     "producers are known after a restart (B2)": 43,
     "markers of old epochs end nothing (B6)": 2,
@@ -53,7 +53,7 @@ def test_a_seed_determines_its_run() -> None:
 
 
 class _Group:
-    """Members with the attributes of the broker's group, for a checker of assignments."""
+    """A group for the checker of assignments, with the attributes of the broker's group."""
 
     def __init__(self) -> None:
         self.owners = PartitionOwners("g")
@@ -92,7 +92,7 @@ def test_the_checker_finds_a_partition_with_two_owners() -> None:
 
 def test_a_late_heartbeat_makes_no_member_an_owner() -> None:
     group = _Group()
-    group.members = ["b"]  # the other has been removed
+    group.members = ["b"]  # member a was removed
     group.is_given(group.says("b", 0), 2, 0, 1)
     group.members = ["a", "b"]
     group.is_given(group.says("a", 0), 3)
@@ -104,7 +104,7 @@ def test_a_member_that_missed_a_response_may_revoke_with_its_previous_epoch() ->
     group = _Group()
     group.members = ["a", "b"]
     group.is_given(group.says("a", 0), 1, 0)
-    group.is_given(group.says("a", 1), 2, 0, 1)  # and the answer is lost
+    group.is_given(group.says("a", 1), 2, 0, 1)  # the response is lost
     group.says("a", 1, [0])
     group.is_given(group.says("b", 0), 3, 1)
 

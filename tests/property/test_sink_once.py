@@ -1,4 +1,4 @@
-"""Spark's exactly-once writes are there once, wherever tasks and drivers end (HEADRACE_SINK_ROUNDS=1000: more runs)."""
+"""Spark's exactly-once sink writes each row once, wherever tasks and drivers end. HEADRACE_SINK_ROUNDS sets the runs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def sweep(take: Callable[[SinkRound, int], bool]) -> None:
 
 
 def a_rival_commits(simulation: SinkRound, step: int) -> bool:
-    """A driver is replaced; when the new one's first task has come so far, the old one commits what it still can."""
+    """A driver is replaced, and commits when the first task of the new driver has reached a step."""
     rival = [finished(simulation.task(0, partition, 2)) for partition in range(2)]
     task = simulation.task(0, 0, 2)
     for _ in range(step):
@@ -62,7 +62,7 @@ def a_rival_commits(simulation: SinkRound, step: int) -> bool:
 
 
 def a_rival_does_it_all(simulation: SinkRound, step: int) -> bool:
-    """A driver that was believed dead begins and ends its batch while a task of the next driver is at a step."""
+    """A driver that was replaced begins and ends its batch while a task of the next driver is at a step."""
     task = simulation.task(0, 0, 2)
     for _ in range(step):
         if task.done:
@@ -75,7 +75,7 @@ def a_rival_does_it_all(simulation: SinkRound, step: int) -> bool:
 
 
 def a_commit_ends(simulation: SinkRound, step: int) -> bool:
-    """A driver is killed in its commit, and its batch repeated."""
+    """A driver is killed during its commit, and the batch is repeated."""
     tasks = [finished(simulation.task(0, partition, 2)) for partition in range(2)]
     commit = simulation.commit([each.outcome for each in tasks])
     for _ in range(step):
@@ -89,7 +89,7 @@ def a_commit_ends(simulation: SinkRound, step: int) -> bool:
 
 
 def a_rival_divides_otherwise(simulation: SinkRound, step: int) -> bool:
-    """A driver is replaced by one with fewer partitions, and both come to commit; one of the two is refused."""
+    """A driver is replaced by a driver with fewer partitions, and both commit; one of the two is refused."""
     rival = [finished(simulation.task(0, partition, 3)) for partition in range(3)]
     tasks = [finished(simulation.task(0, partition, 1)) for partition in range(1)]
     old, new = (simulation.commit([each.outcome for each in both]) for both in (rival, tasks))
@@ -104,7 +104,7 @@ def a_rival_divides_otherwise(simulation: SinkRound, step: int) -> bool:
 
 
 def a_commit_ends_for_long(simulation: SinkRound, step: int) -> bool:
-    """A driver is killed in its commit, and started again when the brokers have forgotten all offsets."""
+    """A driver is killed during its commit, and started again when all committed offsets have expired."""
     tasks = [finished(simulation.task(0, partition, 2)) for partition in range(2)]
     commit = simulation.commit([each.outcome for each in tasks])
     for _ in range(step):
@@ -149,7 +149,7 @@ def no_marker(patch: pytest.MonkeyPatch) -> None:
 
 
 def marker_before_the_take_over(patch: pytest.MonkeyPatch) -> None:
-    """Then the id is taken over when the transaction begins."""
+    """The transactional id is taken over when the transaction begins, after the marker was read."""
     patch.setattr(SteppedProducer, "init_transactions", lambda _: None)
 
 
@@ -158,7 +158,7 @@ def no_kept_claim(patch: pytest.MonkeyPatch) -> None:
 
 
 def trust_in_markers(patch: pytest.MonkeyPatch) -> None:
-    """However long ago it was."""
+    """A marker counts, however old it is."""
     patch.setattr(exactly_once, "_check_known", lambda *_, **__: None)
 
 

@@ -1,4 +1,4 @@
-"""Slices of a batch are the batch: whatever its records, codec, decoder, and where a reader begins, stops, goes on."""
+"""The slices of a batch are the whole batch, for any records, codec and decoder, and any positions of the reader."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_the_slices_of_a_batch_are_its_records(
 
 
 def resealed(batch: bytes, **fields: int) -> bytes:
-    """Return a batch with other header fields, and the CRC that goes with them."""
+    """Return a batch with other header fields and the right CRC."""
     header = BatchHeader.parse(batch)._replace(**fields)
     data = bytearray(struct.pack(">qiibIhiqqqhii", *header) + batch[61:])
     struct.pack_into(">I", data, 17, crc32c(memoryview(data)[21:]))
@@ -77,7 +77,7 @@ def resealed(batch: bytes, **fields: int) -> bytes:
 def make_log(
     chance: Random,
 ) -> tuple[bytes, tuple[tuple[int, int], ...], list[tuple[int, bytes | None]], int]:
-    """Return batches, what of them is aborted, what is to be read of them, and where they end."""
+    """Return batches, their aborted ranges, the records that must be read, and the end offset."""
     parts: list[bytes] = []
     aborted: list[tuple[int, int]] = []
     wanted: list[tuple[int, bytes | None]] = []
@@ -146,9 +146,7 @@ def test_a_reader_that_stops_anywhere_misses_nothing_and_repeats_nothing(
             assert partition.offset is not None
             assert before <= taken[-1][0] < partition.offset <= end
             event = chance.randrange(6)
-            if (
-                event == 0
-            ):  # a rebalance, or a restart: the committed offset is where reading goes on
+            if event == 0:  # a rebalance or a restart: the reader continues at the committed offset
                 assert partition.position() is not None
                 partition.move(partition.offset)
             elif event == 1:

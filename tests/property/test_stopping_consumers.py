@@ -1,4 +1,4 @@
-"""Whole consumers are stopped in virtual time, with requests and answers lost and brokers killed."""
+"""Consumers are stopped in virtual time, while requests and responses are lost and brokers are killed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RECORDS = 30
 
 
 class Life:
-    """A group of three that reads, one of which is stopped."""
+    """A group of three consumers, one of which is stopped."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -84,7 +84,7 @@ class Life:
             if member in self.finished:
                 continue
             try:
-                # A call may be cut off by a broker that is away; a program tries again.
+                # A broker that is down may interrupt a call; the program retries.
                 self.read += [(member, record) for record in member.poll(20, max_records=2)]
             except TransportError:
                 continue
@@ -103,7 +103,7 @@ class Life:
                 stopped.poll()
         held = sorted(name for member in self.members for name in member.assignment())
         assert held == [TopicPartition("t", number) for number in range(PARTITIONS)]
-        # Nothing is left out: what the stopped member had not finished is read by the others.
+        # The other members read the records that the stopped member had not processed.
         found = {(record.partition, record.offset) for _, record in self.read}
         assert found == {(p, at) for p in range(PARTITIONS) for at in range(RECORDS)}
 

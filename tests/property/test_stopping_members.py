@@ -1,4 +1,4 @@
-"""Members are stopped while messages are lost, coordinators are killed, and members die: each stop ends as promised."""
+"""Members are stopped while messages are lost, and processes are killed: each stop has the right outcome."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ AnyMember = Consumer | ClassicConsumer
 
 @dataclass
 class Actor:
-    """A member's program: whether it obeys, whether it is alive, and which requests to stop it has received."""
+    """A member's program: whether it obeys a stop, whether it is alive, and the stops that it has received."""
 
     member: AnyMember
     obeys: bool
     asked: str = ""
-    """The id under which it is stopped."""
+    """The member id under which the member is stopped; "" if no stop is pending."""
     told: bool = False
     left: bool = False
     dead: bool = False
     crashed: bool = False
-    """Whether the coordinator was killed while it was being stopped."""
+    """Whether the coordinator was killed during the stop."""
     answers: list[object] = field(default_factory=list)
 
     @property
@@ -42,7 +42,7 @@ class Actor:
 
 
 class History:
-    """One random history of a group with stops in it."""
+    """One random history of a group with stops."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -101,12 +101,12 @@ class History:
         fate = self.random.choices(["answered", "late", "lost"], [8, 1, 1])[0]
         before = self.is_told(actor)
         actor.member.beat(fate)
-        # It gets the answer to its heartbeat, unless the answer is lost.
+        # The member receives the response to its heartbeat, unless the response is lost.
         if fate == "answered" and before and actor.member_id == actor.asked:
             actor.told = True
 
     def is_told(self, actor: Actor) -> bool:
-        """Whether an answer to its next heartbeat says that it has to stop."""
+        """Return whether the response to the member's next heartbeat asks it to stop."""
         member = actor.member
         if isinstance(member, ClassicConsumer):
             if member.step != "heartbeat" or member.parked is not None:
@@ -156,12 +156,12 @@ class History:
             assert self.world.now_ms >= self.deadlines[actor.asked]
             self.ended[actor.asked] = "removed"
         elif answer.error_code == ErrorCode.UNKNOWN_MEMBER_ID:
-            # Of a member whose farewell has arrived the coordinator knows how it went, unless it was killed since.
+            # The coordinator knows the outcome of a member whose LeaveGroup has arrived, unless it was killed since.
             assert not actor.left or actor.dead or actor.crashed, actor
             self.ended[actor.asked] = "gone"
 
     def finish(self) -> None:
-        """Every stop ends, at the latest a moment after its deadline."""
+        """Wait until every stop has ended, at the latest just after its deadline."""
         for _ in range((TIMEOUT_MS + SESSION_MS) // STEP_MS + 2):
             self.world.advance(STEP_MS)
             for actor in self.actors:
@@ -171,7 +171,7 @@ class History:
                     self.ask_again(actor)
         for actor in self.actors:
             assert not actor.asked or actor.asked in self.ended, actor
-        # Nothing is left behind: neither in memory nor as a timer.
+        # No stop is left in memory or as a timer.
         shard = self.world.coordinator._shards[0]
         assert not list(shard.stops.pending)
 

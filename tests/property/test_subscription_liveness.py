@@ -1,7 +1,7 @@
-"""Consumers with every kind of subscription and both protocols come, go and change their minds; all is read in the end.
+"""Consumers of both protocols join, leave and change subscriptions; in the end every subscribed partition is read.
 
-Real consumers in their default settings, in virtual time. Topics are created and grown meanwhile, the broker is killed.
-Then those who are left go on: every partition that one of them wants is owned once, and its records are read.
+Real consumers run with default settings in virtual time. Topics are created and extended meanwhile, and the broker is
+killed. Then the remaining consumers continue: each subscribed partition has one owner, and all its records are read.
 HEADRACE_SUBSCRIPTION_ROUNDS=1000 runs more seeds.
 """
 
@@ -43,9 +43,10 @@ SUBSCRIPTIONS = [*([kind] for kind in KINDS), list(KINDS)]
 GROUP_RESOURCE = 32
 STEPS = 30
 PATIENCE_S = 150
-"""A member that was killed is missed after 45 s; the others may wait for it, and then for one another."""
+"""The longest time until all partitions have owners, in seconds. The session of a killed member takes 45 s; then the
+others may wait for that member in a rebalance, and then for each other."""
 NEWS_S = 30
-"""New partitions and topics are seen within a few heartbeats, and read after a rebalance."""
+"""The longest time until new partitions and topics have owners, in seconds: a few heartbeats and a rebalance."""
 MOST_TOPICS = 6
 
 
@@ -59,7 +60,7 @@ class Round:
         for name, count in self.topics.items():
             self.world.broker.create_topic(name, partitions=count)
         self._attach()
-        # Groups of one kind only have nobody who makes up for what another kind does not see.
+        # In a group of one kind no member of another kind can hide a change that the first kind misses.
         self.protocols = PROTOCOLS[seed % len(PROTOCOLS)]
         self.kinds = SUBSCRIPTIONS[seed % len(SUBSCRIPTIONS)]
         self.members: dict[Program, str] = {}
@@ -94,7 +95,7 @@ class Round:
         self._until_owned(NEWS_S, "after a topic was created and one has grown")
         self._read_everything()
 
-    # --- what happens ---
+    # --- events ---
 
     def _join(self) -> None:
         if len(self.members) >= 5:
@@ -120,7 +121,7 @@ class Round:
             member.die()
 
     def _change(self) -> None:
-        """Have a member subscribe to something else, or read a partition by hand for a while."""
+        """Change the subscription of a member, or let it assign a partition to itself for a while."""
         member = self.chance.choice(list(self.members))
         member.run(member.core.unsubscribe(10_000))
         if self.chance.random() < 0.3:
@@ -161,7 +162,7 @@ class Round:
             self.seen.update(record.value for record in member.poll(20))
         self.world.advance(1000)
 
-    # --- what has to be ---
+    # --- checks ---
 
     @property
     def wanted(self) -> set[TopicPartition]:

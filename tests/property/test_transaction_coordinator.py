@@ -1,6 +1,6 @@
-"""Transactions against a slow model: requests that come twice, late or not at all, crashes between any two steps.
+"""Transactions against a slow model: requests arrive twice, late or not at all, with crashes between any two steps.
 
-That the check can fail is shown by switching defences off, one at a time.
+Further tests switch one defence off each, to show that the check can fail.
 """
 
 from __future__ import annotations

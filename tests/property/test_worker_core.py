@@ -1,6 +1,6 @@
-"""The core of a worker alone: random records, outcomes, commits, revocations and times go in, its actions are checked.
+"""The core of a worker alone, with random records, outcomes, commits, revocations and times; its actions are checked.
 
-No event loop runs. `Driver` does what a worker does with the core's actions, on a log and a group that are lists.
+No event loop runs. `Driver` performs the core's actions as a worker does. The log and the group are lists.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ DELIVERIES: Final[list[Delivery]] = ["at_least_once", "at_most_once", "exactly_o
 
 
 class Driver:
-    """A worker without I/O: it performs the core's actions and checks what they promise."""
+    """A worker without I/O. It performs the core's actions, and checks their invariants."""
 
     def __init__(self, seed: int, delivery: Delivery) -> None:
         self.random = random.Random(seed)
         self.mode = MODES[delivery]
         self.kept: dict[TopicPartition, list[int]] = {}
-        """Offsets of finished jobs that wait for their transaction."""
+        """The offsets of finished jobs that wait for their transaction."""
         self.core = WorkerCore(
             self.mode,
             Scheduler(ordering="key", concurrency=3, max_buffered=MAX_BUFFERED),
@@ -123,12 +123,12 @@ class Driver:
         self.perform(self.core.on_records(records, self.now_ms).actions)
 
     def assign(self) -> None:
-        """Assign a partition again that was released, at its committed offset."""
+        """Assign a released partition again, at its committed offset."""
         missing = [name for name in self.log if name not in self.positions]
         if missing:
             name = self.random.choice(missing)
             self.positions[name] = self.committed[name]
-            # Another member may have handled records since; in this model there is none.
+            # In reality another member may have processed records since; this model has no other member.
 
     # Jobs
 
@@ -197,7 +197,7 @@ class Driver:
             self.core.on_committed(wanted)
         return None
 
-    # Partitions out
+    # Revocations
 
     def revoke(self) -> None:
         partitions = [name for name in self.positions if self.random.random() < 0.5]
@@ -224,7 +224,7 @@ class Driver:
             self.finished = {each for each in self.finished if each[0] != name or each[1] < at}
 
     def lose(self) -> None:
-        """Another member has partitions already: their handlers are cancelled, and nothing is committed."""
+        """Lose partitions to another member: their handlers are cancelled, and nothing is committed."""
         if self.random.random() < 0.7:
             return
         partitions = [name for name in self.positions if self.random.random() < 0.5]
@@ -264,7 +264,7 @@ class Driver:
             assert due_ms <= min(core.held.values()), "a held partition is resumed in time"
 
     def settle(self) -> None:
-        """Let all work end: everything that was written must be handled and committed."""
+        """Finish all work, and check that all records are processed and committed."""
         for name in self.log:
             self.positions.setdefault(name, self.committed[name])
         for _ in range(10_000):
@@ -281,7 +281,7 @@ class Driver:
 
 
 class RevocationRun:
-    """One revocation: performs its steps and checks their order, bounds and result."""
+    """One revocation: it performs the steps, and checks their order, time limits and result."""
 
     def __init__(self, driver: Driver, partitions: list[TopicPartition]) -> None:
         self.driver = driver

@@ -42,7 +42,7 @@ def test_no_record_is_lost_committed_early_or_reordered_in_random_runs(
                 f"round {seed} of {ordering}, batches={batches}: {error}"
             ) from error
         counts += simulation.counts
-    # A run in which nothing happened proves nothing.
+    # Runs without rebalances and failures would prove nothing.
     assert {"commits", "letters", "flaky", "stops", "cancelled"} <= set(counts), counts
 
 
@@ -73,7 +73,7 @@ def first_failure(seeds: range, kind: type[WorkerRound] = WorkerRound) -> str:
 
 
 async def nothing(*_: Any) -> None:
-    """Handle a record in no time."""
+    """Process a record in no time."""
 
 
 write = Outlet.write
@@ -131,7 +131,7 @@ NOBODY = GroupMetadata("billing", -1, "", None)
 
 
 async def take_for_lost(self: Transactor) -> Any:
-    """Have a new producer make a transaction again that may be committed already."""
+    """Repeat a transaction with a new producer, although it may be committed already."""
     if self._doubt is not None:
         self._doubt = None
         await self._renew(FatalTransactionError("it is not asked"))
@@ -139,7 +139,7 @@ async def take_for_lost(self: Transactor) -> Any:
 
 
 async def take_for_committed(self: Transactor) -> Any:
-    """Believe that a commit happened that nobody confirmed."""
+    """Treat an unconfirmed commit as committed."""
     offsets, self._doubt = self._doubt or {}, None
     if offsets:
         await self._renew(FatalTransactionError("it is not asked"))
@@ -149,7 +149,7 @@ async def take_for_committed(self: Transactor) -> Any:
 
 @contextmanager
 def both(*patches: Any) -> Iterator[None]:
-    """Two faults at once."""
+    """Apply two faults together."""
     with ExitStack() as stack:
         for each in patches:
             stack.enter_context(each)
@@ -177,7 +177,7 @@ EXACTLY_ONCE_FAULTS: dict[str, tuple[int, str, Any]] = {
         "is open",
         patch.object(Transactor, "keep", lambda self, job, box: None),
     ),
-    # One of the two is enough: a member that stops in time has nothing to commit when others have its partitions.
+    # Either defence is enough: a member that stops in time has nothing to commit when others own its partitions.
     "commits do not name the member, and it does not watch its session": (
         3,
         "",
@@ -189,7 +189,7 @@ EXACTLY_ONCE_FAULTS: dict[str, tuple[int, str, Any]] = {
 }
 
 
-# The first seed is one by which it is found soon.
+# The first seed is one that finds the fault soon.
 @pytest.mark.slow  # not in `make check`
 @pytest.mark.parametrize("fault", EXACTLY_ONCE_FAULTS)
 def test_the_rounds_find_what_is_not_exactly_once(fault: str) -> None:

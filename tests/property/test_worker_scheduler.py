@@ -1,4 +1,4 @@
-"""Whatever order handlers finish, fail and repeat in: lanes keep their order, and a position never passes open work."""
+"""Handlers finish, fail and repeat in any order: lanes keep their order, and no position passes unfinished records."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def record(partition: int, offset: int, key: bytes | None = None) -> ConsumerRec
 
 
 class Harness:
-    """A scheduler with random results of handlers, and a model to compare it with."""
+    """A scheduler with random results of handlers, and its model."""
 
     def __init__(self, seed: int, ordering: str, concurrency: int, batch: int | None) -> None:
         self.random = random.Random(seed)
@@ -86,7 +86,7 @@ class Harness:
         self.now_ms += 1 if deadline_ms is None else max(1, deadline_ms - self.now_ms)
 
     def move(self) -> None:
-        """A partition goes to another member, and perhaps comes back, from its committed position on."""
+        """Move a partition to another member, and possibly back; reading continues at the committed position."""
         if self.random.random() > 0.2:
             return
         partition = self.random.randrange(3)
