@@ -143,7 +143,7 @@ class CompactionMachine(RuleBasedStateMachine):
 
 
 class CrashingCompactionMachine(CompactionMachine):
-    """The same machine with power cuts. Everything appended was synced, so nothing may be lost."""
+    """A machine with power cuts. Everything appended was synced, so nothing may be lost."""
 
     def new_files(self):
         return CrashFileSystem()

@@ -317,7 +317,7 @@ class DiskLogMachine(LogMachine):
 
 
 class CrashingLogMachine(LogMachine):
-    """The same machine with power cuts: synced records stay, and unsynced records may be lost from the end."""
+    """A machine with power cuts: synced records stay, and unsynced records may be lost from the end."""
 
     def new_files(self):
         return CrashFileSystem()

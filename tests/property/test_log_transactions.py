@@ -344,7 +344,7 @@ class Harness:
 
 
 class CrashingHarness(Harness):
-    """The same with power cuts: unsynced batches may be lost from the end."""
+    """A harness with power cuts: unsynced batches may be lost from the end."""
 
     def new_files(self):
         return CrashFileSystem()

@@ -1,4 +1,4 @@
-"""Spark's exactly-once sink writes each row once, wherever tasks and drivers end. HEADRACE_SINK_ROUNDS sets the runs."""
+"""Spark's exactly-once sink writes each row once, wherever tasks and drivers end. HEADRACE_SINK_ROUNDS: more runs."""
 
 from __future__ import annotations
 
