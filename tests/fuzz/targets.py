@@ -22,7 +22,7 @@ from headrace.core.coordinator.state.classic_states import GroupState
 from headrace.core.coordinator.state.records import (
     CommittedOffset,
     Generation,
-    GroupMetadata,
+    GenerationRecord,
     OffsetCommit,
     StoredMember,
     decode_records,
@@ -400,9 +400,9 @@ def group_records(chance: Random) -> bytes:
         START_MS,
         tuple([member] * chance.choice([0, 1, 2])),
     )
-    records: Sequence[OffsetCommit | GroupMetadata] = [
+    records: Sequence[OffsetCommit | GenerationRecord] = [
         OffsetCommit("g", "a", 0, CommittedOffset(7, 0, "note", START_MS)),
-        GroupMetadata("g", chance.choice([generation, generation, None])),
+        GenerationRecord("g", chance.choice([generation, generation, None])),
         OffsetCommit("g", "a", 1, None),
     ]
     return encode_records(chance.sample(list(records), chance.randint(1, 3)), START_MS)

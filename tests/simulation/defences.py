@@ -17,7 +17,7 @@ from headrace.core.coordinator.state.offset_store import OffsetStore
 from headrace.core.coordinator.transaction import transactions
 from headrace.core.coordinator.transaction.shard import TransactionShard
 from headrace.core.log import PartitionLog
-from headrace.core.log.producers.producer_state import ProducerState
+from headrace.core.log.producers.producer_state import ProducerStates
 from headrace.errors import ErrorCode
 
 
@@ -47,13 +47,13 @@ def _everything_is_free(current: Any, target: Any, epoch: Any, owned: Any, _is_f
 
 DEFENCES: dict[str, list[Any]] = {
     "batches repeated are recognised (B1)": [
-        patch.object(ProducerState, "check", lambda *_, **__: None)
+        patch.object(ProducerStates, "check", lambda *_, **__: None)
     ],
     "producers are known after a restart (B2)": [
-        patch.object(ProducerState, "restore", lambda *_: True)
+        patch.object(ProducerStates, "restore", lambda *_: True)
     ],
     "markers of old epochs end nothing (B6)": [
-        patch.object(ProducerState, "check_marker", lambda *_: None)
+        patch.object(ProducerStates, "check_marker", lambda *_: None)
     ],
     "coordinators answer when it is durable (B7)": [
         patch.object(ShardRuntime, "_park", _not_parked),

@@ -10,7 +10,7 @@ from headrace.broker.topic_names import OFFSETS_TOPIC
 from headrace.core.coordinator.partitioning import partition_for_key
 from headrace.core.coordinator.state.consumer_group import ConsumerGroup
 from headrace.core.coordinator.state.consumer_records import ConsumerRecord
-from headrace.core.coordinator.state.records import GroupMetadata, decode_records
+from headrace.core.coordinator.state.records import GenerationRecord, decode_records
 from headrace.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from headrace.protocol.messages.delete_groups import DeleteGroupsRequest
 from headrace.protocol.messages.describe_groups import DescribeGroupsRequest
@@ -254,7 +254,7 @@ def stored(peer: Peer, label: str, group: str) -> None:
     (answer,) = peer.quiet(request, 12).responses[0].partitions
     consumers, generation = ConsumerGroup(group), None
     for _, record in decode_records(answer.records or b""):
-        if isinstance(record, GroupMetadata) and record.group_id == group:
+        if isinstance(record, GenerationRecord) and record.group_id == group:
             generation = record.generation
         elif isinstance(record, ConsumerRecord) and record.group_id == group:
             consumers.replay(record)

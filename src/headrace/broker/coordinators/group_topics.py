@@ -12,7 +12,7 @@ from headrace.broker.expressions import INSTALL_RE2, Expression, are_evaluated
 from headrace.broker.partitions.topics import Topics
 from headrace.broker.session import Session
 from headrace.broker.waiting.steps import Steps, Work
-from headrace.core.coordinator.state.assignors import OWN_ASSIGNORS, Assignor
+from headrace.core.coordinator.state.assignors import OWN_ASSIGNORS, ServerAssignor
 from headrace.core.coordinator.state.topics import Matches, TopicInfo
 from headrace.core.deferred import Deferred
 from headrace.errors import ApiError, ConfigError, ErrorCode
@@ -158,7 +158,7 @@ def _matching(expression: Expression, names: Sequence[str]) -> Work[tuple[str, .
     return tuple(found)
 
 
-def load_assignors(names: str) -> Mapping[str, Assignor]:
+def load_assignors(names: str) -> Mapping[str, ServerAssignor]:
     """Return the assignors of a comma-separated list, the default first.
 
     Those that are not Headrace's own are classes that an installed package offers under the entry point group
@@ -167,7 +167,7 @@ def load_assignors(names: str) -> Mapping[str, Assignor]:
     Raises:
         ConfigError: One of them is not there, or cannot be made.
     """
-    assignors: dict[str, Assignor] = {}
+    assignors: dict[str, ServerAssignor] = {}
     for name in filter(None, (part.strip() for part in names.split(","))):
         assignors[name] = OWN_ASSIGNORS.get(name) or _users_assignor(name)
     if not assignors:
@@ -175,7 +175,7 @@ def load_assignors(names: str) -> Mapping[str, Assignor]:
     return assignors
 
 
-def _users_assignor(name: str) -> Assignor:
+def _users_assignor(name: str) -> ServerAssignor:
     found = metadata.entry_points(group=ASSIGNORS_ENTRY_POINTS, name=name)
     if not found:
         raise ConfigError(
@@ -183,7 +183,7 @@ def _users_assignor(name: str) -> Assignor:
             f"installed packages may offer others as entry points of the group {ASSIGNORS_ENTRY_POINTS!r}"
         )
     try:
-        assignor: Assignor = next(iter(found)).load()()
+        assignor: ServerAssignor = next(iter(found)).load()()
     except Exception as error:
         raise ConfigError(
             f"group.consumer.assignors: {name!r} cannot be made: {error!r}"

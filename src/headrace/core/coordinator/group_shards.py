@@ -14,14 +14,14 @@ from headrace.core.coordinator.any_group.timers import operation_of
 from headrace.core.coordinator.classic import rebalance
 from headrace.core.coordinator.consumer.downgrade import REASON, needs_rebalance
 from headrace.core.coordinator.partitioning import can_be_stored
-from headrace.core.coordinator.runtime import CoordinatorLog, Reply, Result, Timer
+from headrace.core.coordinator.runtime import CoordinatorLog, Reply, Result, TimerKey
 from headrace.core.coordinator.sharded import (
     EXPIRY,
     TOMBSTONES_PER_BATCH,
     ShardedCoordinator,
     no_response,
 )
-from headrace.core.coordinator.state.assignors import OWN_ASSIGNORS, Assignor
+from headrace.core.coordinator.state.assignors import OWN_ASSIGNORS, ServerAssignor
 from headrace.core.coordinator.state.classic_group import ClassicGroup
 from headrace.core.coordinator.state.config import ConsumerTimes, GroupConfig
 from headrace.core.coordinator.state.memory import GroupMemory
@@ -53,7 +53,7 @@ class GroupShards(ShardedCoordinator[GroupShard]):
         entropy: Entropy,
         journal: Journal,
         topics: TopicsView | None = None,
-        assignors: Mapping[str, Assignor] = OWN_ASSIGNORS,
+        assignors: Mapping[str, ServerAssignor] = OWN_ASSIGNORS,
         times: Callable[[str], ConsumerTimes] | None = None,
     ) -> None:
         super().__init__(log, config.offsets_retention_check_interval_ms)
@@ -86,7 +86,7 @@ class GroupShards(ShardedCoordinator[GroupShard]):
         shard.after_load = partial(self._rebalance_loaded, shard)
         return shard
 
-    def _run_timer(self, shard: GroupShard, timer: Timer, now_ms: int) -> None:
+    def _run_timer(self, shard: GroupShard, timer: TimerKey, now_ms: int) -> None:
         operation = operation_of(shard, timer, now_ms)
         if operation is not None:
             shard.runtime.execute(operation, no_response, now_ms)
@@ -101,7 +101,7 @@ class GroupShards(ShardedCoordinator[GroupShard]):
             left -= _GROUP_COST + count + _TOMBSTONE_COST * len(tombstones)
             if left <= 0:
                 self._expiring[shard.partition] = groups
-                self._timers.set(Timer(EXPIRY, shard.partition), now_ms + _PAUSE_MS)
+                self._timers.set(TimerKey(EXPIRY, shard.partition), now_ms + _PAUSE_MS)
                 break
         return found
 

@@ -63,7 +63,7 @@ class CoordinatorLog(Protocol):
         """Yield all record batches of the partition in order. Each buffer has whole batches."""
 
 
-class Timer(NamedTuple):
+class TimerKey(NamedTuple):
     """The key of a deadline.
 
     `group_id` is the group id or the transactional id, "" for a timer of the shard. `member_id` is "" for a timer that
@@ -76,7 +76,7 @@ class Timer(NamedTuple):
     member_id: str = ""
 
 
-Timers = Deadlines[Timer]
+Timers = Deadlines[TimerKey]
 
 PARKED = "parked"
 """The kind of timer that a shard itself sets. It expires when the oldest parked response has waited too long."""
@@ -239,7 +239,9 @@ class ShardRuntime(Generic[R]):
         if deferred.cancelled:
             return
         if not self._parked:
-            self._timers.set(Timer(PARKED, self.partition), self._now_ms + self._commit_timeout_ms)
+            self._timers.set(
+                TimerKey(PARKED, self.partition), self._now_ms + self._commit_timeout_ms
+            )
         parked = Parked(self.end_offset, self._now_ms + self._commit_timeout_ms, resolve)
         deferred.on_cancel(parked.give_up)
         self._parked.append(parked)
@@ -254,7 +256,7 @@ class ShardRuntime(Generic[R]):
         while self._parked and self._parked[0].deadline_ms <= now_ms:
             self._parked.popleft().resolve(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if self._parked:
-            self._timers.set(Timer(PARKED, self.partition), self._parked[0].deadline_ms)
+            self._timers.set(TimerKey(PARKED, self.partition), self._parked[0].deadline_ms)
 
     def _postpone(self, run: Callable[[int], Reply[T]]) -> Deferred[T]:
         deferred: Deferred[T] = Deferred()
@@ -325,7 +327,7 @@ class ShardRuntime(Generic[R]):
             parked = self._parked.popleft()
             parked.resolve(ErrorCode.NOT_COORDINATOR if failed else ErrorCode.NONE)
         if not self._parked:
-            self._timers.cancel(Timer(PARKED, self.partition))
+            self._timers.cancel(TimerKey(PARKED, self.partition))
 
     # --- life ---
 

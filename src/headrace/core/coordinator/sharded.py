@@ -15,7 +15,7 @@ from headrace.core.coordinator.runtime import (
     Result,
     ShardRuntime,
     ShardState,
-    Timer,
+    TimerKey,
     Timers,
     gather,
 )
@@ -65,7 +65,7 @@ class ShardedCoordinator(ABC, Generic[S]):
         """Return a shard for a partition that was never loaded."""
 
     @abstractmethod
-    def _run_timer(self, shard: S, timer: Timer, now_ms: int) -> None:
+    def _run_timer(self, shard: S, timer: TimerKey, now_ms: int) -> None:
         """Run the operation of an expired timer of the coordinator's own kinds."""
 
     @abstractmethod
@@ -85,7 +85,9 @@ class ShardedCoordinator(ABC, Generic[S]):
             shard = self._shards[partition] = self._new_shard(partition)
         # Each partition has another point in the interval, because checking all partitions at once would take long.
         share = (partition + 1) / max(self._log.partitions_count, 1)
-        self._timers.set(Timer(EXPIRY, partition), now_ms + int(self._expiry_interval_ms * share))
+        self._timers.set(
+            TimerKey(EXPIRY, partition), now_ms + int(self._expiry_interval_ms * share)
+        )
         shard.runtime.load(now_ms)
 
     def unload(self, partition: int) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headrace.core.coordinator.state.records import GroupMetadata, OffsetCommit, decode_records
+from headrace.core.coordinator.state.records import GenerationRecord, OffsetCommit, decode_records
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from headrace.protocol.messages.describe_groups import DescribeGroupsRequest
@@ -364,4 +364,8 @@ def test_what_is_written_can_be_consumed_from_the_internal_topic(broker):
     partition = broker.broker.services.groups.partition_for("g")
     fetched = broker.fetch("__consumer_offsets", 0, partition)
     records = [record for _, record in decode_records(bytes(fetched.records))]
-    assert [type(record) for record in records] == [GroupMetadata, GroupMetadata, OffsetCommit]
+    assert [type(record) for record in records] == [
+        GenerationRecord,
+        GenerationRecord,
+        OffsetCommit,
+    ]

@@ -8,7 +8,7 @@ from functools import partial
 from headrace.core.coordinator.runtime import Result
 from headrace.core.coordinator.state.classic_group import CONSUMER_PROTOCOL_TYPE, ClassicGroup
 from headrace.core.coordinator.state.classic_states import GroupState
-from headrace.core.coordinator.state.records import GroupMetadata, GroupRecord, OffsetCommit
+from headrace.core.coordinator.state.records import GenerationRecord, GroupRecord, OffsetCommit
 from headrace.core.coordinator.state.shard import GroupShard
 from headrace.core.coordinator.state.subscription import subscribed_topics
 from headrace.errors import ApiError, ErrorCode, GroupIdNotFoundError
@@ -41,7 +41,7 @@ def delete_group(shard: GroupShard, group_id: str) -> Result[DeletableGroupResul
         for topic, partition in shard.offsets.keys_of_group(group_id)
     ]
     if consumer_group is None:
-        records.append(GroupMetadata(group_id, None))
+        records.append(GenerationRecord(group_id, None))
     else:
         records += consumer_group.tombstones()
     return Result(DeletableGroupResult(group_id=group_id), records)

@@ -12,7 +12,7 @@ from headrace.core.coordinator.state.classic_group import CONSUMER_PROTOCOL_TYPE
 from headrace.core.coordinator.state.classic_states import GroupState
 from headrace.core.coordinator.state.records import (
     CommittedOffset,
-    GroupMetadata,
+    GenerationRecord,
     GroupRecord,
     OffsetCommit,
 )
@@ -224,7 +224,7 @@ def expired(shard: GroupShard, now_ms: int) -> Iterator[tuple[int, list[GroupRec
         if shard.offsets.has_pending(group.group_id):
             kept += 1
         if not kept and deserted and group.is_stored:
-            tombstones.append(GroupMetadata(group.group_id, None))
+            tombstones.append(GenerationRecord(group.group_id, None))
         yield count, tombstones
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from headrace.core.coordinator.classic.membership import after_removal, validate_member
 from headrace.core.coordinator.consumer import removal
-from headrace.core.coordinator.runtime import NOTHING, Result, Timer
+from headrace.core.coordinator.runtime import NOTHING, Result, TimerKey
 from headrace.core.coordinator.state.classic_group import ClassicGroup
 from headrace.core.coordinator.state.consumer_group import ConsumerGroup
 from headrace.core.coordinator.state.shard import STOP, GroupShard
@@ -48,7 +48,7 @@ def _stop(shard: GroupShard, group_id: str, wanted: HeadraceStop, now_ms: int) -
         return HeadraceStopped(error_code=error, member_id=member_id)
     stop = shard.stops.begin(group_id, member_id, now_ms + max(wanted.timeout_ms, 0))
     _answer_parked_join(shard, group_id, member_id, stop)
-    shard.timers.set(Timer(STOP, shard.partition, group_id, member_id), stop.deadline_ms)
+    shard.timers.set(TimerKey(STOP, shard.partition, group_id, member_id), stop.deadline_ms)
     return HeadraceStopped(
         state=StopState.STOPPING,
         member_id=member_id,
@@ -96,7 +96,7 @@ def _consumer_error(group: ConsumerGroup, member_id: str, instance_id: str | Non
     return ErrorCode.NONE if member_id in group.members else ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def deadline_passed(shard: GroupShard, timer: Timer, now_ms: int) -> Result[None]:
+def deadline_passed(shard: GroupShard, timer: TimerKey, now_ms: int) -> Result[None]:
     """Remove a member that has not left at its deadline."""
     group_id, member_id = timer.group_id, timer.member_id
     stop = shard.stops.find(group_id, member_id)

@@ -9,7 +9,7 @@ from typing import Final
 from headrace.core.coordinator.any_group import stopping
 from headrace.core.coordinator.classic import membership, rebalance
 from headrace.core.coordinator.consumer import removal
-from headrace.core.coordinator.runtime import Result, Timer
+from headrace.core.coordinator.runtime import Result, TimerKey
 from headrace.core.coordinator.state.classic_group import ClassicGroup
 from headrace.core.coordinator.state.consumer_group import ConsumerGroup
 from headrace.core.coordinator.state.shard import (
@@ -25,7 +25,9 @@ from headrace.core.coordinator.state.shard import (
 )
 
 
-def operation_of(shard: GroupShard, timer: Timer, now_ms: int) -> Callable[[], Result[None]] | None:
+def operation_of(
+    shard: GroupShard, timer: TimerKey, now_ms: int
+) -> Callable[[], Result[None]] | None:
     """Return the operation for an expired timer of a group, or None if the group no longer exists."""
     if timer.kind == STOP:
         return partial(stopping.deadline_passed, shard, timer, now_ms)

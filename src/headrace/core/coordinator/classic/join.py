@@ -22,7 +22,7 @@ from headrace.core.coordinator.state.classic_group import (
 )
 from headrace.core.coordinator.state.classic_states import GroupState
 from headrace.core.coordinator.state.memory import GROUP_BYTES, PENDING_BYTES
-from headrace.core.coordinator.state.records import GroupMetadata
+from headrace.core.coordinator.state.records import GenerationRecord
 from headrace.core.coordinator.state.shard import SESSION, GroupShard
 from headrace.core.coordinator.state.subscription import Protocol, size_of, subscribed_topics
 from headrace.core.deferred import Deferred
@@ -348,4 +348,4 @@ def _take_place(
         member.protocols_complete = True
         shard.reset_session(group, member, now_ms)
 
-    return Result(response, (GroupMetadata(group.group_id, updated),), after)
+    return Result(response, (GenerationRecord(group.group_id, updated),), after)

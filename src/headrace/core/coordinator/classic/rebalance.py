@@ -28,7 +28,7 @@ from headrace.core.coordinator.state.classic_group import (
     select_protocol,
 )
 from headrace.core.coordinator.state.classic_states import GroupState
-from headrace.core.coordinator.state.records import Generation, GroupMetadata
+from headrace.core.coordinator.state.records import Generation, GenerationRecord
 from headrace.core.coordinator.state.shard import JOIN, SESSION, SYNC, GroupShard
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.join_group import JoinGroupResponse, JoinGroupResponseMember
@@ -146,7 +146,7 @@ def complete(shard: GroupShard, group: ClassicGroup, now_ms: int) -> Result[None
             member.is_new = False
             shard.answer_join(member, current_generation(group, member))
 
-    return Result(None, (GroupMetadata(group.group_id, generation),), after)
+    return Result(None, (GenerationRecord(group.group_id, generation),), after)
 
 
 def _nobody_joined(shard: GroupShard, group: ClassicGroup, now_ms: int) -> Result[None]:

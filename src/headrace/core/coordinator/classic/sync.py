@@ -6,7 +6,7 @@ from headrace.core.coordinator.classic.membership import validate_member
 from headrace.core.coordinator.runtime import Result
 from headrace.core.coordinator.state.classic_group import ClassicGroup, ClassicGroupMember
 from headrace.core.coordinator.state.classic_states import GroupState
-from headrace.core.coordinator.state.records import GroupMetadata
+from headrace.core.coordinator.state.records import GenerationRecord
 from headrace.core.coordinator.state.shard import GroupShard
 from headrace.core.deferred import Deferred
 from headrace.errors import ErrorCode
@@ -84,7 +84,7 @@ def _store_assignment(
             # The generation still waits for its assignment, with the full timeout again.
             shard.await_syncs(group, now_ms)
 
-    return Result(None, (GroupMetadata(group.group_id, stable),), after)
+    return Result(None, (GenerationRecord(group.group_id, stable),), after)
 
 
 def _assignment(group: ClassicGroup, member: ClassicGroupMember) -> SyncGroupResponse:

@@ -34,19 +34,19 @@ from headrace.core.coordinator.state.classic_group import (
 )
 from headrace.core.coordinator.state.consumer_group import ConsumerGroup, topics_of, wish_of
 from headrace.core.coordinator.state.consumer_records import (
-    ClassicMember,
+    ClassicMemberFields,
     GroupEpoch,
     MemberMetadata,
     MemberState,
     Partitions,
 )
-from headrace.core.coordinator.state.records import GroupMetadata, GroupRecord
+from headrace.core.coordinator.state.records import GenerationRecord, GroupRecord
 from headrace.core.coordinator.state.shard import CONSUMER_SYNC, GroupShard
 from headrace.core.coordinator.state.stops import StopState
 from headrace.core.coordinator.state.subscription import (
+    ClassicSubscription,
     NamedPartitions,
     Protocol,
-    Subscription,
     read_subscription,
 )
 from headrace.core.coordinator.state.topics import TopicsView, known_topics, metadata_hash
@@ -130,7 +130,7 @@ def _join_deserted(
 
 def _check_protocols(
     group: ConsumerGroup, protocol_type: str, protocols: tuple[Protocol, ...]
-) -> Subscription:
+) -> ClassicSubscription:
     """Return the subscription of a member. All classic members must have a protocol in common.
 
     Raises:
@@ -147,7 +147,7 @@ def _updated(
     member: MemberMetadata,
     origin: Origin,
     request: JoinGroupRequest,
-    said: Subscription,
+    said: ClassicSubscription,
     protocols: tuple[Protocol, ...],
 ) -> MemberMetadata:
     # Version 0 has no rebalance timeout: the session timeout is used for both.
@@ -161,7 +161,7 @@ def _updated(
         rebalance_timeout_ms=request.session_timeout_ms
         if rebalance_timeout_ms < 0
         else rebalance_timeout_ms,
-        classic=ClassicMember(request.session_timeout_ms, protocols),
+        classic=ClassicMemberFields(request.session_timeout_ms, protocols),
     )
 
 
@@ -210,7 +210,7 @@ class _Downgrade(NamedTuple):
                 shard.park_join(shard.classic_groups[group.group_id].members[member_id], parked)
                 schedule_rejoin(shard, group.group_id, now_ms)
 
-        records = [*group.tombstones(), GroupMetadata(group.group_id, generation)]
+        records = [*group.tombstones(), GenerationRecord(group.group_id, generation)]
         return Result(answer if is_settled else parked, records, after)
 
     def _is_settled(self, member: MemberMetadata) -> bool:
@@ -356,7 +356,9 @@ def _check_member(group: ConsumerGroup, member_id: str, instance_id: str | None)
     return member
 
 
-def _classic_member(group: ConsumerGroup, member_id: str, instance_id: str | None) -> ClassicMember:
+def _classic_member(
+    group: ConsumerGroup, member_id: str, instance_id: str | None
+) -> ClassicMemberFields:
     """Return what a member is as a classic one.
 
     Raises:

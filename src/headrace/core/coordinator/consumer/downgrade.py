@@ -24,7 +24,7 @@ from headrace.core.coordinator.state.classic_group import (
 from headrace.core.coordinator.state.classic_states import GroupState
 from headrace.core.coordinator.state.consumer_group import ConsumerGroup
 from headrace.core.coordinator.state.consumer_records import MemberMetadata, Partitions
-from headrace.core.coordinator.state.records import Generation, GroupMetadata
+from headrace.core.coordinator.state.records import Generation, GenerationRecord
 from headrace.core.coordinator.state.shard import GroupShard
 from headrace.core.coordinator.state.subscription import encode_assignment, version_of
 from headrace.core.coordinator.state.topics import TopicsView
@@ -79,7 +79,7 @@ def downgrade(
             begin_classic(shard, group, former, members, now_ms)
             schedule_rejoin(shard, group.group_id, now_ms)
 
-    return Result(None, [*group.tombstones(), GroupMetadata(group.group_id, generation)], after)
+    return Result(None, [*group.tombstones(), GenerationRecord(group.group_id, generation)], after)
 
 
 def classic_generation(

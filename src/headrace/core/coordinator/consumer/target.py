@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from headrace.core.coordinator.state.assignors import OWN_ASSIGNORS, Assignor, Subscriber
+from headrace.core.coordinator.state.assignors import OWN_ASSIGNORS, ServerAssignor, Subscriber
 from headrace.core.coordinator.state.consumer_group import (
     NOTHING_ASSIGNED,
     ConsumerGroup,
@@ -29,8 +29,8 @@ Targets = Mapping[str, Partitions]
 
 
 def choose_assignor(
-    members: Iterable[MemberMetadata], assignors: Mapping[str, Assignor]
-) -> Assignor:
+    members: Iterable[MemberMetadata], assignors: Mapping[str, ServerAssignor]
+) -> ServerAssignor:
     """Return the assignor that most members request, or the first assignor if no member requests one."""
     votes = Counter(member.assignor for member in members if member.assignor in assignors)
     default = next(iter(assignors))
@@ -43,7 +43,7 @@ def compute_target(
     regexes: Mapping[str, tuple[str, ...]],
     targets: Targets,
     *,
-    assignors: Mapping[str, Assignor],
+    assignors: Mapping[str, ServerAssignor],
     view: TopicsView,
     journal: Journal,
 ) -> Targets:
@@ -98,7 +98,7 @@ def target_records(
 
 
 def _by_users_assignor(
-    assignor: Assignor,
+    assignor: ServerAssignor,
     subscribers: Mapping[str, Subscriber],
     counts: Mapping[bytes, int],
     journal: Journal,

@@ -22,7 +22,7 @@ from headrace.core.coordinator.state.classic_group import (
 )
 from headrace.core.coordinator.state.consumer_group import ConsumerGroup
 from headrace.core.coordinator.state.consumer_records import (
-    ClassicMember,
+    ClassicMemberFields,
     ConsumerRecord,
     Current,
     CurrentMember,
@@ -34,11 +34,11 @@ from headrace.core.coordinator.state.consumer_records import (
     TargetEpoch,
     TargetMember,
 )
-from headrace.core.coordinator.state.records import GroupMetadata, GroupRecord
+from headrace.core.coordinator.state.records import GenerationRecord, GroupRecord
 from headrace.core.coordinator.state.shard import GroupShard
 from headrace.core.coordinator.state.subscription import (
+    ClassicSubscription,
     NamedPartitions,
-    Subscription,
     read_assignment,
     read_subscription,
 )
@@ -108,12 +108,12 @@ def replace_empty(shard: GroupShard, classic: ClassicGroup) -> Upgrade:
 
 
 def _tombstone(classic: ClassicGroup) -> list[GroupRecord]:
-    return [GroupMetadata(classic.group_id, None)] if classic.is_stored else []
+    return [GenerationRecord(classic.group_id, None)] if classic.is_stored else []
 
 
 class _Known(NamedTuple):
     member: ClassicGroupMember
-    said: Subscription
+    said: ClassicSubscription
 
 
 def _check(shard: GroupShard, classic: ClassicGroup) -> None:
@@ -135,7 +135,7 @@ def _stays_classic(classic: ClassicGroup, why: str) -> ApiError:
     )
 
 
-def _said(classic: ClassicGroup, member: ClassicGroupMember) -> Subscription:
+def _said(classic: ClassicGroup, member: ClassicGroupMember) -> ClassicSubscription:
     said = read_subscription(member.metadata(classic.generation.protocol_name))
     if said is None and member.protocols:
         said = read_subscription(member.protocols[0].metadata)
@@ -144,7 +144,7 @@ def _said(classic: ClassicGroup, member: ClassicGroupMember) -> Subscription:
     return said
 
 
-def _metadata(member: ClassicGroupMember, said: Subscription) -> MemberMetadata:
+def _metadata(member: ClassicGroupMember, said: ClassicSubscription) -> MemberMetadata:
     return MemberMetadata(
         instance_id=member.instance_id,
         rack_id=said.rack_id,
@@ -152,7 +152,7 @@ def _metadata(member: ClassicGroupMember, said: Subscription) -> MemberMetadata:
         client_host=member.client_host,
         topics=said.topics,
         rebalance_timeout_ms=member.rebalance_timeout_ms,
-        classic=ClassicMember(member.session_timeout_ms, member.protocols),
+        classic=ClassicMemberFields(member.session_timeout_ms, member.protocols),
     )
 
 

@@ -27,7 +27,7 @@ Assignment = Mapping[str, Collection[Partition]]
 """Partitions by member id. A missing member has no partitions."""
 
 
-class Assignor(Protocol):
+class ServerAssignor(Protocol):
     """Computes which member of a group reads which partition."""
 
     name: str
@@ -41,7 +41,7 @@ class Assignor(Protocol):
         """
 
 
-class RangeAssignor:
+class ServerRangeAssignor:
     """Assigns each member a range of consecutive partitions of each topic, in the order of member ids.
 
     If topics have the same size and the same subscribers, partitions with the same number go to the same member, so
@@ -71,7 +71,7 @@ class RangeAssignor:
         return assignment
 
 
-class UniformAssignor:
+class ServerUniformAssignor:
     """Assigns partitions as evenly as the subscriptions allow, and moves as few as possible."""
 
     name = "uniform"
@@ -188,8 +188,8 @@ def _give_away(
     return True
 
 
-OWN_ASSIGNORS: Final[Mapping[str, Assignor]] = {
-    "uniform": UniformAssignor(),
-    "range": RangeAssignor(),
+OWN_ASSIGNORS: Final[Mapping[str, ServerAssignor]] = {
+    "uniform": ServerUniformAssignor(),
+    "range": ServerRangeAssignor(),
 }
 """The built-in assignors by name; the default comes first."""

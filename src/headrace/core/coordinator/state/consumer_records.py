@@ -67,7 +67,7 @@ class GroupEpoch(NamedTuple):
     metadata_hash: int = 0
 
 
-class ClassicMember(NamedTuple):
+class ClassicMemberFields(NamedTuple):
     """The fields that only a member of the classic protocol has."""
 
     session_timeout_ms: int
@@ -92,7 +92,7 @@ class MemberMetadata(NamedTuple):
     regex: str | None = None
     rebalance_timeout_ms: int = -1
     assignor: str | None = None
-    classic: ClassicMember | None = None
+    classic: ClassicMemberFields | None = None
     """The further fields of a member of the classic protocol; None for other members."""
 
 
@@ -200,7 +200,7 @@ def _member_value(record: MemberRecord) -> Message:
     )
 
 
-def _classic_value(classic: ClassicMember | None) -> ClassicMemberMetadata | None:
+def _classic_value(classic: ClassicMemberFields | None) -> ClassicMemberMetadata | None:
     if classic is None:
         return None
     return ClassicMemberMetadata(
@@ -225,7 +225,7 @@ def _member(value: ConsumerGroupMemberMetadataValue) -> tuple[MemberMetadata]:
         value.server_assignor,
         None
         if classic is None
-        else ClassicMember(
+        else ClassicMemberFields(
             classic.session_timeout_ms,
             tuple(Protocol(p.name, bytes(p.metadata)) for p in classic.supported_protocols),
         ),

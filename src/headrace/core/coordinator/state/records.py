@@ -99,14 +99,14 @@ class Generation(NamedTuple):
     members: tuple[StoredMember, ...] = ()
 
 
-class GroupMetadata(NamedTuple):
+class GenerationRecord(NamedTuple):
     """Record: the current generation of a group; None deletes the group."""
 
     group_id: str
     generation: Generation | None
 
 
-GroupRecord = OffsetCommit | GroupMetadata | ConsumerRecord | PendingOffset | Marker
+GroupRecord = OffsetCommit | GenerationRecord | ConsumerRecord | PendingOffset | Marker
 
 
 # --- to bytes ---
@@ -136,7 +136,7 @@ def _encode(record: GroupRecord) -> tuple[bytes, bytes | None, list[tuple[str, b
         value = None if record.committed is None else _offset_value(record.committed)
         return _bytes(OFFSET_COMMIT_KIND, KEY_VERSION, offset_key), value, []
     assert not isinstance(record, PendingOffset | Marker), "these have batches of their own"
-    if not isinstance(record, GroupMetadata):
+    if not isinstance(record, GenerationRecord):
         return *encode_consumer_record(record), []
     group_key = GroupMetadataKey(group=record.group_id)
     value = None if record.generation is None else _group_value(record.generation)
@@ -270,7 +270,7 @@ def _decode(record: Record) -> GroupRecord | None:
         )
     if kind == GROUP_METADATA_KIND:
         group_key, _ = GroupMetadataKey.decode(key, 2, KEY_VERSION)
-        return GroupMetadata(group_key.group, _generation(record))
+        return GenerationRecord(group_key.group, _generation(record))
     return decode_consumer_record(kind, key, record.value)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from headrace.core.coordinator.runtime import CoordinatorLog, Result, ShardRuntime, Timer, Timers
-from headrace.core.coordinator.state.assignors import OWN_ASSIGNORS, Assignor
+from headrace.core.coordinator.runtime import CoordinatorLog, Result, ShardRuntime, TimerKey, Timers
+from headrace.core.coordinator.state.assignors import OWN_ASSIGNORS, ServerAssignor
 from headrace.core.coordinator.state.classic_group import ClassicGroup, ClassicGroupMember
 from headrace.core.coordinator.state.classic_states import GroupState
 from headrace.core.coordinator.state.config import ConsumerTimes, GroupConfig
@@ -14,7 +14,7 @@ from headrace.core.coordinator.state.consumer_records import ConsumerRecord, Mem
 from headrace.core.coordinator.state.memory import GroupMemory
 from headrace.core.coordinator.state.offset_store import OffsetStore
 from headrace.core.coordinator.state.records import (
-    GroupMetadata,
+    GenerationRecord,
     GroupRecord,
     OffsetCommit,
     PendingOffset,
@@ -65,7 +65,7 @@ class GroupShard:
         entropy: Entropy,
         journal: Journal,
         topics: TopicsView | None = None,
-        assignors: Mapping[str, Assignor] = OWN_ASSIGNORS,
+        assignors: Mapping[str, ServerAssignor] = OWN_ASSIGNORS,
         times: Callable[[str], ConsumerTimes] | None = None,
         memory: GroupMemory | None = None,
     ) -> None:
@@ -109,7 +109,7 @@ class GroupShard:
                 self._group(record.group_id)
             else:
                 self.forget_if_void(record.group_id)
-        elif not isinstance(record, GroupMetadata):
+        elif not isinstance(record, GenerationRecord):
             self._replay_consumer(record)
         elif record.generation is not None:
             group = self._group(record.group_id)
@@ -159,7 +159,7 @@ class GroupShard:
         consumers, self.consumer_groups = self.consumer_groups, {}
         self.offsets.clear()
         for group_id, member_id in self.stops.pending:
-            self.timers.cancel(Timer(STOP, self.partition, group_id, member_id))
+            self.timers.cancel(TimerKey(STOP, self.partition, group_id, member_id))
         self.stops.clear()
         for consumer_group in consumers.values():
             self.memory.forget(consumer_group)
@@ -224,9 +224,9 @@ class GroupShard:
         if not group.pending_sync:
             self.timers.cancel(self.timer(SYNC, group))
 
-    def timer(self, kind: str, group: ClassicGroup, member_id: str = "") -> Timer:
+    def timer(self, kind: str, group: ClassicGroup, member_id: str = "") -> TimerKey:
         """Return the key of one of the group's timers."""
-        return Timer(kind, self.partition, group.group_id, member_id)
+        return TimerKey(kind, self.partition, group.group_id, member_id)
 
     def cancel_timers(self, group: ClassicGroup) -> None:
         """Cancel all timers of a group."""
@@ -235,9 +235,9 @@ class GroupShard:
         for member_id in [*group.members, *group.pending]:
             self.timers.cancel(self.timer(SESSION, group, member_id))
 
-    def consumer_timer(self, kind: str, group: ConsumerGroup, member_id: str) -> Timer:
+    def consumer_timer(self, kind: str, group: ConsumerGroup, member_id: str) -> TimerKey:
         """Return the key of a timer of a consumer group's member."""
-        return Timer(kind, self.partition, group.group_id, member_id)
+        return TimerKey(kind, self.partition, group.group_id, member_id)
 
     def begin_consumer_session(self, group: ConsumerGroup, member_id: str, now_ms: int) -> None:
         """Restart the session of a member of a consumer group."""
@@ -265,7 +265,7 @@ class GroupShard:
     def member_gone(self, group_id: str, member_id: str) -> None:
         """End the pending stop of a member that has left its group."""
         if self.stops.find(group_id, member_id) is not None:
-            self.timers.cancel(Timer(STOP, self.partition, group_id, member_id))
+            self.timers.cancel(TimerKey(STOP, self.partition, group_id, member_id))
             self.stops.gone(group_id, member_id)
 
     def _begin_consumer_timers(self, group: ConsumerGroup, now_ms: int) -> None:

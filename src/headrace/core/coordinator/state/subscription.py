@@ -32,7 +32,7 @@ def size_of(protocols: Iterable[Protocol]) -> int:
     return sum(len(protocol.name) + len(protocol.metadata) for protocol in protocols)
 
 
-class Subscription(NamedTuple):
+class ClassicSubscription(NamedTuple):
     """The subscription that a consumer sends to the leader of its group."""
 
     topics: tuple[str, ...]
@@ -52,7 +52,7 @@ class GroupSubscription(NamedTuple):
     """The partitions that members still own. A leader that moves partitions assigns these to no member at first."""
 
 
-def read_subscription(metadata: bytes) -> Subscription | None:
+def read_subscription(metadata: bytes) -> ClassicSubscription | None:
     """Return the subscription in a member's metadata, or None if it cannot be decoded."""
     try:
         version = min(version_of(metadata), LAST_VERSION)
@@ -60,7 +60,9 @@ def read_subscription(metadata: bytes) -> Subscription | None:
     except (HeadraceError, ValueError, IndexError):
         return None
     owned = frozenset((part.topic, i) for part in said.owned_partitions for i in part.partitions)
-    return Subscription(tuple(sorted(set(said.topics))), owned, said.generation_id, said.rack_id)
+    return ClassicSubscription(
+        tuple(sorted(set(said.topics))), owned, said.generation_id, said.rack_id
+    )
 
 
 def subscribed_topics(metadata: bytes) -> frozenset[str] | None:

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Final, TypeVar
 
 from headrace.core.coordinator.partitioning import can_be_stored
-from headrace.core.coordinator.runtime import CoordinatorLog, Reply, Result, ShardState, Timer
+from headrace.core.coordinator.runtime import CoordinatorLog, Reply, Result, ShardState, TimerKey
 from headrace.core.coordinator.sharded import EXPIRY, TOMBSTONES_PER_BATCH, ShardedCoordinator
 from headrace.core.coordinator.transaction import markers, producers, transactions, views
 from headrace.core.coordinator.transaction.config import TransactionConfig
@@ -70,7 +70,7 @@ class TransactionCoordinator(ShardedCoordinator[TransactionShard]):
             usage=self._usage,
         )
 
-    def _run_timer(self, shard: TransactionShard, timer: Timer, now_ms: int) -> None:
+    def _run_timer(self, shard: TransactionShard, timer: TimerKey, now_ms: int) -> None:
         transaction = shard.transactions.get(timer.group_id)
         if transaction is None:
             return
@@ -87,7 +87,7 @@ class TransactionCoordinator(ShardedCoordinator[TransactionShard]):
         self,
         shard: TransactionShard,
         transaction: CoordinatedTransaction,
-        timer: Timer,
+        timer: TimerKey,
         now_ms: int,
     ) -> None:
         def failed(_error: ErrorCode) -> None:
@@ -105,7 +105,7 @@ class TransactionCoordinator(ShardedCoordinator[TransactionShard]):
         records = list(islice(transactions.expired(shard, now_ms), TOMBSTONES_PER_BATCH))
         if len(records) == TOMBSTONES_PER_BATCH:
             self._timers.set(
-                Timer(EXPIRY, shard.partition), now_ms + _PAUSE_MS
+                TimerKey(EXPIRY, shard.partition), now_ms + _PAUSE_MS
             )  # more ids may have expired
         return [records]
 

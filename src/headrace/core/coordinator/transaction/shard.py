@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from headrace.core.coordinator.runtime import CoordinatorLog, Result, ShardRuntime, Timer, Timers
+from headrace.core.coordinator.runtime import CoordinatorLog, Result, ShardRuntime, TimerKey, Timers
 from headrace.core.coordinator.transaction.config import TransactionConfig
 from headrace.core.coordinator.transaction.records import (
     TransactionMetadata,
@@ -223,9 +223,9 @@ class TransactionShard:
 
     # --- timers ---
 
-    def timer(self, kind: str, transactional_id: str) -> Timer:
+    def timer(self, kind: str, transactional_id: str) -> TimerKey:
         """Return the key of one of a transaction's timers."""
-        return Timer(kind, self.partition, transactional_id)
+        return TimerKey(kind, self.partition, transactional_id)
 
     def _cancel_timers(self, transaction: CoordinatedTransaction) -> None:
         for kind in (TIMEOUT, MARKERS, RETRY):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.core.log.cleaning.compaction import Plan
+from headrace.core.log.cleaning.compaction import CompactionPlan
 from headrace.core.log.partition_log import PartitionLog
 from headrace.core.log.segments.segment import Segment
 
 
-def plan_compaction(log: PartitionLog, clean_offset: int, now_ms: int) -> Plan | None:
+def plan_compaction(log: PartitionLog, clean_offset: int, now_ms: int) -> CompactionPlan | None:
     """Return a round of compaction for a log, None if there is nothing to do.
 
     These are never compacted: the active segment; batches that are not synced, not visible, or of an open transaction;
@@ -37,7 +37,7 @@ def plan_compaction(log: PartitionLog, clean_offset: int, now_ms: int) -> Plan |
     overdue = _is_overdue(dirty, now_ms - log.config.max_compaction_lag_ms)
     if ratio <= log.config.min_cleanable_dirty_ratio and not overdue:
         return None
-    return Plan(log, (*clean, *dirty), first_dirty_offset, ratio, overdue)
+    return CompactionPlan(log, (*clean, *dirty), first_dirty_offset, ratio, overdue)
 
 
 def cleanable_end(log: PartitionLog) -> int:

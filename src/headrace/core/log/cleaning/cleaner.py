@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from headrace.core.log.cleaning.cleanable import plan_compaction
-from headrace.core.log.cleaning.compaction import Compaction, Plan
+from headrace.core.log.cleaning.compaction import Compaction, CompactionPlan
 from headrace.core.log.cleaning.expiry_cleaning import ExpiryCleaning, plan_expiry
 from headrace.core.log.cleaning.rewriting import Rewriting
 from headrace.core.log.files.checkpoints import decode_checkpoint, encode_checkpoint
@@ -169,8 +169,8 @@ class LogCleaner:
                 self._round = ExpiryCleaning(self._files, log, segments, now_ms)
                 return
 
-    def _most_needed(self, logs: Iterable[PartitionLog], now_ms: int) -> Plan | None:
-        plans: list[Plan] = []
+    def _most_needed(self, logs: Iterable[PartitionLog], now_ms: int) -> CompactionPlan | None:
+        plans: list[CompactionPlan] = []
         for log in logs:
             if log.failure is not None or log in self._uncleanable:
                 continue

@@ -33,7 +33,7 @@ from headrace.types import Buffer
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CompactionPlan:
     """A round of compaction.
 
     Attributes:
@@ -59,7 +59,9 @@ class Plan:
 class Compaction(Rewriting):
     """A running round of compaction."""
 
-    def __init__(self, files: FileSystem, plan: Plan, *, now_ms: int, max_keys: int) -> None:
+    def __init__(
+        self, files: FileSystem, plan: CompactionPlan, *, now_ms: int, max_keys: int
+    ) -> None:
         """Copy what the steps need of the log, which may change meanwhile.
 
         Args:

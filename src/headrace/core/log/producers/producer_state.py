@@ -74,7 +74,7 @@ _STRICT_VERSION: Final = 2
 """The first transaction version in which each transaction has an epoch of its own (KIP-890)."""
 
 
-class ProducerState:
+class ProducerStates:
     """The producers of one log: at most `limit`, without those that have an open transaction."""
 
     __slots__ = ("_bound", "_entries", "_limit", "aborted_from", "transactions")

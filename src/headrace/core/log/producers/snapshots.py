@@ -11,7 +11,7 @@ from typing import Final
 
 from headrace.core.log.files.caches import write_cache
 from headrace.core.log.files.paths import segment_path
-from headrace.core.log.producers.producer_state import ProducerState
+from headrace.core.log.producers.producer_state import ProducerStates
 from headrace.ports import FileSystem
 
 SNAPSHOT_SUFFIX: Final = ".snapshot"
@@ -38,7 +38,7 @@ class ProducerSnapshots:
         """The highest offset that has a snapshot, -1 without one."""
         return self._offsets[-1] if self._offsets else -1
 
-    def write(self, state: ProducerState, offset: int) -> None:
+    def write(self, state: ProducerStates, offset: int) -> None:
         """Write the state after all batches below `offset`. Removes the oldest snapshot if there are too many."""
         write_cache(self._files, self._path(offset), state.encode(offset))
         if offset not in self._offsets:
@@ -46,7 +46,7 @@ class ProducerSnapshots:
         while len(self._offsets) > _KEPT:
             self._remove(0)
 
-    def restore(self, state: ProducerState, offset: int) -> int | None:
+    def restore(self, state: ProducerStates, offset: int) -> int | None:
         """Load the newest sound snapshot at or below `offset`. Returns its offset, None without one."""
         for snapshot in reversed(self._offsets):
             if snapshot <= offset:

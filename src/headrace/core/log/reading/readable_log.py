@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from headrace.core.log.config import LogConfig
 from headrace.core.log.index.leader_epochs import LeaderEpochCache
-from headrace.core.log.producers.producer_state import ProducerState
+from headrace.core.log.producers.producer_state import ProducerStates
 from headrace.core.log.reading.time_lookup import (
     TimestampOffset,
     at_once,
@@ -38,7 +38,7 @@ class ReadableLog:
         config: LogConfig,
         segments: Segments,
         epochs: LeaderEpochCache,
-        producers: ProducerState,
+        producers: ProducerStates,
         *,
         topic_partition: TopicPartition,
         log_start_offset: int,

@@ -16,7 +16,7 @@ from headrace.core.log.index.transaction_index import TRANSACTION_INDEX, decode_
 from headrace.core.log.offsets import MAX_OFFSET
 from headrace.core.log.producers.aborted_history import AbortedHistory
 from headrace.core.log.producers.producer_entry import BatchEntry
-from headrace.core.log.producers.producer_state import SEQUENCE_MASK, ProducerState
+from headrace.core.log.producers.producer_state import SEQUENCE_MASK, ProducerStates
 from headrace.core.log.producers.snapshots import ProducerSnapshots
 from headrace.core.log.segments.segment import Segment
 from headrace.core.log.shared import Shared
@@ -135,9 +135,9 @@ class CachedState:
                     self.seal_aborted(segment)
                     self.aborted.save_sealed()  # it is not kept in memory
 
-    def _no_producers(self) -> ProducerState:
+    def _no_producers(self) -> ProducerStates:
         aborted = AbortedHistory(self._files, self._directory, self._shared.aborted)
-        return ProducerState(self._config.max_producer_ids, aborted, self._shared.producers)
+        return ProducerStates(self._config.max_producer_ids, aborted, self._shared.producers)
 
     def restore_producers(self, offset: int, start_offset: int) -> None:
         """Restore the newest usable snapshot at or below an offset, unless batches that followed it are gone.

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from headrace.core.log.files.sync import SyncTask
 from headrace.core.log.index.leader_epochs import LeaderEpochCache
-from headrace.core.log.producers.producer_state import ProducerState
+from headrace.core.log.producers.producer_state import ProducerStates
 from headrace.core.log.producers.snapshots import ProducerSnapshots
 from headrace.core.log.segments.segment import Segment
 from headrace.core.log.shared import Shared
@@ -36,7 +36,7 @@ class LoadedLog:
     """The segments, oldest first. Empty if the directory has none."""
     epochs: LeaderEpochCache
     """The leader epochs of all batches."""
-    producers: ProducerState
+    producers: ProducerStates
     """The state of the producers after all batches."""
     end_offset: int
     """The log end offset."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.core.coordinator.state.classic_states import GroupState
-from headrace.core.coordinator.state.records import GroupMetadata, GroupRecord, OffsetCommit
+from headrace.core.coordinator.state.records import GenerationRecord, GroupRecord, OffsetCommit
 from headrace.errors import ErrorCode
 from tests.fixtures.group_clients import GroupClient, converge
 from tests.fixtures.group_harness import (
@@ -266,7 +266,7 @@ def test_a_compacted_log_gives_the_same_state(world):
     shard = world.coordinator._shards[0]
     world.log.batches[0] = []
     tombstones: list[GroupRecord] = [
-        GroupMetadata("gone", None),
+        GenerationRecord("gone", None),
         OffsetCommit("gone", "t", 0, None),
     ]
     for record in [*tombstones, *last.values()]:
@@ -284,7 +284,7 @@ def test_a_group_tombstone_leaves_the_offsets_that_are_still_there():
     (first,) = world.stable()
     world.commit({("t", 0): 1}, member=first, generation=1)
     shard = world.coordinator._shards[0]
-    world.log.append(0, shard.encode([GroupMetadata("g", None)], 0), 0)
+    world.log.append(0, shard.encode([GenerationRecord("g", None)], 0), 0)
     world.restart()
     assert world.offsets() == {("t", 0): 1}
     assert world.group().state is GroupState.EMPTY

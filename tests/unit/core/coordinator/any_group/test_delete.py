@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.core.coordinator.state.records import GroupMetadata, OffsetCommit
+from headrace.core.coordinator.state.records import GenerationRecord, OffsetCommit
 from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.messages.offset_delete import (
     OffsetDeleteRequest,
@@ -65,7 +65,7 @@ def test_a_group_without_members_is_forgotten_with_its_offsets():
     assert world.take_records() == [
         OffsetCommit("g", "t", 0, None),
         OffsetCommit("g", "u", 1, None),
-        GroupMetadata("g", None),
+        GenerationRecord("g", None),
     ]
     assert world.offsets() == {}
     (described,) = now(world.coordinator.describe_groups(["g"], world.now_ms))

@@ -8,7 +8,7 @@ import pytest
 
 from headrace.core.coordinator import group_shards
 from headrace.core.coordinator.state.classic_states import GroupState
-from headrace.core.coordinator.state.records import CommittedOffset, GroupMetadata, OffsetCommit
+from headrace.core.coordinator.state.records import CommittedOffset, GenerationRecord, OffsetCommit
 from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.messages.offset_commit import (
     OffsetCommitResponse,
@@ -296,7 +296,7 @@ def test_offsets_of_an_empty_group_expire_after_the_retention_from_when_it_becam
     assert world.take_records() == [
         OffsetCommit("g", "t", 0, None),
         OffsetCommit("g", "t", 1, None),
-        GroupMetadata("g", None),
+        GenerationRecord("g", None),
     ]
     assert now(world.coordinator.list_groups([], [], world.now_ms))[1] == []
 
@@ -343,7 +343,7 @@ def test_an_empty_group_without_offsets_is_deleted_at_the_next_check():
     now(world.leave((first, None)))
     world.take_records()
     world.advance(600_000)
-    assert world.take_records() == [GroupMetadata("g", None)]
+    assert world.take_records() == [GenerationRecord("g", None)]
 
 
 def test_an_unreadable_subscription_keeps_all_offsets():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.core.coordinator.state.classic_states import GroupState
-from headrace.core.coordinator.state.records import Generation, GroupMetadata, StoredMember
+from headrace.core.coordinator.state.records import Generation, GenerationRecord, StoredMember
 from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.messages.join_group import JoinGroupResponse, JoinGroupResponseMember
 from tests.fixtures.group_harness import (
@@ -88,7 +88,7 @@ def test_a_new_member_is_given_an_id_and_joins_with_it():
         member_id=member_id(1),
         members=[JoinGroupResponseMember(member_id=member_id(1), metadata=TOPIC)],
     )
-    assert world.take_records() == [GroupMetadata("g", generation(1, member_id(1)))]
+    assert world.take_records() == [GenerationRecord("g", generation(1, member_id(1)))]
     assert world.group().state is GroupState.COMPLETING_REBALANCE
 
 
@@ -150,7 +150,7 @@ def test_an_empty_group_waits_for_more_members():
     world.advance(1)
     assert now(reply).generation_id == 1
     assert world.take_records() == [
-        GroupMetadata("g", generation(1, first, at_ms=START_MS + 3_000))
+        GenerationRecord("g", generation(1, first, at_ms=START_MS + 3_000))
     ]
 
 
@@ -194,7 +194,7 @@ def test_a_new_member_rebalances_a_stable_group_when_all_have_joined_again():
     assert (rejoined.generation_id, rejoined.leader) == (2, first)
     assert {member.member_id for member in rejoined.members} == {first, second}
     assert (now(reply).generation_id, now(reply).members) == (2, [])
-    assert world.take_records() == [GroupMetadata("g", generation(2, first, second))]
+    assert world.take_records() == [GenerationRecord("g", generation(2, first, second))]
 
 
 def test_a_member_that_does_not_join_in_time_is_left_out():
@@ -207,7 +207,7 @@ def test_a_member_that_does_not_join_in_time_is_left_out():
     assert world.take_records() == []
     world.advance(REBALANCE_MS // 5_000)
     (record,) = world.take_records()
-    assert record == GroupMetadata("g", generation(3, first, at_ms=START_MS + REBALANCE_MS))
+    assert record == GenerationRecord("g", generation(3, first, at_ms=START_MS + REBALANCE_MS))
     assert world.heartbeat(second, 2) == ErrorCode.UNKNOWN_MEMBER_ID
 
 

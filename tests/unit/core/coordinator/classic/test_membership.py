@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.core.coordinator.state.classic_states import GroupState
-from headrace.core.coordinator.state.records import Generation, GroupMetadata
+from headrace.core.coordinator.state.records import Generation, GenerationRecord
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.leave_group import LeaveGroupResponse, MemberResponse
 from tests.fixtures.group_harness import SESSION_MS, START_MS, GroupHarness, now, parked
@@ -83,7 +83,7 @@ def test_the_expiry_of_the_last_member_writes_an_empty_generation():
     world.stable()
     world.advance(SESSION_MS)
     assert world.take_records() == [
-        GroupMetadata("g", EMPTY._replace(state_timestamp_ms=START_MS + SESSION_MS))
+        GenerationRecord("g", EMPTY._replace(state_timestamp_ms=START_MS + SESSION_MS))
     ]
     assert world.group().state is GroupState.EMPTY
 
@@ -120,7 +120,7 @@ def test_the_leave_of_the_last_member_writes_an_empty_generation():
     assert now(world.leave((first, None))) == LeaveGroupResponse(
         members=[MemberResponse(member_id=first, group_instance_id=None)]
     )
-    assert world.take_records() == [GroupMetadata("g", EMPTY)]
+    assert world.take_records() == [GenerationRecord("g", EMPTY)]
 
 
 def test_a_leaving_member_makes_the_others_join_again():

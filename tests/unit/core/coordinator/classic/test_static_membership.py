@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.core.coordinator.state.classic_states import GroupState
-from headrace.core.coordinator.state.records import GroupMetadata
+from headrace.core.coordinator.state.records import GenerationRecord
 from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.messages.join_group import JoinGroupResponse, JoinGroupResponseMember
 from headrace.protocol.messages.leave_group import MemberResponse
@@ -57,7 +57,7 @@ def test_a_follower_that_restarted_takes_its_place_without_a_rebalance(world):
     )
     replaced = before.members[1]._replace(member_id=new)
     assert world.take_records() == [
-        GroupMetadata("g", before._replace(members=(before.members[0], replaced)))
+        GenerationRecord("g", before._replace(members=(before.members[0], replaced)))
     ]
     assert world.group().state is GroupState.STABLE
     assert now(world.sync_group(new, 2, instance="b")).assignment == assignment("t", 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.core.coordinator.state.classic_states import GroupState
-from headrace.core.coordinator.state.records import GroupMetadata
+from headrace.core.coordinator.state.records import GenerationRecord
 from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.messages.sync_group import SyncGroupResponse
 from tests.fixtures.group_harness import (
@@ -51,7 +51,7 @@ def test_followers_wait_for_the_leader(world):
         for index, member in enumerate(before.members)
     )
     stable = before._replace(state=GroupState.STABLE, members=members)
-    assert world.take_records() == [GroupMetadata("g", stable)]
+    assert world.take_records() == [GenerationRecord("g", stable)]
     assert world.group().state is GroupState.STABLE
 
 

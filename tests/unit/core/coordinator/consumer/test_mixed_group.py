@@ -8,7 +8,7 @@ import pytest
 
 from headrace.core.coordinator.state.classic_states import GroupState
 from headrace.core.coordinator.state.consumer_group import ConsumerGroupState
-from headrace.core.coordinator.state.records import GroupMetadata
+from headrace.core.coordinator.state.records import GenerationRecord
 from headrace.errors import ErrorCode
 from tests.fixtures.classic_consumers import ClassicConsumer
 from tests.fixtures.consumer_group_harness import SESSION_MS, Consumer, ConsumerGroupHarness
@@ -288,7 +288,7 @@ def test_an_upgrade_is_one_batch(world):
     batches = len(world.log.batches[0])
     world.join("new", "t")
     assert len(world.log.batches[0]) == batches + 1
-    assert world.take_records()[0] == GroupMetadata("g", None)
+    assert world.take_records()[0] == GenerationRecord("g", None)
 
 
 def test_commits_of_classic_members_carry_their_generation(world):

@@ -10,7 +10,7 @@ from headrace.core.coordinator.state.classic_states import GroupState
 from headrace.core.coordinator.state.records import (
     CommittedOffset,
     Generation,
-    GroupMetadata,
+    GenerationRecord,
     GroupRecord,
     OffsetCommit,
     StoredMember,
@@ -48,10 +48,10 @@ EMPTY = Generation(8, GroupState.EMPTY, "consumer", None, None, 5_678)
 RECORDS: list[GroupRecord] = [
     OffsetCommit("g", "t", 3, CommittedOffset(42, 5, "note", 99)),
     OffsetCommit("grüße", "t", 0, None),
-    GroupMetadata("g", STABLE),
-    GroupMetadata("g", COMPLETING),
-    GroupMetadata("g", EMPTY),
-    GroupMetadata("g", None),
+    GenerationRecord("g", STABLE),
+    GenerationRecord("g", COMPLETING),
+    GenerationRecord("g", EMPTY),
+    GenerationRecord("g", None),
 ]
 
 
@@ -67,7 +67,7 @@ def test_an_offset_commit_has_kafkas_layout():
 
 
 def test_a_generation_has_kafkas_layout():
-    (record,) = read_records(encode_records([GroupMetadata("g", STABLE)], 1_000))
+    (record,) = read_records(encode_records([GenerationRecord("g", STABLE)], 1_000))
     assert record.key == struct.pack(">h", 2) + text("g")
     members = (
         text("m-1") + struct.pack(">h", -1) + text("c") + text("/h")
@@ -84,7 +84,7 @@ def test_a_generation_has_kafkas_layout():
 
 def test_a_generation_without_its_assignment_differs_by_a_header_only():
     stable, completing = (
-        next(iter(read_records(encode_records([GroupMetadata("g", generation)], 0))))
+        next(iter(read_records(encode_records([GenerationRecord("g", generation)], 0))))
         for generation in (STABLE, COMPLETING)
     )
     assert completing.value == stable.value
@@ -111,7 +111,7 @@ def test_records_of_older_brokers_are_understood():
     )
     offset, group = (record for _, record in decode_records(batch))
     assert offset == OffsetCommit("g", "t", 1, CommittedOffset(10, -1, "", 20, 30))
-    assert isinstance(group, GroupMetadata)
+    assert isinstance(group, GenerationRecord)
     assert group.generation is not None
     assert group.generation.members[0].rebalance_timeout_ms == 9_000
 

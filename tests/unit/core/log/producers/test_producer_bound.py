@@ -11,7 +11,7 @@ from headrace.core.log import BatchEntry, LogConfig, Shared
 from headrace.core.log.files.caches import write_cache
 from headrace.core.log.producers import snapshots
 from headrace.core.log.producers.producer_bound import ProducerBound
-from headrace.core.log.producers.producer_state import ProducerState
+from headrace.core.log.producers.producer_state import ProducerStates
 from headrace.errors import StorageError
 from headrace.ports import FileSystem
 from headrace.storage.memory_files import MemoryFileSystem
@@ -26,20 +26,20 @@ def shared(limit: int) -> Shared:
     return bounds
 
 
-def write(state: ProducerState, producer_id: int, sequence: int = 0, now_ms: int = NOW_MS) -> None:
+def write(state: ProducerStates, producer_id: int, sequence: int = 0, now_ms: int = NOW_MS) -> None:
     """Append a batch of one record as the log does."""
     assert state.check(producer_id, 0, sequence, 0) is None
     offset = 10**9 + sequence
     state.update(producer_id, 0, (sequence, sequence, offset, offset, -1), now_ms)
 
 
-def invent(state: ProducerState, first_id: int, count: int) -> None:
+def invent(state: ProducerStates, first_id: int, count: int) -> None:
     for producer_id in range(first_id, first_id + count):
         write(state, producer_id)
 
 
 def test_a_producer_needs_few_bytes_of_memory() -> None:
-    state = ProducerState(20_000)
+    state = ProducerStates(20_000)
     tracemalloc.start()
     for sequence in range(1000, 1007):
         for producer_id in range(10_000, 12_000):
@@ -51,7 +51,7 @@ def test_a_producer_needs_few_bytes_of_memory() -> None:
 
 
 def test_batches_are_remembered_whole() -> None:
-    state = ProducerState(10)
+    state = ProducerStates(10)
     for sequence in range(0, 70, 10):
         state.update(1, 3, (sequence, sequence + 9, sequence, sequence + 9, NOW_MS), NOW_MS)
     entry = state.get(1)
@@ -63,7 +63,7 @@ def test_batches_are_remembered_whole() -> None:
 
 
 def test_invented_ids_push_out_no_producer_that_goes_on_writing() -> None:
-    state = ProducerState(64)
+    state = ProducerStates(64)
     for sequence in range(2):
         for producer_id in range(20):
             write(state, producer_id, sequence)
@@ -74,7 +74,7 @@ def test_invented_ids_push_out_no_producer_that_goes_on_writing() -> None:
 
 
 def test_the_longest_idle_go_when_all_go_on_writing() -> None:
-    state = ProducerState(64)
+    state = ProducerStates(64)
     for sequence in range(2):
         for producer_id in range(64):
             write(state, producer_id, sequence)
@@ -93,7 +93,7 @@ def test_the_memory_of_all_histories_is_bounded_and_the_largest_is_reduced() -> 
         for producer_id in range(20):
             batch = batch_of(1, producer_id=producer_id, producer_epoch=0, base_sequence=0)
             append(log, batch)
-    attacked = [ProducerState(20_000, bound=bounds.producers) for _ in range(3)]
+    attacked = [ProducerStates(20_000, bound=bounds.producers) for _ in range(3)]
     for number in range(3000):
         write(attacked[number % 3], 10_000 + number)
         assert bounds.producers.count <= 1000
@@ -103,15 +103,15 @@ def test_the_memory_of_all_histories_is_bounded_and_the_largest_is_reduced() -> 
 
 def test_a_flood_makes_logs_forget_many_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     bound = ProducerBound(6400)
-    states = [ProducerState(20_000, bound=bound) for _ in range(40)]
+    states = [ProducerStates(20_000, bound=bound) for _ in range(40)]
     calls: list[int] = []
-    forget = ProducerState.forget_some
+    forget = ProducerStates.forget_some
 
-    def counted(state: ProducerState) -> int:
+    def counted(state: ProducerStates) -> int:
         calls.append(len(state))
         return forget(state)
 
-    monkeypatch.setattr(ProducerState, "forget_some", counted)
+    monkeypatch.setattr(ProducerStates, "forget_some", counted)
     for number in range(16_400):
         write(states[number % 40], number)
     assert bound.count <= 6400
@@ -123,7 +123,7 @@ def test_open_transactions_stay_and_are_over_the_bound() -> None:
     log = open_log(MemoryFileSystem(), shared=bounds)
     for producer_id in range(80):
         begin(log, producer_id)
-    invented = ProducerState(20_000, bound=bounds.producers)
+    invented = ProducerStates(20_000, bound=bounds.producers)
     invent(invented, 1000, 100)
     assert len(log.producers.transactions.open) == log.producer_count == 80
     assert bounds.producers.count < 80 + 64 // 8

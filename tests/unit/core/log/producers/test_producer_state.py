@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.core.log import SEQUENCE_MASK, BatchEntry
-from headrace.core.log.producers.producer_state import ProducerState
+from headrace.core.log.producers.producer_state import ProducerStates
 from headrace.errors import InvalidProducerEpochError, OutOfOrderSequenceError
 from headrace.storage.memory_files import MemoryFileSystem
 from tests.fixtures.logs import NOW_MS, append, batch_of, open_log
@@ -11,9 +11,9 @@ from tests.fixtures.logs import NOW_MS, append, batch_of, open_log
 WRAP = 2**31 - 1
 
 
-def state_after(*batches: tuple[int, int], epoch: int = 0, producer_id: int = 1) -> ProducerState:
+def state_after(*batches: tuple[int, int], epoch: int = 0, producer_id: int = 1) -> ProducerStates:
     """Append batches of (first sequence, count)."""
-    state, offset = ProducerState(100), 0
+    state, offset = ProducerStates(100), 0
     for sequence, count in batches:
         assert state.check(producer_id, epoch, sequence, count - 1) is None
         last = (sequence + count - 1) & SEQUENCE_MASK
@@ -25,7 +25,7 @@ def state_after(*batches: tuple[int, int], epoch: int = 0, producer_id: int = 1)
 
 @pytest.mark.parametrize("first", [0, 7, WRAP])
 def test_an_unknown_producer_may_start_anywhere(first: int) -> None:
-    assert ProducerState(10).check(1, 3, first, 0) is None
+    assert ProducerStates(10).check(1, 3, first, 0) is None
 
 
 def test_only_the_last_five_batches_are_recognised_as_retries() -> None:
@@ -76,7 +76,7 @@ def test_idle_producers_expire() -> None:
 
 
 def test_the_number_of_producers_is_limited_and_idle_ones_are_dropped_first() -> None:
-    state = ProducerState(16)
+    state = ProducerStates(16)
     for producer_id in range(50):
         state.update(producer_id, 0, BatchEntry(0, 0, 0, 0, -1), NOW_MS + producer_id)
         assert len(state) <= 16
@@ -87,7 +87,7 @@ def test_the_number_of_producers_is_limited_and_idle_ones_are_dropped_first() ->
 def test_a_snapshot_restores_the_whole_producer_state() -> None:
     state = state_after((0, 3), (3, 1), epoch=2, producer_id=2**40)
     content = state.encode(99)
-    restored = ProducerState(100)
+    restored = ProducerStates(100)
     assert restored.restore(content, 99)
     assert restored.encode(99) == content
     found = restored.check(2**40, 2, 0, 2)

@@ -17,7 +17,7 @@ from headrace.core.log import (
     build_marker,
     read_marker,
 )
-from headrace.core.log.producers.producer_state import ProducerState
+from headrace.core.log.producers.producer_state import ProducerStates
 from headrace.core.log.producers.transactions import LogTransactions
 from headrace.errors import ApiError, ErrorCode
 from headrace.records.batch import HEADER_SIZE, check_batch, iterate_headers
@@ -280,13 +280,13 @@ def test_snapshots_of_earlier_versions_are_read() -> None:
     producer = struct.pack(">qhqB", 4, 2, NOW_MS, 1) + struct.pack(">iiqqq", 0, 1, 10, 11, -1)
     content = struct.pack(">4sHHqI", b"HRPS", 1, 0, 12, 1) + producer
     content += struct.pack(">I", crc32c(content))
-    state = ProducerState(10)
+    state = ProducerStates(10)
     assert state.restore(content, 12)
     entry = state.get(4)
     assert entry is not None
     assert (entry.epoch, entry.coordinator_epoch, entry.batches[0].last_offset) == (2, -1, 11)
     assert not state.transactions.open
-    again = ProducerState(10)
+    again = ProducerStates(10)
     assert again.restore(state.encode(12), 12)
     assert again.get(4) is not None
 
