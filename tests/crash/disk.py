@@ -1,9 +1,9 @@
-"""A model of a disk that replays a recording and says what may be found on it when the power fails.
+"""A model of a disk that replays a recording, and returns possible states of the disk after a power cut.
 
-What is sure: the content of a file up to the beginning of its last completed sync, and the names of a directory up to
-the beginning of its last completed sync. Everything younger may be there or not, in any combination: writes are torn at
-512 bytes, files are as long as some of their writes made them, names are old or new. `JOURNAL` is kinder, as ext4 is:
-names change in their order, and any sync makes all earlier ones durable.
+Two things are durable: the content of a file, and the names of a directory, up to the beginning of their last completed
+sync. Every later change may be there or not, in any combination: writes are torn at 512 bytes, a file has the size that
+some of its writes made, and names are old or new. The mode `JOURNAL` models ext4: names change in order, and any sync
+makes all earlier changes of names durable.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ KEEP_SIZE = 1
 
 
 class Names(Enum):
-    """How names survive a power cut."""
+    """The rules by which names survive a power cut."""
 
-    POSIX = "each directory on its own, by its own sync"
+    POSIX = "each directory by its own sync"
     JOURNAL = "all in order, by any sync"
 
 
 class Operation(NamedTuple):
-    """A change of a file: data at a position, or (without data) a new size."""
+    """A change of a file: data at a byte position, or a new size (without data)."""
 
     position: int
     data: bytes | None
@@ -54,7 +54,7 @@ class File:
     content: bytearray = field(default_factory=bytearray)
     pending: list[Operation] = field(default_factory=list)
     synced: int = 0
-    """Operations that are durable; those in `pending` come after them."""
+    """The number of durable operations. The operations in `pending` follow them."""
 
     def change(self, operation: Operation) -> None:
         apply(self.content, operation)
@@ -72,7 +72,7 @@ class File:
         self.synced += count
 
     def after_power_cut(self, chance: random.Random) -> bytes:
-        """Return one of the contents that the file may have."""
+        """Return one of the possible contents of the file."""
         content = bytearray(self.durable)
         fate = chance.choice(["none", "all", "torn", "torn", "holes", "some"])
         if fate == "none" or not self.pending:
@@ -93,7 +93,7 @@ class File:
 
 
 def sectors(operation: Operation) -> list[Operation]:
-    """Split a write where a disk may tear it."""
+    """Split a write at the positions where a disk may tear it."""
     position, data = operation
     if data is None:
         return [operation]
@@ -113,7 +113,7 @@ def tear(content: bytearray, operation: Operation, chance: random.Random) -> Non
 
 
 def scatter(content: bytearray, operation: Operation, chance: random.Random) -> None:
-    """Apply some sectors of a write; the file may have its new size all the same."""
+    """Apply some sectors of a write. The file may have the new size although sectors are missing."""
     position, data = operation
     if data is not None and chance.random() < 0.5:
         content.extend(bytes(max(0, position + len(data) - len(content))))
@@ -127,7 +127,7 @@ class Directory:
     durable: dict[str, Node] = field(default_factory=dict)
     entries: dict[str, Node] = field(default_factory=dict)
     pending: list[tuple[int, dict[str, Node | None]]] = field(default_factory=list)
-    """Changes of names with their numbers, which count over all directories."""
+    """Changes of names that are not durable, with numbers that count over all directories."""
 
     def sync(self, before: int) -> None:
         for number, names in self.pending:
@@ -136,7 +136,7 @@ class Directory:
         self.pending = [change for change in self.pending if change[0] >= before]
 
     def after_power_cut(self, chance: random.Random, journalled: int | None) -> dict[str, Node]:
-        """Return the names that may be found; those numbered below `journalled`, if that is how names survive."""
+        """Return possible names after a power cut. With a journal these are the changes below `journalled`."""
         found = dict(self.durable)
         fate = chance.choice(["none", "all", "prefix", "some"])
         count = {"none": 0, "all": len(self.pending)}.get(fate)
@@ -164,14 +164,14 @@ def rename(entries: dict[str, Node], names: dict[str, Node | None]) -> None:
 
 
 Image = dict[str, bytes | None]
-"""Relative paths; None for directories."""
+"""The content of files by relative path; None for directories."""
 
 
 class Disk:
     """The state of a directory while a recording is replayed, event by event.
 
-    Syncs of paths that match `ignored` do nothing, to see whether they matter. Paths are relative to the directory;
-    those of directories end with a slash.
+    Syncs of paths that match `ignored` do nothing, to test whether they are needed. Paths are relative to the
+    directory. Paths of directories end with a slash.
     """
 
     def __init__(self, root: Path, image: Image, *, ignored: str = "$^") -> None:
@@ -182,9 +182,9 @@ class Disk:
         self._paths: dict[int, str] = {}
         self._syncs: dict[int, tuple[Node, int, int]] = {}
         self._changes = 0
-        """Changes of names so far."""
+        """The number of changes of names until now."""
         self._journalled = 0
-        """So many of them are durable if there is a journal."""
+        """The number of changes that are durable with a journal."""
         for path, content in sorted(image.items()):
             parent, name = self._parent(f"{self._root}/{path}")
             node: Node = (
@@ -195,7 +195,7 @@ class Disk:
     # Replaying
 
     def apply(self, event: Event) -> None:
-        """Let one event of a server happen."""
+        """Apply one event of a server."""
         self._APPLY[event.kind](self, event)
 
     def _close(self, event: Event) -> None:
@@ -306,11 +306,11 @@ class Disk:
     # Images
 
     def image(self) -> Image:
-        """Return what a reader sees now; a killed process leaves exactly that behind."""
+        """Return the content that a reader sees now, which is also the content after a kill."""
         return dict(_walk(self._top, lambda d: d.entries, lambda f: bytes(f.content)))
 
     def image_after_power_cut(self, seed: int, names: Names) -> Image:
-        """Return one of the states in which the disk may be found."""
+        """Return one of the possible states of the disk after a power cut."""
         chance = random.Random(seed)
         journalled: int | None = None
         if names is Names.JOURNAL:
@@ -338,7 +338,7 @@ def _walk(directory, entries, content, prefix: str = "") -> Iterator[tuple[str, 
 
 
 def write_image(image: Image, directory: Path) -> None:
-    """Put an image into an empty directory."""
+    """Write an image into an empty directory."""
     directory.mkdir(parents=True)
     for path, content in image.items():
         if content is None:

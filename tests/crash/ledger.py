@@ -1,4 +1,4 @@
-"""The promises of a broker so far, and a check whether a broker that starts on a crash image keeps them."""
+"""Everything that a broker has acknowledged, and a check that a broker on a crash image still has all of it."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ NOW_MS = int(time.time() * 1000)
 
 
 class LostError(AssertionError):
-    """Something that was acknowledged is not there."""
+    """Acknowledged data is missing."""
 
 
 @dataclass
 class Topic:
     topic_id: str
     doomed: bool = False
-    """Its deletion was asked for."""
+    """Whether the deletion of the topic was requested."""
     produced: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     seen: dict[int, dict[str, str]] = field(default_factory=dict)
-    """The records that consumers have read, by partition and offset."""
+    """The values that consumers have read, by partition and offset."""
     trimming: dict[int, int] = field(default_factory=dict)
-    """How far records may be gone, by partition."""
+    """The offset up to which a deletion of records was requested, by partition."""
     trimmed: dict[int, int] = field(default_factory=dict)
-    """How far they are."""
+    """The offset up to which a deletion of records was acknowledged, by partition."""
 
 
 class Ledger:
-    """Acknowledgements in the order of the recording."""
+    """The acknowledgements, in the order of the recording."""
 
     def __init__(self) -> None:
         self.topics: dict[str, Topic] = {}
@@ -69,7 +69,7 @@ class Ledger:
                 raise LostError(f"topic {note['topic']} has got another id")
             self.topics[note["topic"]] = Topic(note["id"])
         elif topic.doomed:
-            topic.doomed = False  # its deletion had not come through when the server died
+            topic.doomed = False  # the server was killed before the deletion
         self.acknowledgements += 1
 
     def _deleting(self, note: dict[str, Any]) -> None:
@@ -106,10 +106,10 @@ class Ledger:
     # Checking
 
     def check(self, found: State) -> None:
-        """Compare with what a broker serves.
+        """Compare the acknowledgements with the data that a broker serves.
 
         Raises:
-            LostError: It is not what was promised.
+            LostError: Acknowledged data is missing.
         """
         self._check_topics(found)
         for name, topic in self.topics.items():
@@ -158,7 +158,7 @@ class Ledger:
                 )
 
     def _check_keys(self, notes: list[dict[str, Any]], log: Log) -> None:
-        """Check that each key has the newest acknowledged value, or a newer one."""
+        """Check that each key has the newest acknowledged value, or a newer value."""
         latest: dict[bytes, int] = {}
         for note in notes:
             for index, record in enumerate(read_records(batch_for(note))):
@@ -176,12 +176,12 @@ class Log(NamedTuple):
     end: int
     values: dict[int, bytes]
     latest: dict[bytes, int]
-    """The newest offset of each key."""
+    """The largest offset of each key."""
     batches: bytes
 
 
 class State(NamedTuple):
-    """The state that a broker serves: topics, records, committed offsets."""
+    """The data that a broker serves: topics, records, committed offsets."""
 
     topics: dict[str, str]
     logs: dict[tuple[str, int], Log]
@@ -190,7 +190,7 @@ class State(NamedTuple):
 
 @contextlib.contextmanager
 def broker_on(directory: Path) -> Iterator[BrokerHarness]:
-    """Start a broker over a directory; it is not closed in order."""
+    """Start a broker on a directory, and end it without a clean shutdown."""
     files, second = OsFileSystem(directory), directory / SECOND
     metadata = SqliteMetadataStore(directory / "metadata.sqlite")
     options = {name.replace(".", "_"): value for name, value in SETTINGS.items()}
@@ -207,7 +207,7 @@ def broker_on(directory: Path) -> Iterator[BrokerHarness]:
 
 
 def state_of(harness: BrokerHarness) -> State:
-    """Read everything through requests, and check what needs no ledger to be checked."""
+    """Read everything by requests, and check the invariants that need no ledger."""
     topics, logs = {}, {}
     for topic in list(harness.broker.services.topics):
         if topic.is_internal:
@@ -252,7 +252,7 @@ def read_log(harness: BrokerHarness, topic: str, partition: int) -> Log:
 
 
 def sound_records(data: bytes) -> Iterator[Record]:
-    """Yield the records of fetched batches whose checksums are right."""
+    """Yield the records of fetched batches, and check their CRCs."""
     position = 0
     while position < len(data):
         header = check_batch(data, position)
@@ -278,7 +278,7 @@ def committed_by(harness: BrokerHarness, group: str) -> int:
     wanted = OffsetFetchRequestGroup(group_id=group, topics=None)
     (answer,) = harness.call(OffsetFetchRequest(groups=[wanted])).groups
     if answer.error_code == ErrorCode.NOT_COORDINATOR:
-        return -1  # there has never been a group
+        return -1  # the group never existed
     if answer.error_code:
         raise LostError(f"group {group} is not served: error {answer.error_code}")
     for topic in answer.topics:
@@ -288,12 +288,12 @@ def committed_by(harness: BrokerHarness, group: str) -> int:
 
 
 def check_retries(harness: BrokerHarness, ledger: Ledger) -> int:
-    """Send the last acknowledged batch of each idempotent producer again: it is not appended a second time."""
+    """Send the last acknowledged batch of each idempotent producer again, and check that the broker finds the retry."""
     last: dict[tuple[str, int, int], dict[str, Any]] = {}
     for topic in ledger.topics.values():
         for partition, notes in topic.produced.items():
             for note in notes:
-                # What was deleted may be forgotten with its producer.
+                # The state of a producer may be dropped with its deleted records.
                 kept = note["base"] >= topic.trimming.get(partition, 0)
                 if note["producer"] is not None and kept:
                     last[note["topic"], note["partition"], note["producer"][0]] = note
@@ -301,7 +301,7 @@ def check_retries(harness: BrokerHarness, ledger: Ledger) -> int:
         request = produce_request(topic_name, partition, batch_for(note))
         part = harness.call(request).responses[0].partition_responses[0]
         answer = (part.error_code, part.base_offset)
-        # Batches after it, not acknowledged, may have been kept: then it is one of the last five all the same.
+        # Later batches that were not acknowledged may be there. The batch is one of the last five even then.
         if answer != (0, note["base"]):
             raise LostError(
                 f"{topic_name}-{partition}: the retry of {note['sequence']} at {note['base']} "
@@ -311,10 +311,10 @@ def check_retries(harness: BrokerHarness, ledger: Ledger) -> int:
 
 
 def check_image(ledger: Ledger, directory: Path) -> None:
-    """Start a broker over an image, look at everything, start another, look again.
+    """Start a broker on an image and check all data, then start another broker and check again.
 
     Raises:
-        LostError: Something is not as promised.
+        LostError: Acknowledged data is missing, or the second start has changed something.
     """
     with broker_on(directory) as harness:
         first = state_of(harness)

@@ -1,8 +1,8 @@
-"""Recording a server: the library that is loaded into it, and the events that come out.
+"""Recording a server: the library that is loaded into the server, and the recorded events.
 
-The recorder (recorder.c) and the driver of the workload write to one file in append mode. An acknowledgement is noted
-by the driver after it has arrived, hence after everything that the server did for it: what is on the disk at that place
-of the file is what the acknowledgement promised.
+The recorder (recorder.c) and the driver of the workload append to one file. The driver writes an acknowledgement when
+it has arrived, so after everything that the server did for it. The events before the acknowledgement in the file must
+make the acknowledged data durable.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ SOURCE = Path(__file__).with_name("recorder.c")
 CACHE = ROOT / ".cache" / "crash"
 MAGIC = 0x4852
 SECOND = "second"
-"""The second log directory, below the first one so that one recording has both."""
+"""The second log directory. It is below the first directory, so that one recording has both."""
 _HEADER = struct.Struct("<IHHqqq")
 
 
 class Kind(IntEnum):
-    """The events; those of the server as in recorder.c."""
+    """The kinds of events. Those of the server have the numbers of recorder.c."""
 
     OPEN = 1
     CLOSE = 2
@@ -65,7 +65,7 @@ class Event(NamedTuple):
 
 
 def build_recorder() -> Path:
-    """Compile the recorder if it is not there yet; skips the test where that is impossible."""
+    """Compile the recorder if it does not exist. Skips the test if that is impossible."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         pytest.skip("no C compiler (cc, gcc or clang) to build the recorder with")
@@ -84,7 +84,7 @@ def build_recorder() -> Path:
 
 
 def recorder_environment(data: Path, recording: Path) -> dict[str, str]:
-    """Return the variables that make a child record what it does below `data`."""
+    """Return the environment variables with which a child process records its operations below `data`."""
     return {
         "LD_PRELOAD": str(build_recorder()),
         "HEADRACE_RECORD_ROOT": str(data),
@@ -93,7 +93,7 @@ def recorder_environment(data: Path, recording: Path) -> dict[str, str]:
 
 
 class Marker:
-    """Puts what the driver knows between the events of the server; thread-safe."""
+    """Writes events of the driver between the events of the server. Thread-safe."""
 
     def __init__(self, recording: Path) -> None:
         self._descriptor = os.open(recording, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -114,7 +114,7 @@ class Marker:
 
 
 def read_events(recording: Path) -> Iterator[Event]:
-    """Yield the events of a recording, up to the one in which the server was killed."""
+    """Yield the events of a recording, up to the event during which the server was killed."""
     data = recording.read_bytes()
     position = 0
     while position + _HEADER.size <= len(data):
@@ -123,6 +123,6 @@ def read_events(recording: Path) -> Iterator[Event]:
         if magic != MAGIC or after > len(data):
             return
         if after + _HEADER.size <= len(data) and data[after + 6 : after + 8] != b"\x52\x48":
-            return  # half an event, and others behind it
+            return  # an incomplete event
         yield Event(Kind(kind), number, place, detail, data[position + _HEADER.size : after])
         position = after

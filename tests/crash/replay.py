@@ -1,7 +1,8 @@
 """Replay recordings to crash images, and check a broker on each image.
 
-A run is a chain of lives: a server is recorded over an image until it is killed, its recording is replayed and images
-are taken on the way, and one of them is what the next server wakes up on. So recovery is itself recorded, and crashes.
+A run is a chain of lives. In each life: (1) A server runs on an image and is recorded until it is killed. (2) The
+recording is replayed, and images are taken during the replay. (3) The next server starts on one of these images. So the
+recovery of a server is recorded too, and can crash.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class ImageResults:
     acknowledgements: int = 0
     events: int = 0
     compactions: int = 0
-    """Compacted segments that were put in the place of others."""
+    """The number of compacted segments that have replaced others."""
     kinds: Counter[str] = field(default_factory=Counter)
 
     def __str__(self) -> str:
@@ -51,29 +52,29 @@ class ImageResults:
 
 @dataclass(frozen=True)
 class Faults:
-    """Faults of the disk's model that show whether the check can fail."""
+    """Faults of the disk's model, which test whether the check can fail."""
 
     arguments: tuple[str, ...] = ()
     ignored: str = "$^"
-    """Which syncs do nothing; see `Disk`."""
+    """A pattern of the paths whose syncs do nothing; see `Disk`."""
 
 
 @dataclass
 class Chain:
-    """One run. `seed` decides the load, the points and the images; the server's own timing it does not."""
+    """One run. `seed` determines the load, the points and the images, but not the timing of the server."""
 
     directory: Path
     seed: int
     faults: Faults = field(default_factory=Faults)
     directories: int = 1
-    """How many log directories the server has: one or two."""
+    """The number of log directories of the server: one or two."""
     results: ImageResults = field(default_factory=ImageResults)
     ledger: Ledger = field(default_factory=Ledger)
     image: Image = field(default_factory=dict)
     life: int = 0
 
     def live(self, images: int, acknowledgements: int, *, clean: bool = False) -> None:
-        """Record one life, check images of it, and leave one of them to the next."""
+        """Record one life, check its images, and keep one of them for the next life."""
         data = self.directory / f"life-{self.life}"
         recording = self.directory / f"life-{self.life}.events"
         write_image(self.image, data)
@@ -94,7 +95,7 @@ class Chain:
         )
         last = self._replay(data, events, images)
         if clean:
-            # Nothing went past the recorder, and the model understands what it has seen.
+            # The recorder has missed no operation, and the model has applied all of them.
             assert last == read_image(data), "the replayed recording is not what is on the disk"
         shutil.rmtree(data)
         self.life += 1
@@ -133,13 +134,13 @@ class Chain:
             write_image(image, directory)
             try:
                 check_image(self.ledger, directory)
-            except Exception as error:  # noqa: BLE001 - whatever stops a broker is a loss
+            except Exception as error:  # noqa: BLE001 - any error of a broker is a loss
                 where = f"seed {self.seed}, life {self.life}, event {point}, {kind} {seed}"
                 self.results.lost.append(f"{where}: {type(error).__name__}: {error}")
 
 
 def choose_points(events: list[Event], count: int, chance: random.Random) -> Iterator[int]:
-    """Choose points for crashes: anywhere, and often right after an acknowledgement or around a sync."""
+    """Choose points for crashes: random points, and points after an acknowledgement or near a sync."""
     near = [
         number + after
         for number, event in enumerate(events)
@@ -163,14 +164,14 @@ def digest(image: Image) -> bytes:
 
 @contextlib.contextmanager
 def scratch_directory() -> Iterator[Path]:
-    """Yield a place for an image, in memory where there is some: syncs cost nothing there."""
+    """Yield a directory for an image, in memory if possible, where syncs cost nothing."""
     base = _MEMORY if os.access(_MEMORY, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="headrace-crash-", dir=base) as parent:
         yield Path(parent) / "data"
 
 
 def keep(chain: Chain) -> Path:
-    """Keep the recordings of a run that has lost something, to look at."""
+    """Keep the recordings of a run that has lost data, for an analysis."""
     kept = CACHE / f"failed-{chain.seed}"
     shutil.rmtree(kept, ignore_errors=True)
     shutil.copytree(chain.directory, kept)

@@ -26,7 +26,7 @@ Fields = tuple[bytes, bytes | None]
 
 
 class Harness:
-    """A broker's storage that compacts, dies and comes back. `known` is what was acknowledged, by offset."""
+    """A broker's storage that compacts, crashes and restarts. `known` has the acknowledged records by offset."""
 
     def __init__(self, seed: int, *, retention_bytes: int = -1) -> None:
         self.chance = random.Random(seed)
@@ -152,10 +152,10 @@ class Harness:
     def elect(self) -> None:
         self.epoch += 1
 
-    # What must hold
+    # Invariants
 
     def check_log(self, log: PartitionLog) -> None:
-        """The last acknowledged record of each key is what a reader finds last, and nothing else is there."""
+        """Check that a reader finds the last acknowledged record of each key last, and no unknown record."""
         known = self.known[log.topic_partition]
         expected: dict[bytes, bytes] = {}
         last: dict[bytes, int] = {}
@@ -185,7 +185,7 @@ class Harness:
             assert held.read() == content
 
     def recovered(self) -> None:
-        """After a start: whatever is there beyond what was acknowledged was once appended, and counts from now on."""
+        """Take the records after a start: records that were appended but not acknowledged count from now on."""
         for partition in PARTITIONS:
             log, known = self.log(partition), self.known[partition]
             assert log.log_end_offset > max(known, default=-1)
@@ -197,7 +197,7 @@ class Harness:
                     fields = (record.key, record.value)
                     assert fields in self.pending[partition][record.offset]
                     known[record.offset] = fields
-            # Nothing above what was acknowledged had been compacted.
+            # No record above the acknowledged offset had been compacted.
             assert sorted(known) == list(range(log.log_end_offset))
             self.pending[partition].clear()
             self.check_log(log)
@@ -235,7 +235,7 @@ def test_no_last_value_is_lost_and_no_deleted_key_comes_back(
     world.start()
     assert segment_contents(world.files) == contents
     world.recovered()
-    # And the log lives on: all of it can be compacted to the end.
+    # The log can be used again: it can be compacted completely.
     for partition in PARTITIONS:
         world.log(partition).roll(world.now_ms)
     for _ in range(200):
@@ -249,7 +249,7 @@ def segment_contents(files: CrashFileSystem) -> dict[str, bytes]:
 
 
 def build(seed: int) -> Harness:
-    """A log of several small segments with all sorts of records, everything acknowledged, one round to be done."""
+    """Build a log of several small segments with all kinds of acknowledged records, and one pending round."""
     world = Harness(seed)
     world.config = LogConfig(
         compacts=True,
@@ -265,7 +265,7 @@ def build(seed: int) -> Harness:
         world.sync()
         if world.chance.random() < 0.2:
             world.epoch += 1
-    # A first round, so that there are horizons that the second one finds expired.
+    # A first round writes delete horizons, which have expired in the second round.
     for partition in PARTITIONS:
         world.log(partition).roll(world.now_ms)
     world.sync()
@@ -299,7 +299,7 @@ def test_power_cuts_at_every_operation_of_a_round() -> None:
             world.files.fuse = start + number
             with pytest.raises(PowerCut):
                 rounds(world)
-            if image:  # else only the process was killed
+            if image:  # otherwise only the process was killed
                 world.files = world.files.after_power_cut(number * 7 + image)
             recover_with_interruptions(world, number)
             contents = segment_contents(world.files)

@@ -1,9 +1,8 @@
-"""Power cuts of a real server: its system calls are recorded, and replayed up to any point onto a disk that forgets.
+"""Power cuts of a real server: its system calls are recorded, and replayed up to any point on a model of a disk.
 
-`make crash` looks at thousands of images, the tests at about a hundred. HEADRACE_CRASH_CHAINS and
-HEADRACE_CRASH_IMAGES (of each of the three lives of a chain) set the numbers, HEADRACE_CRASH_SEED the first seed.
-Chains of an odd seed have two log directories.
-What is proved and what is not stands in docs/reports/crash-testing.md.
+`make crash` checks thousands of images, the tests about a hundred. HEADRACE_CRASH_CHAINS sets the number of chains,
+HEADRACE_CRASH_IMAGES the number of images for each of the three lives of a chain, HEADRACE_CRASH_SEED the first seed.
+Chains with an odd seed have two log directories. docs/reports/crash-testing.md says what the tests prove.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The model of the disk, and the recorder beside the real one."""
+"""The model of the disk, and the recorder against a real disk."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_name_without_a_sync_of_its_directory_may_be_missing() -> None:
     found = images_after(events)
     assert {} in found
     assert {"a": b"one"} in found
-    # A journal brings names to the disk with any sync.
+    # With a journal any sync makes names durable.
     assert images_after(events, Names.JOURNAL) == [{"a": b"one"}] * 200
 
 

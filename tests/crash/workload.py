@@ -1,7 +1,7 @@
-"""The load under which a server is recorded, and the notes of what it acknowledged.
+"""The load under which a server is recorded, and the notes of its acknowledgements.
 
-Each thread has its own connection and notes before a request what it wants and after the answer what it got. Values
-say what they are (`number.size|filler`), so that a record that is found can be checked by itself.
+Each thread has its own connection. It notes each request before the request, and its result after the response. A value
+describes itself (`number.size|filler`), so that each record can be checked alone.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def key_of(number: int) -> bytes:
 
 @dataclass
 class Load:
-    """Everything that one life of a server is asked to do; `acknowledged` counts until the life may end."""
+    """The load of one life of a server. `acknowledged` counts acknowledgements, until the life may end."""
 
     address: tuple[str, int]
     marker: Marker
@@ -96,7 +96,7 @@ class Load:
     _condition: threading.Condition = field(default_factory=threading.Condition)
 
     def acknowledge(self, **fields: Any) -> None:
-        """Note an acknowledgement that has just arrived."""
+        """Note an acknowledgement that has arrived."""
         self.marker.note(**fields)
         with self._condition:
             self.acknowledged += 1
@@ -122,7 +122,7 @@ class Load:
             raise
 
     def check(self) -> None:
-        """Raise what went wrong in a thread."""
+        """Raise the error of a thread, if there is one."""
         if self.problem is not None:
             raise self.problem
 
@@ -162,7 +162,7 @@ class Load:
                 self.acknowledge(what="produced", base=part.base_offset, **sent.popleft())
 
     def commit(self, _chance: random.Random, group: str) -> None:
-        """Commit offsets that count up."""
+        """Commit increasing offsets."""
         offset = self.first_number
         with WireClient(self.address) as client:
             self._find_coordinator(client, group)
@@ -247,7 +247,7 @@ class Load:
         )
 
     def prepare(self) -> None:
-        """Create the topics that stay."""
+        """Create the topics that are not deleted."""
         with WireClient(self.address) as client:
             self.create(client, LEDGER, PARTITIONS)
             self.create(
@@ -259,7 +259,7 @@ class Load:
             self.look(client)
 
     def look(self, client: WireClient) -> None:
-        """Read what stays; whatever a consumer has seen is as good as acknowledged from now on."""
+        """Read the topics that are not deleted. The records that a consumer has read count as acknowledged."""
         for partition in range(PARTITIONS):
             start = client.fetch(LEDGER, partition, 0).log_start_offset
             records = client.read(LEDGER, partition, start)
@@ -295,7 +295,7 @@ def record_life(
     directories: int = 1,
     clean: bool = False,
 ) -> None:
-    """Run a recorded server over `data` under load, and end it: with SIGKILL, or in order after a compaction."""
+    """Run a recorded server on `data` under load, and end it with SIGKILL, or cleanly after a compaction."""
     further = ["--data", str(data / SECOND)] if directories == 2 else []
     settings = [f"--config={name}={value}" for name, value in SETTINGS.items()]
     server = ServerProcess(

@@ -147,10 +147,10 @@ def test_only_surplus_moves(name: str, members, partition_counts, *, newcomer: b
         kept = set(partitions) & set(first.get(member, ()))
         lost = set(first.get(member, ())) - kept
         if newcomer and member != "zzzz":
-            assert len(partitions) - len(kept) == 0, "nobody else gains when one joins"
+            assert len(partitions) - len(kept) == 0, "no other member gains when a member joins"
             assert not lost or len(kept) >= total // len(second), "gave up more than the surplus"
         elif not newcomer:
-            assert not lost, "nobody loses anything when one leaves"
+            assert not lost, "no member loses partitions when a member leaves"
 
 
 def test_equal_over_two_topics_with_ties_by_member_id() -> None:

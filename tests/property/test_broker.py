@@ -255,7 +255,7 @@ class BrokerMachine(RuleBasedStateMachine):
                 log = self.logs.setdefault((topic_id, partition), Log())
                 found = self._read(name, partition)
                 assert len(set(found)) == len(found), "a record is there twice"
-                assert set(found) <= log.sent, "a record that nobody sent"
+                assert set(found) <= log.sent, "a record that no producer sent"
                 for offset, value in log.kept.items():
                     assert found[offset] == value, f"{name}-{partition} lost offset {offset}"
                 log.kept.update(enumerate(found))

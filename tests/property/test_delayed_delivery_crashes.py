@@ -443,7 +443,7 @@ def test_a_rule_that_is_left_out_is_found(
             history(seed)
         except AssertionError:
             return
-    pytest.fail("nobody noticed")
+    pytest.fail("no run found the missing rule")
 
 
 def script(world: Harness) -> None:

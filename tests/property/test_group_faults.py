@@ -71,7 +71,7 @@ def commits_of_an_older_generation_count(patch: Patch) -> None:
 
 
 def timers_die_with_the_coordinator(patch: Patch) -> None:
-    """After a restart no session expires, and no missing assignment times out."""
+    """Loading sets no timers: no session expires after a restart, and no missing assignment times out."""
     patch.setattr(GroupShard, "loaded", lambda _self, _now_ms: [])
 
 

@@ -62,9 +62,9 @@ def from_anybody(shard: GroupShard, group_id: str) -> Kind:
 
 
 TRUSTS = "a member that wakes up trusts what it has in hand"
-ANYBODY = "the coordinator takes commits from anybody"
-KEPT = "partitions are not given up"
-FREE = "the coordinator gives away what another has not given up"
+ANYBODY = "the coordinator accepts commits of any client"
+KEPT = "members do not release partitions"
+FREE = "the coordinator assigns partitions before their revocation"
 FAULTS: dict[str, Any] = {
     TRUSTS: patch.object(GroupMembership, "may_hand_out", lambda self: True),
     ANYBODY: patch.object(coordinator_offsets, "kind_of", from_anybody),
@@ -88,7 +88,9 @@ FAULTS: dict[str, Any] = {
 def test_the_rounds_find_a_fault(fault: str, assignors: list[str], seed: int) -> None:
     """Search from a seed on. Members of the KIP-848 protocol miss fewer rebalances, so the search takes longer."""
     with FAULTS[fault]:
-        assert first_failure(range(seed, seed + 40), assignors), f"nobody noticed that {fault}"
+        assert first_failure(range(seed, seed + 40), assignors), (
+            f"no round found the fault: {fault}"
+        )
 
 
 @pytest.mark.parametrize("assignors", [["equal"], [SERVER_SIDE]], ids="+".join)

@@ -1,4 +1,4 @@
-"""With any client id an event is one line of the log, and the JSON format is valid JSON."""
+"""An event is one line of the log with any client id, and the JSON format is valid JSON."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def test_records_come_out_as_they_went_in(records, sent: Compression, target: Co
 def test_a_damaged_file_is_refused_or_readable(
     records, sent: Compression, target: Compression, changes, cut: int, *, before: bool
 ):
-    """With `before` the records are damaged before the compression, otherwise after it."""
+    """Damage the records before the compression if `before` is true, otherwise after it."""
     topic = topic_of(target)
     rows = [(key, value, headers, START_MS + delta) for key, value, headers, delta in records]
     plain = build_batch(rows)

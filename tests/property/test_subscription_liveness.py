@@ -180,7 +180,7 @@ class Round:
         kinds = [(kind, member.config.group_protocol) for member, kind in self.members.items()]
         missing = sorted(self.wanted - set(owners))
         warnings = [member.warnings[-2:] for member in self.members]
-        raise AssertionError(f"{when}: {kinds}: nobody has {missing}; {owners}; {warnings}")
+        raise AssertionError(f"{when}: {kinds}: without an owner: {missing}; {owners}; {warnings}")
 
     def _read_everything(self) -> None:
         values = set()
@@ -208,5 +208,5 @@ def test_every_subscribed_partition_is_read_in_the_end(seed: int) -> None:
     ],
 )
 def test_a_missing_defence_is_found_with_real_consumers(seed: int, defence: str) -> None:
-    with without(defence), pytest.raises(AssertionError, match="nobody has"):
+    with without(defence), pytest.raises(AssertionError, match="without an owner"):
         Round(seed).run()

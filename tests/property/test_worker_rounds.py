@@ -124,10 +124,10 @@ def test_the_rounds_find_a_fault(fault: str) -> None:
     with ExitStack() as stack:
         for each in patches:
             stack.enter_context(each)
-        assert told in first_failure(range(40)), f"nobody noticed that {fault}"
+        assert told in first_failure(range(40)), f"no round found the fault: {fault}"
 
 
-NOBODY = GroupMetadata("billing", -1, "", None)
+NO_PRODUCER = GroupMetadata("billing", -1, "", None)
 
 
 async def take_for_lost(self: Transactor) -> Any:
@@ -182,7 +182,7 @@ EXACTLY_ONCE_FAULTS: dict[str, tuple[int, str, Any]] = {
         3,
         "",
         both(
-            patch("headrace.workers.transacting.member_of", lambda consumer: NOBODY),
+            patch("headrace.workers.transacting.member_of", lambda consumer: NO_PRODUCER),
             patch.object(Member, "_session_ended", lambda self: None),
         ),
     ),
@@ -196,7 +196,7 @@ def test_the_rounds_find_what_is_not_exactly_once(fault: str) -> None:
     first, told, how = EXACTLY_ONCE_FAULTS[fault]
     with how:
         found = first_failure(range(first, first + 30), ExactlyOnceRound)
-    assert found, f"nobody noticed that {fault}"
+    assert found, f"no round found the fault: {fault}"
     assert told in found, found
 
 

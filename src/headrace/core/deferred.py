@@ -4,9 +4,9 @@ A `Deferred` is not a future: it needs no event loop and no thread. A core that 
 code that learns the outcome resolves it, once. The code that waits has registered a callback. The core that made it is
 responsible for time-outs (through `Deadlines`), so a `Deferred` itself knows no clock.
 
-When nobody needs the value any more, because the connection that asked for it has closed, the deferred is cancelled. It
-drops its callbacks, and calls `give_up` to release what is held for the answer. What a request has begun continues:
-records that were appended stay, and a member that joined stays. Only the answer is dropped.
+When the connection that waits for the value has closed, the deferred is cancelled. It drops its callbacks, and calls
+`give_up` to release what is held for the response. The effects of the request stay: appended records stay, and a member
+that joined stays. Only the response is dropped.
 """
 
 from __future__ import annotations

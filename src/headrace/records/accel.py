@@ -71,8 +71,8 @@ class ColumnWriter(Protocol):
     ) -> tuple[int, int, int]:
         """Add records whose offsets lie from `start` to below `end`, out of `count` records from byte `place` on.
 
-        Returns the place and the number of the records that are left, and the reason: 0 for none left, 1 for no room
-        for the next record, 2 for a malformed record.
+        Returns the byte position and the number of the remaining records, and the reason: 0 if no record remains, 1 if
+        the next record does not fit, 2 for a malformed record.
         """
 
     def take(self) -> dict[str, Any]:
@@ -105,7 +105,7 @@ class Kernels(Protocol):
     RecordWriter: Callable[[int, Callable[[Any], bytes]], Writer]
     ColumnWriter: Callable[[tuple[str, ...], int, int], ColumnWriter]
     RowColumns: Callable[[int, int, Column, Column, Column, Column], RowColumns]
-    """Makes rows of columns: keys, values, microseconds, partitions. Rows without a time get the given milliseconds."""
+    """A class for rows of columns: keys, values, microseconds, partitions. Rows without a time get the milliseconds."""
 
     def decode_records(  # noqa: PLR0917 - positional arguments are faster, and this is called for each batch
         self,

@@ -1,4 +1,4 @@
-"""When the records of a batch expire: `headrace.ttl-ms` milliseconds after their timestamps, see `directives`.
+"""The expiry times of the records of a batch: `headrace.ttl-ms` milliseconds after their timestamps, see `directives`.
 
 If a record has several such headers, the last one counts. Three kinds of records never expire: records without a
 timestamp, records with a malformed header, and records of a batch with too many records. Such records can only have
@@ -33,7 +33,7 @@ _MOST_REPORTED: Final = 100
 
 
 class Expiry(NamedTuple):
-    """When the first and when the last record of a batch, a block or a segment expires, in milliseconds since 1970."""
+    """The expiry times of the first and the last record of a batch, block or segment, in milliseconds since 1970."""
 
     earliest: int
     latest: int

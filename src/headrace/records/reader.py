@@ -30,7 +30,9 @@ R = TypeVar("R", bound=tuple[Any, ...])
 SLICE_RECORDS: Final = 4096
 """The largest number of records of a batch that are decoded at a time."""
 SLICE_BYTES: Final = 1 << 20
-"""About how many bytes of encoded records are decoded at a time. A slice ends after a record with headers beyond this.
+"""The approximate number of bytes of encoded records that are decoded at a time.
+
+A slice ends after a record with headers that ends beyond this number of bytes.
 """
 
 _CODECS: Final = {int(codec): codec for codec in Compression}

@@ -150,7 +150,7 @@ def with_codec(
         max_timestamp: The largest timestamp of the records.
 
     Raises:
-        ApiError: MESSAGE_TOO_LARGE; consumers could not tell the batch from a decompression bomb.
+        ApiError: MESSAGE_TOO_LARGE; consumers would refuse the batch as a decompression bomb.
     """
     if codec is not Compression.NONE and len(data) > output_bound(len(body)):
         raise ApiError(

@@ -21,7 +21,7 @@ class Format(NamedTuple):
     what: str
     """The kind of file for error messages, such as "store of leases"."""
     application_id: int
-    """The application id in the file's header. It tells the file from other SQLite databases."""
+    """The application id in the file's header. It distinguishes the file from other SQLite databases."""
     version: int
     schema: str
     """The statements that create the tables."""

@@ -31,7 +31,7 @@ def test_resolving_twice_is_a_bug():
 def test_the_maker_of_a_cancelled_value_is_notified_once():
     given_up: list[str] = []
     deferred: Deferred[int] = Deferred(lambda: given_up.append("made"))
-    deferred.on_done(lambda _: pytest.fail("nobody wants the value"))
+    deferred.on_done(lambda _: pytest.fail("the value was cancelled"))
     deferred.cancel()
     deferred.cancel()
     assert given_up == ["made"]

@@ -38,7 +38,7 @@ def test_a_directory_of_an_earlier_version_gets_an_id_and_keeps_its_properties()
 
 
 @pytest.mark.parametrize("whose", [{"cluster_id": "d"}, {"node_id": 2}])
-def test_the_directory_of_somebody_else_is_left_as_it_is(whose: dict[str, Any]) -> None:
+def test_a_directory_of_another_cluster_is_left_unchanged(whose: dict[str, Any]) -> None:
     files = MemoryFileSystem()
     claimed(files)
     before = files.read_file(META_FILE)

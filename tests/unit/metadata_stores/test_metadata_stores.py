@@ -1,4 +1,4 @@
-"""One suite for every metadata store, and what only the one on disk promises."""
+"""One suite for all metadata stores, and the durability of the store on disk."""
 
 from __future__ import annotations
 
@@ -299,7 +299,7 @@ def test_renewing_a_live_session_does_nothing(store: MetadataStore):
     assert store.get("live") is not None
 
 
-# Outcomes that are no answer
+# Commits without a response
 
 
 def breaking(store: MetadataStore, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:

@@ -1,4 +1,4 @@
-"""The accelerator: which one is used, and that everything built on it behaves as without it."""
+"""The accelerator: the version that is used, and equal behaviour with and without it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compression and decompression in pieces: the same bytes as at once, a little at a time."""
+"""Compression and decompression in pieces have the same results as in one step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much of a produced batch is looked into, and that what is found is what decoding all of it would find."""
+"""The checks of a produced batch decode a bounded part of it, with the result of decoding all of it."""
 
 from __future__ import annotations
 

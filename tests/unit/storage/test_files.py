@@ -250,7 +250,7 @@ def test_after_a_failed_sync_the_log_refuses_appends_and_syncs(
 def test_a_sync_that_fails_for_lack_of_space_fails_the_file(
     disk: OsFileSystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So that ENOSPC always means: not written, and everything else is as it was."""
+    """ENOSPC always means that the data was not written, and everything else is unchanged."""
 
     def no_space(_descriptor: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -292,7 +292,7 @@ def test_write_file_leaves_the_old_content_when_it_fails(
         with pytest.raises(OSError, match="broken"):
             disk.write_file("checkpoint", b"new")
     assert disk.read_file("checkpoint") == b"old"
-    assert disk.list("") == ["checkpoint"], "a full disk has no room for half a file"
+    assert disk.list("") == ["checkpoint"], "an incomplete file on a full disk is removed"
 
 
 @needs_proc

@@ -68,7 +68,7 @@ class GroupShards(ShardedCoordinator[GroupShard]):
         )
         """The memory of the groups of all shards."""
         self._expiring: dict[int, Iterator[tuple[int, list[GroupRecord]]]] = {}
-        """For each partition, the groups that the running check for expired offsets has not visited yet."""
+        """The groups that the running check for expired offsets has not visited yet, by partition."""
 
     def _new_shard(self, partition: int) -> GroupShard:
         shard = GroupShard(

@@ -1,4 +1,4 @@
-"""Which parts of a schedule are still needed: what lies below the first such part can be deleted."""
+"""The parts of a schedule that are still needed. Everything below the first such part can be deleted."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ from headrace.testing import Broker
 from headrace.testing.faults import delay, drop_connection, error
 from headrace.testing.interception import Exchange
 
-NOBODY = GroupMetadata("g", -1, "", None)
+NO_PRODUCER = GroupMetadata("g", -1, "", None)
 """The metadata of a consumer without a group membership."""
 ZERO, ONE = TopicPartition("t", 0), TopicPartition("t", 1)
 QUICK: dict[str, Any] = {"linger_ms": 0, "retry_backoff_ms": 5, "retry_backoff_max_ms": 20}
@@ -105,10 +105,10 @@ def transact_with_offsets(producer: headrace.Producer, value: bytes, offset: int
     with producer.transaction() as transaction:
         producer.send("t", value, partition=0)
         producer.send("t", value, partition=1)
-        transaction.send_offsets({ZERO: offset}, NOBODY)
+        transaction.send_offsets({ZERO: offset}, NO_PRODUCER)
 
 
-def commit_offset(producer: headrace.Producer, offsets: Any, who: Any = NOBODY) -> None:
+def commit_offset(producer: headrace.Producer, offsets: Any, who: Any = NO_PRODUCER) -> None:
     with producer.transaction() as transaction:
         transaction.send_offsets(offsets, who)
 
@@ -156,7 +156,7 @@ def test_records_belong_to_transactions(producer) -> None:
     with pytest.raises(TransactionStateError, match="no transaction to abort"):
         producer.abort_transaction()
     with pytest.raises(TransactionStateError, match="begin_transaction"):
-        producer.send_offsets_to_transaction({ZERO: 1}, NOBODY)
+        producer.send_offsets_to_transaction({ZERO: 1}, NO_PRODUCER)
 
 
 def test_contradicting_settings_are_refused_at_once(broker) -> None:
@@ -220,7 +220,7 @@ def test_what_passes_is_tried_again(broker, producer, api, passing) -> None:
     fault = broker.faults.on(api, error(passing), times=3)
     with producer.transaction() as transaction:
         producer.send("t", b"1", partition=0)
-        transaction.send_offsets({ZERO: 7}, NOBODY)
+        transaction.send_offsets({ZERO: 7}, NO_PRODUCER)
     assert fault.hits == 3
     assert committed(broker, 0) == [b"1"]
     assert broker.committed("g") == {ZERO: 7}
@@ -612,7 +612,7 @@ def test_the_asyncio_producer_commits_and_aborts_when_it_is_cancelled(broker) ->
         async with headrace.aio.Producer(broker, transactional_id="aio", **QUICK) as producer:
             async with producer.transaction() as transaction:
                 _ = await producer.send("t", b"1", partition=0)
-                await transaction.send_offsets({ZERO: 3}, NOBODY)
+                await transaction.send_offsets({ZERO: 3}, NO_PRODUCER)
             with suppress(TimeoutError):
                 async with asyncio.timeout(0.05), producer.transaction():
                     _ = await producer.send("t", b"no", partition=0)

@@ -24,7 +24,7 @@ from headrace.testing.faults import delay, error
 from headrace.testing.interception import Exchange, Reply
 
 ZERO = TopicPartition("t", 0)
-NOBODY = GroupMetadata("g", -1, "", None)
+NO_PRODUCER = GroupMetadata("g", -1, "", None)
 SLOWLY = 0.1
 """Seconds that an answer takes, while another call comes."""
 
@@ -166,7 +166,7 @@ def test_a_commit_takes_offsets_with_it_that_another_call_is_sending(broker: Bro
 
     async def run() -> None:
         async with in_transaction(broker) as producer:
-            offsets = producer.send_offsets_to_transaction({ZERO: 7}, NOBODY)
+            offsets = producer.send_offsets_to_transaction({ZERO: 7}, NO_PRODUCER)
             sending = asyncio.ensure_future(offsets)
             await asyncio.to_thread(broker.wait_until, lambda: early.hits)
             await producer.commit_transaction()
@@ -205,7 +205,9 @@ def test_offsets_that_are_refused_spoil_only_the_transaction_that_they_are_of(br
     async def run() -> None:
         async with in_transaction(broker) as producer:
             fault = broker.faults.on(ApiKey.TXN_OFFSET_COMMIT, once=refuse_late)
-            sending = asyncio.ensure_future(producer.send_offsets_to_transaction({ZERO: 7}, NOBODY))
+            sending = asyncio.ensure_future(
+                producer.send_offsets_to_transaction({ZERO: 7}, NO_PRODUCER)
+            )
             await asyncio.to_thread(broker.wait_until, lambda: fault.hits)
             await producer.abort_transaction()
             await producer.begin_transaction()

@@ -234,7 +234,7 @@ def test_the_high_watermark_may_advance_during_the_append(bench):
     assert bench.put(1) == "put (1,)"
 
 
-def test_unload_during_an_append_leaves_nobody_waiting(bench):
+def test_an_unload_during_an_append_answers_all_requests(bench):
     earlier = bench.put(1)
 
     def fail(partition: int) -> None:

@@ -257,7 +257,7 @@ def test_unknown_directories_are_reported_and_kept() -> None:
     manager = start(files, A, journal=journal)
     assert journal.named("unknown_directory_left_alone") == [{"directory": "b.c-d-11"}]
     assert files.list("b.c-d-11")
-    # It is found to be ours after all: opened as after a crash, for nobody vouches for it.
+    # The directory belongs to the topic. It is opened as after a crash, because it is not known to be closed cleanly.
     log = manager.open_log(PartitionSpec(B, ID, LogConfig()), NOW_MS)
     assert log.log_end_offset == 1
 

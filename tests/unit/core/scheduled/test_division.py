@@ -1,4 +1,4 @@
-"""A batch in two parts: nothing of it is lost, and a retry is divided in the same way whenever it comes."""
+"""The division of a batch into two parts: no record is lost, and a retry is always divided in the same way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The order of release: as a sorted list would have it, with a bounded part of it in memory."""
+"""The queue of due records: it has the order of a sorted list, and a bounded number of entries in memory."""
 
 from __future__ import annotations
 

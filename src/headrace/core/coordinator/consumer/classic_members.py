@@ -219,7 +219,7 @@ class _Downgrade(NamedTuple):
             group.assignment_epoch == group.epoch
             and group.checked == self.shard.topics.changes
             and wish_of(member) == wish_of(group.members[self.replaced])
-            # The generation has no leader, so nobody would assign partitions that the replaced member did not own yet.
+            # The generation has no leader that could assign partitions that the replaced member did not own yet.
             and group.holding(self.replaced).assigned == group.target(self.replaced)
             and all(group.is_reconciled(other) for other in group.members if other != self.replaced)
         )

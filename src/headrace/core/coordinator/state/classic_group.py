@@ -177,7 +177,7 @@ class Rebalance:
         """Whether the rebalance began in an empty group. It then waits for the initial delay, not for members."""
         self.delay_ms = delay_ms
         self.remaining_ms = remaining_ms
-        """How many milliseconds the initial delay may still be extended while members keep joining."""
+        """The time by which the initial delay may still be extended while members keep joining, in milliseconds."""
         self.new_member_added = False
 
 

@@ -18,22 +18,23 @@ class ConsumerTimes(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupConfig:
-    """Limits and times. Attributes are Kafka's broker properties with dots as underscores."""
+    """Settings of the coordinator. Attributes are Kafka's broker properties, with underscores for the dots."""
 
     group_min_session_timeout_ms: int = 6_000
-    """Shortest session timeout a member may ask for."""
+    """The shortest session timeout that a classic member may request, in milliseconds."""
 
     group_max_session_timeout_ms: int = 1_800_000
-    """Longest session timeout a member may ask for."""
+    """The longest session timeout that a classic member may request, in milliseconds."""
 
     group_initial_rebalance_delay_ms: int = 3_000
-    """How long the first rebalance of an empty group waits for more members; 0 completes it with the first one."""
+    """The time for which the first rebalance of an empty group waits for more members, in milliseconds; 0 for no
+    wait."""
 
     group_max_size: int = 2_147_483_647
-    """How many members a group may have."""
+    """The largest number of members of a classic group."""
 
     group_consumer_session_timeout_ms: int = 45_000
-    """How long a member of a consumer group may be silent."""
+    """The session timeout of members of consumer groups, in milliseconds."""
 
     group_consumer_heartbeat_interval_ms: int = 5_000
     """The heartbeat interval of members of consumer groups, in milliseconds."""
@@ -42,19 +43,19 @@ class GroupConfig:
     """The least time in milliseconds between two target assignments of a consumer group."""
 
     group_consumer_max_size: int = 2_147_483_647
-    """How many members a consumer group may have."""
+    """The largest number of members of a consumer group."""
 
     group_consumer_migration_policy: str = "bidirectional"
     """Whether a group that has members may change its protocol: "upgrade", "downgrade", "bidirectional", "disabled"."""
 
     offsets_retention_minutes: int = 10_080
-    """How long offsets are kept once nobody uses them (KIP-211)."""
+    """The retention of committed offsets that no member uses, in minutes (KIP-211)."""
 
     offsets_retention_check_interval_ms: int = 600_000
-    """How often expired offsets and empty groups are looked for."""
+    """The interval at which expired offsets and empty groups are deleted, in milliseconds."""
 
     offset_metadata_max_bytes: int = 4_096
-    """Longest metadata text of a committed offset."""
+    """The largest metadata of a committed offset, in characters."""
 
     group_max_bytes: int = GROUP_LIMIT
     """The most memory for the metadata of all members of one group, in bytes. Kafka's bound is the largest record of
@@ -67,10 +68,11 @@ class GroupConfig:
     """The most memory for the committed offsets of all groups together, in bytes."""
 
     offsets_commit_timeout_ms: int = 5_000
-    """How long a response waits for the high watermark before it is answered with an error."""
+    """The longest time that a response waits for the high watermark, in milliseconds; after it the response is an
+    error."""
 
     new_member_join_timeout_ms: int = 300_000
-    """How long a new member may wait in its first JoinGroup; it has no session yet. Kafka's constant."""
+    """The longest time that a new member, which has no session yet, waits in its first JoinGroup. Kafka's constant."""
 
     pending_members_max: int = 10_000
     """The most pending member ids of a group; the oldest is dropped first. KIP-394 has no limit."""
@@ -101,6 +103,6 @@ class GroupConfig:
 
     @classmethod
     def from_broker(cls, config: object) -> Self:
-        """Take every setting that `config` has an attribute for; the rest keep their defaults."""
+        """Return the settings that `config` has as attributes, and defaults for the others."""
         names = [field.name for field in fields(cls)]
         return cls(**{name: getattr(config, name) for name in names if hasattr(config, name)})

@@ -48,7 +48,7 @@ class CommittedOffset(NamedTuple):
     metadata: str
     commit_timestamp_ms: int
     expire_timestamp_ms: int = -1
-    """When the offset expires regardless of the retention, in ms; -1 without. Only Kafka before 2.1 wrote it."""
+    """The time at which the offset expires regardless of the retention, in ms; -1: none. Kafka before 2.1 wrote it."""
 
 
 class OffsetCommit(NamedTuple):

@@ -30,7 +30,7 @@ class ProducerIdAndEpoch(NamedTuple):
         return cls(metadata.producer_id, metadata.producer_epoch)
 
 
-NOBODY = ProducerIdAndEpoch(NO_PRODUCER_ID, NO_EPOCH)
+NO_PRODUCER = ProducerIdAndEpoch(NO_PRODUCER_ID, NO_EPOCH)
 """No producer: the sender of InitProducerId has no producer id yet."""
 
 
@@ -47,7 +47,7 @@ def init_producer_id(
         shard: The shard of the id.
         transactional_id: The id.
         timeout_ms: The transaction timeout of the sender.
-        expected: The producer id and epoch of a sender that continues after an error (KIP-360), else `NOBODY`.
+        expected: The producer id and epoch of a sender that continues after an error (KIP-360), else `NO_PRODUCER`.
         now_ms: The time.
 
     Returns:
@@ -67,16 +67,16 @@ def init_producer_id(
         )
         return _accepted(transactional_id, metadata)
     current = transaction.metadata
-    if expected != NOBODY and not _may_be(expected, current):
+    if expected != NO_PRODUCER and not _may_be(expected, current):
         raise ApiError(ErrorCode.PRODUCER_FENCED)
     present = ProducerIdAndEpoch.of(current)
     if current.state in PREPARED:
         raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)
     if current.state is TransactionState.ONGOING:
-        last_epoch = NO_EPOCH if expected == NOBODY else current.producer_epoch
+        last_epoch = NO_EPOCH if expected == NO_PRODUCER else current.producer_epoch
         result = abort_fencing(shard, transaction, now_ms, last_epoch)
         return result.with_response(ErrorCode.CONCURRENT_TRANSACTIONS)
-    if expected not in {NOBODY, present} and current.producer_epoch < LAST_EPOCH:
+    if expected not in {NO_PRODUCER, present} and current.producer_epoch < LAST_EPOCH:
         following = current  # a retry: the first request has already raised the epoch
     else:
         following = _next(shard, current, expected)
@@ -137,7 +137,7 @@ def _may_be(expected: ProducerIdAndEpoch, current: TransactionMetadata) -> bool:
 def _next(
     shard: TransactionShard, current: TransactionMetadata, expected: ProducerIdAndEpoch
 ) -> TransactionMetadata:
-    last_epoch = NO_EPOCH if expected == NOBODY else expected.producer_epoch
+    last_epoch = NO_EPOCH if expected == NO_PRODUCER else expected.producer_epoch
     if current.producer_epoch < LAST_EPOCH - 1:
         return current._replace(producer_epoch=current.producer_epoch + 1, last_epoch=last_epoch)
     return current._replace(

@@ -1,4 +1,4 @@
-"""Which part of a log may be compacted, and whether a round is worth it: the rules of Kafka's LogCleaner."""
+"""The part of a log that may be compacted, and the decision whether a round is worth it, by Kafka's rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When the records of a segment expire, in blocks of batches, and the `.ttlindex` file with these blocks.
+"""The expiry times of the records of a segment, in blocks of batches, and the `.ttlindex` file with these blocks.
 
 Only topics with `headrace.ttl.enable` have such an index. It may be too cautious, but never wrong: a block about which
 nothing is known may have expired records, or records that never expire. So a missing or damaged file only costs time.

@@ -1,4 +1,4 @@
-"""Which leader epoch wrote which offsets (KIP-101, KIP-279).
+"""The leader epochs of a log, with the first offset of each (KIP-101, KIP-279).
 
 The epochs are a list of (epoch, start offset), both strictly increasing. The list says where an epoch ended. With that
 followers and consumers find out that logs have diverged.

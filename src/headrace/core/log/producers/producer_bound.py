@@ -1,6 +1,6 @@
 """The bound of the producers that all logs of a broker keep together.
 
-Anybody who may write to a topic can invent producer ids. When there are too many producers, the logs that keep the
+A client that may write to a topic can invent producer ids. When there are too many producers, the logs that keep the
 most forget some of them. These are the logs for which ids were invented, not those with the producers of others.
 """
 
@@ -48,7 +48,7 @@ class ProducerBound:
             self.count -= len(state)
 
     def make_room(self) -> None:
-        """Make logs forget producers if there is no room for one more."""
+        """Make logs forget producers if the bound is reached."""
         if self.count < self._next_at:
             return
         portion = max(1, self.limit // _PORTION)

@@ -205,7 +205,7 @@ class ProducerStates:
             self.transactions.begin(producer_id, batch[2])
 
     def _begin_epoch(self, known: bytes | None) -> bytes:
-        """Return the entry of a producer at the beginning of an epoch. Makes room for a new producer."""
+        """Return the entry of a producer at the beginning of an epoch. For a new producer others may be forgotten."""
         if known is not None:
             return without_batches(known)
         if len(self._entries) >= self._limit:

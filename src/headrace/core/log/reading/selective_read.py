@@ -129,7 +129,7 @@ class _Read:
         self._end_offset = 0
         """The offset after the last batch of the response."""
         self._expiry: Expiry | None = None
-        """When the records of the last decoded batch expire; None if that was not found out."""
+        """The expiry times of the records of the last decoded batch; None if they were not computed."""
 
     def run(self, offset: int, *, max_bytes: int, up_to: int, minimum_one: bool) -> Selected | None:
         start = position = offset

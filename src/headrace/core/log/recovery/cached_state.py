@@ -41,7 +41,7 @@ from headrace.records.batch import (
 from headrace.types import NO_TIMESTAMP
 
 _REPETITIONS_MS: Final = 3_600_000
-"""How long after a start a producer may repeat a batch that it wrote before the start, in milliseconds."""
+"""The time after a start in which a producer may repeat a batch that it wrote before the start, in milliseconds."""
 
 
 class CachedState:

@@ -7,8 +7,9 @@ on the disk. Caches are trusted there, and what they do not know is read from th
 a reason not to open the log. Damage that is not found here is found by readers.
 
 Every step can be interrupted and repeated: (1) Later segments are removed, newest first. (2) The torn segment is cut.
-(3) An index that describes more than what is safe is removed: it may describe batches that were cut off, which nobody
-could tell once other batches lie there. (4) All of this, and what was checked, is synced before it counts as durable.
+(3) An index that describes more than the synced part is removed: it may describe batches that were cut off, and later
+batches at the same offsets would hide that. (4) All checked data and all changes are synced before they count as
+durable.
 """
 
 from __future__ import annotations

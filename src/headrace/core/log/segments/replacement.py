@@ -66,7 +66,7 @@ class Replacement:
     """The aborted transactions whose markers stay in the segment. Readers no longer learn of others that ended in it.
     """
     expiries: ExpiryIndex | None = None
-    """When the records of the segment expire. None if they do not."""
+    """The expiry times of the records of the segment; None if they do not expire."""
     owner: str = ""
     """The id of the log's topic in hexadecimal, "" if the log does not know it."""
 

@@ -1,4 +1,4 @@
-"""Which segments of a log may be deleted: by age, size, times to live, and below the log start offset."""
+"""The segments of a log that may be deleted: by age, size, times to live, and below the log start offset."""
 
 from __future__ import annotations
 

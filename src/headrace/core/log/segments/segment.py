@@ -97,7 +97,7 @@ class Segment:
         no bound."""
         self.size = 0
         self.synced_offset = base_offset
-        """For an active segment: the offset below which no data in the file waits for a sync."""
+        """The offset below which no data in the file of an active segment waits for a sync."""
 
     def __repr__(self) -> str:
         return f"Segment({self.path}, size={self.size}, end_offset={self.end_offset})"

@@ -17,7 +17,7 @@ _NOT_DESCRIBED: Final = -1, UNKNOWN, NEVER
 
 
 class SegmentExpiries:
-    """When the records of one segment expire, as far as that is known.
+    """The expiry times of the records of one segment, as far as they are known.
 
     `size` in the methods is always the size of the segment in bytes.
     """

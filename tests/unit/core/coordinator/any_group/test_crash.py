@@ -1,4 +1,4 @@
-"""The coordinator is killed: what comes back from the log, and how groups go on (the five crash scenarios first)."""
+"""The coordinator is killed: the state that it loads, and how groups continue (five crash scenarios first)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Harness(GroupHarness):
         self.log.manual = True
 
     def members(self, *names: str) -> list[GroupClient]:
-        """First and second as clients that go on, and newcomers."""
+        """Return first and second as clients that continue, and new members."""
         known = {"first": self.first, "second": self.second}
         return [
             GroupClient(
@@ -58,7 +58,7 @@ def test_1_after_a_crash_a_change_that_members_have_not_seen_is_noticed_again(wo
 
 
 def test_1_after_a_crash_an_unchanged_membership_is_not_rebalanced(world):
-    """Second was thought dead and is not: membership is unchanged, so there is no rebalance."""
+    """The session of the second member expired before the crash, but the membership is unchanged after it."""
     world.advance(SESSION_MS - 1)
     world.heartbeat(world.first, 2)
     world.advance(1)
@@ -80,7 +80,7 @@ def test_2_after_a_crash_notified_and_unnotified_members_continue(world):
     assert now(world.join(world.second)).generation_id == 2
     assert now(world.sync_group(world.second, 2)).assignment == assignment("t", 1)
     assert world.group().state is GroupState.STABLE
-    # The newcomer joins again, with an id that nobody knows any more.
+    # The new member joins again, with an unknown member id.
     clients = world.members("first", "second", "third")
     clients[0].assignment, clients[1].assignment = {0}, {1}
     clients[2].member = "client-lost"

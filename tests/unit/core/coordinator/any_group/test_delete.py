@@ -1,4 +1,4 @@
-"""DeleteGroups and OffsetDelete: who may be forgotten, and that it is a record like any other."""
+"""DeleteGroups and OffsetDelete: the groups and offsets that may be deleted, and the records of a deletion."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DescribeGroups, ListGroups, and which partition holds a group."""
+"""DescribeGroups, ListGroups, and the partition that stores a group."""
 
 from __future__ import annotations
 

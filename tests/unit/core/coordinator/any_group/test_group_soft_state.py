@@ -1,4 +1,4 @@
-"""Soft state of a group ends with the thing that it describes: patterns, permissions, targets, rebalances."""
+"""Soft state of a group ends with the thing that it describes: expressions, permissions, targets, rebalances."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_an_online_downgrade_by_a_static_member_ends_with_everything_assigned(wo
     again.beat()
     assert world.group() is None
     assert world.group_state() is GroupState.PREPARING_REBALANCE, (
-        "the place has 2 of the 3 partitions of its target, and nobody leads"
+        "the member owns 2 of the 3 partitions of its target, and the generation has no leader"
     )
     settle(one, again)
     assert one.owned | again.owned == world.topics.partitions("t")
@@ -238,7 +238,7 @@ def test_a_leader_that_leaves_partitions_out_is_asked_once_for_each_change(world
 
 
 class IncuriousConsumer(ClassicConsumer):
-    """A member that does not look after topics; as a leader it knows what they are when it assigns, or `counts`."""
+    """A member that does not watch topics. As a leader it assigns with current metadata, or with `counts`."""
 
     counts: dict[str, int] | None = None
 
@@ -262,7 +262,7 @@ class IncuriousConsumer(ClassicConsumer):
 
 
 class Rejoined:
-    """One consumer of a classic group on a whole broker, which leads; the topic `t` has two partitions, then four."""
+    """The leader of a classic group on a whole broker. The topic `t` has two partitions, and later four."""
 
     def __init__(self) -> None:
         self.harness = BrokerHarness(group_initial_rebalance_delay_ms=0)

@@ -1,4 +1,4 @@
-"""Committed offsets: who may commit, what is kept, what a fetch shows, and when offsets end."""
+"""Committed offsets: the check of the sender, the stored values, fetches, and expiry."""
 
 from __future__ import annotations
 
@@ -276,7 +276,7 @@ def test_without_the_internal_topic_there_is_no_coordinator():
     assert response.error_code == ErrorCode.NOT_COORDINATOR
 
 
-# --- the end of offsets (KIP-211) ---
+# --- expiry of offsets (KIP-211) ---
 
 
 def test_offsets_of_an_empty_group_expire_after_the_retention_from_when_it_became_empty():

@@ -63,7 +63,7 @@ def test_a_member_that_has_not_left_in_time_is_removed_by_force():
 
 
 def test_a_member_that_waits_in_a_join_is_asked_to_stop_at_once():
-    """It sends no heartbeats there, and the others may take minutes."""
+    """A member in a JoinGroup sends no heartbeats, and the other members may take minutes to join."""
     world = GroupHarness()
     first, _second = world.stable(2)
     waiting = world.join(first)
@@ -74,7 +74,8 @@ def test_a_member_that_waits_in_a_join_is_asked_to_stop_at_once():
         ErrorCode.REBALANCE_IN_PROGRESS,
         True,
     )
-    # A client that does not know the field joins again, and is not answered with every question.
+    # A client that does not know the field joins again. Further requests of the administrator do not answer its
+    # JoinGroup.
     again = world.join(first)
     world.stop(first, again=True)
     assert parked(again)
@@ -159,7 +160,7 @@ def test_after_a_restart_the_next_request_begins_the_stop_again():
     assert told(world, first, 2)
 
 
-def test_a_deadline_of_before_a_restart_removes_nobody():
+def test_a_deadline_from_before_a_restart_removes_no_member():
     world = GroupHarness()
     first, second = world.stable(2)
     world.stop(first, timeout_ms=TIMEOUT_MS)

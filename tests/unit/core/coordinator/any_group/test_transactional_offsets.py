@@ -199,7 +199,7 @@ def test_members_are_fenced_by_generation_and_instance() -> None:
     world = GroupHarness()
     (member,) = world.stable()
     generation = world.group().generation.number
-    assert code(txn_commit(world, 1)) == 0  # before version 3 nobody said who they were
+    assert code(txn_commit(world, 1)) == 0  # requests before version 3 have no member id
     assert code(txn_commit(world, 1, member=member, generation=generation)) == 0
     assert code(txn_commit(world, 1, member=member, generation=generation - 1)) == (
         ErrorCode.ILLEGAL_GENERATION

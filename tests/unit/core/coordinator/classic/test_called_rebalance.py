@@ -1,4 +1,4 @@
-"""A rebalance that the broker calls for: what the members of a group read it by has changed."""
+"""A rebalance that the broker begins, because something has changed that members cannot see."""
 
 from __future__ import annotations
 

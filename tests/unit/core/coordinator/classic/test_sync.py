@@ -1,4 +1,4 @@
-"""SyncGroup: the barrier between the leader's assignment and everybody's part of it."""
+"""SyncGroup: members receive their assignments when the leader's assignment is durable."""
 
 from __future__ import annotations
 

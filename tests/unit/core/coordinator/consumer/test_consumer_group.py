@@ -1,4 +1,4 @@
-"""Consumer groups of the server-side protocol, one rule at a time."""
+"""Consumer groups of the KIP-848 protocol, one rule in each test."""
 
 from __future__ import annotations
 
@@ -277,7 +277,7 @@ def test_a_group_is_deleted_with_all_its_keys_once_it_is_empty(world):
 
 
 class Greedy:
-    """An assignor that gives everything to everybody."""
+    """An assignor that assigns all partitions to all members."""
 
     name = "greedy"
 

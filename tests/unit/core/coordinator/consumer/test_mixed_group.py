@@ -1,4 +1,4 @@
-"""Groups with members of both protocols: upgrades, downgrades, and who reads what meanwhile."""
+"""Groups with members of both protocols: upgrades, downgrades, and the owners of partitions meanwhile."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def world() -> ConsumerGroupHarness:
 
 
 def settle(*members: Consumer | ClassicConsumer) -> None:
-    """Let all members heartbeat until nothing changes, without a partition that two of them read."""
+    """Send heartbeats of all members until the assignment is stable, and check that no partition has two owners."""
     for _ in range(ROUNDS):
         for member in members:
             member.beat()
@@ -227,7 +227,7 @@ def test_a_static_member_is_replaced_by_a_member_of_the_other_protocol(world):
     again.beat()
     again.beat()
     assert world.group() is None, "the last consumer was replaced"
-    assert world.group_state() is GroupState.STABLE, "nobody has to join again"
+    assert world.group_state() is GroupState.STABLE, "no member has to join again"
     assert again.owned == held
     settle(again, other)
     assert again.owned | other.owned == world.topics.partitions("t")

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from headrace.core.coordinator.transaction.producers import NOBODY, ProducerIdAndEpoch
+from headrace.core.coordinator.transaction.producers import NO_PRODUCER, ProducerIdAndEpoch
 from headrace.core.coordinator.transaction.records import (
     LAST_EPOCH,
     TransactionMetadata,
@@ -302,7 +302,7 @@ def test_a_producer_that_continues_after_an_error_gets_one_new_epoch() -> None:
 def test_a_producer_whose_epochs_are_used_up_gets_a_new_id(*, own: bool) -> None:
     world = TransactionHarness()
     last = at_epoch(world, LAST_EPOCH - 1)
-    assert world.init(last if own else NOBODY) == ProducerIdAndEpoch(100, 0)
+    assert world.init(last if own else NO_PRODUCER) == ProducerIdAndEpoch(100, 0)
     assert world.init(last) == (ProducerIdAndEpoch(100, 0) if own else FENCED)
     assert world.add(last, A) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
     assert world.init(ProducerIdAndEpoch(100, 0)) == ProducerIdAndEpoch(100, 1)

@@ -1,4 +1,4 @@
-"""How the cleaner handles changes between the steps of a round."""
+"""Changes of a log between the steps of a round of cleaning."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CONFIG = LogConfig(compacts=True, retention_ms=-1, min_cleanable_dirty_ratio=0.0
 
 
 class Harness:
-    """A log of several groups of segments, and a round over it."""
+    """A log with several groups of segments, and a round of cleaning."""
 
     def __init__(self) -> None:
         self.files = CrashFileSystem()
@@ -147,7 +147,7 @@ def test_retention_drops_a_compacted_segment_that_has_no_final_name_yet() -> Non
 
 
 def test_no_round_begins_before_the_files_of_the_last_one_are_removed() -> None:
-    """A `.swap` that outlived the next round would bring back, at a start, what that round removed."""
+    """A `.swap` file that is left after the next round would restore, at a start, the records that round removed."""
     world = Harness()
     task = world.step_until_ready()
     log = world.log

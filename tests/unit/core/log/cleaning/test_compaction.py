@@ -1,4 +1,4 @@
-"""One round of compaction: what stays of a log, what may be compacted, and how segments replace each other."""
+"""One round of compaction: the records that stay, the segments that may be compacted, and their replacement."""
 
 from __future__ import annotations
 
@@ -542,7 +542,7 @@ def test_a_compacted_segment_stays_readable_until_it_has_its_final_name() -> Non
 
 
 def test_a_segment_without_a_name_is_not_removed() -> None:
-    """Else the thread would give its name to a file that nobody knows."""
+    """Otherwise the thread would rename a file that the log does not know."""
     files = CrashFileSystem()
     log, task = to_compact(files)
     while task.replacement is None:

@@ -33,7 +33,7 @@ FILTERED = LogConfig(filters=True, retention_ms=-1)
 
 
 def expiry_of(log: PartitionLog) -> Expiry:
-    """When the records of the active segment expire, as far as the log knows."""
+    """Return the expiry times of the active segment's records, as far as the log knows them."""
     segment = log.segments.active
     return segment.expiries.summary(segment.size)
 
@@ -41,7 +41,7 @@ def expiry_of(log: PartitionLog) -> Expiry:
 def batch(
     ttls: Sequence[int | None], *, tags: Sequence[str] = (), timestamp: int = NOW_MS, **options
 ) -> bytes:
-    """Records with these times to live, and with one tag each if there are tags."""
+    """Return records with these times to live, and with one tag each if tags are given."""
     records = []
     for number, ttl in enumerate(ttls):
         headers = [] if ttl is None else [("headrace.ttl-ms", b"%d" % ttl)]
@@ -136,7 +136,7 @@ def test_control_batches_do_not_delay_the_expiry_of_a_segment() -> None:
 
 
 def second_lives(ttl_ms: bytes | None, **options) -> bytes:
-    """Two records, of which the second has this for its time to live."""
+    """Return two records, of which the second has this value as its time to live."""
     records = [(None, b"v", (("headrace.ttl-ms", each),), NOW_MS) for each in (b"5", ttl_ms)]
     return build_batch(records, **options)
 

@@ -1,4 +1,4 @@
-"""A start after a crash: what it reads, what it takes from caches, and what it must not trust."""
+"""A start after a crash: the data that it reads, the caches that it uses, and the caches that it must ignore."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def fill(log: PartitionLog, batches: int, *, epoch: int = 0, first: int = 0, siz
 
 
 def state(log: PartitionLog) -> tuple[object, ...]:
-    """Everything that a recovery finds out."""
+    """Return the whole result of a recovery."""
     index = log.segments.active.index
     entries = list(zip(index.offsets, index.positions, index.timestamps, strict=True))
     producers = {
@@ -68,7 +68,7 @@ def raw_position(log: PartitionLog, offset: int) -> int:
 
 
 def without_caches(files: MemoryFileSystem) -> MemoryFileSystem:
-    """A copy of the log in which a recovery has to find out everything by itself."""
+    """Return a copy of the log without caches, which a recovery has to read completely."""
     copy = MemoryFileSystem()
     copy.make_directory(DIRECTORY)
     for name in files.list(DIRECTORY):

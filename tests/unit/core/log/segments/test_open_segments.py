@@ -1,4 +1,4 @@
-"""How many files of segments are open at once, counted by a file system."""
+"""The number of open segment files, counted by a file system."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CONFIG = LogConfig(segment_bytes=500, retention_ms=-1)
 
 
 class CountedFile:
-    """A descriptor: it is open as long as somebody refers to it, and takes nothing after its owner's close."""
+    """A descriptor that stays open while it is referenced, and refuses appends after its owner has closed it."""
 
     def __init__(self, file: File) -> None:
         self._file = file
@@ -187,7 +187,7 @@ def test_a_bound_of_descriptors_also_bounds_what_is_open_and_idle(most: int, lim
     assert OpenSegments(most).limit == limit
 
 
-def test_an_append_that_needs_one_file_too_many_is_refused_until_a_sync_has_made_room(
+def test_an_append_above_the_bound_of_files_is_refused_until_a_sync(
     files: CountingFiles,
 ) -> None:
     manager, _ = manager_of(files, count=30, limit=8)
