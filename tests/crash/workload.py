@@ -162,7 +162,7 @@ class Load:
                 self.acknowledge(what="produced", base=part.base_offset, **sent.popleft())
 
     def commit(self, _chance: random.Random, group: str) -> None:
-        """Commit increasing offsets."""
+        """Commit offsets that increase by one."""
         offset = self.first_number
         with WireClient(self.address) as client:
             self._find_coordinator(client, group)

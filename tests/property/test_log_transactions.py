@@ -293,8 +293,8 @@ class Harness:
     def check_readers(self) -> None:
         self.agree(read_uncommitted(self.log), self.log.high_watermark, committed=False)
         for max_bytes in (1, 400, 1 << 20):
-            most_told = self.chance.choice([1, 2, 3, 4096])
-            found = read_committed(self.log, max_bytes=max_bytes, most_told=most_told)
+            most_listed = self.chance.choice([1, 2, 3, 4096])
+            found = read_committed(self.log, max_bytes=max_bytes, most_listed=most_listed)
             self.agree(found, self.log.last_stable_offset, committed=True)
 
     def agree(self, found: list[Found], end_offset: int, *, committed: bool) -> None:

@@ -101,7 +101,7 @@ CONSTANTS: Final = {
     "core/log/producers/aborted_history.py:MAX_IN_MEMORY": "aborted transactions of active segments",
     "core/log/producers/aborted_history.py:MAX_IN_SEGMENT": "aborted transactions of a segment",
     "core/log/producers/aborted_history.py:_MAX_CARRIED": "aborted transactions of sealed segments",
-    "core/log/reading/aborted_lookup.py:MAX_TOLD": "aborted transactions that the answer",
+    "core/log/reading/aborted_lookup.py:MAX_LISTED": "aborted transactions that the answer",
     "core/log/cleaning/cleaner.py:MAX_KEYS": "keys that one round of compaction",
     "core/log/segments/open_segments.py:MAX_OPEN_SEGMENTS": "open segments of a log",
     "core/log/producers/producer_bound.py:MAX_PRODUCERS": "idempotent producers remembered in all",

@@ -91,7 +91,7 @@ def _find_group(
 def _response(
     request: ConsumerGroupHeartbeatRequest, turn: Turn, current: Current, interval_ms: int
 ) -> ConsumerGroupHeartbeatResponse:
-    told = (
+    has_assignment = (
         is_full(request)
         or request.member_epoch != turn.before.epoch
         or current.assigned != turn.before.assigned
@@ -100,7 +100,7 @@ def _response(
         member_id=turn.member_id,
         member_epoch=current.epoch,
         heartbeat_interval_ms=interval_ms,
-        assignment=_assignment(current.assigned) if told else None,
+        assignment=_assignment(current.assigned) if has_assignment else None,
     )
 
 

@@ -120,7 +120,9 @@ class Compaction(Rewriting):
             self._aborted.between(segment.base_offset, segment.end_offset)
         )
 
-    def what_stays(self, header: BatchHeader, batch: Buffer, *, keep_empty: bool) -> Buffer | None:
+    def retained_part(
+        self, header: BatchHeader, batch: Buffer, *, keep_empty: bool
+    ) -> Buffer | None:
         """Return the remaining part of the next batch."""
         return self._transactions.compact(header, batch, self._rules, keep_empty=keep_empty)
 

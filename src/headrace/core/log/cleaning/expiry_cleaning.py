@@ -66,7 +66,9 @@ class ExpiryCleaning(Rewriting):
         for sources in self.groups(self.segments):
             yield from self.rewrite(sources)
 
-    def what_stays(self, header: BatchHeader, batch: Buffer, *, keep_empty: bool) -> Buffer | None:
+    def retained_part(
+        self, header: BatchHeader, batch: Buffer, *, keep_empty: bool
+    ) -> Buffer | None:
         """Return the remaining part of the next batch. Markers always stay."""
         if header.is_control:
             return batch

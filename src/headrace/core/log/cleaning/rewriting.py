@@ -121,7 +121,9 @@ class Rewriting:
         """Do the round. Yields how many bytes were read since the last time."""
         raise NotImplementedError
 
-    def what_stays(self, header: BatchHeader, batch: Buffer, *, keep_empty: bool) -> Buffer | None:
+    def retained_part(
+        self, header: BatchHeader, batch: Buffer, *, keep_empty: bool
+    ) -> Buffer | None:
         """Return the remaining part of the next batch: the batch itself if all of it remains, None if nothing does.
 
         Args:
@@ -190,7 +192,7 @@ class Rewriting:
                     or header.base_offset in self._kept_starts
                     or header.last_offset in self._kept_ends
                 )
-                result = self.what_stays(header, batch, keep_empty=keep_empty)
+                result = self.retained_part(header, batch, keep_empty=keep_empty)
                 stats.bytes_before += header.size
                 stats.records_before += header.records_count
                 if group.file is None and (result is not batch or len(sources) > 1):

@@ -1,6 +1,6 @@
 """The aborted transactions that a `read_committed` reader needs to read a range of a log.
 
-One response lists at most `MAX_TOLD` aborted transactions. When a range has more, the response ends earlier, so that
+One response lists at most `MAX_LISTED` aborted transactions. When a range has more, the response ends earlier, so that
 its list is complete: a reader takes the records of a transaction that is not listed for committed ones.
 
 A single batch may lie within more aborted transactions than that. Then the response has a few batches, and lists only
@@ -20,7 +20,7 @@ from headrace.core.log.segments.segment import Segment
 from headrace.records.batch import BatchHeader, iterate_headers
 from headrace.types import FileRange, Payload
 
-MAX_TOLD: Final = 4096
+MAX_LISTED: Final = 4096
 """The largest number of aborted transactions that one response lists, over all partitions."""
 _FILE_COST: Final = 128
 """The number of aborted transactions that a file counts for if it has to be read."""
@@ -36,7 +36,7 @@ class AbortedLookup:
 
     __slots__ = ("_left",)
 
-    def __init__(self, most: int = MAX_TOLD) -> None:
+    def __init__(self, most: int = MAX_LISTED) -> None:
         """Begin a response that may list `most` aborted transactions."""
         self._left = most
 
@@ -64,7 +64,7 @@ class AbortedLookup:
             size, kept = _few(log, offset, _headers(segment, found))
         else:
             kept = [entry for entry in entries if entry.first_offset < first]
-        return FileRange(found.file, found.position, size), self._tell(kept)
+        return FileRange(found.file, found.position, size), self._listed(kept)
 
     def within_selected(self, log: ReadableLog, found: Selected) -> Told:
         """Return how much of the batches that were read selectively may be returned, and their aborted transactions.
@@ -87,7 +87,7 @@ class AbortedLookup:
             size, kept = _few(log, found.start_offset, headers)
         else:
             kept = [entry for entry in entries if entry.first_offset < first]
-        return bytes(records[:size]), self._tell(kept)
+        return bytes(records[:size]), self._listed(kept)
 
     def _find(
         self, log: ReadableLog, offset: int, end_offset: int
@@ -103,9 +103,9 @@ class AbortedLookup:
         most = max(self._left, 0)
         if len(entries) > most:
             return entries[most].first_offset, entries
-        return None, self._tell(entries)
+        return None, self._listed(entries)
 
-    def _tell(self, entries: Sequence[AbortedTransaction]) -> Sequence[AbortedTransaction]:
+    def _listed(self, entries: Sequence[AbortedTransaction]) -> Sequence[AbortedTransaction]:
         self._left -= len(entries)
         return entries
 

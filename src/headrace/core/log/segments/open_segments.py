@@ -36,7 +36,7 @@ class Closable(Protocol):
 class OpenSegments:
     """The open segments, the longest unused one first."""
 
-    __slots__ = ("_journal", "_recent", "_told", "limit", "most")
+    __slots__ = ("_journal", "_logged", "_recent", "limit", "most")
 
     def __init__(self, most: int | None = None, journal: Journal | None = None) -> None:
         """Bound the number of open segments.
@@ -50,7 +50,7 @@ class OpenSegments:
         self.most = most
         self._journal = journal
         self._recent: dict[Closable, int] = {}
-        self._told = False
+        self._logged = False
 
     def __len__(self) -> int:
         return len(self._recent)
@@ -84,7 +84,7 @@ class OpenSegments:
         self._recent.pop(segment, None)
 
     def _close_idle(self, used: Closable | None) -> None:
-        self._tell()
+        self._log_once()
         recent = self._recent
         for spare_used in (True, False):
             for segment in list(islice(recent, _LOOK)):
@@ -97,11 +97,11 @@ class OpenSegments:
                     del recent[segment]
                     recent[segment] = segment.size
 
-    def _tell(self) -> None:
-        if not self._told and self._journal is not None:
+    def _log_once(self) -> None:
+        if not self._logged and self._journal is not None:
             self._journal.info(
                 "open_segments_limited",
                 limit=self.limit,
                 meaning="unused segments are closed, and opened again when they are used",
             )
-        self._told = True
+        self._logged = True

@@ -199,7 +199,7 @@ def test_a_response_names_the_producers_of_its_batches_if_too_many_transactions_
     assert len(told) == 64
     assert {entry.producer_id for entry in told} == {499, *range(63)}
     for most in (1, 64, 499, 500):
-        assert read_committed(log, most_told=most) == [(1000, b"k", b"v")]
+        assert read_committed(log, most_listed=most) == [(1000, b"k", b"v")]
 
 
 def test_objects_are_made_only_for_the_aborted_transactions_of_the_answer(
