@@ -27,7 +27,7 @@ class Deletions:
         "_count",
         "_files",
         "_journal",
-        "_told",
+        "_logged",
         "_unnamed",
         "_unremoved",
         "next_deadline_ms",
@@ -41,7 +41,7 @@ class Deletions:
         """The directories that have yet to be renamed, with their new names."""
         self._unremoved: dict[str, None] = {}
         """The renamed directories that have yet to be removed."""
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
         """The names of directories for which a warning was logged."""
         self._count = 0
         self.next_deadline_ms: int | None = None
@@ -85,7 +85,7 @@ class Deletions:
                 raise
             self._put_off(name, error)
             return False
-        self._told.discard(name)
+        self._logged.discard(name)
         return True
 
     def _remove(self, doomed: str) -> None:
@@ -96,13 +96,13 @@ class Deletions:
             self._put_off(doomed, error)
         else:
             self._unremoved.pop(doomed, None)
-            self._told.discard(doomed)
+            self._logged.discard(doomed)
 
     def _put_off(self, name: str, error: OSError) -> None:
         if self.next_deadline_ms is None:
             self.next_deadline_ms = 0
-        if name not in self._told:
-            self._told.add(name)
+        if name not in self._logged:
+            self._logged.add(name)
             self._journal.warning(
                 "directory_not_removed",
                 directory=name,
