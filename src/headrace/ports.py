@@ -61,7 +61,7 @@ class SegmentStorage(Protocol):
         """The size of the segment in bytes, with everything appended so far."""
 
     def append(self, buffers: Sequence[Buffer]) -> None:
-        """Append one whole record batch, or raise and append nothing. The caller may reuse the memory of the buffers."""
+        """Append one whole record batch, or raise and append nothing. The caller may reuse the buffers."""
 
     def read(self, position: int, size: int) -> Buffer:
         """Return `size` bytes from `position` on, fewer at the end of the segment, none after it.

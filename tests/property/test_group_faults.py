@@ -63,7 +63,7 @@ def a_generation_number_is_given_twice(patch: Patch) -> None:
 def commits_of_an_older_generation_count(patch: Patch) -> None:
     """A member of the group may commit with any generation."""
 
-    def check(shard: GroupShard, committer: fencing.Committer) -> ErrorCode:
+    def check(shard: GroupShard, committer: fencing.CommitSender) -> ErrorCode:
         error = fencing.check_classic_commit(shard, committer)
         return ErrorCode.NONE if error is ErrorCode.ILLEGAL_GENERATION else error
 

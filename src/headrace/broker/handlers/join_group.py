@@ -1,6 +1,6 @@
 """JoinGroup (API key 11), versions 0-9.
 
-Behaviour: the classic group protocol, see `headrace.core.coordinator.any_group`. The response waits until the join phase is
+Behaviour: the classic group protocol, see `headrace.core.coordinator.classic`. The response waits until the join phase is
 complete and the new generation durable. Session timeouts outside of group.min/max.session.timeout.ms are refused with
 INVALID_SESSION_TIMEOUT. Any protocol type is accepted.
 In a consumer group (KIP-848) that has members the answer comes at once, nobody leads, and the server assigns; one

@@ -7,8 +7,8 @@ stable storage) and the log end offset. It is used by one thread; only `SyncTask
 compaction, deletion, closing. A crash can only lose what was appended after the last finished sync; see `recovery`.
 
 The three are base classes of each other, and not parts that a log holds. The broker calls `append` once for each batch
-and `read` once for each fetched partition: a log that consists of parts would add a call or an attribute lookup to each.
-All three also change and read the same offsets.
+and `read` once for each fetched partition: a log that consists of parts would add a call or an attribute lookup to
+each. All three also change and read the same offsets.
 """
 
 from __future__ import annotations

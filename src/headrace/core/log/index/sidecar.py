@@ -9,8 +9,8 @@ A sidecar is a file that describes one segment and can be rebuilt from the segme
 A kind is one `Sidecar` object. The tuple `SIDECARS` in `sidecars` has all kinds. By this tuple recovery finds the files
 of every kind, and a segment removes them when it is removed itself.
 
-The rest depends on the kind: when entries are added, when the file is written, and what a missing file means. A new kind
-therefore also needs code of its own, as today's kinds have it:
+The rest depends on the kind: when entries are added, when the file is written, and what a missing file means. A new
+kind therefore also needs code of its own, as today's kinds have it:
 
 * `.index`: `segments.segment` fills, reads and writes it; `recovery.loader` removes a file that may be out of date
 * `.ttlindex`: `segments.segment_expiries` reads and writes it, and `append` and `cleaning` fill it
