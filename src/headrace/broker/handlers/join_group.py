@@ -1,8 +1,8 @@
 """JoinGroup (API key 11), versions 0-9.
 
-Behaviour: the classic group protocol, see `headrace.core.coordinator.classic`. The response waits until the join phase is
-complete and the new generation durable. Session timeouts outside of group.min/max.session.timeout.ms are refused with
-INVALID_SESSION_TIMEOUT. Any protocol type is accepted.
+Behaviour: the classic group protocol, see `headrace.core.coordinator.classic`. The response waits until the join phase
+is complete and the new generation durable. Session timeouts outside of group.min/max.session.timeout.ms are refused
+with INVALID_SESSION_TIMEOUT. Any protocol type is accepted.
 In a consumer group (KIP-848) that has members the answer comes at once, nobody leads, and the server assigns; one
 without members becomes a classic group.
 The tagged field 26738 of the answer is true for a member that waited and that an administrator stops.
