@@ -68,7 +68,9 @@ def handle(
         yield ENTRY_COST
     if added.has_errors:
         return answer(ErrorCode.OPERATION_NOT_ATTEMPTED)
-    producer = ProducerIdAndEpoch(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
+    producer = ProducerIdAndEpoch(
+        request.v3_and_below_producer_id, request.v3_and_below_producer_epoch
+    )
     reply = services.transactions.coordinator.add_partitions(
         transactional_id, producer, added.partitions, context.now_ms
     )
