@@ -25,9 +25,9 @@ from headrace.clients.blocking import BlockingClient, NewTopic
 from headrace.records.accel import Kernels, kernels, state
 from headrace.records.builder import BatchBuilder
 from headrace.records.reader import read_records
-from headrace.spark.cluster import ClusterClient
 from headrace.spark.options.source import SourceOptions, source_options
 from headrace.spark.source.arrow import DEFAULT_MAX_ROWS, RangeDecoder
+from headrace.spark.source.cluster_client import ClusterClient
 from headrace.spark.source.offsets import OffsetRange
 from headrace.spark.source.reading import read_ranges
 from headrace.spark.source.schema import topic_schema

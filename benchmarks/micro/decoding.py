@@ -10,9 +10,9 @@ from typing import Any
 import fastavro
 from google.protobuf import type_pb2
 
-from headrace.spark.decode.codec import codec_of
+from headrace.spark.decode.formats import codec_of
+from headrace.spark.decode.options import DecodeOptions
 from headrace.spark.decode.protobuf_values import inline_schema
-from headrace.spark.options.decode import DecodeOptions
 
 ROWS = 10_000
 ROUNDS = 20

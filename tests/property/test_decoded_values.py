@@ -10,8 +10,8 @@ import fastavro
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.spark.decode.codec import codec_of
-from headrace.spark.options.decode import DecodeOptions
+from headrace.spark.decode.formats import codec_of
+from headrace.spark.decode.options import DecodeOptions
 
 SCHEMA = "a int, b string, c array<double>, d map<string,smallint>, e struct<f:boolean,g:array<struct<h:bigint>>>"
 NAMES = ("a", "b", "c", "d", "e")

@@ -28,7 +28,7 @@ from headrace.pipelines.plan import (
     checkpoint_path,
 )
 from headrace.pipelines.state import NAME
-from headrace.spark.options.decode import DecodeOptions
+from headrace.spark.decode.options import DecodeOptions
 from headrace.spark.options.sink import sink_options
 from headrace.spark.options.source import TOPIC_COLUMNS, source_options
 
@@ -203,7 +203,7 @@ def _topic_source(topic: Topic, group: str, connection: DefaultCluster) -> Itera
 
 def _doubled(topic: Topic, decode: DecodeOptions) -> Iterator[str]:
     """Yield the columns that a source would have twice: of the record, or the error, and of the value."""
-    from headrace.spark.decode.codec import codec_of
+    from headrace.spark.decode.formats import codec_of
 
     besides = [*topic.include, *([ERROR] if decode.on_error == "null" else [])]
     record = {name.lower(): name for name in besides}

@@ -45,7 +45,7 @@ class HeadraceDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the batch reader."""
-        from headrace.spark.source.batch import HeadraceBatchReader
+        from headrace.spark.readers.batch import HeadraceBatchReader
 
         freeze_imports()
         options = self._source_options(streaming=False)
@@ -54,7 +54,7 @@ class HeadraceDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the streaming reader."""
-        from headrace.spark.source.stream import HeadraceStreamReader
+        from headrace.spark.readers.stream import HeadraceStreamReader
 
         freeze_imports()
         try:
@@ -85,7 +85,7 @@ class HeadraceDataSource(DataSource):
         return HeadraceStreamWriter(sink_options(dict(self.options), streaming=True), schema)
 
     def _source_options(self, streaming: bool | None) -> SourceOptions:
-        from headrace.spark.cluster import consumer_config
+        from headrace.spark.client.settings import consumer_config
         from headrace.spark.options.source import source_options
 
         options = source_options(dict(self.options), streaming=streaming)

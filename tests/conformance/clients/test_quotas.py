@@ -15,8 +15,8 @@ from headrace.clients.blocking import BlockingClient, FetchPosition
 from headrace.clients.blocking import NewTopic as BlockingNewTopic
 from headrace.clients.flows.quotas import alter_quotas, describe_quotas
 from headrace.records.builder import build_batch
-from headrace.spark.cluster import ClusterClient
 from headrace.spark.options.reader import ClientOptions
+from headrace.spark.source.cluster_client import ClusterClient
 from headrace.types import TopicPartition as Place
 from tests.conformance.clients.java import JavaClient
 from tests.conformance.clients.observer import FAST_RECONNECT, wait_until

@@ -282,7 +282,7 @@ def _counted(data: bytes) -> tuple[bytes | None, bytes]:
 def spark(place: Place, count: int) -> list[Sent]:
     """Read by the source's own classes, without a JVM."""
     from headrace.spark.options.source import source_options
-    from headrace.spark.source.batch import HeadraceBatchReader
+    from headrace.spark.readers.batch import HeadraceBatchReader
 
     assert count
     given = {

@@ -16,15 +16,17 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from headrace.errors import ConfigError, HeadraceError
 from headrace.spark.archive import delta, orphans
+from headrace.spark.archive.addresses import open_location
 from headrace.spark.archive.batches import Archiver
 from headrace.spark.archive.compaction import compact
 from headrace.spark.archive.files import ArchivedPartition
 from headrace.spark.archive.history import History, HistoryClient, read_history
-from headrace.spark.archive.table import ConflictError, create_table, find_table
-from headrace.spark.archive.table_location import TableLocation, open_location
+from headrace.spark.archive.table import create_table, find_table
+from headrace.spark.archive.table_format import ConflictError
+from headrace.spark.archive.table_location import TableLocation
 from headrace.spark.options.selection import TopicSelection
 from headrace.spark.options.source import source_options
-from headrace.spark.source.batch import batch_ranges
+from headrace.spark.readers.batch import batch_ranges
 from headrace.spark.source.tasks import ReadTask
 from headrace.types import TopicPartition
 from tests.fixtures.s3_server import ENVIRONMENT, new_bucket, s3_server

@@ -11,8 +11,8 @@ from headrace.clients.blocking import BlockingClient, OffsetAndMetadata
 from headrace.clients.consumer.blocking import Consumer
 from headrace.errors import ConfigError
 from headrace.records.builder import build_batch
-from headrace.spark.cluster import UNKNOWN_BYTES, ClusterClient
 from headrace.spark.options.reader import ClientOptions
+from headrace.spark.source.cluster_client import UNKNOWN_BYTES, ClusterClient
 from headrace.spark.source.offsets import LogEnd
 from headrace.spark.source.progress import GroupProgress
 from headrace.types import TopicPartition

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from headrace.clients.blocking import BlockingClient
-from headrace.spark.cluster import ClusterClient
 from headrace.spark.options.source import source_options
+from headrace.spark.source.cluster_client import ClusterClient
 from headrace.spark.source.offsets import DataLossError, StreamOffsets
 from headrace.spark.source.planner import StreamPlanner
 from headrace.types import TopicPartition

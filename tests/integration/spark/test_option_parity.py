@@ -18,9 +18,9 @@ from pyspark.sql import functions
 
 from headrace.clients.blocking import BlockingClient
 from headrace.errors import HeadraceError
-from headrace.spark.cluster import shared_client
 from headrace.spark.options.source import source_options
-from headrace.spark.source.batch import batch_ranges
+from headrace.spark.readers.batch import batch_ranges
+from headrace.spark.source.cluster_client import shared_client
 from tests.integration.spark.conftest import Reader, Topics, produce_values
 
 SOURCES: Final = ("headrace", "kafka")

@@ -12,10 +12,10 @@ from headrace.clients.blocking import BlockingClient, FetchedPartition, FetchPos
 from headrace.clients.producer.blocking import Producer
 from headrace.records.builder import build_batch
 from headrace.records.compression import Compression
-from headrace.spark.cluster import ClusterClient
 from headrace.spark.options.source import SourceOptions, source_options
 from headrace.spark.source import reading
 from headrace.spark.source.arrow import RangeDecoder
+from headrace.spark.source.cluster_client import ClusterClient
 from headrace.spark.source.offsets import OffsetRange
 from headrace.spark.source.tasks import ReadTask
 from headrace.types import TopicPartition

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.spark import cluster
+from headrace.spark.client import contact
 
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "STALE_PAUSES_S", (0.0, 0.0))
+    monkeypatch.setattr(contact, "STALE_PAUSES_S", (0.0, 0.0))

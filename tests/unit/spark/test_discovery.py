@@ -10,8 +10,8 @@ import pytest
 import pyspark_headrace
 from headrace.records.accel import kernels
 from headrace.spark.datasource import HeadraceDataSource
-from headrace.spark.source.batch import HeadraceBatchReader
-from headrace.spark.source.stream import HeadraceStreamReader
+from headrace.spark.readers.batch import HeadraceBatchReader
+from headrace.spark.readers.stream import HeadraceStreamReader
 
 
 def run(program: str) -> str:
@@ -57,7 +57,7 @@ def test_a_look_up_loads_neither_arrow_nor_a_client_nor_the_broker() -> None:
 def test_tasks_read_and_write_without_pandas_and_what_else_takes_long_to_import() -> None:
     program = """
 import sys
-import headrace.spark.sink.stream, headrace.spark.source.stream
+import headrace.spark.sink.stream, headrace.spark.readers.stream
 from headrace.records.builder import build_batch
 from headrace.spark.sink.columns import rows_by_topic
 from headrace.spark.source.arrow import RangeDecoder

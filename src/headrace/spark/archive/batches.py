@@ -26,11 +26,11 @@ from headrace.spark.archive.planning import (
     plan_batch,
     sources,
 )
-from headrace.spark.archive.table import ArchiveTable, BatchCommit, Snapshot
-from headrace.spark.cluster import SourceClient
+from headrace.spark.archive.table_format import ArchiveTable, BatchCommit, Snapshot
 from headrace.spark.options.positions import EARLIEST, LATEST
 from headrace.spark.options.selection import TopicSelection
 from headrace.spark.source.resolving import check_exists, current_topology, select
+from headrace.spark.source.source_client import SourceClient
 from headrace.types import TopicPartition
 
 Execute = Callable[[BatchPlan, Mapping[TopicPartition, ArchivedPartition]], Iterable[WrittenFile]]

@@ -13,7 +13,7 @@ from typing import Any, Final
 import pyarrow.parquet as pq
 
 from headrace.spark.archive.files import ArchivedFile, WrittenFile, by_source
-from headrace.spark.archive.table import ArchiveTable, ConflictError
+from headrace.spark.archive.table_format import ArchiveTable, ConflictError
 from headrace.spark.archive.table_location import TableLocation
 from headrace.spark.archive.writing import FileTarget, write_range
 

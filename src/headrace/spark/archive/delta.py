@@ -25,7 +25,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from headrace.errors import ConfigError, HeadraceError
 from headrace.spark.archive.files import ArchivedFile, ArchivedPartition, WrittenFile, parse_path
 from headrace.spark.archive.orphans import LEAST_AGE_MS, delete_partial
-from headrace.spark.archive.table import BatchCommit, ConflictError, Snapshot, file_gone
+from headrace.spark.archive.table_format import BatchCommit, ConflictError, Snapshot, file_gone
 from headrace.spark.archive.table_location import TableLocation
 
 PROPERTY: Final = "headrace.archive"

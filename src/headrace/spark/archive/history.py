@@ -21,17 +21,18 @@ from headrace.clients.blocking import FetchedPartition, FetchPosition, OffsetAnd
 from headrace.errors import ConfigError
 from headrace.spark.archive.compaction import file_batches
 from headrace.spark.archive.files import ArchivedFile, ArchivedPartition, by_source, uncovered
-from headrace.spark.archive.table import ArchiveTable, open_table
+from headrace.spark.archive.table import open_table
+from headrace.spark.archive.table_format import ArchiveTable
 from headrace.spark.archive.table_location import TableLocation
-from headrace.spark.cluster import SourceClient
-from headrace.spark.decode.step import decoded
 from headrace.spark.options.history import HistoryOptions
 from headrace.spark.options.positions import EARLIEST
 from headrace.spark.options.source import SourceOptions
+from headrace.spark.source.decoding import decoded
 from headrace.spark.source.division import WORTH_A_TASK
 from headrace.spark.source.offsets import LogEnd, OffsetRange, TopicDescription
 from headrace.spark.source.reading import read_ranges
 from headrace.spark.source.schema import arrow_schema, raw_schema, topic_schema
+from headrace.spark.source.source_client import SourceClient
 from headrace.spark.source.tasks import ReadTask
 from headrace.types import TopicPartition
 

@@ -29,6 +29,7 @@ from pyiceberg.manifest import DataFileContent
 from sqlalchemy.exc import IntegrityError, OperationalError, SQLAlchemyError
 
 from headrace.errors import ConfigError, HeadraceError
+from headrace.spark.archive.directory import Directory
 from headrace.spark.archive.files import (
     DATA,
     ArchivedFile,
@@ -37,8 +38,8 @@ from headrace.spark.archive.files import (
     parse_path,
 )
 from headrace.spark.archive.orphans import delete_unknown
-from headrace.spark.archive.table import BatchCommit, ConflictError, Snapshot, file_gone
-from headrace.spark.archive.table_location import Directory, TableLocation
+from headrace.spark.archive.table_format import BatchCommit, ConflictError, Snapshot, file_gone
+from headrace.spark.archive.table_location import TableLocation
 
 P = ParamSpec("P")
 T = TypeVar("T")

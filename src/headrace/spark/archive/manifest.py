@@ -18,16 +18,18 @@ from pyspark.errors import PySparkException
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from headrace.errors import HeadraceError
+from headrace.spark.archive.addresses import open_location
 from headrace.spark.archive.files import ArchivedPartition, WrittenFile
 from headrace.spark.archive.planning import BatchPlan
-from headrace.spark.archive.table import FinalError
-from headrace.spark.archive.table_location import TableLocation, open_location
+from headrace.spark.archive.table_format import FinalError
+from headrace.spark.archive.table_location import TableLocation
 from headrace.spark.archive.writing import FileTarget, write_range
-from headrace.spark.cluster import SourceClient, shared_client
 from headrace.spark.options.source import SourceOptions, source_options
+from headrace.spark.source.cluster_client import shared_client
 from headrace.spark.source.offsets import OffsetRange
 from headrace.spark.source.reading import read_task
 from headrace.spark.source.schema import arrow_schema
+from headrace.spark.source.source_client import SourceClient
 from headrace.spark.source.tasks import ReadTask
 from headrace.types import TopicPartition
 

@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 from headrace.errors import ConfigError
 from headrace.spark.archive.files import ArchivedPartition, by_source
-from headrace.spark.archive.table import FinalError, Snapshot
+from headrace.spark.archive.table_format import FinalError, Snapshot
 from headrace.spark.source.division import TaskDivision
 from headrace.spark.source.limits import limit_total
 from headrace.spark.source.offsets import OffsetRange, Topology

@@ -13,9 +13,11 @@ from headrace.errors import ConfigError, HeadraceError
 from headrace.spark.archive.batches import Archiver, BatchResult
 from headrace.spark.archive.manifest import SparkTasks, archive_schema
 from headrace.spark.archive.planning import BatchLimits
-from headrace.spark.archive.table import FinalError, create_table
-from headrace.spark.cluster import consumer_config, shared_client
+from headrace.spark.archive.table import create_table
+from headrace.spark.archive.table_format import FinalError
+from headrace.spark.client.settings import consumer_config
 from headrace.spark.options.source import SourceOptions, source_options
+from headrace.spark.source.cluster_client import shared_client
 from headrace.spark.source.progress import GroupProgress
 from headrace.spark.source.resolving import check_exists, current_topology
 from headrace.types import TopicPartition
@@ -23,7 +25,7 @@ from headrace.types import TopicPartition
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from headrace.spark.archive.table import ArchiveTable
+    from headrace.spark.archive.table_format import ArchiveTable
 
 log = logging.getLogger(__name__)
 

@@ -9,11 +9,11 @@ import pyarrow as pa
 
 from headrace.errors import ConfigError
 from headrace.kinesis.reading.records import KinesisRecord
-from headrace.spark.decode.codec import codec_of
 from headrace.spark.decode.ddl import spark_type
-from headrace.spark.decode.step import ERROR, DecodeError
+from headrace.spark.decode.formats import codec_of
+from headrace.spark.decode.options import DecodeOptions
 from headrace.spark.kinesis.options import ReadOptions
-from headrace.spark.options.decode import DecodeOptions
+from headrace.spark.source.decoding import ERROR, DecodeError
 
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 _TYPES: Final = {

@@ -16,7 +16,8 @@ from headrace.errors import ConfigError
 from headrace.kinesis.client.settings import AwsSettings
 from headrace.kinesis.client.streams import stream_name
 from headrace.kinesis.reading.settings import ReadSettings
-from headrace.spark.options.decode import DECODE_OPTIONS, DecodeOptions, decode_options
+from headrace.spark.decode.options import DecodeOptions
+from headrace.spark.options.decode import DECODE_OPTIONS, decode_options
 from headrace.spark.options.reader import OptionReader
 
 log = logging.getLogger(__name__)

@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Final, Literal
 
 from headrace.errors import ConfigError
+from headrace.spark.decode.options import DecodeOptions
 from headrace.spark.options.reader import OptionReader
 
 DECODE_OPTIONS: Final = ("format", "schema", "onError", "framing")
 _FORMATS: Final = ("json", "avro", "protobuf")
-
-
-@dataclass(frozen=True)
-class DecodeOptions:
-    """How values become columns."""
-
-    format: Literal["json", "avro", "protobuf"]
-    schema: str = field(repr=False)
-    on_error: Literal["fail", "null", "dlq"] = "fail"
-    dlq_topic: str | None = None
-    framing: str = "plain"
-    """What is before the value: nothing ("plain"), or a schema's id in Confluent's way, any or one: "confluent:7"."""
 
 
 def decode_options(reader: OptionReader, column: str = "value") -> DecodeOptions | None:
@@ -59,7 +48,7 @@ def decode_options(reader: OptionReader, column: str = "value") -> DecodeOptions
 
 def _checked(options: DecodeOptions) -> DecodeOptions:
     """Refuse a schema that cannot be used before a task does; put the descriptor in place of its file."""
-    from headrace.spark.decode.codec import codec_of
+    from headrace.spark.decode.formats import codec_of
 
     if options.format == "protobuf":
         from headrace.spark.decode.protobuf_values import inline_schema

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from headrace.errors import ConfigError
-from headrace.spark.options.decode import DECODE_OPTIONS, DecodeOptions, decode_options
+from headrace.spark.decode.options import DecodeOptions
+from headrace.spark.options.decode import DECODE_OPTIONS, decode_options
 from headrace.spark.options.history import HISTORY_OPTIONS, HistoryOptions, history_options
 from headrace.spark.options.positions import (
     ENDING_OPTIONS,

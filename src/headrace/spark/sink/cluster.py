@@ -11,8 +11,9 @@ from headrace.clients.consumer.group_metadata import GroupMetadata
 from headrace.clients.drivers import Target
 from headrace.clients.flows.offsets import OffsetAndMetadata
 from headrace.errors import ApiError, ConfigError, ErrorCode, HeadraceError
-from headrace.spark.client_cache import ClientCache
-from headrace.spark.cluster import FIRST_CONTACT_S, ask_again, common_properties, reach
+from headrace.spark.client.cache import ClientCache
+from headrace.spark.client.contact import FIRST_CONTACT_S, reach, repeat_until
+from headrace.spark.client.settings import common_properties
 from headrace.spark.options.reader import ClientOptions
 from headrace.spark.options.sink import SinkOptions, producer_config, producer_properties
 from headrace.spark.sink.claims import claim_rows, kept_claim
@@ -138,7 +139,7 @@ def _check_topic(client: BlockingClient, topic: str) -> None:
         except ApiError as refusal:
             return refusal.code
 
-    error = ask_again(ask, lambda found: found not in _ABSENT)
+    error = repeat_until(ask, lambda found: found not in _ABSENT)
     if error in _EXISTS:
         return
     text = f"topic {topic!r} cannot be written: {error.description}"

@@ -13,7 +13,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from headrace.errors import HeadraceError
-from headrace.spark.cluster import FIRST_CONTACT_S, STREAM_CONTACT_S
+from headrace.spark.client.contact import FIRST_CONTACT_S, STREAM_CONTACT_S
 from headrace.spark.options.sink import Once, SinkOptions
 from headrace.spark.sink.cluster import check_cluster, open_cluster
 from headrace.spark.sink.columns import check_columns, columns_of, content_size, rows_by_topic

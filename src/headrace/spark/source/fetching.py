@@ -17,10 +17,11 @@ from typing import Final, NamedTuple
 from headrace.clients.blocking import FetchedPartition, FetchPosition
 from headrace.errors import ApiError, CorruptRecordError, ErrorCode, HeadraceError
 from headrace.records.batch import HEADER_SIZE, LOG_OVERHEAD, MIN_BATCH_LENGTH
-from headrace.spark.cluster import SourceClient, ask_again
+from headrace.spark.client.contact import repeat_until
 from headrace.spark.options.positions import EARLIEST, LATEST
 from headrace.spark.options.source import SourceOptions
 from headrace.spark.source.offsets import DataLossError, OffsetRange, Topology, changed_id
+from headrace.spark.source.source_client import SourceClient
 from headrace.spark.source.stalled import stalled
 from headrace.types import Buffer
 
@@ -257,7 +258,7 @@ def _pass_over_others(
     def changed(found: Topology) -> set[str]:
         return {name for name, each in found.items() if changed_id(planned[name], each.topic_id)}
 
-    others = changed(ask_again(lambda: client.topology(names), lambda found: not changed(found)))
+    others = changed(repeat_until(lambda: client.topology(names), lambda found: not changed(found)))
     for each in cursors:
         wanted = each.wanted
         if wanted.topic_partition.topic in others:

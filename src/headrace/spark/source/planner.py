@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from headrace.spark.cluster import SourceClient
 from headrace.spark.options.positions import EARLIEST, LATEST
 from headrace.spark.options.source import SourceOptions
 from headrace.spark.source.division import TaskDivision
@@ -39,6 +38,7 @@ from headrace.spark.source.resolving import (
     select,
     start_positions,
 )
+from headrace.spark.source.source_client import SourceClient
 from headrace.spark.source.tasks import ReadTask, tasks
 from headrace.types import TopicPartition
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from headrace.clients.blocking import OffsetAndMetadata
 from headrace.errors import ApiError, ConfigError, HeadraceError
-from headrace.spark.cluster import SourceClient
+from headrace.spark.source.source_client import SourceClient
 from headrace.types import TopicPartition
 
 log = logging.getLogger(__name__)

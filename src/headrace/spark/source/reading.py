@@ -12,14 +12,14 @@ from typing import Any, Final
 import pyarrow as pa
 
 from headrace.records.accel import Kernels, kernels
-from headrace.spark.cluster import SourceClient
-from headrace.spark.decode.step import decoded
 from headrace.spark.options.source import SourceOptions
 from headrace.spark.source.arrow import DEFAULT_MAX_ROWS, RangeDecoder
+from headrace.spark.source.decoding import decoded
 from headrace.spark.source.fetching import FetchedPart, fetch_ranges
 from headrace.spark.source.offsets import OffsetRange
 from headrace.spark.source.readahead import read_ahead
 from headrace.spark.source.schema import arrow_schema, raw_schema
+from headrace.spark.source.source_client import SourceClient
 from headrace.spark.source.tasks import ReadTask
 
 READ_AHEAD_BYTES: Final = 32 << 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 
 from headrace.errors import ConfigError
-from headrace.spark.cluster import SourceClient, ask_again
+from headrace.spark.client.contact import repeat_until
 from headrace.spark.options.positions import (
     EARLIEST,
     LATEST,
@@ -17,6 +17,7 @@ from headrace.spark.options.positions import (
 from headrace.spark.options.selection import TopicSelection
 from headrace.spark.options.source import SourceOptions
 from headrace.spark.source.offsets import StreamOffsets, Topology, removed
+from headrace.spark.source.source_client import SourceClient
 from headrace.types import TopicPartition
 
 
@@ -86,7 +87,7 @@ def current_topology(
         gone = removed(before, topology, set(select(selection, topology)))
         return not gone and _absent(selection, topology, before.positions) is None
 
-    return ask_again(lambda: client.topology(selection.names), whole)
+    return repeat_until(lambda: client.topology(selection.names), whole)
 
 
 def start_positions(

@@ -6,10 +6,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from headrace.spark.decode.codec import codec_of
 from headrace.spark.decode.ddl import spark_type
-from headrace.spark.decode.step import ERROR, raw_columns
+from headrace.spark.decode.formats import codec_of
 from headrace.spark.options.source import TOPIC_COLUMNS, SourceOptions
+from headrace.spark.source.decoding import ERROR, raw_columns
 
 HEADER_TYPE: Final = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
 HEADERS_TYPE: Final = pa.list_(pa.field("element", HEADER_TYPE))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from headrace.spark.archive.table_location import open_location
+from headrace.spark.archive.addresses import open_location
 from tests.fixtures.s3_server import ENVIRONMENT, new_bucket, s3_server
 from tests.integration.spark.chaos import rounds
 from tests.integration.spark.chaos.kills import INPUT, MASTER, Row, parse_row

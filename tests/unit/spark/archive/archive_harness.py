@@ -9,11 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from headrace.spark.archive.addresses import open_location
 from headrace.spark.archive.batches import Archiver
 from headrace.spark.archive.files import ArchivedPartition, WrittenFile
 from headrace.spark.archive.planning import BatchLimits, BatchPlan
-from headrace.spark.archive.table import ArchiveTable, create_table, open_table
-from headrace.spark.archive.table_location import TableLocation, open_location
+from headrace.spark.archive.table import create_table, open_table
+from headrace.spark.archive.table_format import ArchiveTable
+from headrace.spark.archive.table_location import TableLocation
 from headrace.spark.archive.writing import FileTarget, write_range
 from headrace.spark.options.selection import TopicSelection
 from headrace.types import TopicPartition

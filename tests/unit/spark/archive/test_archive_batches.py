@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from headrace.errors import ConfigError, HeadraceError
+from headrace.spark.archive.addresses import open_location
 from headrace.spark.archive.batches import Archiver
 from headrace.spark.archive.files import ArchivedFile, ArchivedPartition, WrittenFile
-from headrace.spark.archive.table import BatchCommit, ConflictError, create_table, open_table
-from headrace.spark.archive.table_location import open_location
+from headrace.spark.archive.table import create_table, open_table
+from headrace.spark.archive.table_format import BatchCommit, ConflictError
 from headrace.types import TopicPartition
 from tests.unit.spark.archive.archive_harness import SCHEMA, ArchiveHarness
 

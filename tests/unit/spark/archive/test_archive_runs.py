@@ -16,9 +16,10 @@ from headrace.spark.archive import running
 from headrace.spark.archive.files import ArchivedPartition
 from headrace.spark.archive.manifest import SparkTasks, archive_schema, essence, write_task
 from headrace.spark.archive.running import ArchiveSettings, run
-from headrace.spark.archive.table import BatchCommit, ConflictError, FinalError, create_table
+from headrace.spark.archive.table import create_table
+from headrace.spark.archive.table_format import BatchCommit, ConflictError, FinalError
 from headrace.spark.archive.writing import FileTarget, write_range
-from headrace.spark.decode.step import decoded
+from headrace.spark.source.decoding import decoded
 from headrace.spark.source.schema import raw_schema
 from headrace.types import TopicPartition
 from tests.unit.spark.archive.archive_harness import SCHEMA, ArchiveHarness, rows

@@ -15,10 +15,11 @@ from sqlalchemy.exc import OperationalError
 
 from headrace.errors import HeadraceError
 from headrace.spark.archive import delta, iceberg
+from headrace.spark.archive.addresses import open_location
 from headrace.spark.archive.compaction import compact, file_batches, plan_compaction
 from headrace.spark.archive.files import ArchivedFile, ArchivedPartition, WrittenFile, file_path
-from headrace.spark.archive.table import ArchiveTable, ConflictError, open_table
-from headrace.spark.archive.table_location import open_location
+from headrace.spark.archive.table import open_table
+from headrace.spark.archive.table_format import ArchiveTable, ConflictError
 from headrace.spark.archive.writing import FileTarget, write_range
 from tests.unit.spark.archive.archive_harness import SCHEMA, ArchiveHarness, rows
 

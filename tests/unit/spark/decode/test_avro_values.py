@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 
 from headrace.errors import ConfigError
-from headrace.spark.decode.codec import codec_of
 from headrace.spark.decode.ddl import TIMESTAMP, TIMESTAMP_NTZ
-from headrace.spark.options.decode import DecodeOptions
+from headrace.spark.decode.formats import codec_of
+from headrace.spark.decode.options import DecodeOptions
 
 NOON = dt.datetime(2026, 11, 21, 12, tzinfo=dt.UTC)
 TYPES: list[

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from headrace.errors import ConfigError
-from headrace.spark.decode.codec import codec_of
-from headrace.spark.options.decode import DecodeOptions
+from headrace.spark.decode.formats import codec_of
+from headrace.spark.decode.options import DecodeOptions
 
 
 def decode(schema: str, *values: Any) -> tuple[list[Any], dict[int, str]]:

@@ -11,9 +11,9 @@ import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
 
 from headrace.errors import ConfigError
-from headrace.spark.decode.codec import codec_of
+from headrace.spark.decode.formats import codec_of
+from headrace.spark.decode.options import DecodeOptions
 from headrace.spark.decode.protobuf_values import inline_schema
-from headrace.spark.options.decode import DecodeOptions
 
 PLAIN = {
     "double": (1, 0.5),

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from headrace.errors import ConfigError
-from headrace.spark.cluster import ClusterClient, consumer_config
-from headrace.spark.options.decode import DecodeOptions
+from headrace.spark.client.settings import consumer_config
+from headrace.spark.decode.options import DecodeOptions
 from headrace.spark.options.history import HistoryOptions
 from headrace.spark.options.sink import sink_options
 from headrace.spark.options.source import source_options
+from headrace.spark.source.cluster_client import ClusterClient
 from headrace.types import TopicPartition
 
 GOOD = {"kafka.bootstrap.servers": "h:1", "subscribe": "a"}

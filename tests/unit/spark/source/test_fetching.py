@@ -240,7 +240,7 @@ class Recreated(FakeCluster):
 def test_a_topic_that_is_created_again_during_a_task_is_noticed_by_that_task(
     during: int, yielded: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.spark.cluster.STALE_PAUSES_S", (0.0, 0.0))
+    monkeypatch.setattr("headrace.spark.client.contact.STALE_PAUSES_S", (0.0, 0.0))
     ranges = [replace(whole(0, 9), topic_id="id-a"), replace(whole(1, 3), topic_id="id-a")]
 
     with pytest.raises(DataLossError, match="was deleted and created again"):
@@ -253,7 +253,7 @@ def test_a_topic_that_is_created_again_during_a_task_is_noticed_by_that_task(
 def test_a_topic_is_looked_at_once_more_when_the_task_is_at_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("headrace.spark.cluster.STALE_PAUSES_S", (0.0, 0.0))
+    monkeypatch.setattr("headrace.spark.client.contact.STALE_PAUSES_S", (0.0, 0.0))
     cluster = Recreated(1)
     cluster.grow("b", 0, 9)
     other = OffsetRange(TopicPartition("b", 0), 0, 9, "id-b")

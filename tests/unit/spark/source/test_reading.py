@@ -12,8 +12,8 @@ from pyspark.sql.datasource import InputPartition
 
 from headrace.errors import ApiError, ErrorCode, TransportError
 from headrace.spark.options.source import SourceOptions, source_options
-from headrace.spark.source import access
-from headrace.spark.source.batch import HeadraceBatchReader
+from headrace.spark.readers import access
+from headrace.spark.readers.batch import HeadraceBatchReader
 from headrace.spark.source.offsets import DataLossError, OffsetRange, TopicDescription
 from headrace.spark.source.reading import joined, read_ranges, read_task
 from headrace.spark.source.schema import arrow_schema

@@ -10,7 +10,7 @@ import pytest
 from headrace.errors import ConfigError
 from headrace.spark.options.selection import TopicSelection
 from headrace.spark.options.source import SourceOptions, source_options
-from headrace.spark.source.batch import HeadraceBatchReader, batch_ranges
+from headrace.spark.readers.batch import HeadraceBatchReader, batch_ranges
 from headrace.spark.source.offsets import DataLossError, OffsetRange, TopicDescription
 from headrace.spark.source.resolving import check_exists, select
 from headrace.types import TopicPartition

@@ -13,10 +13,10 @@ from headrace.clients.blocking import OffsetAndMetadata
 from headrace.errors import ApiError, ConfigError, ErrorCode
 from headrace.spark.options.selection import TopicSelection
 from headrace.spark.options.source import SourceOptions, source_options
+from headrace.spark.readers.stream import HeadraceStreamReader
 from headrace.spark.source.offsets import DataLossError, StreamOffsets, TopicDescription
 from headrace.spark.source.planner import StreamPlanner
 from headrace.spark.source.progress import REPEAT_S
-from headrace.spark.source.stream import HeadraceStreamReader
 from headrace.types import TopicPartition
 from tests.unit.spark.fakes import FakeCluster
 

@@ -9,9 +9,9 @@ import pytest
 import headrace
 from headrace.clients.blocking import LATEST, BlockingClient, FetchedPartition, NewTopic
 from headrace.errors import ApiError, ErrorCode, TransportError
-from headrace.spark.cluster import ClusterClient
 from headrace.spark.options.reader import ClientOptions
 from headrace.spark.source import times as times_module
+from headrace.spark.source.cluster_client import ClusterClient
 from headrace.spark.source.times import first_records
 from headrace.types import TopicPartition
 

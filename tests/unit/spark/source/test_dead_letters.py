@@ -8,14 +8,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.unit.spark.decode.test_step import batch
 
 from headrace import Producer
 from headrace.errors import HeadraceError
 from headrace.records.decoding import MAX_HEADERS
-from headrace.spark.decode.letters import DeadLetters
 from headrace.spark.options.source import SourceOptions, source_options
+from headrace.spark.source.dead_letters import DeadLetters
 from headrace.testing import Broker
-from tests.unit.spark.decode.test_step import batch
 
 WHY = {1: "no JSON"}
 
@@ -109,7 +109,7 @@ def test_a_topic_that_is_deleted_is_an_error_and_is_not_created_again(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     soon = partial(Producer, delivery_timeout_ms=600)
-    monkeypatch.setattr("headrace.spark.decode.letters.Producer", soon)
+    monkeypatch.setattr("headrace.spark.source.dead_letters.Producer", soon)
     broker.create_topic("bad")
     wanted = options(broker)
     with DeadLetters(wanted) as letters:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headrace.spark.client_cache import MAX_CLIENTS, ClientCache
+from headrace.spark.client.cache import MAX_CLIENTS, ClientCache
 from headrace.spark.options.reader import ClientOptions
 
 

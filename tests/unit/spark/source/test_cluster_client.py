@@ -9,8 +9,8 @@ import pytest
 from headrace import Broker
 from headrace.clients.blocking import FetchedPartition, FetchPosition
 from headrace.errors import ErrorCode
-from headrace.spark.cluster import ClusterClient
 from headrace.spark.options.source import source_options
+from headrace.spark.source.cluster_client import ClusterClient
 from headrace.types import TopicPartition
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)

@@ -10,9 +10,9 @@ import pytest
 
 from headrace.clients.consumer.records import ConsumerRecord
 from headrace.errors import ConfigError
-from headrace.spark.decode.letters import DeadLetters, _record
-from headrace.spark.decode.step import DecodeError, decode_batch, decoded, raw_columns
 from headrace.spark.options.source import SourceOptions, source_options
+from headrace.spark.source.dead_letters import DeadLetters, _record
+from headrace.spark.source.decoding import DecodeError, decode_batch, decoded, raw_columns
 from headrace.spark.source.schema import arrow_schema, columns, raw_schema, spark_schema
 
 VALUES = [b'{"id": 1}', b"?", None, b'{"id": "x"}', b'{"id": 5}']

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from headrace.spark.cluster import SourceClient, shared_client
 from headrace.spark.options.source import SourceOptions
+from headrace.spark.source.cluster_client import shared_client
 from headrace.spark.source.offsets import DataLossError, OffsetRange
 from headrace.spark.source.reading import read_task
+from headrace.spark.source.source_client import SourceClient
 from headrace.spark.source.tasks import ReadTask
 from headrace.spark.worker import freeze_imports
 

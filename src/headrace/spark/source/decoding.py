@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from headrace.errors import HeadraceError
-from headrace.spark.decode.codec import codec_of
-from headrace.spark.options.decode import DecodeOptions
+from headrace.spark.decode.formats import codec_of
+from headrace.spark.decode.options import DecodeOptions
 from headrace.spark.options.source import SourceOptions
 
 if TYPE_CHECKING:
-    from headrace.spark.decode.letters import DeadLetters
+    from headrace.spark.source.dead_letters import DeadLetters
 
 PLACE: Final = ("topic", "partition", "offset")
 LETTER: Final = ("key", "value", *PLACE, "timestamp", "headers")
@@ -63,7 +63,7 @@ def decoded(batches: Iterable[Any], options: SourceOptions, schema: Any) -> Iter
         def send(batch: Any, errors: Mapping[int, str]) -> None:
             nonlocal letters
             if letters is None:
-                from headrace.spark.decode.letters import DeadLetters
+                from headrace.spark.source.dead_letters import DeadLetters
 
                 letters = stack.enter_context(DeadLetters(options))
             letters.send(batch, errors)

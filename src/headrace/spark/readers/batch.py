@@ -9,10 +9,9 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from headrace.errors import ConfigError
-from headrace.spark.cluster import SourceClient
 from headrace.spark.errors import short_tracebacks
 from headrace.spark.options.source import SourceOptions
-from headrace.spark.source.access import pieces, read, source_client
+from headrace.spark.readers.access import pieces, read, source_client
 from headrace.spark.source.division import TaskDivision
 from headrace.spark.source.offsets import DataLossError, OffsetRange
 from headrace.spark.source.resolving import (
@@ -22,6 +21,7 @@ from headrace.spark.source.resolving import (
     select,
     start_positions,
 )
+from headrace.spark.source.source_client import SourceClient
 from headrace.spark.source.tasks import ReadTask, tasks
 
 log = logging.getLogger(__name__)

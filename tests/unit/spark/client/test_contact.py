@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from headrace.errors import AuthenticationError, TransportError
-from headrace.spark import cluster
+from headrace.spark.client import contact
 from headrace.spark.options.sink import sink_options
 from headrace.spark.options.source import source_options
+from headrace.spark.readers.access import source_client
 from headrace.spark.sink import cluster as sink_cluster
 from headrace.spark.sink.cluster import check_cluster
-from headrace.spark.source.access import source_client
+from headrace.spark.source import cluster_client
 from tests.fixtures.kafka import free_ports
 
 
@@ -33,7 +34,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(cluster, "time", clock)
+    monkeypatch.setattr(contact, "time", clock)
     return clock
 
 
@@ -47,21 +48,21 @@ def client(outcomes: list[Exception | None]) -> Any:
 
 
 def test_a_broker_that_comes_within_seconds_is_waited_for(clock: Clock) -> None:
-    cluster.reach(client([TransportError("refused")] * 8 + [None]))
-    assert 0 < clock.now_s - 1000 < cluster.FIRST_CONTACT_S
+    contact.reach(client([TransportError("refused")] * 8 + [None]))
+    assert 0 < clock.now_s - 1000 < contact.FIRST_CONTACT_S
 
 
 def test_one_that_does_not_come_ends_the_wait(clock: Clock) -> None:
     refusals: list[Exception | None] = [TransportError("refused")] * 1000
     with pytest.raises(TransportError, match=r"^refused: see whether a broker runs there"):
-        cluster.reach(client(refusals))
-    assert clock.now_s - 1000 <= cluster.FIRST_CONTACT_S
+        contact.reach(client(refusals))
+    assert clock.now_s - 1000 <= contact.FIRST_CONTACT_S
     assert len(refusals) > 900
 
 
 def test_what_is_no_matter_of_time_ends_it_at_once(clock: Clock) -> None:
     with pytest.raises(AuthenticationError):
-        cluster.reach(client([AuthenticationError("no such user")]))
+        contact.reach(client([AuthenticationError("no such user")]))
     assert clock.now_s == 1000
 
 
@@ -75,5 +76,5 @@ def test_reads_and_writes_begin_with_it(clock: Clock) -> None:
         with pytest.raises(TransportError, match=wrong):
             check_cluster(sink_options({**nowhere, "topic": "a"}, streaming=streaming), 2.0)
         assert 0 < clock.now_s - before_s <= 2
-    for shared in (cluster.clients, sink_cluster.clients):
+    for shared in (cluster_client.clients, sink_cluster.clients):
         shared.clear()

@@ -17,7 +17,7 @@ from headrace.dead_letters.letter_headers import (
     origin_of,
 )
 from headrace.errors import HeadraceError, MessageTooLargeError
-from headrace.spark.cluster import client_properties
+from headrace.spark.client.settings import client_properties
 from headrace.spark.options.source import SourceOptions
 
 GROUP: Final = "headrace-spark"
