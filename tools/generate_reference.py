@@ -17,6 +17,7 @@ from tools.reference import (  # noqa: E402 - after the path is set
     overview,
     program_settings,
     python_api,
+    spark_options,
 )
 
 PAGES: Final = {
@@ -28,6 +29,7 @@ PAGES: Final = {
     "settings-workers.md": program_settings.workers_page,
     "settings-kinesis.md": program_settings.kinesis_page,
     "settings-pipelines.md": program_settings.pipelines_page,
+    "spark-options.md": spark_options.spark_options_page,
     "cli.md": commands.commands_page,
     "python-api.md": python_api.python_api_page,
 }

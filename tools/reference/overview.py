@@ -20,6 +20,7 @@ from headrace.pipelines import for_each_batch, pipeline, topic
 from headrace.pipelines import table as pipeline_table
 from headrace.spark.kinesis.options import READ_OPTIONS
 from headrace.spark.kinesis.sink import WRITE_OPTIONS
+from headrace.spark.options.declared import option_names
 from headrace.spark.options.sink import SINK_OPTIONS
 from headrace.spark.options.source import SOURCE_OPTIONS
 from tools.reference.markdown import code, table
@@ -176,7 +177,7 @@ def _program_settings() -> Iterator[tuple[str, Iterable[str]]]:
             yield scope, inspect.signature(function).parameters
         for owner in classes:
             yield scope, (each.name for each in fields(owner))
-    yield "Spark", (*SOURCE_OPTIONS, *SINK_OPTIONS)
+    yield "Spark", option_names((*SOURCE_OPTIONS, *SINK_OPTIONS))
     yield "Spark with Kinesis", (*READ_OPTIONS, *WRITE_OPTIONS)
 
 

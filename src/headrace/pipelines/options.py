@@ -7,15 +7,16 @@ from typing import Final
 
 from headrace.pipelines.declaration import Topic
 from headrace.pipelines.plan import DefaultCluster
+from headrace.spark.options.declared import option_names
 from headrace.spark.options.reader import BOOTSTRAP
 from headrace.spark.options.selection import SELECTION_OPTIONS
 from headrace.spark.options.sink import SINK_OPTIONS
 from headrace.spark.options.source import SOURCE_OPTIONS
 
 DECODED: Final = frozenset({"json", "avro", "protobuf"})
-_SELECTIONS: Final = frozenset(map(str.lower, SELECTION_OPTIONS))
-_OF_READS: Final = frozenset(map(str.lower, SOURCE_OPTIONS))
-_OF_WRITES: Final = frozenset(map(str.lower, SINK_OPTIONS))
+_SELECTIONS: Final = frozenset(map(str.lower, option_names(SELECTION_OPTIONS)))
+_OF_READS: Final = frozenset(map(str.lower, option_names(SOURCE_OPTIONS)))
+_OF_WRITES: Final = frozenset(map(str.lower, option_names(SINK_OPTIONS)))
 
 
 def decodes(topic: Topic) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 from headrace.clients.blocking import BlockingClient
 from headrace.records.builder import build_batch
+from headrace.spark.options.declared import option_names
 from headrace.spark.options.reader import WITHOUT_EFFECT
 from headrace.spark.options.sink import SINK_OPTIONS
 from headrace.spark.options.source import SOURCE_OPTIONS
@@ -54,5 +55,5 @@ def test_the_programs_of_the_document_run(
 
 def test_every_option_of_the_source_is_documented() -> None:
     text = OPTIONS.read_text()
-    for name in (*SOURCE_OPTIONS, *SINK_OPTIONS, *WITHOUT_EFFECT):
+    for name in (*option_names((*SOURCE_OPTIONS, *SINK_OPTIONS)), *WITHOUT_EFFECT):
         assert f"`{name}`" in text, name

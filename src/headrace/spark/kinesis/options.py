@@ -17,6 +17,7 @@ from headrace.kinesis.client.settings import AwsSettings
 from headrace.kinesis.client.streams import stream_name
 from headrace.kinesis.reading.settings import ReadSettings
 from headrace.spark.decode.options import DecodeOptions
+from headrace.spark.options.declared import option_names
 from headrace.spark.options.decode import DECODE_OPTIONS, decode_options
 from headrace.spark.options.reader import OptionReader
 
@@ -50,7 +51,7 @@ READ_OPTIONS: Final = (
     "deaggregate",
     "failOnDataLoss",
     "columns",
-    *DECODE_OPTIONS,
+    *option_names(DECODE_OPTIONS),
 )
 COLUMNS: Final = (
     "partitionKey",

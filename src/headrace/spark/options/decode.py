@@ -8,9 +8,29 @@ from typing import Final, Literal
 
 from headrace.errors import ConfigError
 from headrace.spark.decode.options import DecodeOptions
+from headrace.spark.options.declared import Option, option_names
 from headrace.spark.options.reader import OptionReader
 
-DECODE_OPTIONS: Final = ("format", "schema", "onError", "framing")
+DECODE_OPTIONS: Final = (
+    Option(
+        "format",
+        "`json`, `avro` or `protobuf`: values become columns of `schema`. Without this option values are binary "
+        "([Typed columns](../guides/decoding.md)).",
+    ),
+    Option("schema", "The schema of the values; required with `format`."),
+    Option(
+        "onError",
+        "What happens to a value that does not decode: the query fails (`fail`), the value becomes `null`, or the "
+        "record is sent to a dead-letter topic (`dlq:TOPIC`).",
+        default="fail",
+    ),
+    Option(
+        "framing",
+        "The prefix of each value: none (`plain`), or a schema id as Confluent's serializers write it (`confluent`; "
+        "`confluent:7` accepts that id only).",
+        default="plain",
+    ),
+)
 _FORMATS: Final = ("json", "avro", "protobuf")
 
 
@@ -25,7 +45,7 @@ def decode_options(reader: OptionReader, column: str = "value") -> DecodeOptions
         ConfigError: A value is none that the option can have, or one option is of no use without another.
     """
     if reader.text("format") is None:
-        for option in DECODE_OPTIONS:
+        for option in option_names(DECODE_OPTIONS):
             if reader.text(option) is not None:
                 raise ConfigError(
                     f"option {option} needs option format, which says what the values are: "

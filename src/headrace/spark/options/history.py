@@ -6,9 +6,21 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from headrace.errors import ConfigError
+from headrace.spark.options.declared import Option, option_names
 from headrace.spark.options.reader import OptionReader
 
-HISTORY_OPTIONS: Final = ("archive", "archiveFormat", "archiveCatalog")
+HISTORY_OPTIONS: Final = (
+    Option(
+        "archive",
+        "A table of `headrace archive`: a directory, or an address in an object store. Offsets that the brokers no "
+        "longer have are read from the table ([Archive](../guides/archive.md)).",
+    ),
+    Option("archiveFormat", "The table's format, `delta` or `iceberg`.", default="delta"),
+    Option(
+        "archiveCatalog",
+        "The address of the Iceberg catalog, if the catalog is not in the table's directory.",
+    ),
+)
 _FORMATS: Final = ("delta", "iceberg")
 
 
@@ -31,7 +43,7 @@ def history_options(reader: OptionReader) -> HistoryOptions | None:
     table = reader.text("archive")
     kind = reader.choice("archiveFormat", _FORMATS)
     if not table:
-        for option in HISTORY_OPTIONS:
+        for option in option_names(HISTORY_OPTIONS):
             if reader.text(option) is not None:
                 raise ConfigError(f"option {option} needs option archive, the table's path")
         return None

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from headrace.errors import ConfigError
+from headrace.spark.options.declared import Option, option_names
 from headrace.spark.options.reader import OptionReader
 from headrace.types import TopicPartition
 
@@ -19,12 +20,50 @@ LATEST: Final = -1
 """What stands for the first and the next offset in place of an offset or a time; ListOffsets has the same numbers."""
 
 STARTING_OPTIONS: Final = (
-    "startingTimestamp",
-    "startingOffsetsByTimestamp",
-    "startingOffsetsByTimestampStrategy",
-    "startingOffsets",
+    Option(
+        "startingOffsets",
+        '`earliest`, `latest` (streams only) or an offset for every partition, `{"topic": {"0": 23, "1": -2}}`: -2 is '
+        "earliest, -1 is latest.",
+        default="earliest",
+        stream_default="latest",
+    ),
+    Option(
+        "startingOffsetsByTimestamp",
+        'A time for every partition in milliseconds since 1970, `{"topic": {"0": 1357034400000}}`. A partition starts '
+        "at the first record that the read returns and whose time is the given time or later; -2 is the partition's "
+        "beginning, -1 its end. That record is never a transaction marker, which Apache Kafka may return, and with "
+        "`read_committed` never a record of an aborted transaction. This option takes precedence over `startingOffsets`.",
+    ),
+    Option(
+        "startingTimestamp",
+        "One such time for all partitions. This option takes precedence over the other two.",
+    ),
+    Option(
+        "startingOffsetsByTimestampStrategy",
+        "What happens to a partition without a record of the given time or later: the read fails (`error`), or the "
+        "partition starts at its end (`latest`).",
+        default="error",
+    ),
 )
-ENDING_OPTIONS: Final = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
+ENDING_OPTIONS: Final = (
+    Option(
+        "endingOffsets",
+        "`latest`, or an offset for every partition as in `startingOffsets`. The end is exclusive.",
+        only_for="batch",
+        default="latest",
+    ),
+    Option(
+        "endingOffsetsByTimestamp",
+        "A time for every partition as in `startingOffsetsByTimestamp`. The partition ends before the first record of "
+        "that time or later, at its end if there is none.",
+        only_for="batch",
+    ),
+    Option(
+        "endingTimestamp",
+        "One such time for all partitions.",
+        only_for="batch",
+    ),
+)
 
 _MAX_INT64: Final = 2**63 - 1
 """The protocol has no larger offset or time."""
@@ -82,7 +121,7 @@ def ending(reader: OptionReader, *, streaming: bool | None) -> Ending:
     Raises:
         ConfigError: What is given is malformed, or the read is a stream.
     """
-    for option in ENDING_OPTIONS if streaming else ():
+    for option in option_names(ENDING_OPTIONS) if streaming else ():
         if reader.text(option) is not None:
             raise ConfigError(f"option {option} is for batch reads; a stream has no end")
     at = _at_timestamp(reader, "ending", else_latest=True)

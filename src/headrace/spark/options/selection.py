@@ -8,10 +8,20 @@ from dataclasses import dataclass
 from typing import Final
 
 from headrace.errors import ConfigError
+from headrace.spark.options.declared import Option, option_names
 from headrace.spark.options.reader import OptionReader
 from headrace.types import TopicPartition
 
-SELECTION_OPTIONS: Final = ("subscribe", "assign", "subscribePattern")
+SELECTION_OPTIONS: Final = (
+    Option("subscribe", "Topics, comma-separated."),
+    Option("assign", 'Partitions by topic: `{"topic": [0, 2]}`.'),
+    Option(
+        "subscribePattern",
+        "A regular expression of Python that matches whole topic names. A stream also reads matching topics that are "
+        "created later. Exactly one of `subscribe`, `assign` and `subscribePattern` is required.",
+    ),
+)
+_NAMES: Final = option_names(SELECTION_OPTIONS)
 
 
 @dataclass(frozen=True)
@@ -42,11 +52,10 @@ def selection(reader: OptionReader) -> TopicSelection:
     Raises:
         ConfigError: None or several are given, or its value selects nothing.
     """
-    given = [name for name in SELECTION_OPTIONS if reader.text(name) is not None]
+    given = [name for name in _NAMES if reader.text(name) is not None]
     if len(given) != 1:
         raise ConfigError(
-            f"exactly one of {', '.join(SELECTION_OPTIONS)} is needed, "
-            f"got {' and '.join(given) or 'none'}"
+            f"exactly one of {', '.join(_NAMES)} is needed, got {' and '.join(given) or 'none'}"
         )
     text = reader.text(given[0]) or ""
     if given[0] == "subscribe":

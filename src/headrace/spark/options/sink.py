@@ -8,20 +8,50 @@ from typing import Any, Final
 
 from headrace.clients.config import ProducerConfig, parse_config
 from headrace.errors import ConfigError
+from headrace.spark.options.declared import Option, option_names
 from headrace.spark.options.reader import ClientOptions, OptionReader
 
-SINK_OPTIONS: Final = (
-    "topic",
-    "includeHeaders",
-    "delivery",
-    "txnAppId",
-    "txnVersion",
-    "markerTopic",
-    "claimTopic",
-    "failOnLostMarker",
-)
 MARKER_TOPIC: Final = "headrace-spark-markers"
 CLAIM_TOPIC: Final = "headrace-spark-claims"
+SINK_OPTIONS: Final = (
+    Option(
+        "topic",
+        "The topic of all rows. Without this option each row names its topic in a column `topic`.",
+    ),
+    Option(
+        "delivery",
+        "`exactly_once` or `at_least_once`. A batch write is exactly once if it has `txnAppId` and `txnVersion`.",
+        default="at_least_once",
+        stream_default="exactly_once",
+    ),
+    Option(
+        "txnAppId",
+        "The name of the writing application. With `txnVersion` the write is exactly once.",
+        only_for="batch",
+    ),
+    Option("txnVersion", "A number that grows with each write of `txnAppId`.", only_for="batch"),
+    Option(
+        "markerTopic",
+        "The topic under whose name an exactly-once write commits its markers.",
+        default=MARKER_TOPIC,
+    ),
+    Option(
+        "claimTopic",
+        "The compacted topic with the claims of exactly-once writes.",
+        default=CLAIM_TOPIC,
+    ),
+    Option(
+        "failOnLostMarker",
+        "Whether a query fails that does not find its markers.",
+        only_for="stream",
+        default="true",
+    ),
+    Option(
+        "includeHeaders",
+        "Accepted without effect: a column `headers` is always written.",
+        default="true",
+    ),
+)
 NAME: Final = "headrace-spark"
 """What the names of transactions and groups begin with, unless `kafka.transactional.id` says it."""
 _DELIVERIES: Final = ("exactly_once", "at_least_once")
@@ -80,7 +110,7 @@ def sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
     Raises:
         ConfigError: As for `source_options`.
     """
-    reader = OptionReader(_of_the_sink(options), (*SINK_OPTIONS, "kafka.group.id"))
+    reader = OptionReader(_of_the_sink(options), (*option_names(SINK_OPTIONS), "kafka.group.id"))
     reader.flag("includeHeaders", default=True)  # a column headers is written whenever it is there
     client = reader.client()
     properties = dict(client.properties)

@@ -9,6 +9,7 @@ from typing import Final
 
 from headrace.errors import ConfigError
 from headrace.spark.decode.options import DecodeOptions
+from headrace.spark.options.declared import Option, option_names
 from headrace.spark.options.decode import DECODE_OPTIONS, decode_options
 from headrace.spark.options.history import HISTORY_OPTIONS, HistoryOptions, history_options
 from headrace.spark.options.positions import (
@@ -36,27 +37,72 @@ TOPIC_COLUMNS: Final = (
     "headers",
 )
 STREAM_OPTIONS: Final = (
-    "maxOffsetsPerTrigger",
-    "minOffsetsPerTrigger",
-    "maxTriggerDelay",
-    "maxBytesPerTrigger",
-    "group",
+    Option(
+        "maxOffsetsPerTrigger",
+        "The most offsets of a micro-batch. Each partition has a share in proportion to its pending offsets, and at "
+        "least one offset.",
+        only_for="stream",
+    ),
+    Option(
+        "maxBytesPerTrigger",
+        "The most stored bytes of a micro-batch, for example `64m`. Both limits may be given "
+        "([Limits of a batch](spark-source.md#limits-of-a-batch)).",
+        only_for="stream",
+    ),
+    Option(
+        "minOffsetsPerTrigger",
+        "The number of pending offsets for which a micro-batch waits.",
+        only_for="stream",
+    ),
+    Option(
+        "maxTriggerDelay",
+        "The longest wait for `minOffsetsPerTrigger`.",
+        only_for="stream",
+        default="15m",
+    ),
+    Option(
+        "group",
+        "A consumer group to which the query commits its progress ([Lag](spark-source.md#lag)).",
+        only_for="stream",
+    ),
 )
-"""Of use in streams only. A batch read passes over them, as Spark's connector does, and warns."""
+"""The options that only streams use. A batch read ignores them with a warning; Spark's connector ignores them, too."""
 SOURCE_OPTIONS: Final = (
     *SELECTION_OPTIONS,
     *STARTING_OPTIONS,
     *ENDING_OPTIONS,
     *STREAM_OPTIONS,
-    "minPartitions",
-    "maxRecordsPerPartition",
-    "maxTasks",
-    "failOnDataLoss",
-    "includeHeaders",
-    "columns",
+    Option(
+        "minPartitions",
+        "About the least number of tasks. Large ranges are divided ([Tasks](spark-source.md#tasks)).",
+    ),
+    Option("maxRecordsPerPartition", "The most offsets of a task."),
+    Option(
+        "maxTasks",
+        "The most tasks. The default depends on the number of cores and of offsets ([Tasks](spark-source.md#tasks)).",
+    ),
+    Option(
+        "failOnDataLoss",
+        "Whether the query fails if records are lost ([Lost data](spark-source.md#lost-data)).",
+        default="true",
+    ),
+    Option(
+        "columns",
+        "The columns of the read in their order, comma-separated: `value,offset`. Without this option the read has all "
+        "columns but `headers`.",
+    ),
+    Option(
+        "includeHeaders",
+        "Whether the read has the column `headers`. If `columns` is given, this option has no effect.",
+        default="false",
+    ),
     *DECODE_OPTIONS,
     *HISTORY_OPTIONS,
-    "kafkaConsumer.pollTimeoutMs",
+    Option(
+        "kafkaConsumer.pollTimeoutMs",
+        "How long a task waits for records that do not arrive, in milliseconds.",
+        default="120000",
+    ),
 )
 
 
@@ -102,11 +148,11 @@ def source_options(options: Mapping[str, str], *, streaming: bool | None) -> Sou
     Raises:
         ConfigError: An option is unknown, missing, contradicts another or has a value that it cannot have.
     """
-    reader = OptionReader(options, (*SOURCE_OPTIONS, *WITHOUT_EFFECT))
+    reader = OptionReader(options, (*option_names(SOURCE_OPTIONS), *WITHOUT_EFFECT))
     start, end = starting(reader, streaming=streaming), ending(reader, streaming=streaming)
     if streaming is False:
         check_order(start, end)
-        for option in STREAM_OPTIONS:
+        for option in option_names(STREAM_OPTIONS):
             if reader.text(option) is not None:
                 log.warning("option %s has no effect in a batch read", option)
     poll_timeout_ms = reader.number("kafkaConsumer.pollTimeoutMs", 120_000)
