@@ -1,4 +1,4 @@
-"""`format("headrace")`: where Spark's data source API enters. Imports little, for Spark loads it at every look-up."""
+"""The class behind `format("headrace")`. The module imports little, because Spark loads it at every look-up."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ class HeadraceDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the format's name. `kafka` itself cannot be taken: Spark reserves it."""
+        """Return the format's name. Spark reserves the name `kafka` for its own connector."""
         return NAME
 
     def schema(self) -> str:
-        """Return the columns; called once before a read is planned, so wrong options end here."""
+        """Return the columns. Spark calls this before it plans a read, so wrong options are errors here."""
         from headrace.spark.source.schema import spark_schema
 
         freeze_imports()
         return spark_schema(self._source_options(None))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the batch reader."""
+        """Create the reader of a batch query."""
         from headrace.spark.readers.batch import HeadraceBatchReader
 
         freeze_imports()
@@ -53,7 +53,7 @@ class HeadraceDataSource(DataSource):
         return HeadraceBatchReader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Return the streaming reader."""
+        """Create the reader of a streaming query."""
         from headrace.spark.readers.stream import HeadraceStreamReader
 
         freeze_imports()
@@ -65,7 +65,7 @@ class HeadraceDataSource(DataSource):
         return HeadraceStreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Return the batch writer."""
+        """Create the writer of a batch query."""
         from headrace.spark.options.sink import sink_options
         from headrace.spark.sink.batch import HeadraceWriter
 
@@ -78,7 +78,7 @@ class HeadraceDataSource(DataSource):
         schema: StructType,
         overwrite: bool,
     ) -> DataSourceStreamWriter:
-        """Return the streaming writer."""
+        """Create the writer of a streaming query."""
         from headrace.spark.options.sink import sink_options
         from headrace.spark.sink.stream import HeadraceStreamWriter
 

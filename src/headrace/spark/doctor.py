@@ -1,4 +1,4 @@
-"""What Spark needs here, part by part: what was found, and how to mend what is wrong."""
+"""Checks of everything that Spark needs on this machine. Each check reports what it found and how to repair it."""
 
 from __future__ import annotations
 
@@ -38,23 +38,23 @@ EXTRAS: Final = {
 _PREFIX: Final = "pyspark_"
 _PYTHON_TIMEOUT_S: Final = 60
 _DEFAULT_PYTHON: Final = "python3"
-"""What PySpark starts, from PATH, where PYSPARK_PYTHON is not set."""
+"""The command that PySpark starts from PATH if PYSPARK_PYTHON is not set."""
 _PROGRAM: Final = "import sys, headrace, pyspark, pyarrow; print('%d.%d' % sys.version_info[:2], headrace.__version__)"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One part."""
+    """The result of one check."""
 
     check: str
     state: Literal["ok", "fault", "absent"]
-    """Absent is what not everybody needs."""
+    """`absent` is a part that is missing and that not every user needs."""
     found: str
     remedy: str | None = None
 
 
 class FaultError(Exception):
-    """What was found, and how to mend it."""
+    """A failed check: the message says what was found, `remedy` how to repair it."""
 
     def __init__(self, found: str, remedy: str) -> None:
         super().__init__(found)
@@ -62,7 +62,7 @@ class FaultError(Exception):
 
 
 def installation() -> Iterator[Finding]:
-    """Look at what is installed; nothing is started but Java and Python, to ask for their versions."""
+    """Check what is installed. The checks start only Java and Python, to read their versions."""
     for name, check in _CHECKS.items():
         yield examined(name, check)
     yield connector()
@@ -78,7 +78,7 @@ def installation() -> Iterator[Finding]:
 
 
 def examined(name: str, check: Callable[[], str]) -> Finding:
-    """Make a finding of what a check returns or raises."""
+    """Run a check and turn its result or exception into a finding."""
     try:
         return Finding(name, "ok", check())
     except FaultError as fault:
@@ -89,12 +89,12 @@ def examined(name: str, check: Callable[[], str]) -> Finding:
 
 
 def java() -> str:
-    """Check that Spark finds a Java that is new enough."""
+    """Check that Spark finds Java, and that its version is new enough."""
     return f"Java {check_java()}, {MINIMUM} or newer is needed"
 
 
 def pyspark() -> str:
-    """Check PySpark's version."""
+    """Check that PySpark has a supported version."""
     try:
         version = spark_version()
     except ConfigError:
@@ -106,7 +106,7 @@ def pyspark() -> str:
 
 
 def pyarrow() -> str:
-    """Check pyarrow's version."""
+    """Check that pyarrow has a supported version."""
     version = installed("pyarrow")
     if version is None or numbers(version) < MINIMUM_PYARROW:
         found = "is not installed" if version is None else version
@@ -117,13 +117,13 @@ def pyarrow() -> str:
 
 
 def home() -> str:
-    """Check that the Spark that would be started is PySpark's own, or of the same version."""
+    """Check that SPARK_HOME is not set, or names a Spark of PySpark's version."""
     given = os.environ.get("SPARK_HOME")
     if not given:
         return "PySpark's own"
     version = next(iter(jars(spark_home(), "spark-core").values()), None)
     if version is None:
-        raise FaultError(f"SPARK_HOME is {given}, where no Spark is", "unset SPARK_HOME")
+        raise FaultError(f"SPARK_HOME is {given}, but no Spark is there", "unset SPARK_HOME")
     if version != spark_version():
         raise FaultError(
             f"SPARK_HOME is {given}, Spark {version}, and PySpark is {spark_version()}",
@@ -133,9 +133,9 @@ def home() -> str:
 
 
 def workers() -> str:
-    """Check that the Python of Spark's workers has the package, and is the same minor version as this one."""
+    """Check that the Python of Spark's workers has this version of the package, and has this Python's minor version."""
     given = os.environ.get("PYSPARK_PYTHON")
-    # As PySpark does it. The commands of this package set PYSPARK_PYTHON to their own Python; other programs do not.
+    # PySpark's own rule. The commands of this package set PYSPARK_PYTHON to their own Python; other programs do not.
     name = given or _DEFAULT_PYTHON
     what = (
         f"PYSPARK_PYTHON is {name}"
@@ -145,7 +145,7 @@ def workers() -> str:
     command = shutil.which(name)
     remedy = f"set PYSPARK_PYTHON to {sys.executable}, or install headrace[spark] there"
     if command is None:
-        raise FaultError(f"{what}, which is not there", remedy)
+        raise FaultError(f"{what}, which does not exist", remedy)
     if not given:
         what = f"{what} of PATH, {command}"
     try:
@@ -171,7 +171,7 @@ def workers() -> str:
 
 
 def discovery() -> str:
-    """Check that Spark's search for sources would find the format: it imports all modules named `pyspark_...`."""
+    """Check that Spark would find the format. Spark imports all modules named `pyspark_...` to find data sources."""
     names: dict[str, str] = {}
     for module in [each.name for each in iter_modules() if each.name.startswith(_PREFIX)]:
         try:
@@ -179,7 +179,7 @@ def discovery() -> str:
         except Exception as error:
             raise FaultError(
                 f"module {module} cannot be imported ({error!r}), and then Spark finds no source in Python at all",
-                f"mend or uninstall what brings {module}",
+                f"repair or uninstall the package with {module}",
             ) from error
         if source is not None:
             names[source.name()] = module
@@ -202,7 +202,7 @@ _CHECKS: Final[dict[str, Callable[[], str]]] = {
 
 
 def connector() -> Finding:
-    """Look for Spark's own connector among Spark's jars; it is not needed, and has to be of Spark's version."""
+    """Check Spark's own connector. It may be missing, but if it is there, it must have Spark's version."""
     name = "Kafka connector"
     try:
         spark, wanted = spark_version(), connector_coordinates()
@@ -220,14 +220,14 @@ def connector() -> Finding:
 
 
 def session(properties: Mapping[str, Any], topic: str | None) -> str:
-    """Start a session and have it find the format; with a topic, read it.
+    """Start a session in which Spark finds the format. With a topic, read the topic.
 
     Args:
-        properties: Of a client, by their Kafka names; without `bootstrap.servers` no broker is asked.
-        topic: What to read.
+        properties: Properties of a client by their Kafka names.
+        topic: The topic to read; None only looks up the format and needs no broker.
 
     Raises:
-        FaultError: One of this fails.
+        FaultError: The session, the look-up or the read fails.
     """
     from headrace.spark.session import local_session, stop_session
 
@@ -248,7 +248,7 @@ def session(properties: Mapping[str, Any], topic: str | None) -> str:
 
 
 def essence(text: str) -> str:
-    """Return the line of Spark's error that says what happened."""
+    """Return the line of Spark's error message that names the cause."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     own = [line.partition(": ")[2] for line in lines if line.startswith("headrace.")]
     return [*own[-1:], *lines, "no word of it"][0]

@@ -1,8 +1,9 @@
-"""Errors as Spark's users see them: Spark prints the traceback of a Python worker into the message of its exception.
+"""Errors as Spark's users see them.
 
-A `HeadraceError` says in words what is to be mended: an option, a topic, an address. The frames of Headrace in front of
-those words help nobody, so they are cut off where Spark calls. Any other exception is a fault of Headrace, or of what
-it reads from, and keeps its frames.
+Spark prints the traceback of a Python worker into the message of its exception. The text of a `HeadraceError` says
+what the user must correct: an option, a topic, an address. The frames before that text do not help the user, so they
+are cut off in the methods that Spark calls. Any other exception is a fault of Headrace, or of a library, and keeps
+its frames.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _CALLED_BY_SPARK: Final = (
 
 
 def short_tracebacks(faced: C) -> C:
-    """Have the methods that Spark calls raise a `HeadraceError` without the frames below them."""
+    """Make the methods that Spark calls raise a `HeadraceError` without the frames below them."""
     for name in _CALLED_BY_SPARK:
         method = vars(faced).get(name)
         if method is not None:

@@ -1,4 +1,4 @@
-"""Finding the Java that Spark needs, before Spark fails without saying so."""
+"""Find the Java that Spark needs. Without Java, Spark's own error message does not name the cause."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _VERSION_TIMEOUT_S = 30
 
 
 def java_command() -> Path:
-    """Return the `java` that Spark would start.
+    """Find the `java` that Spark would start.
 
     Raises:
-        ConfigError: There is none.
+        ConfigError: Java is not installed, or JAVA_HOME has none.
     """
     home = os.environ.get("JAVA_HOME")
     if home:
@@ -41,7 +41,7 @@ def check_java() -> int:
     """Return the major version of the Java that Spark would start.
 
     Raises:
-        ConfigError: There is none, it does not run, or it is too old for Spark.
+        ConfigError: Java is missing, does not run, or is too old for Spark.
     """
     command = java_command()
     try:
@@ -56,13 +56,13 @@ def check_java() -> int:
         raise ConfigError(f"{command} does not run ({error}). {HOW_TO_GET}") from None
     version = parse_version(done.stderr)
     if version is None:
-        raise ConfigError(f"{command} does not tell its version. {HOW_TO_GET}")
+        raise ConfigError(f"{command} does not print its version. {HOW_TO_GET}")
     if version < MINIMUM:
         raise ConfigError(f"{command} is Java {version}. {HOW_TO_GET}")
     return version
 
 
 def parse_version(text: str) -> int | None:
-    """Return the major version from what `java -version` prints; Java 8 calls itself 1.8."""
+    """Parse the major version in the output of `java -version`. Java 8 prints 1.8."""
     match = re.search(r'version "(?:1\.)?(\d+)', text)
     return None if match is None else int(match[1])

@@ -1,4 +1,4 @@
-"""A small Spark session on this machine: what the demo and the tests use, and a start for programs of one's own."""
+"""A small Spark session on this machine, for the demo, the tests and the user's first programs."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 REDACTED: Final = "(?i)url|jaas|ssl[.]key|archivecatalog"
-"""Options whose values Spark leaves out of plans, in logs and its UI, besides those with password, secret or token."""
+"""Names of options whose values Spark hides in plans, logs and its UI, as it does for password, secret and token."""
 
-# Quick to start rather than quick at its peak: the first of the two compilers only, and no collector threads.
+# A short start counts more than peak speed: only the first of the two compilers, and no collector threads.
 JVM_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 SETTINGS: Final[Mapping[str, str]] = {
     "spark.driver.memory": "1g",
@@ -34,7 +34,7 @@ SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.redaction.options.regex": REDACTED,
 }
 MASTER: Final = "local[2,4]"
-"""Two cores, four attempts for each task; plain `local[2]` never repeats a task."""
+"""Two cores and four attempts for each task. Plain `local[2]` never repeats a task."""
 STOP_TIMEOUT_S: Final = 20
 
 
@@ -48,10 +48,10 @@ def local_session(
     """Start Spark in this process and a JVM beside it.
 
     Args:
-        name: What Spark shows as the application.
-        settings: Spark settings besides, or instead of, `SETTINGS`.
-        master: Where to run.
-        log_path: A file for all that Spark's processes print, instead of this process's output.
+        name: The application's name in Spark.
+        settings: Spark settings, which take precedence over `SETTINGS`.
+        master: Spark's master URL.
+        log_path: A file for the output of Spark's processes; None is this process's output.
 
     Raises:
         ConfigError: Java is missing or too old.
@@ -63,7 +63,7 @@ def local_session(
 def open_session(
     name: str, settings: Mapping[str, str], *, master: str, log_path: Path | None = None
 ) -> SparkSession:
-    """Start Spark with these settings alone; the arguments are those of `local_session`.
+    """Start Spark with these settings alone. The arguments are those of `local_session`.
 
     Raises:
         ConfigError: Java is missing or too old.
@@ -81,9 +81,9 @@ def open_session(
 
 @contextlib.contextmanager
 def _output_to(path: Path) -> Iterator[None]:
-    """Let processes that are started inside the block inherit a file as their standard output and error.
+    """Redirect the standard output and error of processes that start inside the block to a file.
 
-    PySpark has no setting for that. For the length of the block this process writes there too.
+    PySpark has no setting for its JVM's output. Inside the block this process's output goes to the file, too.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -102,14 +102,14 @@ def _output_to(path: Path) -> Iterator[None]:
 
 
 def stop_session(spark: SparkSession) -> None:
-    """Stop Spark and wait until its JVM, and with it every Python worker, has ended.
+    """Stop Spark and wait until its JVM and all Python workers have ended.
 
     `SparkSession.stop` leaves the JVM running until this process ends.
     """
     context: Any = spark.sparkContext
     gateway = context._gateway  # noqa: SLF001 - PySpark has no other way to its JVM
     process = getattr(gateway, "proc", None)
-    with contextlib.suppress(Exception):  # a JVM that is gone already cannot be asked
+    with contextlib.suppress(Exception):  # the JVM may have ended already
         spark.stop()
     with contextlib.suppress(Exception):
         gateway.shutdown()
@@ -120,7 +120,7 @@ def stop_session(spark: SparkSession) -> None:
 
 
 def _end(process: Any) -> None:
-    """End the JVM: it stops by itself when its standard input closes."""
+    """End the JVM by closing its standard input. Kill the JVM if it does not end in time."""
     if process.stdin is not None:
         process.stdin.close()
     try:

@@ -1,4 +1,4 @@
-"""Which Spark this environment has, and what belongs to it. Nothing is started."""
+"""The versions of Spark and its parts in this environment. Nothing is started."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SCALA: Final = "2.13"
 
 
 def installed(distribution: str) -> str | None:
-    """Return the version of an installed distribution."""
+    """Return the version of a distribution, or None if it is not installed."""
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
@@ -27,7 +27,7 @@ def installed(distribution: str) -> str | None:
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """Return the numbers that a version begins with: (4, 3, 0) of 4.3.0.dev1."""
+    """Return the leading numbers of a version: (4, 3, 0) for 4.3.0.dev1."""
     match = re.match(r"\d+(?:\.\d+)*", version)
     return tuple(map(int, match[0].split("."))) if match else ()
 
@@ -36,7 +36,7 @@ def spark_version() -> str:
     """Return PySpark's version.
 
     Raises:
-        ConfigError: It is not installed.
+        ConfigError: PySpark is not installed.
     """
     version = installed("pyspark") or installed("pyspark-client")
     if version is None:
@@ -45,7 +45,7 @@ def spark_version() -> str:
 
 
 def spark_home() -> Path | None:
-    """Return the directory of the Spark that is started here: SPARK_HOME, or what comes with PySpark."""
+    """Return the directory of the Spark that would be started: SPARK_HOME, or PySpark's own. None without PySpark."""
     given = os.environ.get("SPARK_HOME")
     if given:
         return Path(given)
@@ -57,7 +57,7 @@ def spark_home() -> Path | None:
 
 
 def jars(home: Path | None, prefix: str) -> dict[str, str]:
-    """Return the jars of a Spark whose names begin so: name and version."""
+    """Return the versions of the jars whose names begin with a prefix, by name."""
     found = {}
     for path in sorted((home / "jars").glob(f"{prefix}*.jar")) if home is not None else ():
         match = re.fullmatch(r"(.+?)-(\d[\w.]*)\.jar", path.name)
@@ -67,13 +67,13 @@ def jars(home: Path | None, prefix: str) -> dict[str, str]:
 
 
 def scala_version() -> str:
-    """Return the Scala that jars for this Spark are built with: 2.13."""
+    """Return the Scala version of this Spark's jars, for example 2.13."""
     library = jars(spark_home(), "scala-library").get("scala-library", _SCALA)
     return ".".join(library.split(".")[:2])
 
 
 def connector_coordinates() -> str:
-    """Return the Maven coordinates of Spark's own Kafka connector; it has exactly Spark's version.
+    """Return the Maven coordinates of Spark's own Kafka connector, which has exactly Spark's version.
 
     Raises:
         ConfigError: PySpark is not installed.

@@ -1,4 +1,4 @@
-"""What Spark's Python workers are spared."""
+"""Garbage collection in Spark's Python workers."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _calls = itertools.count(1)
 
 
 def freeze_imports() -> None:
-    """Have collections leave out what this process has imported; to be called when a task begins, or a question.
+    """Exclude the imported modules from garbage collections. Tasks and driver calls begin with this function.
 
-    The daemon of Spark's workers has each of them look through all of its objects after each task and each question:
-    30 ms of CPU with all that PySpark, pyarrow and Headrace consist of, as long as thousands of rows take. None of it
-    ever is garbage. It is done once, when the second task begins: then the first has imported everything, and what it
-    left was collected. Other processes are left alone.
+    The daemon of Spark's workers runs a full collection in each worker after each task and each call. With the objects
+    of PySpark, pyarrow and Headrace that takes 30 ms of CPU, as long as thousands of rows, although these objects are
+    never garbage. The function freezes them once, when the second task begins: the first task has then imported all
+    modules, and its own garbage has been collected. In other processes the function does nothing.
     """
     main = getattr(sys.modules["__main__"], "__spec__", None)
     if main is not None and main.name == _DAEMON and next(_calls) == 2:

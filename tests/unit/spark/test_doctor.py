@@ -86,7 +86,7 @@ def test_versions_that_do_not_fit(
 @pytest.mark.parametrize(
     ("jars", "said"),
     [
-        ((), "where no Spark is"),
+        ((), "but no Spark is there"),
         (("spark-core_2.13-4.2.0.jar",), "Spark 4.2.0, and PySpark is 4.3.0"),
         (("spark-core_2.13-4.3.0.jar",), None),
     ],
@@ -104,7 +104,7 @@ def test_workers_without_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyP
     bare = tmp_path / "python"
     bare.write_text("#!/bin/sh\necho 'No module named headrace' >&2\nexit 1\n")
     bare.chmod(0o755)
-    for given, said in ((str(bare), "No module named headrace"), ("/no/python", "is not there")):
+    for given, said in ((str(bare), "No module named headrace"), ("/no/python", "does not exist")):
         monkeypatch.setenv("PYSPARK_PYTHON", given)
         finding = found_by("workers' Python")
         assert finding.state == "fault"
@@ -140,7 +140,7 @@ def test_workers_of_another_python(
 def test_workers_without_any_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     finding = found_by("workers' Python")
-    assert finding.found == "PYSPARK_PYTHON is not set, so workers are python3, which is not there"
+    assert finding.found == "PYSPARK_PYTHON is not set, so workers are python3, which does not exist"
 
 
 def test_a_module_that_breaks_the_search_for_sources(

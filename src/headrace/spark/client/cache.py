@@ -1,6 +1,6 @@
 """The clients that the tasks of one Python worker share.
 
-Spark's Python workers live longer than tasks and are not tied to a partition, so the connections belong to the process.
+A Python worker of Spark runs many tasks, of any partition. So connections belong to the process, not to a task.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ C = TypeVar("C", bound=Closeable)
 
 
 class ClientCache(Generic[C]):
-    """One client for each set of options, opened at its first use and closed at the end of the process.
+    """Clients by their options. A client is opened at its first use and closed at the end of the process.
 
     The process id is part of the key: Spark forks its workers, and two processes must not use one socket.
     """
@@ -38,7 +38,7 @@ class ClientCache(Generic[C]):
         atexit.register(self._close_at_exit)
 
     def get(self, options: ClientOptions) -> C:
-        """Return this process's client for some options."""
+        """Return this process's client for these options; open the client at the first call."""
         key = (os.getpid(), options)
         client = self._clients.get(key)
         if client is None:
@@ -48,13 +48,13 @@ class ClientCache(Generic[C]):
         return client
 
     def clear(self) -> None:
-        """Close and forget all clients."""
+        """Close and remove all clients."""
         for client in self._clients.values():
             client.close()
         self._clients.clear()
 
     def _close_at_exit(self) -> None:
-        """Close this process's clients, but not those of the process that it was forked from."""
+        """Close this process's clients, but not the clients of the parent process."""
         for (process, _), client in self._clients.items():
             if process == os.getpid():
                 client.close()

@@ -1,1 +1,1 @@
-"""Values as typed columns: JSON, Avro, Protobuf."""
+"""Decoders of values: JSON, Avro and Protobuf to Arrow columns. They know nothing of topics and brokers."""

@@ -1,4 +1,4 @@
-"""Avro, by the schema that values were written with. Types become Spark's as its own Avro support has them."""
+"""Decode Avro by the schema with which the values were written. Types map to Spark's types as in Spark's Avro support."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _WIDER: Final = ({"int", "long"}, {"float", "double"})
 
 
 def avro_codec(schema: str) -> Codec:
-    """Return the decoder of records.
+    """Create the decoder of Avro records.
 
     Raises:
-        ConfigError: The schema is none, or has types that columns cannot have; fastavro is not installed.
+        ConfigError: The schema is malformed, or has types that columns cannot have, or fastavro is not installed.
     """
     try:
         import fastavro
@@ -44,7 +44,7 @@ def avro_codec(schema: str) -> Codec:
     try:
         described = json.loads(schema)
         logical = fastavro.parse_schema(described)
-        # Times stay the numbers that they are: Arrow takes them, and years beyond 9999 with them.
+        # Times are decoded as plain numbers: Arrow accepts these, also for years after 9999.
         written = fastavro.parse_schema(_without_times(described))
     except (ValueError, KeyError, TypeError, fastavro.schema.SchemaParseException) as error:
         raise ConfigError(f"option schema is no Avro schema: {error!r}") from None
@@ -56,7 +56,7 @@ def avro_codec(schema: str) -> Codec:
         try:
             found = read(source, written, None)
         except EOFError:
-            raise ValueError("it ends within the record") from None
+            raise ValueError("the value ends within the record") from None
         if rest := len(value) - source.tell():
             raise ValueError(f"{rest} bytes follow the record: it was written with another schema")
         return found
@@ -78,17 +78,17 @@ def _without_times(schema: Any) -> Any:
 
 
 class _Types:
-    """The columns of a parsed schema, whose named types are used by name where they come again."""
+    """Makes the columns of a parsed schema. A named type is defined once and may be used again by its name."""
 
     def __init__(self) -> None:
         self._named: dict[str, Any] = {}
         self._open: list[str] = []
 
     def column(self, schema: Any) -> Column:
-        """Return the column of a schema.
+        """Make the column of a schema.
 
         Raises:
-            ConfigError: It contains itself, or is a choice between things that are not alike.
+            ConfigError: A record contains itself, or a union has types that one column cannot have.
         """
         if isinstance(schema, list):
             return self._choice(schema)
@@ -112,7 +112,7 @@ class _Types:
     def _record(self, schema: Mapping[str, Any]) -> Column:
         name = schema["name"]
         if name in self._open:
-            raise ConfigError(f"option schema: {name} contains itself, which no column can")
+            raise ConfigError(f"option schema: {name} contains itself, which a column cannot")
         self._open.append(name)
         fields = [
             Field(each["name"], itemgetter(each["name"]), self.column(each["type"]))
@@ -165,8 +165,8 @@ def _leaf(schema: Mapping[str, Any]) -> Column:
 def _decimal(precision: Any, scale: Any) -> Any:
     if type(precision) is not int or type(scale) is not int or not 0 <= scale <= precision != 0:
         raise ConfigError(
-            f"option schema has a decimal with precision {precision} and scale {scale}: it needs a precision from 1 "
-            "on, and a scale that is not more"
+            f"option schema has a decimal with precision {precision} and scale {scale}: the precision must be 1 or more, "
+            "and the scale at most the precision"
         )
     if precision > MAX_PRECISION:
         raise ConfigError(
@@ -180,5 +180,5 @@ def _times(kind: Any, logical: str) -> Column:
     written = pa.timestamp(unit, tz=kind.tz)
     if written == kind:
         return Leaf(kind)
-    safe = unit == "ms"  # nanoseconds are cut off
+    safe = unit == "ms"  # Spark's timestamps have microseconds: nanoseconds are truncated
     return Leaf(kind, lambda values: pa.array(values, written).cast(kind, safe=safe))

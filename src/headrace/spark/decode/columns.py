@@ -1,4 +1,4 @@
-"""Columns of Arrow from what decoders make of values, field by field, without an object of Arrow's for each value."""
+"""Build Arrow columns of decoded objects, field by field. No Arrow object is made for a single value."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from headrace.spark.decode.ddl import array_of, map_of, struct_of
 
 
 class Column(Protocol):
-    """How values become a column."""
+    """The conversion of decoded objects to an Arrow column."""
 
     @property
     def type(self) -> Any:
-        """Its Arrow type."""
+        """The Arrow type of the column."""
 
     def build(self, values: Sequence[Any]) -> Any:
-        """Return the column of values, None is null; the error for one that does not fit is whatever Arrow raises."""
+        """Build the column. None is null. Arrow's own exception is raised for a value that does not fit."""
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """A column of plain values."""
+    """A column without child columns."""
 
     type: Any
     convert: Callable[[Sequence[Any]], Any] | None = None
-    """Makes of the values those that Arrow takes, or the column itself."""
+    """Converts the objects to values for Arrow, or directly to the column; None if Arrow takes the objects as they are."""
 
     def build(self, values: Sequence[Any]) -> Any:
         """See `Column`."""
@@ -40,7 +40,7 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Field:
-    """A part of a struct: its name, how it is got from the whole, and its column."""
+    """A field of a struct: its name, the function that reads it from the decoded object, and its column."""
 
     name: str
     get: Callable[[Any], Any]
@@ -48,7 +48,7 @@ class Field:
 
 
 class Struct:
-    """A column of structs."""
+    """A column of structs, with one child column for each field."""
 
     def __init__(self, fields: Sequence[Field]) -> None:
         self.fields = tuple(fields)
@@ -71,7 +71,7 @@ class Struct:
 
 
 class Array:
-    """A column of arrays."""
+    """A column of arrays, with one child column for all elements."""
 
     def __init__(self, element: Column) -> None:
         self._element = element
@@ -84,7 +84,7 @@ class Array:
 
 
 class Map:
-    """A column of maps, from dictionaries."""
+    """A column of maps. The decoded objects are dictionaries."""
 
     def __init__(self, key: Column, item: Column) -> None:
         self._key = key
@@ -100,7 +100,7 @@ class Map:
 
 
 def _offsets(values: Sequence[Any]) -> Any:
-    """Return where each value begins among all their elements; a null there makes it null."""
+    """Return the index of each value's first element among the elements of all values; null for a null value."""
     ends = list(accumulate((len(value) if value else 0 for value in values), initial=0))
     starts = [None if value is None else end for value, end in zip(values, ends, strict=False)]
     return pa.array([*starts, ends[-1]], pa.int32())

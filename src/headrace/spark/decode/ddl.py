@@ -1,6 +1,6 @@
-"""Spark's texts for types, read and written without Spark: its own parser is in the JVM, and tasks have none at hand.
+"""Parse and write Spark's DDL of types without Spark, whose own parser is in the JVM, out of reach of tasks.
 
-Types are Arrow's, as Spark derives them: names of children included, for it compares them exactly.
+The types are Arrow types as Spark derives them. The names of child fields matter, because Spark compares them.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ _TOKEN: Final = re.compile(
 
 
 def struct_type(text: str) -> Any:
-    """Return the Arrow struct that a schema describes.
+    """Parse a schema to an Arrow struct.
 
-    It is `a INT, b STRING`, `struct<a:int>`, or what `StructType.json()` returns. Columns can be null whatever the
-    schema says of it: a value may always leave something out.
+    A schema has the form `a INT, b STRING` or `struct<a:int>`, or is the result of `StructType.json()`. Columns are
+    nullable even if the schema says otherwise, because a value may lack a field.
 
     Raises:
-        ConfigError: It is no such schema, or has types that values cannot have.
+        ConfigError: The schema is malformed, or has types that values cannot have.
     """
     if text.lstrip().startswith("{"):
         found = _from_json(text)
@@ -74,12 +74,12 @@ def struct_type(text: str) -> Any:
 
 
 def spark_type(kind: Any, *, quoted: bool) -> str:
-    """Return Spark's text for an Arrow type.
+    """Write an Arrow type as Spark writes types.
 
     Args:
         kind: The type.
-        quoted: Whether the text is DDL that a session parses: names are quoted, and a timestamp is of the one type
-            whatever `spark.sql.timestampType` says. Otherwise it is the text of `simpleString`.
+        quoted: True writes DDL for a session's parser: names are quoted, and a timestamp has the same type for every
+                    value of `spark.sql.timestampType`. False writes the text of `simpleString`.
     """
     if pa.types.is_struct(kind):
         fields = (
@@ -98,25 +98,25 @@ def spark_type(kind: Any, *, quoted: bool) -> str:
 
 
 def quote(name: str) -> str:
-    """Return a name as DDL has it."""
+    """Quote a name for DDL with backquotes."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def array_of(element: Any) -> Any:
-    """Return the Arrow type that Spark has for an array."""
+    """Return the Arrow type of Spark's arrays of an element type."""
     return pa.list_(pa.field("element", element))
 
 
 def map_of(key: Any, item: Any) -> Any:
-    """Return the Arrow type that Spark has for a map."""
+    """Return the Arrow type of Spark's maps of a key and a value type."""
     return pa.map_(pa.field("key", key, nullable=False), pa.field("value", item))
 
 
 def struct_of(fields: Iterator[tuple[str, Any]] | list[tuple[str, Any]]) -> Any:
-    """Return the Arrow type of a struct.
+    """Return the Arrow type of Spark's structs of some fields.
 
     Raises:
-        ConfigError: Two fields have one name, as Spark sees names.
+        ConfigError: Two fields have the same name. Spark ignores case in names.
     """
     found = [pa.field(name, kind) for name, kind in fields]
     seen: dict[str, str] = {}
@@ -137,8 +137,8 @@ def _simple(name: str, arguments: list[int]) -> Any:
         precision, scale = [*arguments, *(10, 0)[len(arguments) :]]
         if not 0 < precision <= MAX_PRECISION or not 0 <= scale <= precision:
             raise ConfigError(
-                f"option schema has decimal({precision},{scale}): at most {MAX_PRECISION} digits, and the scale is "
-                "not more than they are"
+                f"option schema has decimal({precision},{scale}): the precision is at most {MAX_PRECISION}, and the "
+                "scale at most the precision"
             )
         return pa.decimal128(precision, scale)
     if lower not in _NAMES:
@@ -149,7 +149,7 @@ def _simple(name: str, arguments: list[int]) -> Any:
 
 
 class _Parser:
-    """Reads DDL from left to right."""
+    """A recursive descent parser of DDL."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -254,7 +254,7 @@ class _Parser:
     def _wrong(self, token: str) -> ConfigError:
         where = f"at {token!r}" if token else "at its end"
         return ConfigError(
-            f"option schema is not understood {where}: it must be like 'id BIGINT, tags ARRAY<STRING>', "
+            f"option schema cannot be parsed {where}: it must be like 'id BIGINT, tags ARRAY<STRING>', "
             f"not {self._text!r}"
         )
 
@@ -264,7 +264,7 @@ def _from_json(text: str) -> Any:
         return _json_type(json.loads(text))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(
-            f"option schema begins like JSON, and is not what StructType.json() returns: {error!r}"
+            f"option schema begins like JSON, but is no result of StructType.json(): {error!r}"
         ) from None
 
 

@@ -18,7 +18,7 @@ _CONFLUENT_BYTES: Final = 5
 
 @lru_cache(maxsize=32)
 def codec_of(options: DecodeOptions) -> Codec:
-    """Return the decoder; a process keeps it.
+    """Return the decoder for these options. The process caches decoders.
 
     Raises:
         ConfigError: The schema cannot be used, or a library is not installed.
@@ -50,9 +50,9 @@ def _check_type(kind: Any) -> None:
 
 
 def _unframed(options: DecodeOptions) -> Callable[[bytes], bytes]:
-    """Return what takes Confluent's prefix away: a zero byte, and the schema's id in four.
+    """Return the function that checks and removes Confluent's prefix: a zero byte and the schema id in four bytes.
 
-    Of Protobuf it also says which of a file's messages this is.
+    For Protobuf the prefix also has the indexes of the message in its file.
     """
     wanted = options.framing.partition(":")[2]
     schema_id = int(wanted).to_bytes(4, "big") if wanted else None
@@ -60,10 +60,10 @@ def _unframed(options: DecodeOptions) -> Callable[[bytes], bytes]:
 
     def strip(value: bytes) -> bytes:
         if len(value) < _CONFLUENT_BYTES or value[0]:
-            raise ValueError("it does not begin with a zero byte and a schema's id")
+            raise ValueError("the value does not begin with a zero byte and a schema id")
         if schema_id is not None and value[1:_CONFLUENT_BYTES] != schema_id:
             found = int.from_bytes(value[1:_CONFLUENT_BYTES], "big")
-            raise ValueError(f"it was written with schema {found}, not {wanted}")
+            raise ValueError(f"the value was written with schema {found}, not {wanted}")
         return after(value[_CONFLUENT_BYTES:])
 
     return strip
@@ -74,7 +74,10 @@ def _all(value: bytes) -> bytes:
 
 
 def _after_indexes(value: bytes) -> bytes:
-    """Pass over the place of a message in its file: a count and as many numbers, zigzag varints; 0 is the first."""
+    """Skip the indexes of a message in its file: zigzag varints, a count and that many numbers.
+
+    A count of 0 stands for the file's first message.
+    """
     position, left = 0, 1
     counting = True
     while left:

@@ -1,7 +1,8 @@
-"""What Spark writes as JSON at the ends of its types, and other readers of JSON do not know.
+"""Extreme values in JSON that Spark writes and other JSON parsers reject.
 
-NaN and the infinities are texts, as JSON has no such numbers; years have a sign and more digits beyond 9999, and a sign
-before year 0. The decoder of `json_values.py` refuses them; then a value is read again with the types from here.
+Spark writes NaN and the infinities as strings, because JSON has no such numbers. Years after 9999 have a sign and more
+digits, and years before 0 have a sign. The decoder of `json_values.py` rejects these values. It then decodes the whole
+value again with the types of this module.
 """
 
 from __future__ import annotations
@@ -17,19 +18,19 @@ _TIME: Final = re.compile(
 )
 _DAY: Final = 86_400_000_000
 _CYCLE_YEARS, _CYCLE_DAYS = 400, 146_097
-"""After so many years the calendar repeats itself."""
+"""The length of the Gregorian calendar's cycle in years and in days."""
 _EPOCH_DAY: Final = dt.date(1970, 1, 1).toordinal()
 _NOT_FINITE: Final = frozenset({"NaN", "Infinity", "-Infinity"})
 MAX_FLOAT: Final = 3.4028235677973362e38
-"""The largest number that is rounded to a FLOAT; Java writes the largest FLOAT as 3.4028235E38, which is a bit more."""
+"""The largest number that rounds to a FLOAT. Java writes the largest FLOAT as 3.4028235E38, a slightly larger number."""
 
 
 class Number(float):
-    """A DOUBLE."""
+    """A DOUBLE, which may be NaN or infinite."""
 
 
 class Single(float):
-    """A FLOAT."""
+    """A FLOAT, which may be NaN or infinite."""
 
 
 class Days(int):
@@ -41,14 +42,14 @@ class Micros(int):
 
 
 class LocalMicros(int):
-    """A TIMESTAMP_NTZ, the same without a zone."""
+    """A TIMESTAMP_NTZ, in microseconds since 1970, without a time zone."""
 
 
 def decode_hook(kind: type, value: Any) -> Any:
-    """Return what msgspec read as a value of one of the types above.
+    """Convert a value that msgspec parsed to one of the types above.
 
     Raises:
-        ValueError: It is none.
+        ValueError: The value does not fit the type.
     """
     if kind is Number or kind is Single:
         return kind(_number(kind, value))
@@ -74,7 +75,7 @@ def _days(text: str) -> int:
     if match is None:
         raise ValueError(f"{text!r} is no date")
     cycles, year = divmod(int(match[1]), _CYCLE_YEARS)
-    # The same day of the same year of the calendar's cycle, from year 400 to 799.
+    # `dt.date` has the years 1 to 9999 only: compute with the corresponding year from 400 to 799.
     day = dt.date(year + _CYCLE_YEARS, int(match[2]), int(match[3])).toordinal()
     return day - _EPOCH_DAY + (cycles - 1) * _CYCLE_DAYS
 

@@ -8,11 +8,11 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class DecodeOptions:
-    """How values become columns."""
+    """How values are decoded to columns."""
 
     format: Literal["json", "avro", "protobuf"]
     schema: str = field(repr=False)
     on_error: Literal["fail", "null", "dlq"] = "fail"
     dlq_topic: str | None = None
     framing: str = "plain"
-    """What is before the value: nothing ("plain"), or a schema's id in Confluent's way, any or one: "confluent:7"."""
+    """The prefix of each value: "plain" (none), "confluent" (any schema id), or "confluent:7" (schema id 7 only)."""

@@ -1,4 +1,4 @@
-"""Protobuf, by a descriptor that travels with the options: tasks need neither the file nor the module it came from."""
+"""Decode Protobuf by a descriptor that is part of the options. So tasks need neither its file nor its module."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _HOW: Final = (
 
 
 def inline_schema(schema: str) -> str:
-    """Return a schema that holds its descriptor: `data:BASE64:MESSAGE`, from a file's or a module's.
+    """Return a schema that contains its descriptor, `data:BASE64:MESSAGE`, for a schema that names a file or a module.
 
     Raises:
-        ConfigError: File, module or message are not there; protobuf is not installed.
+        ConfigError: The file, module or message does not exist, or protobuf is not installed.
     """
     if schema.startswith(_INLINE):
         return schema
@@ -75,10 +75,11 @@ def _add_file(file: Any, files: dict[str, Any]) -> None:
 
 
 def protobuf_codec(schema: str) -> Codec:
-    """Return the decoder of messages.
+    """Create the decoder of Protobuf messages.
 
     Raises:
-        ConfigError: The schema names no message, or one that columns cannot hold; protobuf is not installed.
+        ConfigError: The schema names no message, or the message has fields that columns cannot have, or protobuf is
+            not installed.
     """
     encoded, _, name = inline_schema(schema).removeprefix(_INLINE).partition(":")
     factory = _library("message_factory")
@@ -89,7 +90,7 @@ def protobuf_codec(schema: str) -> Codec:
     def parse_whole(value: bytes) -> Any:
         message = parse(value)
         if not message.IsInitialized():
-            raise ValueError(f"it lacks {', '.join(message.FindInitializationErrors())}")
+            raise ValueError(f"the message lacks {', '.join(message.FindInitializationErrors())}")
         return message
 
     return Codec(parse_whole, column)
@@ -109,7 +110,7 @@ def _descriptor(encoded: str, name: str) -> Any:
     try:
         found = pb2.FileDescriptorSet.FromString(base64.b64decode(encoded, validate=True))
     except (binascii.Error, _library("message").DecodeError):
-        raise ConfigError("option schema: the file is no descriptor set of protoc's") from None
+        raise ConfigError("option schema: the file is no descriptor set of protoc") from None
     pool, files = pools.DescriptorPool(), {each.name: each for each in found.file}
     added: set[str] = set()
 
@@ -140,7 +141,7 @@ def _descriptor(encoded: str, name: str) -> Any:
 
 
 def _well_known(pb2: Any, file_name: str) -> Any:
-    """Return a file that comes with protobuf itself, for descriptor sets without imports."""
+    """Return a file that is part of protobuf itself. Descriptor sets without imports lack such files."""
     module = file_name.removesuffix(".proto").replace("/", ".") + "_pb2"
     file = pb2.FileDescriptorProto()
     if file_name.startswith("google/protobuf/"):
@@ -157,7 +158,7 @@ def _message(descriptor: Any, inside: tuple[str, ...]) -> Column:
         return Leaf(TIMESTAMP, _timestamps)
     if descriptor.full_name in inside:
         raise ConfigError(
-            f"option schema: {descriptor.full_name} contains itself, which no column can"
+            f"option schema: {descriptor.full_name} contains itself, which a column cannot"
         )
     within = (*inside, descriptor.full_name)
     if not descriptor.fields:

@@ -1,1 +1,1 @@
-"""What a read or a write was asked for."""
+"""The options of reads and writes of topics: their declarations, and the checks before anything runs."""

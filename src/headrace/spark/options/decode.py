@@ -1,4 +1,4 @@
-"""Typed values: what they are encoded as, and what happens to a value that does not decode."""
+"""The options of typed values: their encoding, and what happens to a value that does not decode."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ _FORMATS: Final = ("json", "avro", "protobuf")
 
 
 def decode_options(reader: OptionReader, column: str = "value") -> DecodeOptions | None:
-    """Return how values are decoded, or None where they stay binary.
+    """Parse how values are decoded. None means that values stay binary.
 
     Args:
         reader: The options.
-        column: What the values are called.
+        column: The name of the column with the values.
 
     Raises:
-        ConfigError: A value is none that the option can have, or one option is of no use without another.
+        ConfigError: An option has a wrong value, or lacks an option that it needs.
     """
     if reader.text("format") is None:
         for option in option_names(DECODE_OPTIONS):
             if reader.text(option) is not None:
                 raise ConfigError(
-                    f"option {option} needs option format, which says what the values are: "
+                    f"option {option} needs option format, the encoding of the values: "
                     f"{', '.join(_FORMATS)}"
                 )
         return None
@@ -67,7 +67,7 @@ def decode_options(reader: OptionReader, column: str = "value") -> DecodeOptions
 
 
 def _checked(options: DecodeOptions) -> DecodeOptions:
-    """Refuse a schema that cannot be used before a task does; put the descriptor in place of its file."""
+    """Reject an unusable schema before tasks start. Replace the file of a Protobuf schema by the descriptor in it."""
     from headrace.spark.decode.formats import codec_of
 
     if options.format == "protobuf":

@@ -1,4 +1,4 @@
-"""Where records are that the brokers do not keep any more: a table that `headrace archive` writes."""
+"""The options of an archive: a table of `headrace archive`, with records that the brokers have deleted."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ _FORMATS: Final = ("delta", "iceberg")
 
 @dataclass(frozen=True)
 class HistoryOptions:
-    """The archive that old offsets are read from."""
+    """The archive from which old offsets are read."""
 
     table: str
     format: Literal["delta", "iceberg"] = "delta"
     catalog: str | None = field(default=None, repr=False)
-    """Of Iceberg tables that have none beside them; it may have a password in it."""
+    """The address of the Iceberg catalog, which may contain a password. None is a catalog in the table's directory."""
 
 
 def history_options(reader: OptionReader) -> HistoryOptions | None:
-    """Return the archive, or None where only brokers are read.
+    """Parse the archive. None means that only brokers are read.
 
     Raises:
-        ConfigError: The format is unknown, or given without a table.
+        ConfigError: The format is unknown, or an option of archives is given without `archive`.
     """
     table = reader.text("archive")
     kind = reader.choice("archiveFormat", _FORMATS)

@@ -1,6 +1,7 @@
-"""Where a read starts and ends: by offset, by time, for all partitions or for each of them.
+"""The options for the start and the end of a read: offsets or times, for all partitions or for each partition.
 
-A time for all partitions goes before times for each, and those go before offsets, as in Spark's Kafka connector.
+As in Spark's Kafka connector, a time for all partitions takes precedence over times for each partition, and times take
+precedence over offsets.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from headrace.types import TopicPartition
 
 EARLIEST: Final = -2
 LATEST: Final = -1
-"""What stands for the first and the next offset in place of an offset or a time; ListOffsets has the same numbers."""
+"""EARLIEST and LATEST stand for the first offset and the end offset. ListOffsets requests use the same numbers."""
 
 STARTING_OPTIONS: Final = (
     Option(
@@ -66,22 +67,21 @@ ENDING_OPTIONS: Final = (
 )
 
 _MAX_INT64: Final = 2**63 - 1
-"""The protocol has no larger offset or time."""
+"""The largest offset or time of the protocol."""
 
 Positions = Mapping[TopicPartition, int]
 
 
 @dataclass(frozen=True)
 class AtTimestamp:
-    """In each partition, the first record of that time or a later one, its beginning (EARLIEST) or its end (LATEST).
-
-    `option` is the name that messages give it. Without such a record a read starts with an error or, with
-    `else_latest`, at the partition's end; where a read ends it is always the partition's end.
-    """
+    """In each partition the first record of a time or later, the beginning (EARLIEST) or the end (LATEST)."""
 
     option: str
+    """The name of the option, for messages."""
     timestamps: int | Positions
+    """Milliseconds since 1970, EARLIEST or LATEST: for all partitions, or for each partition."""
     else_latest: bool = False
+    """Whether a partition without such a record is read from or to its end. Otherwise such a partition is an error."""
 
 
 Starting = Literal["earliest", "latest"] | Positions | AtTimestamp
@@ -89,10 +89,10 @@ Ending = Literal["latest"] | Positions | AtTimestamp
 
 
 def starting(reader: OptionReader, *, streaming: bool | None) -> Starting:
-    """Return where a read starts.
+    """Parse the start of a read.
 
     Raises:
-        ConfigError: What is given is malformed, or not for this kind of read.
+        ConfigError: An option is malformed, or not for this kind of read.
     """
     strategy = reader.choice("startingOffsetsByTimestampStrategy", ("error", "latest"))
     at = _at_timestamp(reader, "starting", else_latest=strategy == "latest")
@@ -116,10 +116,10 @@ def starting(reader: OptionReader, *, streaming: bool | None) -> Starting:
 
 
 def ending(reader: OptionReader, *, streaming: bool | None) -> Ending:
-    """Return where a batch read ends.
+    """Parse the end of a batch read.
 
     Raises:
-        ConfigError: What is given is malformed, or the read is a stream.
+        ConfigError: An option is malformed, or the read is a stream.
     """
     for option in option_names(ENDING_OPTIONS) if streaming else ():
         if reader.text(option) is not None:
@@ -139,10 +139,10 @@ def ending(reader: OptionReader, *, streaming: bool | None) -> Ending:
 
 
 def check_order(start: Starting, end: Ending) -> None:
-    """Check what can be told of start and end before any broker is asked.
+    """Compare start and end as far as that is possible without a broker.
 
     Raises:
-        ConfigError: They name different partitions, or a start lies behind its end.
+        ConfigError: Start and end name different partitions, or a start is after its end.
     """
     if isinstance(start, AtTimestamp) and isinstance(end, AtTimestamp):
         first, last, names = start.timestamps, end.timestamps, (start.option, end.option)
@@ -151,7 +151,7 @@ def check_order(start: Starting, end: Ending) -> None:
     else:
         return
     if isinstance(first, int) and isinstance(last, int) and 0 <= last < first:
-        raise ConfigError(f"option {names[0]} {first} lies behind {names[1]} {last}")
+        raise ConfigError(f"option {names[0]} {first} is after {names[1]} {last}")
     if isinstance(first, int) or isinstance(last, int):
         return
     differing = sorted(first.keys() ^ last.keys())
@@ -163,7 +163,7 @@ def check_order(start: Starting, end: Ending) -> None:
     for each in sorted(first):
         if 0 <= last[each] < first[each]:
             raise ConfigError(
-                f"{names[0]} {first[each]} of {each} lies behind {names[1]} {last[each]}"
+                f"{names[0]} {first[each]} of {each} is after {names[1]} {last[each]}"
             )
 
 

@@ -1,6 +1,6 @@
-"""Typed access to the options of a read or a write, with messages that name option and value.
+"""Typed access to the options of a read or a write.
 
-Spark hands options over with names in lower case, so messages name them as the documentation does.
+Spark passes options with names in lower case. Messages show the names as the documentation spells them.
 """
 
 from __future__ import annotations
@@ -20,9 +20,12 @@ WITHOUT_EFFECT: Final = (
     "fetchOffset.numRetries",
     "fetchOffset.retryIntervalMs",
 )
-"""Accepted so that a query for Spark's connector runs as it is; this source joins no group and retries by time."""
+"""Options without effect, accepted so that a query for Spark's connector runs unchanged.
+
+The source joins no group, and it retries for a time and not for a number of attempts.
+"""
 _OF_A_TABLE: Final = "provider"
-"""Spark hands it over, with other properties, when CREATE TABLE runs, and no option at all to a later SELECT."""
+"""A table property that Spark passes when CREATE TABLE runs. A later SELECT from the table gets no options at all."""
 _DURATIONS_MS: Final = {
     "": 1,
     "ms": 1,
@@ -46,7 +49,7 @@ _REFUSED: Final = {
 
 @dataclass(frozen=True)
 class ClientOptions:
-    """Where the cluster is, and the `kafka.*` options for the client, without that prefix."""
+    """The addresses of brokers, and the `kafka.*` options for the client without that prefix."""
 
     bootstrap: str
     properties: tuple[tuple[str, str], ...] = field(default=(), repr=False)  # may hold secrets
@@ -54,7 +57,7 @@ class ClientOptions:
 
 @dataclass
 class OptionReader:
-    """Typed access to the options, with messages that name option and value."""
+    """Typed access to the options. Every error message names the option and its value."""
 
     options: Mapping[str, str] = field(repr=False)
     known: Iterable[str]
@@ -80,19 +83,19 @@ class OptionReader:
                 raise ConfigError(_unknown(name, canonical))
 
     def text(self, name: str) -> str | None:
-        """Return what was given, without blanks around it."""
+        """Return an option's value without surrounding blanks; None if the option was not given."""
         value = self._values.get(name)
         return None if value is None else value.strip()
 
     def flag(self, name: str, *, default: bool) -> bool:
-        """Return true or false."""
+        """Parse a truth value."""
         value = (self.text(name) or str(default)).lower()
         if value not in {"true", "false"}:
             raise ConfigError(f"option {name} must be true or false, not {value!r}")
         return value == "true"
 
     def number(self, name: str, default: int | None) -> int | None:
-        """Return a positive whole number."""
+        """Parse a positive whole number."""
         value = self.text(name)
         if value is None:
             return default
@@ -101,14 +104,14 @@ class OptionReader:
         return int(value)
 
     def choice(self, name: str, choices: Sequence[str]) -> str:
-        """Return one of the choices, in lower case; the first when nothing was given."""
+        """Parse one of the choices, in lower case. The first choice is the default."""
         value = (self.text(name) or choices[0]).lower()
         if value not in choices:
             raise ConfigError(f"option {name} must be {' or '.join(choices)}, not {value!r}")
         return value
 
     def duration_ms(self, name: str, default: int) -> int:
-        """Return milliseconds; Spark's suffixes for time are understood."""
+        """Parse a duration with one of Spark's suffixes, and return milliseconds."""
         value = self.text(name)
         if value is None:
             return default
@@ -120,7 +123,7 @@ class OptionReader:
         return int(match[1]) * _DURATIONS_MS[match[2]]
 
     def size(self, name: str) -> int | None:
-        """Return bytes, more than zero; Spark's suffixes for sizes are understood."""
+        """Parse a size with one of Spark's suffixes, and return bytes; None if the option was not given."""
         value = self.text(name)
         if value is None:
             return None
@@ -132,14 +135,14 @@ class OptionReader:
         return int(match[1]) * _SIZES[match[2]]
 
     def names(self, name: str) -> tuple[str, ...] | None:
-        """Return the names of a comma-separated list, each once; None when nothing was given."""
+        """Parse a comma-separated list, without duplicates; None if the option was not given."""
         value = self.text(name)
         if value is None:
             return None
         return tuple(dict.fromkeys(each.strip() for each in value.split(",") if each.strip()))
 
     def client(self) -> ClientOptions:
-        """Return the cluster and the client's properties."""
+        """Parse the addresses of brokers and the client's properties."""
         bootstrap = self.text(BOOTSTRAP)
         if not bootstrap:
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""Which partitions a read covers: `subscribe`, `assign` or `subscribePattern`."""
+"""The options that select the partitions of a read: `subscribe`, `assign` or `subscribePattern`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NAMES: Final = option_names(SELECTION_OPTIONS)
 
 @dataclass(frozen=True)
 class TopicSelection:
-    """Which partitions to read: exactly one of the three is given."""
+    """The selected partitions. Exactly one of the three fields is set."""
 
     topics: tuple[str, ...] = ()
     pattern: str | None = None
@@ -34,23 +34,23 @@ class TopicSelection:
 
     @property
     def names(self) -> tuple[str, ...] | None:
-        """The topics to ask for; None when only their listing can tell."""
+        """The names of the selected topics; None if a pattern selects them, so that all topics must be listed."""
         if self.pattern is not None:
             return None
         return self.topics or tuple(sorted({topic for topic, _ in self.partitions}))
 
     def covers(self, topic: str) -> bool:
-        """Return whether a topic of that name is read, if there is one."""
+        """Return whether the read covers a topic of this name."""
         if self.pattern is not None:
             return re.fullmatch(self.pattern, topic) is not None
         return topic in (self.names or ())
 
 
 def selection(reader: OptionReader) -> TopicSelection:
-    """Return what the one option of the three that is given selects.
+    """Parse the selection.
 
     Raises:
-        ConfigError: None or several are given, or its value selects nothing.
+        ConfigError: None or several of the three options are given, or the value selects nothing.
     """
     given = [name for name in _NAMES if reader.text(name) is not None]
     if len(given) != 1:

@@ -1,4 +1,4 @@
-"""The options of a write, checked before anything runs."""
+"""The options of a write of topics."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ SINK_OPTIONS: Final = (
     ),
 )
 NAME: Final = "headrace-spark"
-"""What the names of transactions and groups begin with, unless `kafka.transactional.id` says it."""
+"""The prefix of the names of transactions and groups, unless `kafka.transactional.id` is given."""
 _DELIVERIES: Final = ("exactly_once", "at_least_once")
 _DEFAULTS: Final[Mapping[str, str]] = {
     "client.id": "headrace-spark",
-    # A task sends as fast as it can and waits at its end: large batches cost it nothing.
+    # A task sends as fast as possible and waits only at its end: large batches cause no delay.
     "batch.size": str(256 << 10),
     "linger.ms": "20",
-    # As long as brokers allow by default: a transaction is open until the whole batch of Spark's is written.
+    # The longest time that brokers allow by default: a transaction is open until Spark's whole batch is written.
     "transaction.timeout.ms": "900000",
 }
 _ALWAYS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -72,32 +72,32 @@ _ALWAYS: Final[Mapping[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True)
 class Once:
-    """What makes a write exactly once: whose it is, and which of its writes."""
+    """The identification of an exactly-once write: its writer, and the number of the write."""
 
     name: str
-    """What the names of its transactions and groups begin with."""
+    """The prefix of the names of the writer's transactions and groups."""
     version: int
-    """Spark's number of the batch, or `txnVersion`."""
+    """The number of the write: Spark's batch id, or `txnVersion`."""
 
     @property
     def claim(self) -> str:
-        """The name of the driver's transactions, and of the group with the claim."""
-        return f"{self.name}-claim"  # no other's partition is called so, whatever either was named
+        """The transactional id of the driver, which is also the group with the claim."""
+        return f"{self.name}-claim"  # partition names end with a number, so no partition has this name
 
     def part(self, partition: int) -> str:
-        """Return the name of a partition's transactions, and of the group with its marker."""
+        """Return the transactional id for a partition, which is also the group with its marker."""
         return f"{self.name}-{partition}"
 
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """What a write was asked for."""
+    """The parsed options of a write."""
 
     client: ClientOptions
     topic: str | None = None
     exactly_once: bool = False
     transaction: Once | None = None
-    """Of a batch write that is exactly once; a stream's follow from query and batch."""
+    """The identification of an exactly-once batch write. None otherwise: streams derive it from query and batch."""
     name: str = NAME
     marker_topic: str = MARKER_TOPIC
     claim_topic: str = CLAIM_TOPIC
@@ -105,13 +105,13 @@ class SinkOptions:
 
 
 def sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
-    """Check the options of a write.
+    """Parse and check the options of a write.
 
     Raises:
-        ConfigError: As for `source_options`.
+        ConfigError: An option is unknown, missing, contradicts another option or has a wrong value.
     """
     reader = OptionReader(_of_the_sink(options), (*option_names(SINK_OPTIONS), "kafka.group.id"))
-    reader.flag("includeHeaders", default=True)  # a column headers is written whenever it is there
+    reader.flag("includeHeaders", default=True)  # checked only: a column `headers` is always written
     client = reader.client()
     properties = dict(client.properties)
     name = properties.pop("transactional.id", None)
@@ -120,8 +120,8 @@ def sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
     exactly_once = _exactly_once(reader, transaction, streaming=streaming)
     if name is not None and not exactly_once:
         raise ConfigError(
-            "option kafka.transactional.id is what transactions' names begin with, and there are none with "
-            "delivery=at_least_once: leave one of the two out"
+            "option kafka.transactional.id is the prefix of the transactions' names, and delivery=at_least_once uses no "
+            "transactions: leave one of the two out"
         )
     options_ = SinkOptions(
         client=replace(client, properties=tuple(sorted(properties.items()))),
@@ -138,15 +138,15 @@ def sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
 
 
 def producer_properties(options: ClientOptions) -> dict[str, Any]:
-    """Return the properties of the producer that the `kafka.*` options of a write make."""
+    """Return the producer's properties: the sink's defaults and the `kafka.*` options."""
     return {**_DEFAULTS, **dict(options.properties)}
 
 
 def producer_config(options: ClientOptions) -> ProducerConfig:
-    """Return the configuration that the `kafka.*` options of a write make.
+    """Parse the `kafka.*` options of a write.
 
     Raises:
-        ConfigError: One of them is unknown or malformed.
+        ConfigError: An option is unknown or malformed.
     """
     try:
         return parse_config(
@@ -157,7 +157,7 @@ def producer_config(options: ClientOptions) -> ProducerConfig:
 
 
 def _of_the_sink(options: Mapping[str, str]) -> dict[str, str]:
-    """Leave out what Spark's writer of streams keeps for itself among the options."""
+    """Remove the options of Spark's own stream writer, which Spark passes along."""
     own = {"checkpointlocation", "queryname", "path"}
     return {name: value for name, value in options.items() if name.lower() not in own}
 
@@ -167,8 +167,8 @@ def _check_always(properties: Mapping[str, str]) -> None:
         value = properties.get(name)
         if value is not None and value.lower() not in right:
             raise ConfigError(
-                f"option kafka.{name} cannot be {value!r}: what Spark writes is always acknowledged by all replicas "
-                "and idempotent; leave it out"
+                f"option kafka.{name} cannot be {value!r}: writes from Spark are always acknowledged by all replicas and "
+                "idempotent. Leave the option out"
             )
 
 
@@ -178,15 +178,15 @@ def _transaction(reader: OptionReader, name: str, *, streaming: bool) -> Once | 
         return None
     if streaming:
         raise ConfigError(
-            "options txnAppId and txnVersion are for batch writes; a stream's writes are known by its checkpoint"
+            "options txnAppId and txnVersion are for batch writes; the checkpoint identifies a stream's writes"
         )
     if not app or version is None:
         raise ConfigError(
-            "options txnAppId and txnVersion are given together: who writes, and a number that grows with each write"
+            "options txnAppId and txnVersion are given together: the writer's name, and a number that grows with each write"
         )
     if not (version.isascii() and version.isdigit()) or int(version) >= 2**62:
         raise ConfigError(f"option txnVersion must be a whole number from 0 on, not {version!r}")
-    # With the topic, for one batch may go to several; no topic has an @ in its name.
+    # The name contains the topic, because an application may write one batch to several topics. No topic name has an @.
     return Once(f"{name}-{app}@{reader.text('topic') or ''}", int(version))
 
 
@@ -199,8 +199,7 @@ def _exactly_once(reader: OptionReader, transaction: Once | None, *, streaming: 
     exactly_once = given.lower() == "exactly_once"
     if exactly_once and not streaming and transaction is None:
         raise ConfigError(
-            "option delivery=exactly_once of a batch write needs txnAppId and txnVersion: by them a write that is "
-            "repeated is known"
+            "option delivery=exactly_once of a batch write needs txnAppId and txnVersion: they identify a repeated write"
         )
     if transaction is not None and not exactly_once:
         raise ConfigError(

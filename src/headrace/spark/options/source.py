@@ -1,4 +1,4 @@
-"""The options of a read, checked before anything runs. Names and meanings are those of Spark's Kafka connector."""
+"""The options of a read, with the names and meanings of Spark's Kafka connector."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ SOURCE_OPTIONS: Final = (
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """What a read was asked for."""
+    """The parsed options of a read."""
 
     client: ClientOptions
     selection: TopicSelection
@@ -131,22 +131,21 @@ class SourceOptions:
 
     @property
     def column_names(self) -> tuple[str, ...]:
-        """The topic's columns that are read, in their order."""
+        """The columns of the topic that are read, in order."""
         if self.columns is not None:
             return self.columns
         return TOPIC_COLUMNS if self.include_headers else TOPIC_COLUMNS[:-1]
 
 
 def source_options(options: Mapping[str, str], *, streaming: bool | None) -> SourceOptions:
-    """Check the options of a read.
+    """Parse and check the options of a read.
 
     Args:
-        options: By name, in any case.
-        streaming: Whether the read is a stream; None where that is not known yet, and what only one of the two may
-            have is let pass.
+        options: Values by option name; case does not matter.
+        streaming: Whether the read is a stream. None if that is not known yet: options of both kinds are accepted.
 
     Raises:
-        ConfigError: An option is unknown, missing, contradicts another or has a value that it cannot have.
+        ConfigError: An option is unknown, missing, contradicts another option or has a wrong value.
     """
     reader = OptionReader(options, (*option_names(SOURCE_OPTIONS), *WITHOUT_EFFECT))
     start, end = starting(reader, streaming=streaming), ending(reader, streaming=streaming)
@@ -188,25 +187,26 @@ def source_options(options: Mapping[str, str], *, streaming: bool | None) -> Sou
         checked.max_offsets_per_trigger,
     )
     _check_order("minPartitions", checked.min_partitions, "maxTasks", checked.max_tasks)
-    _check_letters(checked)
+    _check_dead_letters(checked)
     return checked
 
 
-def _check_letters(options: SourceOptions) -> None:
-    """Refuse dead letters that the read itself covers: each would be read, fail again, and become another one."""
-    letters = None if options.decode is None else options.decode.dlq_topic
-    if letters is not None and options.selection.covers(letters):
+def _check_dead_letters(options: SourceOptions) -> None:
+    """Reject a dead-letter topic that the read covers. Each dead letter would be read and fail again, without end."""
+    dead_letters = None if options.decode is None else options.decode.dlq_topic
+    if dead_letters is not None and options.selection.covers(dead_letters):
         pattern = options.selection.pattern
         how = "" if pattern is None else f" (subscribePattern {pattern!r} matches its name)"
         raise ConfigError(
-            f"option onError sends what does not decode to {letters}, which is read itself{how}: name another topic"
+            f"option onError names the dead-letter topic {dead_letters}, which the query reads{how}: name another topic"
         )
 
 
 def _client(reader: OptionReader, history: HistoryOptions | None) -> ClientOptions:
-    """Return the client's options; with an archive, which has no aborted records, these are not read elsewhere either.
+    """Parse the client's options. With an archive the isolation level is `read_committed` unless it is given.
 
-    A task that is repeated when its records have been archived would find other rows.
+    An archive has no records of aborted transactions. With `read_uncommitted`, a task that is repeated after its records
+    were archived would find other rows.
     """
     client = reader.client()
     if history is None or "isolation.level" in dict(client.properties):

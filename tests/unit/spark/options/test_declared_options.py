@@ -28,7 +28,7 @@ def parsed(options: tuple[Option, ...], given: dict[str, str], *, streaming: boo
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize("options", [SOURCE_OPTIONS, SINK_OPTIONS])
 def test_a_declared_default_has_the_effect_of_no_option(
-    options: tuple[Option, ...], streaming: bool
+    options: tuple[Option, ...], *, streaming: bool
 ) -> None:
     for option in options:
         default = option.stream_default if streaming and option.stream_default else option.default

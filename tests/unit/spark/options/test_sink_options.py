@@ -56,7 +56,7 @@ def test_what_spark_keeps_among_the_options_of_a_stream_is_let_pass() -> None:
             {"delivery": "at_least_once", "txnAppId": "a", "txnVersion": "1"},
             "leave them or delivery out",
         ),
-        (True, {"kafka.acks": "1"}, "kafka.acks cannot be '1': what Spark writes is always"),
+        (True, {"kafka.acks": "1"}, "kafka.acks cannot be '1': writes from Spark are always"),
         (True, {"kafka.enable.idempotence": "false"}, "always acknowledged by all replicas"),
         (True, {"kafka.lingre.ms": "1"}, "linger"),
         (

@@ -131,7 +131,7 @@ def test_the_schema_is_passed_to_spark_in_its_own_syntax() -> None:
     [
         ({"schema": "id integr"}, "the type 'integr'"),
         ({"columns": "key"}, "option columns leaves out"),
-        ({"onError": "dlq:t"}, "t, which is read itself: name another topic"),
+        ({"onError": "dlq:t"}, "t, which the query reads: name another topic"),
         ({"framing": "avro"}, "option framing must be plain"),
         ({"framing": "confluent"}, "not for json"),
         ({"format": "avro"}, "no Avro schema"),
@@ -146,9 +146,9 @@ def test_wrong_options_are_refused_before_anything_runs(given: dict[str, str], s
 @pytest.mark.parametrize(
     ("selection", "said"),
     [
-        ({"subscribe": "t, letters"}, "letters, which is read itself: name another topic"),
+        ({"subscribe": "t, letters"}, "letters, which the query reads: name another topic"),
         ({"subscribePattern": "t|let.*"}, "read itself .subscribePattern 't|let.*' matches"),
-        ({"assign": '{"t": [1], "letters": [0]}'}, "letters, which is read itself"),
+        ({"assign": '{"t": [1], "letters": [0]}'}, "letters, which the query reads"),
     ],
 )
 def test_letters_are_not_read_by_the_read_that_writes_them(
