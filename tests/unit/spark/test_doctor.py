@@ -140,7 +140,9 @@ def test_workers_of_another_python(
 def test_workers_without_any_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     finding = found_by("workers' Python")
-    assert finding.found == "PYSPARK_PYTHON is not set, so workers are python3, which does not exist"
+    assert (
+        finding.found == "PYSPARK_PYTHON is not set, so workers are python3, which does not exist"
+    )
 
 
 def test_a_module_that_breaks_the_search_for_sources(

@@ -33,17 +33,17 @@ class Codec:
         errors: dict[int, str] = {}
         try:
             parsed = [None if value is None else parse(value) for value in values]
-        except Exception:   # noqa: BLE001 - decoders raise many kinds of exceptions for invalid bytes
+        except Exception:  # noqa: BLE001 - decoders raise many kinds of exceptions for invalid bytes
             parsed = []
             for row, value in enumerate(values):
                 try:
                     parsed.append(None if value is None else self._parse_again(value))
-                except Exception as error:   # noqa: BLE001 - decoders raise many kinds of exceptions for invalid bytes
+                except Exception as error:  # noqa: BLE001 - decoders raise many kinds of exceptions for invalid bytes
                     parsed.append(None)
                     errors[row] = reason(error)
         try:
             return self.column.build(parsed), errors
-        except Exception:   # noqa: BLE001 - for example for numbers that are too large for Arrow
+        except Exception:  # noqa: BLE001 - for example for numbers that are too large for Arrow
             self._find(parsed, 0, len(parsed), errors)
         for row in errors:
             parsed[row] = None
@@ -63,7 +63,7 @@ class Codec:
         """Find the values that do not fit the column. The search bisects, because such values are rare."""
         try:
             self.column.build(parsed[start:end])
-        except Exception as error:   # noqa: BLE001 - for example for numbers that are too large for Arrow
+        except Exception as error:  # noqa: BLE001 - for example for numbers that are too large for Arrow
             if end - start == 1:
                 errors[start] = reason(error)
                 return
@@ -75,6 +75,8 @@ class Codec:
 def reason(error: Exception) -> str:
     """Return the reason in an exception as one line of at most `MAX_REASON` characters."""
     text = " ".join(str(error).split()) or type(error).__name__
-    if isinstance(error, LookupError | TypeError):  # their texts are not understandable without the type
+    if isinstance(
+        error, LookupError | TypeError
+    ):  # their texts are not understandable without the type
         text = f"{type(error).__name__}: {text}"
     return text if len(text) <= MAX_REASON else f"{text[:MAX_REASON]}..."

@@ -82,7 +82,9 @@ class Once:
     @property
     def claim(self) -> str:
         """The transactional id of the driver, which is also the group with the claim."""
-        return f"{self.name}-claim"  # partition names end with a number, so no partition has this name
+        return (
+            f"{self.name}-claim"  # partition names end with a number, so no partition has this name
+        )
 
     def part(self, partition: int) -> str:
         """Return the transactional id for a partition, which is also the group with its marker."""
@@ -111,7 +113,9 @@ def sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
         ConfigError: An option is unknown, missing, contradicts another option or has a wrong value.
     """
     reader = OptionReader(_of_the_sink(options), (*option_names(SINK_OPTIONS), "kafka.group.id"))
-    reader.flag("includeHeaders", default=True)  # checked only: a column `headers` is always written
+    reader.flag(
+        "includeHeaders", default=True
+    )  # checked only: a column `headers` is always written
     client = reader.client()
     properties = dict(client.properties)
     name = properties.pop("transactional.id", None)

@@ -1,4 +1,4 @@
-"""Where a read gets its records from: the brokers or, with the option `archive`, a table and the brokers."""
+"""Choose the origin of a read's records: the brokers or, with the option `archive`, a table and the brokers."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from headrace.spark.worker import freeze_imports
 
 
 def source_client(options: SourceOptions) -> SourceClient:
-    """Return what a read is planned with.
+    """Return the client with which a read is planned.
 
     Raises:
-        ConfigError: There is no such archive.
+        ConfigError: The archive does not exist.
         TransportError: No broker answers.
     """
     client = shared_client(options.client)
@@ -33,12 +33,13 @@ def source_client(options: SourceOptions) -> SourceClient:
 def pieces(
     client: SourceClient, ranges: list[OffsetRange], options: SourceOptions
 ) -> list[OffsetRange]:
-    """Cut the ranges of a batch read where files of an archive end, so that tasks can share them.
+    """Cut the ranges of a batch read at the ends of the archive's files, so that several tasks share a range.
 
-    A stream's tasks must be the same whenever a batch is repeated, even if files were compacted since: not for them.
+    The function is not for streams. A repeated batch of a stream must have the same tasks, but a compaction between the
+    attempts changes the files.
 
     Raises:
-        DataLossError: Neither archive nor brokers have all of it, and `failOnDataLoss` is true.
+        DataLossError: Neither the archive nor the brokers have all records, and `failOnDataLoss` is true.
     """
     if options.history is None:
         return ranges

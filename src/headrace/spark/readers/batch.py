@@ -29,16 +29,17 @@ log = logging.getLogger(__name__)
 
 @short_tracebacks
 class HeadraceBatchReader(DataSourceReader):
-    """Plans what a batch read covers and reads it in tasks.
+    """Plans the tasks of a batch read and reads them.
 
-    It has no `pushFilters`: with one, Spark refuses every query while its setting for it is off, as it is by default.
+    The class has no method `pushFilters`. With such a method, Spark fails every query unless a setting allows filters,
+    and by default it does not.
     """
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return the tasks."""
+        """Plan the tasks of the read."""
         client = source_client(self._options)
         ranges = batch_ranges(client, self._options)
         return tasks(pieces(client, ranges, self._options), TaskDivision.of(self._options))
@@ -52,20 +53,20 @@ class HeadraceBatchReader(DataSourceReader):
 
 
 def batch_ranges(client: SourceClient, options: SourceOptions) -> list[OffsetRange]:
-    """Return what a batch read covers, without empty ranges.
+    """Return the offset ranges of a batch read, without empty ranges.
 
     Raises:
-        ConfigError: A topic does not exist, or the offsets given do not fit it.
-        DataLossError: Records that should be read are not there, and `failOnDataLoss` is true.
+        ConfigError: A topic does not exist, or the given offsets do not fit the topic.
+        DataLossError: Records of the read are gone, and `failOnDataLoss` is true.
     """
 
     def lost(what: str) -> None:
         if options.fail_on_data_loss:
             raise DataLossError(what)
-        log.warning("%s; going on without them (failOnDataLoss=false)", what)
+        log.warning("%s; the read continues without them (failOnDataLoss=false)", what)
 
     def beyond(what: str) -> None:
-        raise ConfigError(f"{what}: nothing is there to read")
+        raise ConfigError(f"{what}: there are no records to read")
 
     topology = current_topology(client, options.selection)
     check_exists(options.selection, topology)
@@ -78,7 +79,7 @@ def batch_ranges(client: SourceClient, options: SourceOptions) -> list[OffsetRan
     for each_range in ranges:
         if each_range.size < 0 and options.starting != "earliest":
             raise ConfigError(
-                f"the read of {each_range.topic_partition} starts at offset {each_range.start}, behind its end at "
-                f"{each_range.end}: look at the options for start and end"
+                f"the read of {each_range.topic_partition} starts at offset {each_range.start}, after its end at "
+                f"{each_range.end}: correct the options for start and end"
             )
     return [each_range for each_range in ranges if each_range.size > 0]

@@ -29,13 +29,15 @@ from headrace.spark.source.tasks import ReadTask
 
 @short_tracebacks
 class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The face that Spark calls: JSON in and out. Nothing connects before the first call."""
+    """The streaming reader that Spark calls. It converts offsets from and to JSON; `StreamPlanner` decides.
+
+    Nothing connects to a broker before the first call.
+    """
 
     def __init__(self, options: SourceOptions | ConfigError) -> None:
-        """Take the options, or what is wrong with them.
+        """Take the options, or the error in them.
 
-        Spark answers an exception in `streamReader()` with a misleading one of its own, so wrong options are raised at
-        the first call.
+        Spark hides an exception of `streamReader()` behind a misleading one, so the error is raised at the first call.
         """
         self._given = options
         self._planner: StreamPlanner | None = None
@@ -47,22 +49,25 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._given
 
     def __getstate__(self) -> dict[str, Any]:
-        # Tasks get a copy; the planner and its connections stay with the driver.
+        # Tasks get a pickled copy without the planner, whose connections belong to the driver.
         return {**self.__dict__, "_planner": None}
 
     @property
     def planner(self) -> StreamPlanner:
-        """The planner of this query, made at the first call."""
+        """The planner of this query, created at the first call."""
         if self._planner is None:
             self._planner = StreamPlanner(source_client(self._options), self._options)
         return self._planner
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return where the query starts."""
+        """Return the starting offsets of the query."""
         return self.planner.initial().to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return one of the limits: Spark has none for several, and hands it back unless all is to be read."""
+        """Return one of the limits, because Spark has no limit for several of them.
+
+        Spark passes this limit to `latestOffset`, or `ReadAllAvailable` if the batch shall have all records.
+        """
         options = self._options
         if options.max_offsets_per_trigger is not None:
             return ReadMaxRows(options.max_offsets_per_trigger)
@@ -73,22 +78,22 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fix the end of this run."""
+        """Fix the end offsets of this run."""
         self.planner.set_target()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Return the end of the next batch; `start` when there is nothing new."""
+        """Return the end offsets of the next batch; `start` if there are no new records."""
         begin = StreamOffsets.from_json(start)
         end = self.planner.latest(begin, limited=not isinstance(limit, ReadAllAvailable))
         return start if end is begin else end.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return the next offsets of all partitions, so that progress reports show how far behind the query is."""
+        """Return the end offsets of all partitions, from which Spark's progress reports compute the lag."""
         heads = self.planner.heads()
         return None if heads is None else positions_to_json(heads)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return the tasks of a batch."""
+        """Plan the tasks of a batch."""
         return self.planner.tasks(StreamOffsets.from_json(start), StreamOffsets.from_json(end))
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -99,7 +104,7 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read(partition, self._options)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing to do: the next question for the latest offset tells of each finished batch, the last one too."""
+        """Do nothing: the start of the next call of `latestOffset` is the end of the last finished batch."""
 
     def stop(self) -> None:
-        """Nothing to do: connections end with the process."""
+        """Do nothing: the connections end with the process."""

@@ -1,1 +1,1 @@
-"""Reading topics: places in a stream, tasks, record batches to Arrow."""
+"""Reading topics: offsets of streams, tasks, fetches, and record batches to Arrow."""

@@ -1,8 +1,8 @@
-"""From raw record batches to Arrow: one walk over a batch's records, by the accelerator or in Python.
+"""Convert record batches to Arrow with one walk over the records, by the accelerator or in Python.
 
-The walk collects plain columns, which also lets small batches share one Arrow batch. In C these are Arrow's buffers
-already; in Python lists that are converted at once, which is up to twice as fast as a tuple for each record
-(`benchmarks/micro/arrow.py` compares them).
+The walk collects columns, so that several small record batches share an Arrow batch. The accelerator writes Arrow's
+buffers directly. The walk in Python fills lists and converts them together, which is up to twice as fast as a tuple
+for each record (`benchmarks/micro/arrow.py` compares them).
 """
 
 from __future__ import annotations
@@ -32,18 +32,21 @@ from headrace.types import Buffer, TopicPartition
 
 DEFAULT_MAX_ROWS: Final = 10_000
 DEFAULT_MAX_BYTES: Final = 2 << 20
-"""Buffers of this size are reused by the allocator and stay in the cache; with 16 MiB the walk takes four times as long
-at 10 KiB a record."""
+"""The most bytes of encoded records in an Arrow batch of several rows.
+
+The allocator reuses buffers of this size, and they stay in the CPU's cache. With 16 MiB the walk takes four times as
+long for records of 10 KiB.
+"""
 
 _CODECS: Final = {int(codec): codec for codec in Compression}
 _CONTROL_KEY_ABORT: Final = 0
 
 
 class RangeDecoder:
-    """Decodes what fetches return for one range of a partition into Arrow batches of bounded size.
+    """Decodes the fetched records of one range of a partition to Arrow batches of bounded size.
 
-    `position` is the offset to fetch from next: it moves past control batches, aborted transactions and the holes
-    that compaction leaves, too.
+    `position` is the next offset to fetch. It also moves past control batches, aborted transactions and the gaps that
+    compaction leaves.
     """
 
     def __init__(
@@ -57,16 +60,16 @@ class RangeDecoder:
         max_bytes: int = DEFAULT_MAX_BYTES,
         compiled: Kernels | None = kernels,
     ) -> None:
-        """Prepare for a range.
+        """Prepare to decode a range.
 
         Args:
-            topic_partition: Where it lies.
-            start: Its first offset.
-            end: The offset after its last.
-            schema: Of the Arrow batches: any of a topic's columns, as `headrace.spark.source.schema` has them.
-            max_rows: Most rows of an Arrow batch.
-            max_bytes: Most bytes of encoded records in an Arrow batch of several rows.
-            compiled: The accelerator, or None for the walk in Python.
+            topic_partition: The partition.
+            start: The first offset of the range.
+            end: The end offset of the range.
+            schema: The schema of the Arrow batches, with any columns of `headrace.spark.source.schema`.
+            max_rows: The most rows of an Arrow batch.
+            max_bytes: The most bytes of encoded records in an Arrow batch of several rows.
+            compiled: The accelerator; None uses the walk in Python.
         """
         self.position = start
         self.end = end
@@ -86,11 +89,12 @@ class RangeDecoder:
     def feed(
         self, records: Buffer, aborted_transactions: Sequence[tuple[int, int]] = ()
     ) -> Iterator[Any]:
-        """Take over the batches of one fetch response and yield the Arrow batches that became full.
+        """Decode the record batches of one fetch response, and yield the Arrow batches that became full.
 
         Args:
-            records: Whole batches; an incomplete one at the end is left for the next fetch.
-            aborted_transactions: (producer id, first offset) to leave out, under read_committed.
+            records: Record batches. An incomplete batch at the end is ignored; the next fetch returns it again.
+            aborted_transactions: (producer id, first offset) of aborted transactions, which are skipped under
+                read_committed.
 
         Raises:
             CorruptRecordError: A batch does not decode.
@@ -116,12 +120,12 @@ class RangeDecoder:
             self.position = min(last_offset + 1, self.end)
 
     def finish(self) -> Iterator[Any]:
-        """Yield what is left."""
+        """Yield the last Arrow batch, if there is one."""
         if len(self._columns):
             yield self._take(self._columns)
 
     def _end_transaction(self, records: Buffer, byte: int, header: BatchHeader) -> None:
-        """An abort marker ends its producer's aborted transaction; what follows is another one."""
+        """Stop skipping a producer's batches after its abort marker: later batches belong to another transaction."""
         if header.producer_id in self._aborting:
             marker = first_record(header, records, byte)
             key = None if marker is None else marker.key
@@ -129,7 +133,7 @@ class RangeDecoder:
                 self._aborting.discard(header.producer_id)
 
     def _decode(self, section: Buffer, header: BatchHeader) -> Iterator[Any]:
-        """Decode one batch in pieces that fit into what is left of the current Arrow batch."""
+        """Decode one record batch in pieces that fit into the rest of the current Arrow batch."""
         columns: CompiledColumns | PythonColumns = self._columns
         if isinstance(columns, PythonColumns):
             section = bytes(section)
@@ -142,7 +146,9 @@ class RangeDecoder:
             place, left, why = columns.walk(section, place, left, header, wanted)
             if why != DONE and len(columns):
                 yield self._take(columns)
-            if why == DAMAGED:  # then Python judges the rest, and says what is wrong
+            if (
+                why == DAMAGED
+            ):  # the walk in Python then decodes the rest, and raises an error that says what is wrong
                 columns, section = PythonColumns(*self._bounds), bytes(section)
         if place != len(section):
             raise CorruptRecordError(
@@ -152,7 +158,7 @@ class RangeDecoder:
             yield self._take(columns)
 
     def _take(self, columns: CompiledColumns | PythonColumns) -> Any:
-        """Build an Arrow batch of the rows gathered and start over."""
+        """Build an Arrow batch of the collected rows and clear the columns."""
         rows = len(columns)
         arrays = columns.take()
         for name in self._constants.keys() & set(self._schema.names):
@@ -162,8 +168,8 @@ class RangeDecoder:
         )
 
 
-# `pa.scalar` and `pa.array` import pandas, if it is installed, to ask whether what they get is of it. In each of
-# Spark's Python processes that takes as long as reading some hundred thousand rows.
+# `pa.scalar` and `pa.array` import pandas, if it is installed, to recognise its types. In each Python process of Spark
+# that import takes as long as reading some hundred thousand rows. So the functions below build scalars from buffers.
 
 
 def _string(content: bytes) -> Any:

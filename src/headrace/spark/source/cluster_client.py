@@ -1,4 +1,4 @@
-"""The only place of the Spark source that knows of a client: a few questions to a cluster, and connections kept."""
+"""The `SourceClient` over a cluster, on Headrace's blocking client, and the clients that this process shares."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from headrace.spark.source.offsets import LogEnd, TopicDescription
 from headrace.types import Buffer, TopicPartition
 
 SAMPLE_BYTES: Final = 64 << 10
-"""What is fetched of a partition to learn how large its records are."""
+"""The bytes that are fetched of a partition to estimate the size of its records."""
 UNKNOWN_BYTES: Final = 1024
-"""Taken for an offset where no partition had anything to measure."""
+"""The assumed bytes per offset if no partition had a batch to measure."""
 _ABSENT: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 _NOT_READY: Final = frozenset({ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE})
 
 
 class ClusterClient:
-    """A `SourceClient` over Headrace's own blocking client."""
+    """A `SourceClient` that sends requests to the brokers."""
 
     def __init__(self, options: ClientOptions) -> None:
-        """Prepare a client; nothing is connected before the first question.
+        """Prepare a client. It connects at its first request.
 
         Raises:
             ConfigError: A `kafka.*` option is unknown or malformed.
@@ -52,10 +52,10 @@ class ClusterClient:
         self._is_reached = False
 
     def reach(self) -> None:
-        """Make sure, at the first call, that some broker answers within seconds.
+        """Check at the first call that a broker answers within seconds.
 
         Raises:
-            TransportError: No broker does.
+            TransportError: No broker answers.
         """
         if not self._is_reached:
             reach(self._client)
@@ -111,7 +111,7 @@ class ClusterClient:
     ) -> dict[TopicPartition, float]:
         """See `SourceClient`."""
         self._sizes.update(self._measured(positions))
-        # A batch that is larger than a sample comes only if it is the first of an answer.
+        # A response contains a batch larger than a sample only if the batch is the first of the response.
         for each, offset in positions.items():
             if each not in self._sizes:
                 self._sizes.update(self._measured({each: offset}))
@@ -120,7 +120,7 @@ class ClusterClient:
         return {each: self._sizes.get(each, unknown) for each in positions}
 
     def _measured(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, float]:
-        """Return the bytes per offset of those partitions of which an answer holds a batch."""
+        """Return the bytes per offset of the partitions of which the response has a batch."""
         fetched = self._client.fetch(
             {
                 each: FetchPosition(offset, max_bytes=SAMPLE_BYTES)
@@ -164,7 +164,7 @@ def _id_text(topic_id: bytes) -> str:
 
 
 def mean_bytes(records: Buffer) -> float | None:
-    """Return the bytes per offset of batches, the last of which may be cut off; None without a whole header."""
+    """Return the bytes per offset of batches. The last batch may be cut off. None if there is no complete header."""
     size, first, after, position = 0, None, 0, 0
     while position + HEADER_SIZE <= len(records):
         header = BatchHeader.parse(records, position)
@@ -176,9 +176,9 @@ def mean_bytes(records: Buffer) -> float | None:
 
 
 clients: Final = ClientCache(ClusterClient)
-"""The clients that read, one for each set of options."""
+"""The clients of reads, one for each set of options."""
 
 
 def shared_client(options: ClientOptions) -> ClusterClient:
-    """Return this process's client for some options."""
+    """Return this process's client for these options."""
     return clients.get(options)

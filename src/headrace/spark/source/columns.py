@@ -1,7 +1,7 @@
-"""The walk over the records of a batch that gathers plain columns, in Python; the accelerator's stands in for it.
+"""Collect columns from the encoded records of a batch: in Python, or with the accelerator.
 
-Both stop where an Arrow batch is full, by rows or by bytes, and never make one whose int32 offsets could overflow:
-a batch of several records has at most `max_bytes` of encoded records, and one record alone is below 2 GiB.
+Both implementations stop if the Arrow batch is full, by rows or by bytes. The int32 offsets of an Arrow batch cannot
+overflow: several records have at most `max_bytes` of encoded records, and a single record is smaller than 2 GiB.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from headrace.types import Buffer
 DONE: Final = 0
 FULL: Final = 1
 DAMAGED: Final = 2
-"""Why a walk ends: all records are read, there is no room for the next, it is not well-formed."""
+"""DONE, FULL and DAMAGED are the reasons why a walk ends: all records are read, the next record does not fit into the
+Arrow batch, or the next record is malformed."""
 
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 
 
 class PythonColumns:
-    """Rows gathered for the next Arrow batch, column by column."""
+    """The rows of the next Arrow batch, collected column by column in Python lists."""
 
     def __init__(self, columns: Collection[str], max_rows: int, max_bytes: int) -> None:
         self._include_headers = "headers" in columns
@@ -54,15 +55,22 @@ class PythonColumns:
     def walk(
         self, section: Buffer, place: int, count: int, header: BatchHeader, wanted: range
     ) -> tuple[int, int, int]:
-        """Add those of `count` records, the first at byte `place`, whose offsets are wanted.
+        """Add the records whose offsets are wanted.
+
+        Args:
+            section: The encoded records of a batch.
+            place: The byte position of the next record in `section`.
+            count: The number of records from `place` on.
+            header: The header of the batch.
+            wanted: The wanted offsets.
 
         Returns:
-            The place and number of those that are left, and DONE or FULL.
+            The byte position of the next record, the number of records from there on, and DONE or FULL.
 
         Raises:
-            CorruptRecordError: The bytes are not that many records.
+            CorruptRecordError: The bytes are not `count` records.
         """
-        assert isinstance(section, bytes), "of other buffers the slices are no bytes"
+        assert isinstance(section, bytes), "slices of other buffers are not bytes"
         mark = len(self)
         try:
             place, left = self._walk(section, place, count, header, wanted)
@@ -104,7 +112,7 @@ class PythonColumns:
             if offset < start:
                 position = end
                 continue
-            if offset >= last:  # offsets ascend: nothing that is wanted follows
+            if offset >= last:  # offsets ascend: no wanted record follows
                 return size, 0
             if not rows or (rows < most and end - begin > room):
                 self.bytes = self._max_bytes - room
@@ -158,10 +166,10 @@ class PythonColumns:
         self.header_counts.append(count)
 
     def take(self) -> dict[str, Any]:
-        """Return the columns that are wanted as Arrow arrays, and start over.
+        """Return the collected columns as Arrow arrays, and clear them.
 
         Raises:
-            CorruptRecordError: A timestamp does not fit.
+            CorruptRecordError: A timestamp is outside the range of Spark's timestamps.
         """
         makers = {
             "key": lambda: pa.array(self.keys, pa.binary()),
@@ -181,14 +189,14 @@ class PythonColumns:
         except (OverflowError, pa.ArrowInvalid):
             raise CorruptRecordError(
                 f"a record from offset {self.offsets[0]} to {self.offsets[-1]} has a timestamp that is too far from "
-                "1970 for Spark; the option columns, without timestamp, reads what else it has"
+                "1970 for Spark. Name the columns without timestamp in the option columns to read the record"
             ) from None
 
     def _headers(self) -> Any:
         """Build the headers column. A record without headers has an empty list, never null.
 
-        Spark measures each row of an Arrow batch that it passes on to Python; with null lists that takes a time
-        quadratic in the rows of a batch (ten times slower at 10,000 rows).
+        Spark computes the size of each row of an Arrow batch that it passes to Python. With null lists the time for that is
+        quadratic in the number of rows (ten times slower at 10,000 rows).
         """
         ends = pa.array([0, *accumulate(self.header_counts)], pa.int32())
         names = pa.array([name for name, _ in self.headers], pa.string())
@@ -197,7 +205,7 @@ class PythonColumns:
 
 
 class CompiledColumns:
-    """The same in C, of which rows are buffers from the start: see `headrace.records.accel.ColumnWriter`."""
+    """The rows of the next Arrow batch, collected in Arrow buffers by `headrace.records.accel.ColumnWriter`."""
 
     def __init__(self, writer: ColumnWriter) -> None:
         self._writer = writer
@@ -208,10 +216,10 @@ class CompiledColumns:
     def walk(
         self, section: Buffer, place: int, count: int, header: BatchHeader, wanted: range
     ) -> tuple[int, int, int]:
-        """See `PythonColumns.walk`; what it raises for is returned as DAMAGED, with the place where it was found."""
+        """See `PythonColumns.walk`. A malformed record is no exception: the result has its byte position, and DAMAGED."""
         log_append_time = (
             header.attributes & LOG_APPEND_TIME_FLAG
-        )  # an enum takes longer than a record
+        )  # a look-up in an enum takes longer than a record
         return self._writer.walk(
             section,
             place,
@@ -266,7 +274,7 @@ _MAKERS: Final[Mapping[str, Any]] = {
 
 
 def _varint(section: bytes, position: int) -> tuple[int, int]:
-    """Read an unsigned varint; return it and the byte after it."""
+    """Read an unsigned varint. Return the number and the next byte position."""
     number = section[position]
     if number < 0x80:
         return number, position + 1
@@ -275,10 +283,10 @@ def _varint(section: bytes, position: int) -> tuple[int, int]:
 
 
 def _long(section: bytes, position: int, number: int) -> tuple[int, int]:
-    """Go on with an unsigned varint whose first two bytes have been read; return it and the byte after it.
+    """Read the rest of an unsigned varint after its first two bytes. Return the number and the next byte position.
 
-    `number` still holds the continuation bit of its last byte (which is why it is at least 1 << 14): the - 1 below
-    takes that bit away again.
+    `number` still contains the continuation bit of the second byte, so it is at least 1 << 14. The `- 1` below subtracts
+    that bit.
     """
     shift = 14
     while number >> shift:

@@ -1,4 +1,4 @@
-"""Records whose values do not decode, on their way to a topic of dead letters, with the headers that workers use."""
+"""Write records whose values do not decode to a dead-letter topic, with the same headers as workers."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ from headrace.spark.client.settings import client_properties
 from headrace.spark.options.source import SourceOptions
 
 GROUP: Final = "headrace-spark"
-"""Whose letters they are, if the read has no group."""
+"""The group in the headers of dead letters if the read has no option `group`."""
 MAX_REQUEST_BYTES: Final = 96 << 20
-"""What was a record is one again, however large: the topic's own `max.message.bytes` bounds it."""
+"""The largest request. Only the topic's `max.message.bytes` limits a dead letter, because it is as large as its
+record."""
 
 
 class DeadLetters:
-    """The producer of one task's letters; a context manager."""
+    """The producer of one task's dead letters; a context manager."""
 
     def __init__(self, options: SourceOptions) -> None:
-        """Prepare a producer; nothing is connected before the first letter."""
+        """Prepare a producer. It connects when the first dead letter is sent."""
         assert options.decode is not None
         assert options.decode.dlq_topic is not None
         self._topic = options.decode.dlq_topic
@@ -45,12 +46,16 @@ class DeadLetters:
         )
 
     def send(self, batch: Any, errors: Mapping[int, str]) -> None:
-        """Write the records of some rows, and wait until they are durable.
+        """Write the records of some rows to the dead-letter topic, and wait until they are durable.
 
-        A letter that is too large for its topic loses what it can be read without.
+        A dead letter that is too large for the topic is shortened: its least important parts are left out.
+
+        Args:
+            batch: The rows, with the columns of `DEAD_LETTER_COLUMNS`.
+            errors: The reasons by row number.
 
         Raises:
-            HeadraceError: They could not be written; those of a task that is run again are written again.
+            HeadraceError: A dead letter could not be written. A repeated task writes all of them again.
         """
         waiting = []
         try:
@@ -68,10 +73,10 @@ class DeadLetters:
             ) from error
 
     def _begin(self, record: ConsumerRecord, smaller: Iterator[Letter]) -> DeliveryFuture:
-        """Send the first letter that the producer takes.
+        """Send the largest variant of a dead letter that the producer accepts.
 
         Raises:
-            MessageTooLargeError: It takes none of them.
+            MessageTooLargeError: All variants are too large.
         """
         time_ms = max(record.timestamp_ms, 0)
         refusal: MessageTooLargeError | None = None
@@ -82,13 +87,13 @@ class DeadLetters:
                 )
             except MessageTooLargeError as error:
                 refusal = error
-        assert refusal is not None, "there is at least one letter to try"
+        assert refusal is not None, "there is at least one variant"
         raise refusal
 
     def _finish(
         self, delivery: DeliveryFuture, record: ConsumerRecord, smaller: Iterator[Letter]
     ) -> None:
-        """Wait for a letter; if it is too large, write the next of those with ever less in them."""
+        """Wait until a dead letter is durable. If the broker refuses it as too large, send the next smaller variant."""
         while True:
             try:
                 delivery.result()
@@ -112,8 +117,8 @@ class DeadLetters:
         self._producer.close()
 
 
-class UndecodableValue(ValueError):  # noqa: N818 - letters show this name to people
-    """What a dead letter names as its error."""
+class UndecodableValue(ValueError):  # noqa: N818 - dead letters show this name to users
+    """The error in a dead letter's headers."""
 
 
 def _record(batch: Any, row: int) -> ConsumerRecord:

@@ -1,8 +1,8 @@
-"""The last step of a read: the column of values becomes typed, and what does not decode goes where it was told to.
+"""The last step of a read: decode the column of values, and treat values that do not decode as `onError` says.
 
-A task sends dead letters before it hands on the rows between which they were, and waits until they are written. A task
-that is run again, after a failure or by speculation, sends them again: the topic has each at least once, under the same
-headers (topic, partition, offset), by which a reader tells that it has seen one.
+A task writes the dead letters of a batch, and waits until they are durable, before it returns the batch's rows. A task
+that Spark repeats, after a failure or by speculation, writes its dead letters again. So the topic has each dead letter
+at least once. The headers for topic, partition and offset identify duplicates.
 """
 
 from __future__ import annotations
@@ -21,52 +21,53 @@ from headrace.spark.options.source import SourceOptions
 if TYPE_CHECKING:
     from headrace.spark.source.dead_letters import DeadLetters
 
-PLACE: Final = ("topic", "partition", "offset")
-LETTER: Final = ("key", "value", *PLACE, "timestamp", "headers")
+POSITION_COLUMNS: Final = ("topic", "partition", "offset")
+DEAD_LETTER_COLUMNS: Final = ("key", "value", *POSITION_COLUMNS, "timestamp", "headers")
 ERROR: Final = "_error"
-"""The column that says why `value` is null, with `onError=null`."""
+"""The name of the column with the reason why `value` is null, with `onError=null`."""
 
 SendLetters = Callable[[Any, Mapping[int, str]], None]
-"""Sends the rows of a batch whose numbers are given, each with what is wrong, and returns when they are written."""
+"""Writes some rows of a batch to the dead-letter topic, and returns when they are durable. The mapping has the reason
+for each row number."""
 
 
 class DecodeError(HeadraceError):
-    """A value does not decode, and `onError` is `fail`."""
+    """A value does not decode although `onError` is `fail`."""
 
 
 def raw_columns(options: SourceOptions) -> tuple[str, ...]:
-    """Return the topic's columns that a read needs, those besides that errors need behind those that were asked for."""
+    """Return the topic's columns that a read needs: the columns of the result, then those that errors need."""
     if options.decode is None:
         return options.column_names
-    more = LETTER if options.decode.on_error == "dlq" else PLACE
+    more = DEAD_LETTER_COLUMNS if options.decode.on_error == "dlq" else POSITION_COLUMNS
     return tuple(dict.fromkeys((*options.column_names, *more)))
 
 
 def decoded(batches: Iterable[Any], options: SourceOptions, schema: Any) -> Iterator[Any]:
-    """Yield batches with typed values; those that are left without rows are left out.
+    """Yield batches with decoded values. Batches without rows are dropped.
 
     Args:
-        batches: With the columns of `raw_columns`.
-        options: Of the read.
-        schema: What the batches become.
+        batches: Batches with the columns of `raw_columns`.
+        options: The options of the read.
+        schema: The schema of the results.
 
     Raises:
-        DecodeError: A value does not decode, and nothing else is to become of it.
+        DecodeError: A value does not decode, and `onError` is `fail`.
         HeadraceError: A dead letter could not be written.
     """
     if options.decode is None:
         yield from batches
         return
     with ExitStack() as stack:
-        letters: DeadLetters | None = None
+        dead_letters: DeadLetters | None = None
 
         def send(batch: Any, errors: Mapping[int, str]) -> None:
-            nonlocal letters
-            if letters is None:
+            nonlocal dead_letters
+            if dead_letters is None:
                 from headrace.spark.source.dead_letters import DeadLetters
 
-                letters = stack.enter_context(DeadLetters(options))
-            letters.send(batch, errors)
+                dead_letters = stack.enter_context(DeadLetters(options))
+            dead_letters.send(batch, errors)
 
         for batch in batches:
             done = decode_batch(batch, options.decode, schema, send)
@@ -75,7 +76,7 @@ def decoded(batches: Iterable[Any], options: SourceOptions, schema: Any) -> Iter
 
 
 def decode_batch(batch: Any, options: DecodeOptions, schema: Any, send: SendLetters) -> Any:
-    """Return a batch with typed values; for arguments and errors see `decoded`."""
+    """Return a batch with decoded values. `decoded` describes the arguments and errors."""
     codec = codec_of(options)
     values, errors = codec.decode(batch.column("value").to_pylist())
     if errors and options.on_error == "fail":
@@ -94,9 +95,9 @@ def decode_batch(batch: Any, options: DecodeOptions, schema: Any, send: SendLett
 
 def _failure(batch: Any, errors: Mapping[int, str], kind: str) -> DecodeError:
     row = min(errors)
-    topic, partition, offset = (batch.column(name)[row].as_py() for name in PLACE)
+    topic, partition, offset = (batch.column(name)[row].as_py() for name in POSITION_COLUMNS)
     return DecodeError(
         f"the value at offset {offset} of {topic}-{partition} does not decode as {kind}: {errors[row]}. With the "
-        "option onError=null such rows have no value and say why in the column _error; with onError=dlq:TOPIC they go "
-        "there"
+        "option onError=null the value of such a row is null, and the column _error has the reason. With onError=dlq:TOPIC "
+        "such records are sent to that topic"
     )

@@ -1,4 +1,4 @@
-"""What decides how a batch is divided into tasks."""
+"""The parameters by which a batch is divided into tasks."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from typing import Any, Final
 from headrace.spark.options.source import SourceOptions
 
 WORTH_A_TASK: Final = 100_000
-"""Offsets that take a few times as long to read as a task takes to start, unless records are very small or large."""
+"""The offsets for which reading takes a few times as long as starting a task, for records of usual size."""
 LEAST_OF_A_TASK: Final = 2_000
-"""Offsets that are read in less time than Spark takes to start another task and the Python worker beside it."""
+"""The offsets for which reading takes less time than starting a task with its Python worker."""
 _BEFORE: Final = {"worth": 20_000}
-"""In checkpoints that do not say."""
+"""The values for checkpoints of earlier versions, which do not contain them."""
 
 
 @dataclass(frozen=True)
 class TaskDivision:
-    """What decides how a batch is divided into tasks.
+    """The parameters by which a batch is divided into tasks.
 
-    A stream's checkpoint keeps it with each batch: one that is run again, by another driver or with other options,
-    has the same tasks, so that a sink may go by a task's number.
+    A stream's checkpoint stores them with each batch. So a repeated batch has the same tasks, even with another driver
+    or other options, and a sink may identify a task by its number.
     """
 
     cores: int
-    """Small ranges share as many tasks as this."""
+    """The number of tasks that small ranges share."""
     max_tasks: int | None = None
-    """Never more tasks than this, however long they are."""
+    """The most tasks, of any size; None is no limit."""
     min_partitions: int | None = None
     max_records: int | None = None
     worth: int = WORTH_A_TASK
-    """There are more tasks than cores if they would have more offsets than this."""
+    """The most offsets of a task. If there are more, the batch has more tasks than cores."""
     least: int = 1
-    """There are fewer tasks than cores if they would have fewer offsets than this."""
+    """The least offsets of a task. If there are fewer, the batch has fewer tasks than cores."""
 
     def to_json(self) -> dict[str, int]:
-        """Return the form that checkpoints hold."""
+        """Encode the parameters for a checkpoint."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
     @classmethod
@@ -47,7 +47,7 @@ class TaskDivision:
 
     @classmethod
     def of(cls, options: SourceOptions) -> TaskDivision:
-        """Return what the options say, and this machine where they are silent."""
+        """Return the parameters for these options. Without `maxTasks` the machine's number of cores counts."""
         return cls(
             options.max_tasks or _cores(),
             options.max_tasks,

@@ -1,8 +1,8 @@
-"""Fetching the ranges of a task, in their order: what is asked for in each round, and what missing records mean.
+"""Fetch the ranges of a task in order, and find out why records are missing.
 
-One round is one request to each broker concerned. It asks for the first range that is not read to its end, and for
-those behind it as long as all before them are expected to end with this round; so a task of a hundred small ranges
-takes one round, and of large ones no more is fetched than is soon wanted.
+A round is one request to each broker concerned. It requests the first range that is not complete, and further ranges
+as long as all ranges before them are expected to be complete after this round. So a task of a hundred small ranges
+needs one round, and of large ranges only what is consumed soon is fetched.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from headrace.types import Buffer
 log = logging.getLogger(__name__)
 
 PARTITION_BYTES: Final = 8 << 20
-"""What is asked for of one partition, unless its batches are larger or less is left to read."""
+"""The bytes that a round requests of one partition, unless its batches are larger or fewer bytes are left."""
 ROUND_BYTES: Final = 16 << 20
-"""What is asked for in one round, unless one partition's share is more."""
+"""The bytes that a round requests in all, unless one partition alone needs more."""
 _LEAST_BYTES: Final = 64 << 10
 _ASSUMED_BYTES: Final = 256
-"""Of an offset, as long as nothing has come."""
+"""The assumed bytes per offset as long as nothing was fetched."""
 _MARGIN: Final = 1.25
 _RETRY_PAUSE_S: Final = 0.1
 
@@ -42,15 +42,15 @@ _EXTENT: Final = struct.Struct(">qi11xi")
 
 
 class FetchedPart(NamedTuple):
-    """What one fetch returned for one of the ranges."""
+    """The result of one fetch for one range."""
 
     number: int
-    """Which of them."""
+    """The index of the range in the task."""
     fetched: FetchedPartition
 
 
-class _Cursor:
-    """How far one range has been fetched."""
+class _RangeFetch:
+    """The progress of one range."""
 
     __slots__ = ("bytes", "held", "largest", "number", "position", "wanted")
 
@@ -59,7 +59,7 @@ class _Cursor:
         self.wanted = wanted
         self.position = wanted.start
         self.held: deque[FetchedPartition] = deque()
-        """What came before its turn."""
+        """Results that were fetched while an earlier range was not complete."""
         self.bytes = 0
         self.largest = 0
 
@@ -68,17 +68,17 @@ class _Cursor:
         return self.position >= self.wanted.end
 
     def expected_bytes(self) -> int:
-        """Return what is left of it, by what has come so far."""
+        """Estimate the bytes that are left of the range from what was fetched so far."""
         offsets = self.position - self.wanted.start
         mean = self.bytes / offsets if self.bytes and offsets else _ASSUMED_BYTES
         return max(_LEAST_BYTES, int(_MARGIN * mean * (self.wanted.end - self.position)))
 
     def fetch_bytes(self) -> int:
-        """Return how much to ask for."""
+        """Return the bytes to request in the next round."""
         return min(self.expected_bytes(), max(PARTITION_BYTES, 2 * self.largest))
 
     def add(self, fetched: FetchedPartition) -> None:
-        """Take over what was fetched; what has a whole batch waits for its turn.
+        """Add a result. It is held until the range is consumed if it has a complete batch.
 
         Raises:
             CorruptRecordError: A batch length is smaller than a header.
@@ -93,7 +93,7 @@ class _Cursor:
 
 
 def _extents(records: Buffer) -> Iterator[tuple[int, int, int]]:
-    """Yield where each batch ends, its size and the offset after it; the last may be cut off."""
+    """Yield the end position, the size and the next offset of each batch. The last batch may be cut off."""
     position = 0
     while position + HEADER_SIZE <= len(records):
         base_offset, length, delta = _EXTENT.unpack_from(records, position)
@@ -111,33 +111,33 @@ def fetch_ranges(
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
 ) -> Generator[FetchedPart, None, None]:
-    """Yield what the brokers have of ranges, one range after the other; batches may begin before and end behind them.
+    """Yield fetched batches of ranges, one range after the other. Batches may begin before a range and end after it.
 
     Args:
         client: The cluster.
-        ranges: What to fetch; those of one partition by offset.
-        options: Of the read; `poll_timeout_ms` bounds how long nothing may come.
-        clock: Seconds that only grow.
-        pause: How to wait between attempts.
+        ranges: The ranges to fetch. Ranges of one partition are in the order of offsets.
+        options: The options of the read. `poll_timeout_ms` is the longest time without new records.
+        clock: A monotonic clock in seconds.
+        pause: Sleeps between attempts, for a number of seconds.
 
     Raises:
         DataLossError: Records of a range are gone, and `failOnDataLoss` is true.
-        ApiError: A broker refused, or the rest of a range did not come in time.
-        TransportError: No broker answered in time.
+        ApiError: A broker refused a request, or returned errors until the time was over.
+        TransportError: The brokers returned no records in time.
     """
-    cursors = [_Cursor(number, wanted) for number, wanted in enumerate(ranges)]
+    fetches = [_RangeFetch(number, wanted) for number, wanted in enumerate(ranges)]
     first = True
-    for head in cursors:
+    for head in fetches:
         deadline, advanced = 0.0, True
         while True:
             while head.held:
                 yield FetchedPart(head.number, head.held.popleft())
             if head.done:
                 break
-            if advanced:  # the time that what came took to be consumed does not count
+            if advanced:  # the time in which the caller consumed records does not count
                 deadline = clock() + options.poll_timeout_ms / 1000
             before = head.position
-            fetched = _fetch(client, cursors, options, first=first)
+            fetched = _fetch(client, fetches, options, first=first)
             first, advanced = False, head.position > before
             if advanced:
                 continue
@@ -149,64 +149,65 @@ def fetch_ranges(
 
 
 def _fetch(
-    client: SourceClient, cursors: Sequence[_Cursor], options: SourceOptions, *, first: bool
+    client: SourceClient, fetches: Sequence[_RangeFetch], options: SourceOptions, *, first: bool
 ) -> FetchedPartition:
-    """Make one round and take what came; return that of the range whose turn it is. Its error may pass.
+    """Make one round and add its results. Return the result of the first incomplete range, which may have an error.
 
-    Fetches go by a topic's name. What was fetched before metadata names a topic's old id is of that topic, so a task
-    asks for it when it has the answer to its first round and, if there are more, to its last.
+    Fetch requests name topics, and a topic may be deleted and created again. If metadata shows the planned topic id after
+    a fetch, the fetched records are of the planned topic. So the function compares the ids after the task's first round
+    and, if there are several rounds, after its last.
     """
-    asked = _ask(cursors)
+    requested = _next_round(fetches)
     fetched = client.fetch(
         {
             each.wanted.topic_partition: FetchPosition(each.position, max_bytes=each.fetch_bytes())
-            for each in asked
+            for each in requested
         }
     )
     if first:
-        _pass_over_others(client, cursors, options)
+        _skip_recreated(client, fetches, options)
     of_head = FetchedPartition()
-    for each in asked:
+    for each in requested:
         found = fetched[each.wanted.topic_partition]
-        if each.done:  # passed over just now
+        if each.done:  # skipped a moment ago, because its topic was created again
             continue
-        if each is asked[0]:
+        if each is requested[0]:
             of_head = found
             _take(client, each, found, options)
-        elif not found.error:  # an error is looked at when its turn comes
+        elif not found.error:  # an error counts when the range is the first incomplete one
             each.add(found)
-    if not first and all(each.done for each in cursors):
-        _pass_over_others(client, cursors, options)
+    if not first and all(each.done for each in fetches):
+        _skip_recreated(client, fetches, options)
     return of_head
 
 
-def _ask(cursors: Sequence[_Cursor]) -> list[_Cursor]:
-    """Return the ranges to ask for in the next round, at least the first."""
-    room = ROUND_BYTES - sum(len(part.records) for each in cursors for part in each.held)
-    asked: list[_Cursor] = []
+def _next_round(fetches: Sequence[_RangeFetch]) -> list[_RangeFetch]:
+    """Return the ranges to request in the next round, at least the first incomplete range."""
+    room = ROUND_BYTES - sum(len(part.records) for each in fetches for part in each.held)
+    requested: list[_RangeFetch] = []
     partitions = set()
-    for each in cursors:
+    for each in fetches:
         if each.done:
             continue
         size = each.fetch_bytes()
-        if asked and (size > room or each.wanted.topic_partition in partitions):
+        if requested and (size > room or each.wanted.topic_partition in partitions):
             break
-        asked.append(each)
+        requested.append(each)
         partitions.add(each.wanted.topic_partition)
         room -= size
         if each.expected_bytes() > size:
             break
-    return asked
+    return requested
 
 
 def _take(
-    client: SourceClient, head: _Cursor, fetched: FetchedPartition, options: SourceOptions
+    client: SourceClient, head: _RangeFetch, fetched: FetchedPartition, options: SourceOptions
 ) -> None:
-    """Take what came for the range whose turn it is, unless it is an error that may pass.
+    """Add the result of the first incomplete range, unless it is a retriable error.
 
     Raises:
-        DataLossError: Records of it are gone, and `failOnDataLoss` is true.
-        ApiError: The error will not pass by itself.
+        DataLossError: Records of the range are gone, and `failOnDataLoss` is true.
+        ApiError: The error is not retriable.
     """
     if fetched.error is ErrorCode.OFFSET_OUT_OF_RANGE:
         head.position = _skip_lost(client, head.wanted, head.position, options)
@@ -224,12 +225,15 @@ def _skip_lost(
     *,
     at_end: bool = False,
 ) -> int:
-    """Return where reading can go on after the broker said that it has no `position`, or (`at_end`) gave nothing."""
+    """Return the offset at which the read continues after the broker answered that `position` is out of range.
+
+    With `at_end` the broker returned no records at `position`, so that a log that ends there is too short, too.
+    """
     each = wanted.topic_partition
     first = client.offsets([each], EARLIEST)[each]
     after = client.offsets([each], LATEST)[each]
     if first <= position <= after and not (at_end and position == after):
-        return position  # its answer is out of date by now
+        return position  # the log has changed since the broker's response
     if position < first:
         resume = min(first, wanted.end)
         why = f"were removed before they were read (the log starts at {first})"
@@ -242,15 +246,15 @@ def _skip_lost(
     return _skip(wanted, position, resume, why, options)
 
 
-def _pass_over_others(
-    client: SourceClient, cursors: Iterable[_Cursor], options: SourceOptions
+def _skip_recreated(
+    client: SourceClient, fetches: Iterable[_RangeFetch], options: SourceOptions
 ) -> None:
-    """Pass over the ranges of topics that were created again since they were planned; records of others lie there now.
+    """Skip the ranges of topics that were created again since the task was planned, because their records are new ones.
 
     Raises:
-        DataLossError: There are such, and `failOnDataLoss` is true.
+        DataLossError: There is such a topic, and `failOnDataLoss` is true.
     """
-    planned = {each.wanted.topic_partition.topic: each.wanted.topic_id for each in cursors}
+    planned = {each.wanted.topic_partition.topic: each.wanted.topic_id for each in fetches}
     names = [name for name in sorted(planned) if planned[name]]
     if not names:
         return
@@ -259,7 +263,7 @@ def _pass_over_others(
         return {name for name, each in found.items() if changed_id(planned[name], each.topic_id)}
 
     others = changed(repeat_until(lambda: client.topology(names), lambda found: not changed(found)))
-    for each in cursors:
+    for each in fetches:
         wanted = each.wanted
         if wanted.topic_partition.topic in others:
             why = "are gone (the topic was deleted and created again)"
@@ -268,15 +272,15 @@ def _pass_over_others(
 
 
 def _skip(wanted: OffsetRange, position: int, resume: int, why: str, options: SourceOptions) -> int:
-    """Return where to resume if lost records are no error.
+    """Log lost records and return `resume`.
 
     Raises:
-        DataLossError: They are.
+        DataLossError: `failOnDataLoss` is true.
     """
     what = f"offsets {position} to {resume - 1} of {wanted.topic_partition} {why}"
     if options.fail_on_data_loss:
         raise DataLossError(what)
-    log.warning("%s; going on without them (failOnDataLoss=false)", what)
+    log.warning("%s; the read continues without them (failOnDataLoss=false)", what)
     return resume
 
 
@@ -287,12 +291,12 @@ def _skip_end(
     fetched: FetchedPartition,
     options: SourceOptions,
 ) -> int:
-    """Return where reading can go on if nothing has come because the log ends before the range, as it did not once.
+    """Return the offset at which the read continues if no records came because the log is shorter than it was planned.
 
     Raises:
-        DataLossError: It does, and `failOnDataLoss` is true.
-        ApiError: There is another reason.
-        TransportError: There is none that the broker knows of.
+        DataLossError: The log is shorter, and `failOnDataLoss` is true.
+        ApiError: The last fetch returned an error.
+        TransportError: The brokers returned neither records nor an error.
     """
     if not fetched.error:
         resume = _skip_lost(client, wanted, position, options, at_end=True)

@@ -1,4 +1,4 @@
-"""How much of what waits a micro-batch takes. All functions are pure."""
+"""Limit the pending offsets that a micro-batch reads. All functions are pure."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from headrace.types import TopicPartition
 
 
 def waiting(start: Positions, end: Positions) -> dict[TopicPartition, int]:
-    """Return how many offsets lie between, for partitions with any."""
+    """Return the number of offsets from `start` to `end` of each partition that has any."""
     return {each: end[each] - start[each] for each in end if end[each] > start[each]}
 
 
 def limit_total(start: Positions, end: Positions, max_offsets: int) -> dict[TopicPartition, int]:
-    """Move `end` back so that at most about `max_offsets` offsets lie between; each partition gets its share.
+    """Move `end` back so that there are about `max_offsets` offsets from `start` to `end`. Each partition has a share.
 
-    As in Spark's Kafka connector, rounding included, the share is proportional to what waits in each partition, and a
-    partition with something to read gets at least one offset, so that none starves. That may exceed the limit by less
-    than the number of partitions.
+    As in Spark's Kafka connector, rounding included, the share is proportional to the partition's pending offsets. A
+    partition with pending offsets gets at least one, so that no partition starves. So the result may exceed the limit,
+    by less than the number of partitions.
     """
     sizes = waiting(start, end)
     total = sum(sizes.values())
@@ -35,9 +35,9 @@ def limit_bytes(
     bytes_per_offset: Mapping[TopicPartition, float],
     max_bytes: int,
 ) -> dict[TopicPartition, int]:
-    """Move `end` back so that about `max_bytes` lie between, by an estimate of what an offset of each partition holds.
+    """Move `end` back so that there are about `max_bytes` from `start` to `end`, by the estimated bytes per offset.
 
-    Every partition gets the same part of what waits in it, and at least one offset.
+    Every partition reads the same fraction of its pending offsets, and at least one offset.
     """
     sizes = waiting(start, end)
     total = sum(size * bytes_per_offset[each] for each, size in sizes.items())

@@ -1,6 +1,6 @@
-"""Which records a batch of a stream covers: offsets as Spark's checkpoints hold them, ranges, lost data.
+"""The offsets of streams as Spark's checkpoints store them, the ranges of a batch, and lost data.
 
-All functions here are pure; `headrace.spark.cluster` answers the questions to the brokers.
+All functions are pure. `source_client` describes the requests to the brokers.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from headrace.spark.source.division import TaskDivision
 from headrace.types import TopicPartition
 
 EXTRA: Final = "$headrace"
-"""The one key of the JSON that is no topic: no topic can have such a name."""
+"""The only key of the JSON that is not a topic. `$` is not allowed in topic names."""
 VERSION: Final = 2
-"""Of what lies under that key. Form 1 had no `version`, `epochs` and `tasks`; all earlier forms stay readable."""
+"""The version of the value of that key. Version 1 had no `version`, `epochs` and `tasks`. All versions can be read."""
 
 
 class DataLossError(HeadraceError):
-    """Records that a query has yet to read are gone. `failOnDataLoss=false` goes on without them."""
+    """Records are gone before the query has read them. With `failOnDataLoss=false` the query continues without them."""
 
     def __init__(self, what: str) -> None:
         super().__init__(
-            f"{what}. Set the option failOnDataLoss to false to go on with what is there."
+            f"{what}. Set the option failOnDataLoss to false to continue with the remaining records."
         )
         self.what = what
 
@@ -35,7 +35,7 @@ class DataLossError(HeadraceError):
 
 @dataclass(frozen=True)
 class TopicDescription:
-    """A topic as it stands: its id ("" where brokers do not tell) and partition numbers."""
+    """A topic's id, "" if the broker does not report ids, and its partition numbers."""
 
     topic_id: str
     partitions: tuple[int, ...]
@@ -46,7 +46,7 @@ Topology = Mapping[str, TopicDescription]
 
 @dataclass(frozen=True)
 class LogEnd:
-    """Where a partition ends, and the epoch of its leader (-1 where brokers do not tell)."""
+    """A partition's end offset and leader epoch. The epoch is -1 if the broker does not report it."""
 
     offset: int
     leader_epoch: int = -1
@@ -60,33 +60,33 @@ class OffsetRange:
     start: int
     end: int
     topic_id: str = field(default="", compare=False)
-    """Of the topic as it was planned; "" where brokers do not tell."""
+    """The topic's id when the range was planned; "" if the broker does not report ids."""
 
     @property
     def size(self) -> int:
-        """How many offsets it spans; holes count."""
+        """The number of offsets in the range, gaps included."""
         return self.end - self.start
 
 
 @dataclass(frozen=True)
 class StreamOffsets:
-    """A place in the stream: the next offset of each partition.
+    """Offsets of a stream: the next offset of each partition.
 
-    `first_start` is set in the end offsets of a query's first batch only, and holds where that batch begins. Spark
-    writes the end offsets of a batch to its log before it runs the batch, but asks for the initial offsets again when
-    the first batch has to be run again; by then "latest" is another place, and the records between would be lost.
+    `first_start` is set only in the end offsets of a query's first batch. It has the start of that batch. Spark writes
+    the end offsets of a batch to its log before it runs the batch. If it repeats the first batch, it requests the initial
+    offsets again. `latest` is then a later offset, and the records before it would be lost.
     """
 
     positions: Positions
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     first_start: Positions | None = None
     epochs: Mapping[TopicPartition, int] = field(default_factory=dict)
-    """The leader epochs at the time, to find out later whether a log was truncated below its position."""
+    """The leader epochs when the offsets were read. They show later whether a log was truncated below its position."""
     division: TaskDivision | None = None
-    """How the batch that ends here is divided into tasks."""
+    """The division into tasks of the batch with these end offsets; None in checkpoints of version 1."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the form that checkpoints hold; equal offsets give equal text."""
+        """Encode the offsets for a checkpoint. Equal offsets have equal encodings."""
         extra: dict[str, Any] = {"version": VERSION}
         if self.first_start is not None:
             extra["start"] = positions_to_json(self.first_start)
@@ -127,11 +127,11 @@ class StreamOffsets:
                 None if division is None else TaskDivision.from_json(division),
             )
         except (AttributeError, TypeError, ValueError):
-            raise ConfigError(f"the checkpoint holds no offsets of topics: {encoded!r}") from None
+            raise ConfigError(f"the checkpoint has no offsets of topics: {encoded!r}") from None
 
 
 def positions_to_json(positions: Positions) -> dict[str, dict[str, int]]:
-    """Return `{"topic": {"0": 23}}`, sorted."""
+    """Encode offsets as `{"topic": {"0": 23}}`, sorted by topic and partition."""
     encoded: dict[str, dict[str, int]] = {}
     for topic, partition in sorted(positions):
         encoded.setdefault(topic, {})[str(partition)] = positions[TopicPartition(topic, partition)]
@@ -147,7 +147,7 @@ def _positions_from_json(encoded: Mapping[str, Any]) -> dict[TopicPartition, int
 
 
 def _epochs_to_json(epochs: Mapping[TopicPartition, int], positions: Positions) -> dict[str, Any]:
-    """Return the epochs by partition or, where all partitions of a topic have the same, by topic."""
+    """Encode the epochs by partition, or by topic if all partitions of the topic have the same epoch."""
     partitions = positions_to_json(positions)
     encoded: dict[str, Any] = {}
     for topic, part in positions_to_json(epochs).items():
@@ -168,11 +168,13 @@ def _epochs_from_json(
 def removed(
     known: StreamOffsets, current: Topology, selected: Collection[TopicPartition]
 ) -> list[str]:
-    """Say what of the stream so far is not there any more: topics, partitions, or a topic under its old name."""
+    """Describe the topics and partitions of the stream that do not exist any more, or that are new under an old name."""
     found: list[str] = []
     for name in sorted({topic for topic, _ in known.positions}):
         if name not in current:
-            found.append(f"topic {name} does not exist any more, or the options name it no more")
+            found.append(
+                f"topic {name} does not exist any more, or the options do not name it any more"
+            )
         elif changed_id(known.topic_ids.get(name, ""), current[name].topic_id):
             found.append(f"topic {name} was deleted and created again")
     for each in sorted(known.positions):
@@ -181,17 +183,17 @@ def removed(
         if each.partition not in current[each.topic].partitions:
             found.append(f"partition {each} does not exist any more")
         elif each not in selected:
-            found.append(f"partition {each} is not among those that the options name any more")
+            found.append(f"the options do not name partition {each} any more")
     return found
 
 
 def changed_id(before: str, now: str) -> bool:
-    """Whether two topic ids are known and differ."""
+    """Return whether two topic ids are both known and differ."""
     return bool(before) and bool(now) and before != now
 
 
 def carry_over(known: StreamOffsets, current: Topology) -> StreamOffsets:
-    """Drop what is gone from the offsets; a topic that was created again begins anew."""
+    """Remove topics and partitions that are gone from the offsets, also topics that were created again."""
     kept = {
         each: offset
         for each, offset in known.positions.items()
@@ -203,10 +205,10 @@ def carry_over(known: StreamOffsets, current: Topology) -> StreamOffsets:
 
 
 def plan(start: StreamOffsets, end: StreamOffsets) -> tuple[list[OffsetRange], list[str]]:
-    """Return the ranges between two places of a stream, and what was found to be lost.
+    """Return the ranges from `start` to `end`, and descriptions of lost data.
 
-    A partition that `start` does not know is new, or belongs to a topic that was created again: it is read from
-    offset 0, which its log has unless something was removed already (the reader of the range will find out).
+    A partition without an offset in `start` is new, or its topic was created again. It is read from offset 0. If records
+    were removed at its beginning, the reader of the range finds out.
     """
     begin = start.positions if end.first_start is None else end.first_start
     ranges: list[OffsetRange] = []

@@ -1,14 +1,14 @@
-"""How far each micro-batch of a stream goes, and what is noticed when its topics change.
+"""Decide the end offsets of each micro-batch of a stream, and notice changes of its topics.
 
-The place where a query starts is durable without a store of its own. Spark asks for the initial offsets when a query
-has none in its log, which includes a first batch that was logged and then failed:
+The starting offsets of a query are durable without a store of their own. Spark requests the initial offsets if its log
+has no finished batch, also if it logged a first batch that then failed:
 
-1. The query starts with `startingOffsets=latest`; the initial offset is 100.
-2. Spark asks how far the first batch goes: to 150, and writes {150, start: 100} to its log.
-3. The batch fails, or the driver dies.
-4. The query starts again. Spark asks for the initial offset: latest is 180 by now. It ignores it otherwise, and plans
-   the logged batch from 180 to 150.
-5. The end of that batch says where it starts: 100 to 150 is read, as it would have been in step 3.
+1. The query starts with `startingOffsets=latest`. The planner returns the initial offset 100.
+2. Spark requests the end of the first batch. The planner returns {150, start: 100}, and Spark writes it to its log.
+3. The batch fails, or the driver is killed.
+4. The query starts again. Spark requests the initial offset, and the planner returns 180, the latest offset by now.
+   Spark requests the tasks of the logged batch from 180 to 150.
+5. The planner takes the start from the batch's end offsets. The tasks read 100 to 150, as in step 3.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ log = logging.getLogger(__name__)
 
 
 class StreamPlanner:
-    """Decides how far each micro-batch goes; lives in the driver's Python process as long as its query.
+    """Decides the end offsets of each micro-batch. The driver's Python process has one planner for each query.
 
-    It holds no place in the stream itself, that is Spark's: only the pinned start, and the end of an AvailableNow run.
+    Spark stores the query's offsets. The planner keeps only the starting offsets and the end of an AvailableNow run.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class StreamPlanner:
         self._compared: dict[TopicPartition, tuple[int, int]] = {}
 
     def initial(self) -> StreamOffsets:
-        """Return where the query starts, the same at every call."""
+        """Return the starting offsets of the query, the same at every call."""
         if self._initial is None:
             topology = current_topology(self._client, self._options.selection)
             check_exists(self._options.selection, topology)
@@ -81,21 +81,21 @@ class StreamPlanner:
         return self._initial
 
     def set_target(self) -> None:
-        """Fix the end of an AvailableNow run at what there is now."""
+        """Fix the end of an AvailableNow run at the present end offsets."""
         topology = self._client.topology(self._options.selection.names)
         self._target = self._client.offsets(select(self._options.selection, topology), LATEST)
 
     def latest(self, start: StreamOffsets, *, limited: bool = True) -> StreamOffsets:
-        """Return the end of the batch that begins at `start`; `start` itself when there is nothing new.
+        """Return the end offsets of the batch that begins at `start`; `start` itself if there are no new records.
 
-        All before `start` has been processed, which is what the option `group` tells the brokers.
+        The query has processed all records before `start`. With the option `group` these offsets are committed here.
 
         Args:
-            start: Where the batch begins.
-            limited: Whether the options' limits hold; they do not when Spark asks for all there is.
+            start: The offsets at which the batch begins.
+            limited: Whether the limits of the options count. They do not if Spark requests all available records.
 
         Raises:
-            DataLossError: What the stream has read so far is gone or has changed, and `failOnDataLoss` is true.
+            DataLossError: Topics or records of the stream are gone or replaced, and `failOnDataLoss` is true.
         """
         topology = current_topology(self._client, self._options.selection, start)
         selected = select(self._options.selection, topology)
@@ -115,17 +115,19 @@ class StreamPlanner:
         return self._end(start, ends, topology, found)
 
     def heads(self) -> dict[TopicPartition, int] | None:
-        """Return the next offset of each partition as of the last batch, for Spark's progress report."""
+        """Return the partitions' end offsets at the last call of `latest`, for Spark's progress report; None before it."""
         return self._heads
 
     def tasks(self, start: StreamOffsets, end: StreamOffsets) -> list[ReadTask]:
-        """Return the tasks that read what lies between two places.
+        """Return the tasks that read from `start` to `end`.
 
         Raises:
-            DataLossError: A partition moved back, or a logged batch is run again and its topic is not the same any
-                more, and `failOnDataLoss` is true.
+            DataLossError: A log became shorter, or the topic of a repeated batch was replaced, and `failOnDataLoss` is
+                true.
         """
-        if end != self._planned:  # from the log of an earlier run: topics may have changed since
+        if (
+            end != self._planned
+        ):  # an earlier run logged this end, and topics may have changed since
             topology = current_topology(self._client, self._options.selection, end)
             end = self._without_removed(end, topology)
             there = [
@@ -170,9 +172,9 @@ class StreamPlanner:
     def _begin(
         self, known: StreamOffsets, found: Mapping[TopicPartition, LogEnd]
     ) -> dict[TopicPartition, int]:
-        """Return where the batch begins in each partition that has part in it.
+        """Return the start offsets of the batch for each partition that it reads.
 
-        An AvailableNow run leaves partitions that were added meanwhile to the next one.
+        An AvailableNow run leaves partitions that were added since its start to the next run.
         """
         begin = {each: at for each, at in known.positions.items() if each in found}
         new = [
@@ -181,10 +183,12 @@ class StreamPlanner:
             if each not in begin and (self._target is None or each in self._target)
         ]
         unread = [each for each, at in begin.items() if at < found[each].offset]
-        if self._options.history is not None:  # what brokers removed is in the archive
+        if (
+            self._options.history is not None
+        ):  # the archive has the records that the brokers removed
             unread = []
         for each, earliest in self._client.offsets([*new, *unread], EARLIEST).items():
-            at = begin.get(each, 0)  # what is new is read from its beginning
+            at = begin.get(each, 0)  # a new partition is read from its beginning
             if at < earliest:
                 self._lost(
                     f"offsets {at} to {earliest - 1} of {each} were removed before they were read"
@@ -198,7 +202,7 @@ class StreamPlanner:
         begin: Mapping[TopicPartition, int],
         found: Mapping[TopicPartition, LogEnd],
     ) -> dict[TopicPartition, int]:
-        """Return where the run's partitions end; before their begin only where a log moved back."""
+        """Return the end offsets for this batch without limits. An end is before its start only if a log was truncated."""
         ends = self._truncated(known, found)
         for each, first in begin.items():
             end = found[each].offset
@@ -218,9 +222,9 @@ class StreamPlanner:
     def _truncated(
         self, known: StreamOffsets, found: Mapping[TopicPartition, LogEnd]
     ) -> dict[TopicPartition, int]:
-        """Return where logs were cut off below what was read of them, and filled with other records since.
+        """Return the offsets at which logs were truncated below the query's position.
 
-        A log that was cut off has a new leader epoch; the brokers tell where the epoch of the last batch ends now.
+        A truncated log has a new leader epoch. The brokers return the end offset of the epoch that the last batch had.
         """
         changed = {
             each: (known.epochs[each], end.leader_epoch)
@@ -236,8 +240,8 @@ class StreamPlanner:
         for each, end_offset in self._client.epoch_ends(asked).items():
             if 0 <= end_offset < known.positions[each]:
                 self._lost(
-                    f"{each} was cut off at offset {end_offset} after it had been read up to offset "
-                    f"{known.positions[each]}: other records lie there now"
+                    f"{each} was truncated at offset {end_offset} after it had been read up to offset "
+                    f"{known.positions[each]}: other records have these offsets now"
                 )
                 cut[each] = end_offset
             else:
@@ -247,9 +251,9 @@ class StreamPlanner:
     def _too_little(
         self, begin: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
     ) -> bool:
-        """Whether to wait for more records, as `minOffsetsPerTrigger` and `maxTriggerDelay` say.
+        """Return whether the batch waits for more records, by `minOffsetsPerTrigger` and `maxTriggerDelay`.
 
-        An AvailableNow run, which ends when there is nothing to read, waits for none: it would leave them behind.
+        An AvailableNow run does not wait. It ends when a batch has no new records, so it would not read the last records.
         """
         minimum = self._options.min_offsets_per_trigger
         if minimum is None or self._target is not None:
@@ -281,7 +285,7 @@ class StreamPlanner:
     def _lost(self, what: str) -> None:
         if self._options.fail_on_data_loss:
             raise DataLossError(what)
-        log.warning("%s; going on (failOnDataLoss=false)", what)
+        log.warning("%s; the query continues (failOnDataLoss=false)", what)
 
 
 def _ids(topology: Topology, positions: Iterable[TopicPartition]) -> Mapping[str, str]:

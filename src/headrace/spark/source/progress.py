@@ -1,6 +1,6 @@
-"""The option `group`: what a stream has processed is committed to a consumer group, so that its lag shows everywhere.
+"""The option `group`: commit a stream's progress to a consumer group, so that tools for groups show its lag.
 
-Where the query goes on is decided by its checkpoint alone; nobody reads these offsets back.
+The query never reads these offsets. Its checkpoint alone decides where it continues.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from headrace.types import TopicPartition
 log = logging.getLogger(__name__)
 
 REPEAT_S: Final = 3600
-"""Offsets that do not change are committed again after this long, well before brokers forget them."""
+"""Seconds after which unchanged offsets are committed again. Brokers delete committed offsets much later."""
 
 
 class GroupProgress:
@@ -33,11 +33,11 @@ class GroupProgress:
     def reached(
         self, positions: Mapping[TopicPartition, int], epochs: Mapping[TopicPartition, int]
     ) -> None:
-        """Tell the brokers that everything before these positions has been processed.
+        """Commit offsets: the query has processed all records before these positions.
 
         Raises:
-            ConfigError: The first commit is refused for good. Later ones that fail are warned of, for they are no
-                reason to stop a query.
+            ConfigError: A broker refuses the first commit with an error that is not retriable. Failures of later commits
+                are only logged, because they are no reason to stop a query.
         """
         offsets = {
             each: OffsetAndMetadata(position, leader_epoch=epochs.get(each, -1))

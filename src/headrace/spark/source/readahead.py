@@ -1,4 +1,4 @@
-"""Producing the next items in a thread while the last ones are consumed, as far ahead as a number of bytes."""
+"""Run a generator in a thread, so that it produces items while the caller consumes earlier items."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import Final, Generic, TypeVar
 T = TypeVar("T")
 
 _END_WAIT_S: Final = 5.0
-"""How long the end of a reader waits for its thread, which may be waiting for a broker; it ends by itself then."""
+"""Seconds for which the end of a read waits for its thread. A thread that waits for a broker ends later by itself."""
 
 
 def read_ahead(
     source: Generator[T, None, None], size: Callable[[T], int], max_bytes: int
 ) -> Generator[T, None, None]:
-    """Yield what `source` yields, which runs in a thread and stays ahead.
+    """Yield the items of `source`, which a thread runs ahead of the caller.
 
-    The thread starts with the first item asked for and ends with the source, its first error, which is raised here
-    behind the items before it, or when this generator is closed.
+    The thread starts when the first item is requested. It ends at the end of `source`, at an exception of `source`, or
+    when this generator is closed. The exception is raised here after the items before it.
 
     Args:
-        source: What produces the items; only the thread runs it, and closes it.
-        size: An item's size in bytes.
-        max_bytes: How many may wait to be consumed; one item always may.
+        source: The generator. Only the thread runs and closes it.
+        size: Returns an item's size in bytes.
+        max_bytes: The most bytes of items that are not consumed yet. One item is always allowed.
     """
     ahead = _Ahead(source, size, max_bytes)
     thread = threading.Thread(target=ahead.run, name="headrace-read-ahead", daemon=True)
@@ -38,7 +38,7 @@ def read_ahead(
 
 
 class _Ahead(Generic[T]):
-    """What producer and consumer share."""
+    """The state that the thread and the caller share."""
 
     def __init__(
         self, source: Generator[T, None, None], size: Callable[[T], int], max_bytes: int
@@ -54,7 +54,7 @@ class _Ahead(Generic[T]):
         self._error: BaseException | None = None
 
     def run(self) -> None:
-        """Produce until the end, an error or `stop`."""
+        """Produce items until the end, an error or `stop`. The thread runs this method."""
         error: BaseException | None = None
         try:
             for item in self._source:
@@ -77,10 +77,10 @@ class _Ahead(Generic[T]):
             return not self._stopped
 
     def take(self) -> tuple[T] | None:
-        """Wait for an item and return it; None at the end.
+        """Wait for an item and return it in a tuple; None at the end.
 
         Raises:
-            BaseException: What the source raised.
+            BaseException: The exception of the source.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._items or self._ended)
@@ -94,7 +94,7 @@ class _Ahead(Generic[T]):
             return None
 
     def stop(self) -> None:
-        """Have the producer end."""
+        """Let the thread end after its present item."""
         with self._changed:
             self._stopped = True
             self._items.clear()

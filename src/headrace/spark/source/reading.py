@@ -1,4 +1,4 @@
-"""Reading a task: its ranges are fetched ahead by a thread, and decoded to Arrow where they are consumed."""
+"""Read a task: a thread fetches its ranges ahead, and the caller's thread decodes them to Arrow."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from headrace.spark.source.source_client import SourceClient
 from headrace.spark.source.tasks import ReadTask
 
 READ_AHEAD_BYTES: Final = 32 << 20
-"""How much may have been fetched and wait to be decoded, as it came from the brokers."""
+"""The most bytes that are fetched and not decoded yet, as the brokers sent them."""
 _SMALL_BYTES: Final = 1 << 20
-"""Arrow batches below this size are put together: each costs Spark about as much as a hundred rows."""
+"""Arrow batches below this size in bytes are joined: an Arrow batch costs Spark about as much as a hundred rows."""
 
 
 def read_task(client: SourceClient, task: ReadTask, options: SourceOptions) -> Iterator[Any]:
-    """Yield the records of a task's ranges as Arrow batches, values decoded; see `read_ranges` and `decoded`."""
+    """Yield the records of a task's ranges as Arrow batches with decoded values; see `read_ranges` and `decoded`."""
     return decoded(read_ranges(client, task.ranges, options), options, arrow_schema(options))
 
 
@@ -44,20 +44,20 @@ def read_ranges(
 ) -> Iterator[Any]:
     """Yield the records of ranges as Arrow batches of `raw_schema`, one range after the other.
 
-    Reading the same ranges again yields the same rows in the same order, so that Spark may repeat a task.
+    The same ranges always have the same rows in the same order, so Spark may repeat a task.
 
     Args:
         client: The cluster.
-        ranges: What to read; those of one partition by offset.
-        options: Of the read; `poll_timeout_ms` bounds how long nothing may come.
-        clock: Seconds that only grow.
-        pause: How to wait between attempts.
-        compiled: The accelerator, or None for the walk in Python.
+        ranges: The ranges to read. Ranges of one partition are in the order of offsets.
+        options: The options of the read. `poll_timeout_ms` is the longest time without new records.
+        clock: A monotonic clock in seconds.
+        pause: Sleeps between attempts, for a number of seconds.
+        compiled: The accelerator; None uses the walk in Python.
 
     Raises:
         DataLossError: Records of a range are gone, and `failOnDataLoss` is true.
-        ApiError: A broker refused, or the rest of a range did not come in time.
-        TransportError: No broker answered in time.
+        ApiError: A broker refused a request, or returned errors until the time was over.
+        TransportError: The brokers returned no records in time.
         CorruptRecordError: A batch does not decode.
     """
     parts = fetch_ranges(client, ranges, options, clock=clock, pause=pause)
@@ -87,7 +87,7 @@ def _decoded(
 
 
 def joined(batches: Iterable[Any], schema: Any) -> Iterator[Any]:
-    """Yield Arrow batches of which small ones that follow each other have been put together."""
+    """Yield Arrow batches. Consecutive small batches are joined."""
     small: list[Any] = []
     rows = size = 0
     for batch in batches:

@@ -1,4 +1,4 @@
-"""Where reads start and end: what the options say of a cluster's partitions, as offsets."""
+"""Resolve the options for start and end of a read to offsets of a cluster's partitions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from headrace.types import TopicPartition
 
 
 def select(selection: TopicSelection, topology: Topology) -> list[TopicPartition]:
-    """Return the partitions that there are of those asked for, sorted."""
+    """Return the selected partitions that exist, sorted."""
     existing = [
         TopicPartition(name, number)
         for name in sorted(topology)
@@ -38,12 +38,12 @@ def select(selection: TopicSelection, topology: Topology) -> list[TopicPartition
 def check_exists(
     selection: TopicSelection, topology: Topology, known: Collection[TopicPartition] = ()
 ) -> None:
-    """Check that what was asked for by name is there.
+    """Check that the topics and partitions that options name exist.
 
     Args:
-        selection: What was asked for.
-        topology: What there is.
-        known: What the stream has read already: if that is gone, it is not the options' fault.
+        selection: The selection of the options.
+        topology: The existing topics.
+        known: Partitions that the stream has already read. If one is gone, that is lost data and no wrong option.
 
     Raises:
         ConfigError: A topic or partition does not exist.
@@ -72,14 +72,14 @@ def _absent(
 def current_topology(
     client: SourceClient, selection: TopicSelection, known: StreamOffsets | None = None
 ) -> Topology:
-    """Return what there is of a selection; before something is missing several brokers have said so, or one repeatedly.
+    """Return the existing topics of a selection. If one seems to be missing, the request is repeated.
 
-    One that has just started, or is cut off from the others, does not know of all topics.
+    A broker that has just started, or that is cut off from the others, does not know all topics.
 
     Args:
         client: The cluster.
-        selection: What was asked for.
-        known: What the stream has read already.
+        selection: The selection of the options.
+        known: The offsets that the stream has already read.
     """
 
     def whole(topology: Topology) -> bool:
@@ -97,14 +97,14 @@ def start_positions(
     lost: Callable[[str], None],
     beyond: Callable[[str], None],
 ) -> dict[TopicPartition, int]:
-    """Return the offset at which each partition is read first.
+    """Return the start offset of each partition.
 
     Args:
         client: The cluster.
-        options: Of the read.
+        options: The options of the read.
         wanted: The partitions.
-        lost: Takes what is wrong where records are gone that should be read; raises, or lets the read go on.
-        beyond: The same for a start behind a partition's end.
+        lost: Called with a description if records of the read are gone. It raises, or the read continues.
+        beyond: Called with a description if a start is after the partition's end. It raises, or the read continues.
 
     Raises:
         ConfigError: The options do not fit the partitions.
@@ -129,7 +129,7 @@ def end_positions(
     wanted: Sequence[TopicPartition],
     lost: Callable[[str], None],
 ) -> dict[TopicPartition, int]:
-    """Return the offset before which the reading of each partition ends; arguments as for `start_positions`.
+    """Return the end offset of each partition. `start_positions` describes the arguments.
 
     Raises:
         ConfigError: The options do not fit the partitions.
@@ -159,7 +159,7 @@ def _positions(
 
 
 def _symbolic(client: SourceClient, given: Positions) -> dict[TopicPartition, int]:
-    """Return the offsets of those for which EARLIEST or LATEST is given."""
+    """Return the offsets of the partitions for which EARLIEST or LATEST is given."""
     found: dict[TopicPartition, int] = {}
     for symbol in (EARLIEST, LATEST):
         partitions = [each for each, place in given.items() if place == symbol]
@@ -188,16 +188,18 @@ def _at_timestamp(
 
 
 def check_complete(option: str, given: Positions, wanted: Collection[TopicPartition]) -> None:
-    """Check that offsets or times given as JSON name just the partitions that are read.
+    """Check that offsets or times in JSON name exactly the partitions of the read.
 
     Raises:
-        ConfigError: Some are missing or too many.
+        ConfigError: A partition is missing, or is not read.
     """
     missing = sorted(set(wanted) - set(given))
     extra = sorted(set(given) - set(wanted))
     if missing:
         raise ConfigError(
-            f"option {option} says nothing of {', '.join(map(str, missing))}: name every partition"
+            f"option {option} does not name {', '.join(map(str, missing))}: name every partition"
         )
     if extra:
-        raise ConfigError(f"option {option} names {', '.join(map(str, extra))}, which are not read")
+        raise ConfigError(
+            f"option {option} names {', '.join(map(str, extra))}, which the query does not read"
+        )

@@ -1,4 +1,4 @@
-"""The columns of a topic, as Spark's own Kafka connector has them, for Spark and for Arrow."""
+"""The columns of a topic for Spark and for Arrow, the same as those of Spark's own Kafka connector."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.spark.source.decoding import ERROR, raw_columns
 
 HEADER_TYPE: Final = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
 HEADERS_TYPE: Final = pa.list_(pa.field("element", HEADER_TYPE))
-"""Spark compares types exactly, the name of the list's child included."""
+"""The type of the column `headers`. Spark compares types exactly, also the name of the list's child."""
 
 _TYPES: Final = {
     "key": pa.binary(),
@@ -34,7 +34,7 @@ _TOPIC_SCHEMAS: Final = {
 
 
 def columns(options: SourceOptions) -> tuple[tuple[str, str], ...]:
-    """Return names and Spark types of the columns of a read."""
+    """Return the names and Spark types of a read's columns."""
     return tuple(
         (field.name, spark_type(field.type, quoted=False)) for field in arrow_schema(options)
     )

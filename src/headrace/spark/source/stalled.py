@@ -1,4 +1,4 @@
-"""Reads that get nothing for too long, in words."""
+"""The error of a read that receives no records for too long."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from headrace.errors import ApiError, HeadraceError, TransportError
 
 
 def stalled(what: str, fetched: FetchedPartition) -> HeadraceError:
-    """Return the error of a read that has got nothing for too long: with the last error, and what to do about it.
+    """Make the error of a read that received no records for too long, with the last error and a remedy.
 
     Args:
-        what: What was not read in time.
-        fetched: What the partition gave last.
+        what: Describes what was not read in time.
+        fetched: The last response for the partition.
     """
     if not fetched.error:
-        why = "the brokers answered without records: see whether a quota holds this client back"
+        why = "the brokers answered without records: see whether a quota throttles this client"
         return TransportError(f"{what}; {why}")
     last = ApiError.for_code(fetched.error, fetched.reason or fetched.error.description)
     return ApiError.for_code(fetched.error, f"{what}; last error: {advised(last)}")

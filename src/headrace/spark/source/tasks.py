@@ -1,7 +1,7 @@
-"""How the ranges of a batch become tasks: large ones are split where that is asked for, small ones share a task.
+"""Divide the ranges of a batch into tasks: options may split large ranges, and small ranges share a task.
 
-A task costs Spark about a tenth of a second of CPU before it reads anything, so that a hundred small partitions are
-read by a task for each core rather than by a hundred, and a hundred nearly empty ones by one task.
+A task costs Spark about a tenth of a second of CPU before it reads anything. So a hundred small partitions are read by
+one task for each core, and a hundred nearly empty partitions by one task.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from headrace.types import TopicPartition
 
 
 class ReadTask(InputPartition):
-    """What one task reads, in this order. Ranges of a partition lie behind each other in it by offset."""
+    """The ranges that one task reads, in this order. Ranges of one partition are in the order of offsets."""
 
     def __init__(self, ranges: Sequence[OffsetRange]) -> None:
         super().__init__(None)
@@ -27,15 +27,15 @@ class ReadTask(InputPartition):
 
 
 def tasks(ranges: Iterable[OffsetRange], division: TaskDivision) -> list[ReadTask]:
-    """Return the tasks that together read the ranges, each offset once; empty ranges have none."""
+    """Return tasks that together read each offset of the ranges exactly once. Empty ranges are left out."""
     return [ReadTask(each) for each in pack(split(ranges, division), division)]
 
 
 def split(ranges: Iterable[OffsetRange], division: TaskDivision) -> list[OffsetRange]:
-    """Cut ranges as Spark's Kafka connector does for `maxRecordsPerPartition` and then for `minPartitions`.
+    """Split ranges as Spark's Kafka connector does, for `maxRecordsPerPartition` and then for `minPartitions`.
 
-    The latter gives about as many pieces as asked for: a range gets as many as its part of all offsets, and ranges that
-    are too small to be cut are set aside before.
+    `minPartitions` results in about that many pieces: a range has a number of pieces in proportion to its offsets. Ranges
+    that are too small to be split are set aside first.
     """
     found = [each for each in ranges if each.size > 0]
     if division.max_records is not None:
@@ -66,7 +66,7 @@ def _pieces(size: int, total: int, wanted: int) -> int:
 
 
 def _cut(whole: OffsetRange, pieces: int) -> list[OffsetRange]:
-    """Cut a range into pieces whose sizes differ by one at most."""
+    """Split a range into pieces whose sizes differ by at most one offset."""
     cut: list[OffsetRange] = []
     start = whole.start
     for done in range(pieces):
@@ -78,10 +78,11 @@ def _cut(whole: OffsetRange, pieces: int) -> list[OffsetRange]:
 
 
 def pack(ranges: Sequence[OffsetRange], division: TaskDivision) -> list[list[OffsetRange]]:
-    """Put small ranges together, by size so that the tasks are about equally long.
+    """Distribute ranges over tasks of about equal size.
 
-    There are as many tasks as cores or, if they would be long then, more, or, if they would be over at once, fewer;
-    never fewer than `minPartitions` asks for and never one with more offsets than `maxRecordsPerPartition`.
+    The number of tasks is the number of cores. There are more tasks if the tasks would be long, and fewer if they would be
+    very short. There are never fewer tasks than `minPartitions`, and a task of several ranges never has more offsets than
+    `maxRecordsPerPartition`.
     """
     total = sum(each.size for each in ranges)
     count = min(division.cores, math.ceil(total / division.least))
@@ -98,7 +99,7 @@ def pack(ranges: Sequence[OffsetRange], division: TaskDivision) -> list[list[Off
 
 
 def _packed(ranges: Sequence[OffsetRange], count: int) -> list[list[OffsetRange]]:
-    """Give each range, the longest first, to the task that is the shortest so far."""
+    """Assign each range, the longest first, to the task with the fewest offsets so far."""
     bins: list[tuple[int, int, list[OffsetRange]]] = [(0, number, []) for number in range(count)]
     for each in sorted(ranges, key=lambda one: (-one.size, one.topic_partition, one.start)):
         size, number, task = heapq.heappop(bins)

@@ -1,10 +1,9 @@
-"""Records found by time, as a read sees them.
+"""Find the first record of a time that a read returns.
 
-A broker answers the first entry of its log with a time or a later one. That may be no record of the read. Apache Kafka
-finds the markers that end transactions, too, which have the broker's time, later than the times of events; and under
-`read_committed` the records of aborted transactions are not read. So the entry at an answered offset is looked at. If
-the read would not have it, the entries behind it are looked at, up to the first that the read has. In most cases one
-batch is enough.
+A broker returns the offset of the first log entry of a time or later. The read may not return that entry. Apache Kafka
+also finds transaction markers, which have the broker's time, usually later than the times of records. Under
+`read_committed` a read skips the records of aborted transactions. So this module reads from the broker's offset on
+until it finds a record that the read returns. In most cases one batch is enough.
 """
 
 from __future__ import annotations
@@ -28,17 +27,17 @@ _SCHEMA: Final = pa.schema([("offset", pa.int64()), ("timestamp", pa.timestamp("
 
 
 class LogReader(Protocol):
-    """What is asked of a cluster, under the isolation level of the read."""
+    """The requests that the search needs, under the isolation level of the read."""
 
     def offsets(
         self, partitions: Collection[TopicPartition], position: int
     ) -> dict[TopicPartition, int]:
-        """Return the next offset of each partition, with position LATEST, or its first, with EARLIEST."""
+        """Return the first offset (position EARLIEST) or the end offset (LATEST) of each partition."""
 
     def fetch(
         self, positions: Mapping[TopicPartition, FetchPosition]
     ) -> Mapping[TopicPartition, FetchedPartition]:
-        """Return raw batches of each partition."""
+        """Return encoded batches of each partition."""
 
 
 def first_records(
@@ -48,32 +47,32 @@ def first_records(
     timeout_s: float,
     clock: Callable[[], float] = time.monotonic,
 ) -> dict[TopicPartition, int]:
-    """Return the first record of a time or a later one that a read would have; -1 where there is none.
+    """Return the offset of the first record of a time or later that the read returns; -1 if there is none.
 
     Args:
         client: The cluster.
-        times: Milliseconds since 1970.
-        answered: The offsets that brokers answered for them, -1 for none.
-        timeout_s: How long nothing may come.
-        clock: Seconds that only grow.
+        times: Milliseconds since 1970, by partition.
+        answered: The offsets that brokers returned for these times, -1 for none.
+        timeout_s: The longest time without progress, in seconds.
+        clock: A monotonic clock in seconds.
 
     Raises:
-        ApiError: A broker refuses, or a partition cannot be read in time.
-        TransportError: No broker answers in time.
+        ApiError: A broker refuses a request, or returns errors until the time is over.
+        TransportError: The brokers return no records in time.
     """
     hits = [each for each, offset in answered.items() if offset >= 0]
     if not hits:
         return dict(answered)
     ends = client.offsets(hits, LATEST)
-    looks = {each: _Look(each, times[each], answered[each], ends[each]) for each in hits}
+    searches = {each: _Search(each, times[each], answered[each], ends[each]) for each in hits}
     size, deadline = FIRST_BYTES, clock() + timeout_s
-    while pending := [each for each, look in looks.items() if look.found is None]:
-        fetched = client.fetch({each: looks[each].position(size) for each in pending})
-        begins = _begins_of_what_is_gone(client, fetched)
+    while pending := [each for each, search in searches.items() if search.found is None]:
+        fetched = client.fetch({each: searches[each].position(size) for each in pending})
+        begins = _first_offsets_of_expired(client, fetched)
         moved = [
             each
             for each in pending
-            if looks[each].skip_to(begins.get(each, -1)) or looks[each].take(fetched[each])
+            if searches[each].skip_to(begins.get(each, -1)) or searches[each].take(fetched[each])
         ]
         if moved:
             size, deadline = NEXT_BYTES, clock() + timeout_s
@@ -81,25 +80,25 @@ def first_records(
             raise _stalled(pending[0], fetched[pending[0]], times)
         else:
             time.sleep(PAUSE_S)
-    return {each: looks[each].result() if each in looks else -1 for each in answered}
+    return {each: searches[each].result() if each in searches else -1 for each in answered}
 
 
-def _begins_of_what_is_gone(
+def _first_offsets_of_expired(
     client: LogReader, fetched: Mapping[TopicPartition, FetchedPartition]
 ) -> dict[TopicPartition, int]:
-    """Return where partitions begin of which retention has deleted what brokers answered a moment ago."""
+    """Return the first offsets of partitions whose answered offsets retention has deleted in the meantime."""
     gone = [each for each, data in fetched.items() if data.error == ErrorCode.OFFSET_OUT_OF_RANGE]
     return client.offsets(gone, EARLIEST) if gone else {}
 
 
-class _Look:
-    """How far one partition has been looked at."""
+class _Search:
+    """The search in one partition."""
 
     def __init__(self, place: TopicPartition, time_ms: int, answered: int, end: int) -> None:
         self._place = place
         self._micros = time_ms * 1000
         self._decoder = RangeDecoder(place, answered, end, _SCHEMA)
-        # Behind the end of the read: the record of a transaction that is open. The read begins or ends there.
+        # At or after the end of the read there is an open transaction's record. The read begins or ends there.
         self.found: int | None = answered if answered >= end else None
 
     def position(self, size: int) -> FetchPosition:
@@ -110,7 +109,7 @@ class _Look:
         return self.found
 
     def skip_to(self, begin: int) -> bool:
-        """Go on where the partition begins by now; return whether that is further on."""
+        """Continue at the partition's present first offset. Return whether that is after the decoder's position."""
         if begin <= self._decoder.position:
             return False
         end = self._decoder.end
@@ -121,7 +120,7 @@ class _Look:
         return True
 
     def take(self, fetched: FetchedPartition) -> bool:
-        """Look through what was fetched; return whether there was anything, or nothing is to come."""
+        """Search the fetched batches. Return whether the search made progress or has ended."""
         if fetched.error:
             if fetched.error.retriable:
                 return False

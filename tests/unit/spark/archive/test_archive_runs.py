@@ -203,5 +203,7 @@ def test_letters_of_an_archive_are_not_archived_as_values_again() -> None:
         "schema": "a INT",
     }
     ArchiveSettings({**options, "onError": "dlq:letters"}, "table").source()
-    with pytest.raises(ConfigError, match=r"flights[.]dlq, which the query reads .subscribePattern"):
+    with pytest.raises(
+        ConfigError, match=r"flights[.]dlq, which the query reads .subscribePattern"
+    ):
         ArchiveSettings({**options, "onError": "dlq:flights.dlq"}, "table").source()
