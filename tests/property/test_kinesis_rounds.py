@@ -14,7 +14,7 @@ from headrace.core.lease.checkpoint import TRIM_HORIZON, Checkpoint
 from headrace.kinesis.reading.reader import Fetched
 from headrace.kinesis.reading.records import KinesisRecord
 from headrace.spark.kinesis.offsets import End, parse_end
-from headrace.spark.kinesis.reading import Bounds, ShardPart
+from headrace.spark.kinesis.reading import PartBounds, ShardPart
 
 SEEDS = 100
 SHARD = "shardId-000000000000"
@@ -92,7 +92,7 @@ def rows(batches: list[Any]) -> list[bytes]:
     return [value for batch in batches for value in batch.column("data").to_pylist()]
 
 
-async def read(world: Harness, number: int, start: Checkpoint, bounds: Bounds) -> list[bytes]:
+async def read(world: Harness, number: int, start: Checkpoint, bounds: PartBounds) -> list[bytes]:
     async def agree(end: End) -> str:
         return await world.record_once(str(number), end.to_text())
 
@@ -101,11 +101,11 @@ async def read(world: Harness, number: int, start: Checkpoint, bounds: Bounds) -
     return rows(await part.read(reader, agree, fail_on_data_loss=True))
 
 
-def some_bounds(chance: random.Random, number: int, until_ms: int | None) -> Bounds:
+def some_bounds(chance: random.Random, number: int, until_ms: int | None) -> PartBounds:
     """Return the limits of a copy. The limits of late rounds are wide, so that a run ends."""
     if number > 6:
-        return Bounds(max_bytes=1000)
-    return Bounds(chance.choice([1, 30, 1000]), chance.choice([None, 1, 4]), until_ms)
+        return PartBounds(max_bytes=1000)
+    return PartBounds(chance.choice([1, 30, 1000]), chance.choice([None, 1, 4]), until_ms)
 
 
 def interleave(world: Harness, copies: list[Coroutine[Any, Any, list[bytes]]]) -> list[list[bytes]]:

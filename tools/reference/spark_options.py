@@ -50,8 +50,10 @@ name the columns in `columns`, and set bounds of time or offset with the options
 def spark_options_page() -> str:
     """Return the page of Spark options."""
     accepted = (
-        f"The options {', '.join(map(code, WITHOUT_EFFECT))} are accepted without effect: the source joins no group and retries by "
-        'time. So a query for `format("kafka")` runs with the format\'s name changed, and continues from its checkpoint. '
+        f"The options {', '.join(map(code, WITHOUT_EFFECT))} are accepted without effect: the source joins no group "
+        "and retries by "
+        'time. So a query for `format("kafka")` runs with the format\'s name changed, and continues from its '
+        "checkpoint. "
         "The reverse does not work: the connector does not read Headrace's checkpoints."
     )
     return (

@@ -72,7 +72,9 @@ def test_records_that_were_replaced_after_they_were_read_are_noticed(
         own_server.restart()  # its first epoch would be that of before, for it forgot that, too
         produce_values(client, topic, 0, range(100, 120))
 
-    with pytest.raises(DataLossError, match=rf"{each} was cut off at offset 6 .* up to offset 10"):
+    with pytest.raises(
+        DataLossError, match=rf"{each} was truncated at offset 6 .* up to offset 10"
+    ):
         planner(topic).latest(place)
     lenient = planner(topic, failOnDataLoss="false")
     again = lenient.latest(place)

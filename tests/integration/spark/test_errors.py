@@ -65,7 +65,7 @@ def test_errors_that_a_user_can_correct_are_short(
         "no-such-topic": lambda: ended(spark, server, tmp_path / "a", subscribe="no-such-topic"),
         "cannot be overwritten": lambda: writer.mode("overwrite").option("topic", topic).save(),
         "unknown option topc": lambda: writer.mode("append").option("topc", topic).save(),
-        "nothing is there to read": lambda: read(
+        "there are no records to read": lambda: read(
             spark,
             server,
             assign=f'{{"{topic}": [0]}}',

@@ -123,7 +123,7 @@ def test_reads_with_the_same_options_have_the_same_rows_in_the_same_tasks(
 
 
 ERRORS: Final[list[tuple[Options, str]]] = [
-    ({"startingOffsets": offsets(5)}, "startingOffsets says nothing of TOPIC-1, TOPIC-2"),
+    ({"startingOffsets": offsets(5)}, "startingOffsets does not name TOPIC-1, TOPIC-2"),
     ({"startingOffsets": offsets(5, 0, 0, 0)}, "startingOffsets names TOPIC-3"),
     ({"startingOffsets": offsets(50, 0, 0)}, "TOPIC-0 ends at offset 20, before startingOffsets"),
     (
@@ -141,7 +141,7 @@ ERRORS: Final[list[tuple[Options, str]]] = [
     ({"endingOffsets": offsets(-2, 0, 0)}, "endingOffsets cannot have -2"),
     ({"startingTimestamp": f"{T0 + 5}"}, "startingTimestamp: TOPIC-1 has no record"),
     ({"startingTimestamp": "soon"}, "startingTimestamp must be"),
-    ({"startingOffsetsByTimestamp": offsets(T0)}, "ByTimestamp says nothing of TOPIC-1"),
+    ({"startingOffsetsByTimestamp": offsets(T0)}, "ByTimestamp does not name TOPIC-1"),
     ({"startingOffsetsByTimestampStrategy": "never"}, "Strategy must be error or latest"),
     ({"minPartitions": "0"}, "minPartitions must be"),
     ({"maxRecordsPerPartition": "0"}, "maxRecordsPerPartition must be"),

@@ -190,7 +190,7 @@ def test_a_commit_that_fails_in_the_middle_is_completed_by_the_next_start(
     half = written(topics, result)
     assert len(half) == 150, "one of two partitions was committed"
 
-    with pytest.raises(Exception, match=r"was begun as 2 partitions of 100 rows"):
+    with pytest.raises(Exception, match=r"was first written as 2 partitions of 100 rows"):
         run(stream.coalesce(1), read.bootstrap, tmp_path, topic=result)
     assert written(topics, result) == half
     run(stream, read.bootstrap, tmp_path, topic=result)
@@ -258,5 +258,5 @@ def test_a_batch_write_that_is_repeated_is_there_once(topics: Topics, read: Read
         write(version)
 
     assert written(topics, result) == sorted(numbers(range(40)) * 2, key=int)
-    with pytest.raises(Exception, match=r"batch 8 of .* is to be written after batch 9 was"):
+    with pytest.raises(Exception, match=r"batch 8 of .* comes after batch 9 was written"):
         write(8)

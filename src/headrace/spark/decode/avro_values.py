@@ -1,4 +1,7 @@
-"""Decode Avro by the schema with which the values were written. Types map to Spark's types as in Spark's Avro support."""
+"""Decode Avro by the schema with which the values were written.
+
+Types map to Spark's types as in Spark's Avro support.
+"""
 
 from __future__ import annotations
 
@@ -165,8 +168,8 @@ def _leaf(schema: Mapping[str, Any]) -> Column:
 def _decimal(precision: Any, scale: Any) -> Any:
     if type(precision) is not int or type(scale) is not int or not 0 <= scale <= precision != 0:
         raise ConfigError(
-            f"option schema has a decimal with precision {precision} and scale {scale}: the precision must be 1 or more, "
-            "and the scale at most the precision"
+            f"option schema has a decimal with precision {precision} and scale {scale}: the precision must be 1 or "
+            "more, and the scale at most the precision"
         )
     if precision > MAX_PRECISION:
         raise ConfigError(

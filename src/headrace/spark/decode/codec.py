@@ -1,4 +1,4 @@
-"""A decoder of values: bytes to objects, objects to an Arrow column, with an error for each value that does not decode."""
+"""A decoder of values, which reports the reason for each value that does not decode."""
 
 from __future__ import annotations
 

@@ -29,7 +29,8 @@ class Leaf:
 
     type: Any
     convert: Callable[[Sequence[Any]], Any] | None = None
-    """Converts the objects to values for Arrow, or directly to the column; None if Arrow takes the objects as they are."""
+    """Converts the objects to values for Arrow, or directly to the column; None if Arrow takes the objects as they
+    are."""
 
     def build(self, values: Sequence[Any]) -> Any:
         """See `Column`."""

@@ -22,7 +22,7 @@ _CYCLE_YEARS, _CYCLE_DAYS = 400, 146_097
 _EPOCH_DAY: Final = dt.date(1970, 1, 1).toordinal()
 _NOT_FINITE: Final = frozenset({"NaN", "Infinity", "-Infinity"})
 MAX_FLOAT: Final = 3.4028235677973362e38
-"""The largest number that rounds to a FLOAT. Java writes the largest FLOAT as 3.4028235E38, a slightly larger number."""
+"""The largest number that rounds to a FLOAT. Java writes the largest FLOAT as 3.4028235E38, which is a bit larger."""
 
 
 class Number(float):

@@ -1,1 +1,1 @@
-"""`format("headrace-kinesis")`: streams of Amazon Kinesis as a source and a sink of Spark."""
+"""`format("headrace-kinesis")`: Amazon Kinesis streams as a source and a sink of Spark."""

@@ -1,6 +1,6 @@
-"""What a process of Spark's keeps open: an event loop in a thread, clients of Kinesis, and stores.
+"""The connections of one of Spark's Python processes: an event loop in a thread, clients of Kinesis, and stores.
 
-Spark's Python workers are forked and used again for task after task, so that all of this is made once in each.
+Spark forks its Python workers and runs many tasks in each. So each process creates these objects once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class Access:
-    """What this process has open."""
+    """The event loop, clients and stores of this process."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -41,16 +41,16 @@ class Access:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do something in the loop's thread, and wait for what becomes of it."""
+        """Run a coroutine in the loop's thread, and return its result."""
         return self.result(self.start(work))
 
     def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Begin something in the loop's thread."""
+        """Start a coroutine in the loop's thread."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     @staticmethod
     def result(future: Future[T]) -> T:
-        """Wait for what becomes of something that was begun."""
+        """Wait for a started coroutine. Of a group of exceptions, the first is raised."""
         try:
             return future.result()
         except BaseException as error:
@@ -61,7 +61,7 @@ class Access:
             raise single from single.__cause__
 
     async def client(self, aws: AwsSettings) -> AwsClient:
-        """Return a client of Kinesis."""
+        """Return the client of Kinesis for these settings; open it at the first call."""
         async with self._opening:
             if aws not in self._clients:
                 self._clients[aws] = await self._stack.enter_async_context(
@@ -70,11 +70,11 @@ class Access:
             return self._clients[aws]
 
     async def store(self, text: str, aws: AwsSettings) -> LeaseStore:
-        """Return the store that an option names.
+        """Return the store that the option `store` names; open it at the first call.
 
         Raises:
-            ConfigError: It cannot be used.
-            LeaseStoreError: It cannot be reached.
+            ConfigError: The store cannot be used.
+            LeaseStoreError: The store cannot be reached.
         """
         async with self._opening:
             if (text, aws) not in self._stores:
@@ -88,7 +88,7 @@ class Access:
             return self._stores[text, aws]
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Close clients, stores and the event loop."""
         with suppress(Exception):
             asyncio.run_coroutine_threadsafe(self._stack.aclose(), self._loop).result(_CLOSE_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -100,7 +100,7 @@ _lock = threading.Lock()
 
 
 def access() -> Access:
-    """Return what this process has open; a fork of it begins anew."""
+    """Return the connections of this process. A forked process creates its own."""
     global _access  # noqa: PLW0603 - one for a process
     freeze_imports()
     with _lock:
@@ -111,10 +111,10 @@ def access() -> Access:
 
 
 async def patiently(call: Callable[[], Awaitable[T]]) -> T:
-    """Call a store, again if it does not answer: every call may be repeated.
+    """Call a store, with retries if it does not answer. All calls may be repeated.
 
     Raises:
-        LeaseStoreError: It has not answered for a while.
+        LeaseStoreError: The last of `STORE_ATTEMPTS` calls failed.
     """
     for attempt in range(STORE_ATTEMPTS):
         try:
@@ -127,7 +127,7 @@ async def patiently(call: Callable[[], Awaitable[T]]) -> T:
 
 
 def _single(error: BaseException) -> BaseException:
-    """Return the first of the errors of a group."""
+    """Return the first exception of a group, or the exception itself."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

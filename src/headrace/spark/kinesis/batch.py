@@ -21,14 +21,17 @@ from headrace.spark.kinesis.tasks import ShardRead, ShardTask, packed, read_shar
 
 @short_tracebacks
 class KinesisBatchReader(DataSourceReader):
-    """Reads all shards up to the time of planning, or `endingTimestamp`; each in order, parents beside children."""
+    """Reads all shards up to the time of planning or `endingTimestamp`.
+
+    Rows of a shard are in order. Parent and child shards are read in parallel.
+    """
 
     def __init__(self, options: ReadOptions) -> None:
-        """Take the options; nothing is sent yet."""
+        """Take the options. No request is sent yet."""
         self._options = options
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return the tasks."""
+        """Plan the tasks of the read."""
         here = access()
         return here.run(_plan(here, self._options))
 

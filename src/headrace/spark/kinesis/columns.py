@@ -1,4 +1,4 @@
-"""The columns of streams, and Arrow batches of their records."""
+"""The columns of a read, and the conversion of records to Arrow batches."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _RAW: Final = pa.schema([(name, kind) for name, kind in _TYPES.items() if name n
 
 
 def columns(options: ReadOptions) -> tuple[tuple[str, str], ...]:
-    """Return names and Spark types of the columns of a read."""
+    """Return the names and Spark types of a read's columns."""
     return tuple((each.name, spark_type(each.type, quoted=False)) for each in arrow_schema(options))
 
 
@@ -53,7 +53,7 @@ def arrow_schema(options: ReadOptions) -> Any:
 
 
 def raw_batch(records: Sequence[KinesisRecord]) -> Any:
-    """Return records, at least one, as an Arrow batch with all that differs among those of a shard."""
+    """Convert one or more records of a shard to an Arrow batch without the columns that are constant in a shard."""
     _, _, numbers, subs, _, keys, hash_keys, data, timestamps_ms, _ = zip(*records, strict=True)
     return pa.RecordBatch.from_arrays(
         [
@@ -69,10 +69,10 @@ def raw_batch(records: Sequence[KinesisRecord]) -> Any:
 
 
 def row_batch(raw: Any, stream: str, shard: str, options: ReadOptions) -> Any:
-    """Return what Spark gets of a raw batch: the columns that are wanted, data decoded.
+    """Convert a raw batch to the columns of the read, with decoded data.
 
     Raises:
-        DecodeError: Data does not decode, and nothing else is to become of it.
+        DecodeError: Data does not decode, and `onError` is `fail`.
     """
     schema = arrow_schema(options)
     constants = {"stream": stream, "shardId": shard}
@@ -96,16 +96,17 @@ def _decoded(raw: Any, place: str, decode: DecodeOptions) -> dict[str, Any]:
         row = min(errors)
         raise DecodeError(
             f"the data of record {raw.column('sequenceNumber')[row]} of {place} does not decode as {decode.format}: "
-            f"{errors[row]}. With the option onError=null such rows have no data and say why in the column _error"
+            f"{errors[row]}. With the option onError=null the data of such a row is null, and the column _error has "
+            "the reason"
         )
     return {"data": values}
 
 
 def check_schema(given: Any, options: ReadOptions) -> None:
-    """Refuse columns that were given by `.schema(...)`.
+    """Check that `.schema(...)` did not change the columns.
 
     Raises:
-        ConfigError: They are not those of the source.
+        ConfigError: The columns differ from those of the source.
     """
     names = tuple((column.name, column.dataType.simpleString()) for column in given)
     if names != columns(options):

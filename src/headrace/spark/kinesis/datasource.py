@@ -1,4 +1,4 @@
-"""`format("headrace-kinesis")`: where Spark enters. Imports little, for Spark loads it at every look-up."""
+"""The class behind `format("headrace-kinesis")`. It imports little, because Spark loads it at every look-up."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @short_tracebacks
 class KinesisDataSource(DataSource):
-    """Streams of Amazon Kinesis as a PySpark source and sink; see `docs/guides/spark-kinesis.md`."""
+    """Amazon Kinesis streams as a PySpark source and sink; see `docs/guides/spark-kinesis.md`."""
 
     @classmethod
     def name(cls) -> str:
@@ -29,14 +29,14 @@ class KinesisDataSource(DataSource):
         return "headrace-kinesis"
 
     def schema(self) -> str:
-        """Return the columns; called once before a read is planned, so wrong options end here."""
+        """Return the columns. Spark calls this before it plans a read, so wrong options are errors here."""
         from headrace.spark.kinesis.columns import spark_schema
         from headrace.spark.kinesis.options import read_options
 
         return spark_schema(read_options(dict(self.options), streaming=None))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the batch reader."""
+        """Create the reader of a batch query."""
         from headrace.spark.kinesis.batch import KinesisBatchReader
         from headrace.spark.kinesis.columns import check_schema
         from headrace.spark.kinesis.options import read_options
@@ -46,7 +46,7 @@ class KinesisDataSource(DataSource):
         return KinesisBatchReader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Return the streaming reader."""
+        """Create the reader of a streaming query."""
         from headrace.spark.kinesis.columns import check_schema
         from headrace.spark.kinesis.options import read_options
         from headrace.spark.kinesis.stream import KinesisStreamReader
@@ -59,7 +59,7 @@ class KinesisDataSource(DataSource):
         return KinesisStreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Return the batch writer."""
+        """Create the writer of a batch query."""
         from headrace.spark.kinesis.sink import KinesisWriter
 
         if overwrite:
@@ -71,7 +71,7 @@ class KinesisDataSource(DataSource):
         schema: StructType,
         overwrite: bool,
     ) -> DataSourceStreamWriter:
-        """Return the streaming writer."""
+        """Create the writer of a streaming query."""
         from headrace.spark.kinesis.sink import KinesisStreamWriter
 
         return KinesisStreamWriter(dict(self.options), schema)

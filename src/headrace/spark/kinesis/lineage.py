@@ -1,4 +1,4 @@
-"""Which shards are read when: a shard that came of others after all of these. All here is pure."""
+"""The order of shards: a child shard is read after all its parents. All functions are pure."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from headrace.spark.kinesis.options import Starting
 
 
 def initial(infos: Iterable[ShardInfo], starting: Starting, now_ms: int) -> Shards:
-    """Return where a query begins that has no checkpoint.
+    """Return the shards at the start of a query without checkpoint.
 
     Args:
-        infos: All shards there are.
-        starting: What was asked for.
-        now_ms: A time at or after which they were listed; `latest` becomes it.
+        infos: All shards of the stream.
+        starting: The starting position of the options.
+        now_ms: The present time in milliseconds since 1970, the position for `latest`.
 
     Raises:
-        ConfigError: It names shards that there are not.
+        ConfigError: The starting position names unknown shards.
     """
     listed = {info.shard: info for info in infos}
     if starting.latest:
@@ -42,9 +42,9 @@ def initial(infos: Iterable[ShardInfo], starting: Starting, now_ms: int) -> Shar
 
 
 def advanced(shards: Shards, infos: Iterable[ShardInfo]) -> Shards:
-    """Put away shards that have ended, and take in those that are not known yet and whose parents are all done.
+    """Remove shards that were read to their end, and add new shards whose parents are all done.
 
-    A parent that Kinesis lists no more is done, unless it is still being read.
+    A parent that Kinesis does not list any more counts as done, unless it is still active.
     """
     listed = {info.shard: info for info in infos}
     ended = {shard for shard, place in shards.active.items() if place.checkpoint.is_end}

@@ -1,9 +1,10 @@
-"""What Spark's checkpoints hold of streams, and what the store holds of a round. All here is pure.
+"""The offsets of streams in Spark's checkpoints, and the ends of rounds in the store. All functions are pure.
 
-Kinesis has no numbers without gaps and tells nobody where a shard ends at the moment, so that the end of a batch is
-known only when it has been read. An offset is therefore the number of a *round*: rounds below it are planned. It has
-with it how the last of them was planned: where each shard began. Where a shard's part of a round ends, the first task
-that reads it decides and writes to the store, before anybody gets a row; all others read to there.
+Sequence numbers of Kinesis have gaps, and Kinesis does not report the present end of a shard. So the end of a batch is
+known only after the batch was read. An offset is therefore the number of a *round*: all rounds below it are planned.
+The offset also has the plan of the last of these rounds, with the position at which each shard starts. The first task
+that reads a shard's part of a round decides the end of the part, and writes it to the store before it returns a row.
+All other tasks read up to that end.
 """
 
 from __future__ import annotations
@@ -18,53 +19,55 @@ from headrace.core.lease.checkpoint import Checkpoint, parse_checkpoint
 from headrace.errors import ConfigError
 
 VERSION: Final = 2
-"""Of the form of offsets. Form 1 has a single stream, whose name the store's names leave out; it stays readable."""
+"""The version of the form of offsets. Form 1 has a single stream, whose name is not in the names of the store. It can
+still be read."""
 END_VERSION: Final = 1
-"""Of the form of ends in the store."""
+"""The version of the form of ends in the store."""
 
 
 class ShardPosition(NamedTuple):
-    """Where reading of a shard goes on."""
+    """The position at which reading of a shard continues."""
 
     checkpoint: Checkpoint
     read_ms: int | None = None
-    """All that arrived up to this time was read; None while nothing is known."""
+    """All records that arrived up to this time were read, in milliseconds since 1970; None if that is not known."""
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a shard's part of a round ends, as the store has it."""
+    """The end of a shard's part of a round, as the store has it."""
 
     v: int = END_VERSION
     position: str
-    """From where the next round goes on."""
+    """The position at which the next round continues."""
     rows: int = 0
     first: str | None = None
     last: str | None = None
-    """The sequence numbers of its first and last record; a later read makes sure that it finds the same."""
+    """`first` and `last` are the sequence numbers of the part's first and last record, None without records. A later
+    read of the part checks that it finds the same records."""
     read_ms: int | None = None
     behind_ms: int | None = None
 
     @property
-    def place(self) -> ShardPosition:
-        """Where the next round goes on."""
+    def continuation(self) -> ShardPosition:
+        """The position at which the next round continues, parsed."""
         return ShardPosition(parse_checkpoint(self.position), self.read_ms)
 
     def to_text(self) -> str:
-        """Return what the store keeps."""
+        """Encode the end for the store."""
         return msgspec.json.encode(self).decode()
 
 
 def parse_end(text: str) -> End:
-    """Read what `End.to_text` returned.
+    """Parse the text of `End.to_text`.
 
     Raises:
-        ConfigError: A later version wrote it, or something else.
+        ConfigError: A later version, or another program, wrote the text.
     """
     try:
         end = msgspec.json.decode(text, type=End)
     except msgspec.MsgspecError:
         raise ConfigError(
-            f"the store has {text[:80]!r} where the end of a round should be: something else writes to it"
+            f"the store has {text[:80]!r} instead of the end of a round: another program writes to it"
         ) from None
     if end.v > END_VERSION:
         raise ConfigError(
@@ -75,37 +78,37 @@ def parse_end(text: str) -> End:
 
 
 def round_name(round_number: int) -> str:
-    """Return the name of a round's token in the store; tasks tell by it that theirs is the driver's store."""
+    """Return the name of a round's token in the store. Tasks compare the token to recognise the driver's store."""
     return f"{round_number}/"
 
 
 def round_of(name: str) -> int:
-    """Return which round a name in the store is of."""
+    """Return the round of a name in the store."""
     return int(name.partition("/")[0])
 
 
 @dataclass(frozen=True)
 class Shards:
-    """What a query knows of a stream's shards at the beginning of a round."""
+    """The shards of a stream at the beginning of a round."""
 
     active: Mapping[str, ShardPosition] = field(default_factory=dict)
-    """Those that are read."""
+    """The shards that are being read, with their positions."""
     waiting: Mapping[str, Checkpoint] = field(default_factory=dict)
-    """Where shards begin whose parents come first; those that are not named begin at TRIM_HORIZON."""
+    """The starting positions of shards whose parents are read first. Other such shards start at TRIM_HORIZON."""
     done: frozenset[str] = frozenset()
-    """Those that were read to their end, or lie before the query's start; until Kinesis forgets them."""
+    """The shards that were read to their end, or that are before the query's start, as long as Kinesis lists them."""
 
 
 @dataclass(frozen=True)
 class StreamPart:
-    """What the last round has of one stream."""
+    """One stream's part of the last planned round."""
 
     stream: str
-    """`<name>@<creation time>`, as the stream is known."""
+    """The identification of the stream, `<name>@<creation time>`."""
     reads: tuple[str, ...] = ()
-    """The shards that it reads."""
+    """The shards that the round reads."""
     shards: Shards = field(default_factory=Shards)
-    """As they were at its beginning."""
+    """All shards at the beginning of the round."""
 
     @property
     def name(self) -> str:
@@ -118,12 +121,12 @@ class StreamPart:
         return End(position=place.checkpoint.position, read_ms=place.read_ms)
 
     def after(self, ends: Mapping[str, End]) -> Shards:
-        """Return the shards as they are when the round has ended so; those that have ended are still in it."""
-        moved = {shard: end.place for shard, end in ends.items()}
+        """Return the shards after the round. Shards that were read to their end are still among the active shards."""
+        moved = {shard: end.continuation for shard, end in ends.items()}
         return replace(self.shards, active={**self.shards.active, **moved})
 
     def to_json(self) -> dict[str, Any]:
-        """Return its part of what checkpoints hold."""
+        """Encode the part for a checkpoint."""
         return {
             "reads": list(self.reads),
             "shards": {
@@ -136,7 +139,7 @@ class StreamPart:
 
     @classmethod
     def from_json(cls, stream: str, encoded: Mapping[str, Any]) -> StreamPart:
-        """Read what `to_json` returned."""
+        """Decode a part of a checkpoint."""
         return cls(
             stream,
             reads=tuple(encoded["reads"]),
@@ -155,18 +158,18 @@ class StreamPart:
 
 @dataclass(frozen=True)
 class StreamOffset:
-    """An offset of Spark's: `round` is the next one, and the rest says how the one before it was planned."""
+    """An offset of Spark: the number of the next round, and the plan of the round before it."""
 
     query: str
-    """A random id: what is written to the store under it is of this checkpoint only."""
+    """A random id of the checkpoint. Only queries with this checkpoint write to the store under the id."""
     round: int = 0
     token: str = ""
     tasks: int = 1
-    """How many tasks it has; if it is repeated it has as many, whatever the options are by then."""
+    """The number of tasks of the planned round. A repetition has the same number, even with other options."""
     until_ms: int | None = None
-    """Records that arrived later are left for a later run."""
+    """Records that arrived later, in milliseconds since 1970, are left for a later run; None is no limit."""
     parts: Mapping[str, StreamPart] = field(default_factory=dict)
-    """By the names of streams."""
+    """The parts of the planned round, by stream name."""
     form: int = VERSION
 
     @property
@@ -175,13 +178,13 @@ class StreamOffset:
         return self.round - 1
 
     def end_name(self, part: StreamPart, shard: str) -> str:
-        """Return the name that the end of a shard's part of the last round has in the store."""
+        """Return the name in the store for the end of a shard's part of the planned round."""
         return (
             f"{self.planned}/{shard}" if self.form == 1 else f"{self.planned}/{part.name}/{shard}"
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the form that checkpoints hold."""
+        """Encode the offset for a checkpoint."""
         plan = {
             "token": self.token,
             "tasks": self.tasks,
@@ -193,10 +196,10 @@ class StreamOffset:
 
     @classmethod
     def from_json(cls, encoded: Mapping[str, Any]) -> StreamOffset:
-        """Read what `to_json` returned, now or in an earlier version.
+        """Decode an offset of a checkpoint, of this or an earlier version.
 
         Raises:
-            ConfigError: It is of a later version, or of another source.
+            ConfigError: The checkpoint is of a later version, or of another source.
         """
         try:
             version, query, number = encoded["version"], encoded["query"], encoded["round"]

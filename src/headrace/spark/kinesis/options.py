@@ -1,4 +1,4 @@
-"""The options of a read of streams, checked before anything runs."""
+"""The options of a read of Kinesis streams."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ STREAM_OPTIONS: Final = (
     "maxBytesPerTrigger",
     "pollInterval",
 )
-"""Of use in streams only; a batch read passes over them and warns."""
+"""The options that only streams use. A batch read ignores them with a warning."""
 READ_OPTIONS: Final = (
     *AWS_OPTIONS,
     "startingPosition",
@@ -73,21 +73,21 @@ STORES: Final = "dynamodb://TABLE, or sqlite:///PATH for Spark on one machine"
 
 @dataclass(frozen=True)
 class Starting:
-    """Where a query begins that has no checkpoint yet."""
+    """The start of a query without checkpoint."""
 
     latest: bool = False
     everywhere: Checkpoint | None = None
-    """For all shards; None: the shards' own, and TRIM_HORIZON."""
+    """The position of all shards; None uses `shards`, and TRIM_HORIZON for other shards."""
     shards: tuple[tuple[str, Checkpoint], ...] = ()
 
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What a read was asked for."""
+    """The parsed options of a read."""
 
     aws: AwsSettings
     streams: Mapping[str, Starting]
-    """By name or ARN, as they were given."""
+    """The start of each stream, by the name or ARN in the option `stream`."""
     store: str | None = None
     ending_ms: int | None = None
     max_records_per_shard: int | None = None
@@ -101,10 +101,10 @@ class ReadOptions:
 
 
 class KinesisOptionReader(OptionReader):
-    """Typed access to the options of this format."""
+    """Typed access to the options of `format("headrace-kinesis")`."""
 
     def __post_init__(self) -> None:
-        """Refuse options that there are not."""
+        """Reject unknown options."""
         canonical = {name.lower(): name for name in self.known}
         self._values = {}
         for name, value in self.options.items():
@@ -118,7 +118,7 @@ class KinesisOptionReader(OptionReader):
             self._values[canonical[name.lower()]] = value
 
     def streams(self) -> dict[str, str]:
-        """Return names or ARNs of streams, by their names."""
+        """Parse the streams: names or ARNs as given, by stream name."""
         given = self.names("stream")
         if not given:
             raise ConfigError(
@@ -127,13 +127,13 @@ class KinesisOptionReader(OptionReader):
         streams = {stream_name(each): each for each in given}
         if len(streams) < len(given):
             raise ConfigError(
-                f"option stream={self.text('stream')} has two streams of the same name: read one of them by a "
-                "query of its own"
+                f"option stream={self.text('stream')} has two streams of the same name: read one of them with "
+                "another query"
             )
         return streams
 
     def aws(self) -> AwsSettings:
-        """Return where AWS is, and who asks."""
+        """Parse the AWS endpoint, region and credentials."""
         given = {name: self.text(name) or None for name in AWS_OPTIONS}
         endpoint = given["endpointUrl"]
         if endpoint is not None and not endpoint.startswith(("http://", "https://")):
@@ -159,14 +159,14 @@ class KinesisOptionReader(OptionReader):
 
 
 def read_options(options: Mapping[str, str], *, streaming: bool | None) -> ReadOptions:
-    """Check the options of a read.
+    """Parse and check the options of a read.
 
     Args:
-        options: By name, in any case.
-        streaming: Whether the read is a stream; None where that is not known yet.
+        options: Values by option name; case does not matter.
+        streaming: Whether the read is a stream; None if that is not known yet.
 
     Raises:
-        ConfigError: An option is unknown, missing, contradicts another or has a value that it cannot have.
+        ConfigError: An option is unknown, missing, contradicts another option or has a wrong value.
     """
     reader = KinesisOptionReader(options, READ_OPTIONS)
     if streaming is False:
@@ -194,17 +194,16 @@ def _store(text: str | None, *, streaming: bool | None) -> str | None:
     if not text:
         if streaming:
             raise ConfigError(
-                f"option store is missing: a stream keeps there how far its tasks have read; give {STORES}"
+                f"option store is missing: a stream stores there how far its tasks have read; give {STORES}"
             )
         return None
     scheme = text.partition(":")[0].lower()
     if scheme == "memory":
         raise ConfigError(
-            f"option store={text}: Spark's tasks are processes of their own, and the memory of one is not seen by "
-            f"the others; give {STORES}"
+            f"option store={text}: Spark's tasks run in several processes, which do not share memory; give {STORES}"
         )
     if scheme not in {"dynamodb", "sqlite"}:
-        raise ConfigError(f"option store={text!r} is none: give {STORES}")
+        raise ConfigError(f"option store={text!r} names no store: give {STORES}")
     if scheme == "sqlite":
         path = Path(text.partition("://")[2].removeprefix("/")).expanduser()
         return f"sqlite:///{path.absolute()}"
@@ -226,8 +225,8 @@ def _starting(reader: KinesisOptionReader, *, streaming: bool | None) -> dict[st
         }
     if len(streams) > 1:
         raise ConfigError(
-            f"option startingPosition must say of {', '.join(streams)} where each begins, as "
-            f'{{"{next(iter(streams))}": "earliest", ...}}, and names {", ".join(positions) or "none"}'
+            f"option startingPosition must name the start of each of {', '.join(streams)}, as "
+            f'{{"{next(iter(streams))}": "earliest", ...}}, but names {", ".join(positions) or "none"}'
         )
     return dict.fromkeys(streams.values(), _shards(positions))
 
@@ -304,7 +303,8 @@ def _decode(reader: OptionReader) -> DecodeOptions | None:
     decode = decode_options(reader, "data")
     if decode is not None and decode.on_error == "dlq":
         raise ConfigError(
-            "option onError must be fail or null here: with null, write the rows whose _error is set where they belong"
+            "option onError must be fail or null here: with null, the query can write the rows with _error to a place "
+            "of its own"
         )
     return decode
 

@@ -1,7 +1,8 @@
-"""The driver's part of a streaming read: which round comes next, if one does.
+"""The driver's part of a streaming read: plan the next round if there are new records.
 
-It looks into each shard by a read of one record. A round is planned when there is something in one of them, and reads
-those alone; so batches are not empty, and a run with `availableNow` ends when every shard is at the time of its start.
+The planner probes each shard with a read of one record. It plans a round if a shard has new records, and the round
+reads only such shards. So batches are not empty, and a run with `availableNow` ends when every shard is read up to the
+time at which the run started.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Final
 from headrace.errors import LeaseStoreError
 from headrace.kinesis.leases.store import LeaseStore
 from headrace.spark.kinesis.access import Access, patiently
-from headrace.spark.kinesis.following import Following
+from headrace.spark.kinesis.followed import FollowedStream
 from headrace.spark.kinesis.offsets import (
     End,
     StreamOffset,
@@ -26,79 +27,82 @@ from headrace.spark.kinesis.offsets import (
     round_of,
 )
 from headrace.spark.kinesis.options import ReadOptions, Starting
-from headrace.spark.kinesis.reading import Bounds, lost
+from headrace.spark.kinesis.reading import PartBounds, lost
 from headrace.spark.kinesis.tasks import TASK_BYTES, RoundTask, ShardRead, packed, task_count
 
 log = logging.getLogger(__name__)
 
-LOOKS_AT_ONCE: Final = 64
+PROBES_AT_ONCE: Final = 64
 
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class Planner:
+class RoundPlanner:
     """Plans the rounds of one query, in the driver's process."""
 
     def __init__(
         self, options: ReadOptions, access: Access, clock: Callable[[], int] = _now_ms
     ) -> None:
-        """Take options and connections; nothing is sent yet."""
+        """Take options and connections. No request is sent yet."""
         self._options = options
         self._access = access
         self._clock = clock
         self._until_ms: int | None = None
         self._initial = StreamOffset(uuid.uuid4().hex)
-        followed = [Following(each, options, access, clock) for each in options.streams]
+        followed = [FollowedStream(each, options, access, clock) for each in options.streams]
         self._followed = {each.name: each for each in followed}
         self._settled: StreamOffset | None = None
-        self._looked_ms: int | None = None
+        self._probed_ms: int | None = None
         self._planned = 0  # the last round that this driver has planned or taken over
         self._unread = False
         self._names: list[str] = []
 
     def initial(self) -> StreamOffset:
-        """Return the offset before the first round. The first batch, which waits for nothing, pins where it is."""
+        """Return the offset before the first round.
+
+        The first batch does not wait for records: it stores the starting positions in the checkpoint.
+        """
         return self._initial
 
     def set_target(self) -> None:
-        """Leave what arrives from now on for another run."""
+        """Leave records that arrive from now on for a later run."""
         self._until_ms = self._clock()
 
     @property
     def behind_ms(self) -> dict[str, dict[str, int]]:
-        """How far each stream's shards were behind their newest records when they were read or looked into."""
+        """Milliseconds by which the shards of each stream were behind their newest records when last read or probed."""
         return {name: each.behind_ms for name, each in self._followed.items()}
 
     async def latest(self, start: StreamOffset) -> StreamOffset:
-        """Return the offset behind the next round; `start` if there is nothing to read.
+        """Return the offset after the next round; `start` if there are no new records.
 
         Raises:
-            DataLossError: Records are gone that were not read, and `failOnDataLoss` is true.
-            LeaseStoreError: The store does not answer, or has lost what it had.
+            DataLossError: Records are gone before they were read, and `failOnDataLoss` is true.
+            LeaseStoreError: The store does not answer, or has lost the last round.
             KinesisError: The stream cannot be read.
         """
         if self._settled != start:
             await self._settle(start)
-        elif self._looked_ms is not None:
-            waited_ms = self._clock() - self._looked_ms
+        elif self._probed_ms is not None:
+            waited_ms = self._clock() - self._probed_ms
             if waited_ms < self._options.reading.poll_ms:
                 return start
         if self._unread and self._until_ms is not None:
             log.warning(
-                "no task has read anything of round %d: this run ends, and a later one reads it",
+                "no task has read any part of round %d: this run ends, and a later run reads the round",
                 start.planned,
             )
             return start
-        ready = await self._look()
-        self._looked_ms = self._clock()
+        ready = await self._probe()
+        self._probed_ms = self._clock()
         if any(ready.values()) or await self._is_to_be_pinned(start):
             return await self._plan(start, ready)
         return start
 
     async def tasks(self, end: StreamOffset) -> list[RoundTask]:
-        """Return the tasks of the round that ends with an offset: the same ones whenever they are asked for."""
+        """Return the tasks of the planned round of an offset, the same tasks at every call."""
         reads = [
             ShardRead(
                 each.stream,
@@ -119,14 +123,14 @@ class Planner:
         max_bytes = min(options.max_bytes_per_shard, TASK_BYTES // len(dealt[0]))
         if options.max_bytes_per_trigger is not None:
             max_bytes = min(max_bytes, max(options.max_bytes_per_trigger // len(reads), 1))
-        bounds = Bounds(max_bytes, options.max_records_per_shard, end.until_ms)
+        bounds = PartBounds(max_bytes, options.max_records_per_shard, end.until_ms)
         return [
             RoundTask(each, query=end.query, number=end.planned, token=end.token, bounds=bounds)
             for each in dealt
         ]
 
     async def committed(self, end: StreamOffset) -> None:
-        """Forget the ends that no plan will be derived from any more. The last round's are kept."""
+        """Delete the ends of all rounds before the last one from the store. They are not needed any more."""
         old = [name for name in self._names if round_of(name) < end.planned]
         if not old:
             return
@@ -135,24 +139,24 @@ class Planner:
         try:
             await patiently(lambda: store.forget(end.query, old))
         except LeaseStoreError as error:
-            log.warning("%d rows of rounds that are over stay in the store: %s", len(old), error)
+            log.warning("%d rows of finished rounds remain in the store: %s", len(old), error)
 
     async def _store(self) -> LeaseStore:
         assert self._options.store is not None
         return await self._access.store(self._options.store, self._options.aws)
 
-    async def _known(self, offset: StreamOffset) -> list[tuple[Following, StreamPart]]:
-        """Return the streams of an offset that are still there and to be read.
+    async def _known(self, offset: StreamOffset) -> list[tuple[FollowedStream, StreamPart]]:
+        """Return the streams of an offset that still exist and that the options name.
 
         Raises:
-            DataLossError: Some are not, and `failOnDataLoss` is true.
+            DataLossError: A stream does not exist or is not named any more, and `failOnDataLoss` is true.
         """
         known = []
         for name, part in offset.parts.items():
             each = self._followed.get(name)
             if each is None:
                 lost(
-                    f"option stream names {name} no more, of which the checkpoint has a position",
+                    f"the checkpoint has a position of stream {name}, which the option stream does not name any more",
                     fail=self._options.fail_on_data_loss,
                 )
             elif await each.is_that_of(part):
@@ -160,7 +164,7 @@ class Planner:
         return known
 
     async def _settle(self, start: StreamOffset) -> None:
-        """Find out where the round before an offset has ended."""
+        """Continue after the planned round of an offset: read the ends of its parts from the store."""
         known = await self._known(start)
         store = await self._store()
         self._unread = False
@@ -170,12 +174,12 @@ class Planner:
         for name, each in self._followed.items():
             if name not in start.parts:
                 await each.begin(self._options.streams[each.stream])
-            elif name not in ends:  # it was created again, and failOnDataLoss is false
+            elif name not in ends:  # the stream was created again, and failOnDataLoss is false
                 await each.begin(Starting())
         self._settled = start
 
     async def _take_over(self, end: StreamOffset) -> None:
-        """Make sure that the store still has the round that an earlier driver planned."""
+        """Check that the store still has the round that an earlier driver planned."""
         store = await self._store()
         recorded = await patiently(lambda: store.recorded(end.query))
         name = round_name(end.planned)
@@ -186,9 +190,9 @@ class Planner:
         self._planned = end.round
 
     async def _ends(
-        self, store: LeaseStore, start: StreamOffset, known: list[tuple[Following, StreamPart]]
+        self, store: LeaseStore, start: StreamOffset, known: list[tuple[FollowedStream, StreamPart]]
     ) -> dict[str, dict[str, End]]:
-        """Return where shards have ended in the last round; those that nobody has read end where they began."""
+        """Return the ends of the last round. A shard that no task has read ends at its start."""
         recorded = await patiently(lambda: store.recorded(start.query))
         self._names = list(recorded)
         if recorded.get(round_name(start.planned)) != start.token:
@@ -209,28 +213,28 @@ class Planner:
 
     def _lost_store(self, start: StreamOffset) -> None:
         what = (
-            f"the store {self._options.store} does not have what it had of round {start.planned} of this query: it is "
-            "another store, it was emptied or set back, or the checkpoint was"
+            f"the store {self._options.store} does not have round {start.planned} of this query: it is another store, "
+            "or the store or the checkpoint was emptied or set back"
         )
         if self._options.fail_on_data_loss:
             raise LeaseStoreError(
-                f"{what}. Give the store back that the query had; or set the option failOnDataLoss to false once, and "
-                "the records of its last batch come again"
+                f"{what}. Use the store that the query had. Or set the option failOnDataLoss to false once, and the "
+                "records of the last batch are read again"
             )
-        log.warning("%s: the records of the last batch come again", what)
+        log.warning("%s: the records of the last batch are read again", what)
 
-    async def _look(self) -> dict[str, list[str]]:
-        """Return the shards of each stream that have something."""
-        limit = asyncio.Semaphore(LOOKS_AT_ONCE)
+    async def _probe(self) -> dict[str, list[str]]:
+        """Return the shards of each stream that have new records."""
+        limit = asyncio.Semaphore(PROBES_AT_ONCE)
         async with asyncio.TaskGroup() as group:
-            looks = {
-                name: group.create_task(each.look(self._until_ms, limit))
+            probes = {
+                name: group.create_task(each.probe(self._until_ms, limit))
                 for name, each in self._followed.items()
             }
-        return {name: look.result() for name, look in looks.items()}
+        return {name: probe.result() for name, probe in probes.items()}
 
     async def _is_to_be_pinned(self, start: StreamOffset) -> bool:
-        """Whether the checkpoint should know where streams are although nothing came."""
+        """Return whether a checkpoint is due although there are no new records."""
         if start.parts.keys() != self._followed.keys():
             return True
         return any([await each.ages(start.parts[name]) for name, each in self._followed.items()])
@@ -238,7 +242,7 @@ class Planner:
     async def _plan(self, start: StreamOffset, ready: dict[str, list[str]]) -> StreamOffset:
         store = await self._store()
         token = uuid.uuid4().hex
-        # One that was planned before a driver ended, and that nobody has read, keeps its token.
+        # A round that an earlier driver planned, and that no task has read, keeps its token.
         token = await patiently(
             lambda: store.record_once(start.query, round_name(start.round), token)
         )

@@ -1,9 +1,9 @@
-"""A shard's part of a round: read to where its first reader has put the end.
+"""Read a shard's part of a round up to the end that the first reader of the part decides.
 
-Nobody gets a row before the end is in the store. What a task has read until then waits in memory, as Arrow columns; a
-part has bounds for that (`maxBytesPerShard`). A task that finds another's end cuts off what lies behind it, or reads on
-to it. So every read of a round has the same rows, however late, wherever and however often it is done, and also if
-somebody takes only some of them.
+A task returns no row before the end is in the store. Until then the records are in memory, as Arrow columns, and
+`maxBytesPerShard` bounds their size. A task that finds the end of another task cuts off later records, or reads on up
+to that end. So every read of a round has the same rows, at any time and in any process, even if Spark consumes only
+some of them.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from headrace.spark.source.offsets import DataLossError
 log = logging.getLogger(__name__)
 
 ROUND_MS: Final = 60_000
-"""For so long a part is read that has records already; what is left is for the next round."""
+"""Milliseconds after which a part with records ends. Later records belong to the next round."""
 
 Agree = Callable[[End], Awaitable[str]]
-"""Writes an end to the store unless there is one; returns the one that is there."""
+"""Writes an end to the store unless the store has one; returns the end in the store."""
 
 
 @dataclass(frozen=True)
-class Bounds:
-    """Where a part ends that nobody has read yet."""
+class PartBounds:
+    """The bounds of a part that no task has read yet."""
 
     max_bytes: int
     max_records: int | None = None
     until_ms: int | None = None
-    """Records that arrived later are not wanted."""
+    """Records that arrived later, in milliseconds since 1970, are left out; None is no limit."""
 
 
 @dataclass
@@ -47,9 +47,9 @@ class ShardPart:
     """A shard's part of a round, while it is read."""
 
     shard: str
-    """As errors are to name it."""
+    """The name of the shard in messages."""
     start: Checkpoint
-    bounds: Bounds
+    bounds: PartBounds
     clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     batches: list[Any] = field(default_factory=list)
     rows: int = 0
@@ -57,26 +57,26 @@ class ShardPart:
     first: str | None = None
     last: str | None = None
     read_ms: int | None = None
-    """All that arrived up to this time was read, as far as it is known."""
+    """All records that arrived up to this time were read, in milliseconds since 1970; None if that is not known."""
     behind_ms: int | None = None
     ended: bool = False
     caught_up: bool = False
     fetched_ms: int = 0
     rest: Sequence[KinesisRecord] = ()
-    """What was read and lies behind a bound: another's end may be behind it, too."""
+    """Records that were read after a bound. The end of another task may include them."""
 
     async def read(self, reader: Reader, agree: Agree, *, fail_on_data_loss: bool) -> list[Any]:
-        """Return the Arrow batches of the part.
+        """Read the part and return its Arrow batches.
 
         Raises:
-            DataLossError: Records of it are gone, and `fail_on_data_loss` is true.
+            DataLossError: Records of the part are gone, and `fail_on_data_loss` is true.
         """
         started_ms = self.clock()
         own: End | None = None
         while own is None:
             fetched = await self._fetch(reader, lambda: self.bounds.max_bytes - self.size_bytes)
             if fetched.data_expired:
-                lost(f"{self.shard} is gone before it was read", fail=fail_on_data_loss)
+                lost(f"{self.shard} was removed before it was read", fail=fail_on_data_loss)
             kept = wanted(fetched.records, self.bounds, self.rows, self.size_bytes)
             self._add(kept)
             self.rest = fetched.records[len(kept) :]
@@ -104,8 +104,8 @@ class ShardPart:
         self.last = records[-1].sequence_number
         self.read_ms = records[-1].timestamp_ms
 
-    def _end(self, whole: bool, started_ms: int) -> End | None:  # noqa: FBT001 - told by one caller
-        """Return where the part ends, or None if it goes on."""
+    def _end(self, whole: bool, started_ms: int) -> End | None:  # noqa: FBT001 - there is one caller
+        """Return the end of the part if a bound is reached; None if the part goes on."""
         full = self.size_bytes >= self.bounds.max_bytes or not whole
         late = bool(self.rows) and self.clock() - started_ms > ROUND_MS
         if not (full or late or self.caught_up or self.ended):
@@ -125,7 +125,7 @@ class ShardPart:
         )
 
     async def _settle(self, reader: Reader, end: End) -> None:
-        """Read on to another's end, and cut off what lies behind it."""
+        """Read on up to the end of another task, and cut off later records."""
         if end.last is None:
             self.batches, self.rows, self.last = [], 0, None
             return
@@ -153,17 +153,17 @@ class ShardPart:
         first = self.first if self.batches else None
         if (self.rows, first, self.last) != (end.rows, end.first, end.last):
             lost(
-                f"this round of {self.shard} had {end.rows} records, {end.first} to {end.last}, when first read, "
-                f"and has {self.rows} now: some were removed since",
+                f"this round of {self.shard} had {end.rows} records, {end.first} to {end.last}, when it was first "
+                f"read, and has {self.rows} now: records were removed in the meantime",
                 fail=fail,
             )
 
 
 def lost(what: str, *, fail: bool) -> None:
-    """Say that records are gone.
+    """Report lost records: raise an error, or log a warning.
 
     Raises:
-        DataLossError: It is a failure.
+        DataLossError: `fail` is true.
     """
     if fail:
         raise DataLossError(what)
@@ -171,20 +171,20 @@ def lost(what: str, *, fail: bool) -> None:
 
 
 def is_caught_up(fetched: Fetched) -> bool:
-    """Whether nothing was left behind what a fetch brought."""
+    """Return whether there were no further records after those of the fetch."""
     return fetched.behind_ms == 0 or (fetched.behind_ms is None and not fetched.records)
 
 
 def wanted(
-    records: Sequence[KinesisRecord], bounds: Bounds, rows: int, size_bytes: int
+    records: Sequence[KinesisRecord], bounds: PartBounds, rows: int, size_bytes: int
 ) -> Sequence[KinesisRecord]:
-    """Return the first of the records, up to a bound; those that were one stored record stay together.
+    """Return the leading records up to a bound. Records of one aggregated record stay together.
 
     Args:
-        records: What a fetch brought.
-        bounds: Of the part.
-        rows: How many the part has already; the first record of a part is never too large.
-        size_bytes: How large these are.
+        records: The fetched records.
+        bounds: The bounds of the part.
+        rows: The number of records that the part already has. The first record of a part is never too large.
+        size_bytes: The size of these records.
     """
     until_ms = bounds.until_ms
     end = len(records)

@@ -1,4 +1,4 @@
-"""Writes: `dataframe.write.format("headrace-kinesis")`, and the same of streams. At least once."""
+"""Batch and streaming writes with `format("headrace-kinesis")`. Writes are at least once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WRITE_OPTIONS: Final = (*AWS_OPTIONS, "aggregate", "maxRecordBytes", "deliveryTi
 AGGREGATE_BYTES: Final = 51_200
 REQUEST_BYTES: Final = 5 << 20
 _OF_SPARK: Final = frozenset({"checkpointlocation", "queryname", "path"})
-"""Spark's own options of a stream that is written; it hands them over with the others."""
+"""Options of Spark's own stream writer, which Spark passes along."""
 _BYTES: Final = ("binary", "string")
 COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "data": _BYTES,
@@ -46,7 +46,7 @@ _ABSENT: Final = {
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """What a write was asked for."""
+    """The parsed options of a write."""
 
     aws: AwsSettings
     stream: str | None
@@ -54,10 +54,10 @@ class WriteOptions:
 
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:
-    """Check the options of a write.
+    """Parse and check the options of a write.
 
     Raises:
-        ConfigError: An option is unknown, or has a value that it cannot have.
+        ConfigError: An option is unknown, or has a wrong value.
     """
     given = {name: value for name, value in options.items() if name.lower() not in _OF_SPARK}
     reader = KinesisOptionReader(given, WRITE_OPTIONS)
@@ -88,7 +88,7 @@ def check_columns(columns: Mapping[str, str], options: WriteOptions) -> None:
     """Check the columns of a write before its job starts.
 
     Raises:
-        ConfigError: They cannot be written; the text says what can.
+        ConfigError: A column is missing, unknown or has a wrong type.
     """
     for name, kind in columns.items():
         known = COLUMNS.get(name)
@@ -113,20 +113,20 @@ def check_columns(columns: Mapping[str, str], options: WriteOptions) -> None:
 
 @dataclass
 class StreamRowsWritten(WriterCommitMessage):
-    """How many records a task has written."""
+    """The number of records that a task has written."""
 
     records: int
 
 
 class StreamRowWriter:
-    """Writes rows; goes to the tasks."""
+    """Writes rows. Spark pickles it for the tasks."""
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
         """Check options, columns and the stream before a job starts.
 
         Raises:
-            ConfigError: They cannot be written.
-            KinesisError: The stream cannot be found.
+            ConfigError: An option or a column is wrong.
+            KinesisError: The stream does not exist, or Kinesis does not answer.
         """
         self._options = write_options(given)
         check_columns(columns_of(schema), self._options)
@@ -134,10 +134,10 @@ class StreamRowWriter:
             _check_stream(self._options.aws, self._options.stream)
 
     def write(self, batches: Iterator[Any]) -> StreamRowsWritten:
-        """Write one task's rows; Kinesis has acknowledged them all when this returns.
+        """Write one task's rows. Kinesis has acknowledged all of them when this returns.
 
         Raises:
-            HeadraceError: Some could not be written in time. Those that were come again if the task does.
+            HeadraceError: Some rows could not be written in time. A repeated task writes all its rows again.
         """
         here = access()
         client = here.run(here.client(self._options.aws))
@@ -162,15 +162,16 @@ class StreamRowWriter:
             _column(batch, "data"),
             _column(batch, "partitionKey"),
             _column(batch, "explicitHashKey"),
-            strict=False,  # a column that is not there has no end
+            strict=False,  # `repeat` stands for a missing column and never ends
         )
         for stream, data, key, hash_key in rows:
             if stream is None or data is None or key is None:
                 missing = "stream" if stream is None else "data" if data is None else "partitionKey"
                 raise HeadraceError(
-                    f"a row has no {missing}: Kinesis has no records without; fill the column, or filter such rows out"
+                    f"a row has no {missing}, which every Kinesis record needs: fill the column, or filter such rows "
+                    "out"
                 )
-            # Its fate is told by `flush`.
+            # `flush` raises delivery errors.
             _ = await producer.send(stream, data, partition_key=key, explicit_hash_key=hash_key)
 
 
@@ -183,12 +184,12 @@ def _column(batch: Any, name: str) -> Any:
 
 
 STREAM_CONTACT_MS: Final = 10_000
-"""How long a Python worker that plans a write waits for its first answer."""
+"""Milliseconds for which a Python worker that plans a write waits for the first response."""
 _checked: set[tuple[AwsSettings, str]] = set()
 
 
 def _check_stream(aws: AwsSettings, stream: str) -> None:
-    """Make sure once in a process that a stream is there: Spark makes a writer for every batch."""
+    """Check once in a process that a stream exists. Spark creates a writer for every batch."""
     if (aws, stream) in _checked:
         return
     here = access()
@@ -199,10 +200,10 @@ def _check_stream(aws: AwsSettings, stream: str) -> None:
 
 @short_tracebacks
 class KinesisWriter(DataSourceArrowWriter):
-    """At least once: a task that Spark repeats writes its rows again."""
+    """The writer of a batch query, at least once: a task that Spark repeats writes its rows again."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        """See `StreamRowWriter`."""
+        """Check options, columns and the stream; see `StreamRowWriter`."""
         self._rows = StreamRowWriter(options, schema)
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
@@ -212,10 +213,10 @@ class KinesisWriter(DataSourceArrowWriter):
 
 @short_tracebacks
 class KinesisStreamWriter(DataSourceStreamArrowWriter):
-    """At least once: a batch that Spark repeats is written again."""
+    """The writer of a micro-batch, at least once: a batch that Spark repeats is written again."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        """See `StreamRowWriter`."""
+        """Check options, columns and the stream; see `StreamRowWriter`."""
         self._rows = StreamRowWriter(options, schema)
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:

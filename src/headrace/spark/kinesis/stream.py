@@ -18,7 +18,7 @@ from headrace.spark.errors import short_tracebacks
 from headrace.spark.kinesis.access import access
 from headrace.spark.kinesis.offsets import StreamOffset
 from headrace.spark.kinesis.options import ReadOptions
-from headrace.spark.kinesis.planner import Planner
+from headrace.spark.kinesis.planner import RoundPlanner
 from headrace.spark.kinesis.tasks import RoundTask, read_round
 
 log = logging.getLogger(__name__)
@@ -26,12 +26,15 @@ log = logging.getLogger(__name__)
 
 @short_tracebacks
 class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The face that Spark calls: JSON in and out. Nothing connects before the first call."""
+    """The streaming reader that Spark calls. It converts offsets from and to JSON; `RoundPlanner` decides.
+
+    Nothing connects before the first call.
+    """
 
     def __init__(self, options: ReadOptions | ConfigError) -> None:
-        """Take the options, or what is wrong with them: Spark hides an exception that is raised here."""
+        """Take the options, or the error in them, which the first call raises. Spark hides exceptions raised here."""
         self._given = options
-        self._planner: Planner | None = None
+        self._planner: RoundPlanner | None = None
 
     @property
     def _options(self) -> ReadOptions:
@@ -40,20 +43,20 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._given
 
     def __getstate__(self) -> dict[str, Any]:
-        # Tasks get a copy; the planner stays with the driver.
+        # Tasks get a pickled copy without the planner, which belongs to the driver.
         return {**self.__dict__, "_planner": None}
 
     @property
-    def planner(self) -> Planner:
-        """The planner of this query, made at the first call."""
+    def planner(self) -> RoundPlanner:
+        """The planner of this query, created at the first call."""
         if self._planner is None:
             store = self._options.store or ""
             if store.startswith("sqlite:"):
                 log.warning(
-                    "option store=%s is a file: where tasks run on several machines, use a DynamoDB table",
+                    "option store=%s is a file: if tasks run on several machines, use a DynamoDB table",
                     store,
                 )
-            self._planner = Planner(self._options, access())
+            self._planner = RoundPlanner(self._options, access())
         return self._planner
 
     def initialOffset(self) -> dict[str, Any]:
@@ -61,11 +64,11 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self.planner.initial().to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return no limit: those of this source bound the parts of a round, and hold for every trigger."""
+        """Return no limit. The limits of this source bound the parts of a round, for every trigger."""
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fix the end of this run."""
+        """Fix the end of this run at the present time."""
         self.planner.set_target()
 
     def latestOffset(
@@ -73,17 +76,17 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         start: dict[str, Any],
         limit: ReadLimit,
     ) -> dict[str, Any]:
-        """Return the offset behind the next round; `start` when there is nothing to read."""
+        """Return the offset after the next round; `start` if there are no new records."""
         begin = StreamOffset.from_json(start)
         end = access().run(self.planner.latest(begin))
         return start if end is begin else end.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return how far each shard is behind, for progress reports: Kinesis tells nobody a newest position."""
+        """Return the milliseconds by which each shard is behind. Kinesis does not report a shard's newest position."""
         return {"millisBehindLatest": self.planner.behind_ms}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return the tasks of a batch. They go by its end alone, which says where it begins."""
+        """Plan the tasks of a batch from its end offset, which contains the batch's start, too."""
         if start == end:
             return []
         return access().run(self.planner.tasks(StreamOffset.from_json(end)))
@@ -96,8 +99,8 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_round(partition, self._options)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Forget what no later batch needs."""
+        """Delete the ends in the store that no later batch needs."""
         access().run(self.planner.committed(StreamOffset.from_json(end)))
 
     def stop(self) -> None:
-        """Nothing to do: connections end with the process."""
+        """Do nothing: the connections end with the process."""

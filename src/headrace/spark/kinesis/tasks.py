@@ -1,4 +1,4 @@
-"""What one task of Spark's reads, and how it does."""
+"""The tasks of reads: which shards each reads, and how."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from headrace.spark.kinesis.access import Access, access, patiently
 from headrace.spark.kinesis.columns import raw_batch, row_batch
 from headrace.spark.kinesis.offsets import End, round_name
 from headrace.spark.kinesis.options import ReadOptions
-from headrace.spark.kinesis.reading import Bounds, ShardPart, is_caught_up, lost, wanted
+from headrace.spark.kinesis.reading import PartBounds, ShardPart, is_caught_up, lost, wanted
 
 TASK_BYTES: Final = 256 << 20
-"""What all shards of a task may hold in memory together."""
+"""The most bytes of records that all shards of a task have in memory together."""
 SHARDS_OF_A_TASK: Final = 8
-"""A shard gives 2 MiB a second at most: one task reads several at the same time."""
+"""The number of shards that one task reads in parallel. A shard delivers at most 2 MiB a second."""
 
 
 @dataclass(frozen=True)
 class ShardRead:
-    """A shard that a task reads, and from where."""
+    """A shard that a task reads, and the position at which it starts."""
 
     stream: str
-    """Its name or ARN."""
+    """The stream's name or ARN."""
     shard: str
     start: Checkpoint
     hash_range: HashRange | None = None
     end_name: str = ""
-    """What the end of its part of a round is called in the store."""
+    """The name in the store for the end of the shard's part of a round; empty in batch reads."""
 
     @property
     def name(self) -> str:
@@ -52,7 +52,7 @@ class ShardRead:
 
 
 class RoundTask(InputPartition):
-    """Shards of a round that one task reads."""
+    """The shards of a round that one task reads."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class RoundTask(InputPartition):
         query: str,
         number: int,
         token: str,
-        bounds: Bounds,
+        bounds: PartBounds,
     ) -> None:
         super().__init__(None)
         self.shards = tuple(shards)
@@ -72,7 +72,7 @@ class RoundTask(InputPartition):
 
 
 class ShardTask(InputPartition):
-    """Shards that a task of a batch read reads, up to a time."""
+    """The shards that one task of a batch read reads, up to a time."""
 
     def __init__(self, shards: Sequence[ShardRead], *, until_ms: int) -> None:
         super().__init__(None)
@@ -81,23 +81,23 @@ class ShardTask(InputPartition):
 
 
 def task_count(shards: int, max_tasks: int | None) -> int:
-    """Return how many tasks read so many shards: a task costs Spark more than a shard does."""
+    """Return the number of tasks for a number of shards. A task costs Spark more than a shard."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return max_tasks or max(cores or 1, -(-shards // SHARDS_OF_A_TASK))
 
 
 def packed(shards: Sequence[ShardRead], count: int) -> list[list[ShardRead]]:
-    """Deal shards out to so many tasks, or fewer."""
+    """Distribute shards over at most `count` tasks."""
     count = min(count, len(shards))
     return [list(shards[number::count]) for number in range(count)]
 
 
 def read_round(task: RoundTask, options: ReadOptions) -> Iterator[Any]:
-    """Yield a task's rows as Arrow batches, shard by shard; the same ones whenever it is done.
+    """Yield a task's rows as Arrow batches, shard by shard. A repeated task has the same rows.
 
     Raises:
         DataLossError: Records are gone, and `failOnDataLoss` is true.
-        LeaseStoreError: The store is not the driver's, or does not answer.
+        LeaseStoreError: The store is not the driver's store, or does not answer.
     """
     here = access()
     for each, batches in zip(task.shards, here.run(_read_parts(here, task, options)), strict=True):
@@ -117,14 +117,14 @@ async def _read_parts(here: Access, task: RoundTask, options: ReadOptions) -> li
 
 
 async def _check_store(store: LeaseStore, task: RoundTask, text: str) -> None:
-    """Make sure that this is where the driver has written the round's token."""
+    """Check that the store has the round's token, which the driver has written."""
     name = round_name(task.number)
     found = await patiently(lambda: store.record_once(task.query, name, "?"))
     if found != task.token:
         raise LeaseStoreError(
-            f"option store={text}: what a task finds there is not what the driver of the query wrote. Either round "
-            f"{task.number} is over and this task came too late, or it is another store: a file on another machine, a "
-            "table in another region. Use a DynamoDB table, and set the option region"
+            f"option store={text}: a task did not find there what the driver of the query wrote. Either round "
+            f"{task.number} is finished and this task came too late, or it is another store: a file on another "
+            "machine, a table in another region. Use a DynamoDB table, and set the option region"
         )
 
 
@@ -154,9 +154,9 @@ async def _reader(here: Access, each: ShardRead, options: ReadOptions) -> ShardR
 
 
 def read_shards(task: ShardTask, options: ReadOptions) -> Iterator[Any]:
-    """Yield the rows of a batch read as Arrow batches while they come, from all of a task's shards at the same time."""
+    """Yield the rows of a batch read as Arrow batches as they arrive, from all shards of the task in parallel."""
     here = access()
-    bounds = Bounds(max_bytes=sys.maxsize, until_ms=task.until_ms)
+    bounds = PartBounds(max_bytes=sys.maxsize, until_ms=task.until_ms)
     readers = {each: here.run(_reader(here, each, options)) for each in task.shards}
     fetches = {here.start(reader.fetch()): each for each, reader in readers.items()}
     try:
@@ -165,7 +165,7 @@ def read_shards(task: ShardTask, options: ReadOptions) -> Iterator[Any]:
             for future in done:
                 each, fetched = fetches.pop(future), here.result(future)
                 if fetched.data_expired:
-                    lost(f"{each} is gone before it was read", fail=options.fail_on_data_loss)
+                    lost(f"{each} was removed before it was read", fail=options.fail_on_data_loss)
                 kept = wanted(fetched.records, bounds, 0, 0)
                 over = fetched.ended or is_caught_up(fetched) or len(kept) < len(fetched.records)
                 if not over:

@@ -33,7 +33,8 @@ STARTING_OPTIONS: Final = (
         'A time for every partition in milliseconds since 1970, `{"topic": {"0": 1357034400000}}`. A partition starts '
         "at the first record that the read returns and whose time is the given time or later; -2 is the partition's "
         "beginning, -1 its end. That record is never a transaction marker, which Apache Kafka may return, and with "
-        "`read_committed` never a record of an aborted transaction. This option takes precedence over `startingOffsets`.",
+        "`read_committed` never a record of an aborted transaction. This option takes precedence over "
+        "`startingOffsets`.",
     ),
     Option(
         "startingTimestamp",

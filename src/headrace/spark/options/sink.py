@@ -124,8 +124,8 @@ def sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
     exactly_once = _exactly_once(reader, transaction, streaming=streaming)
     if name is not None and not exactly_once:
         raise ConfigError(
-            "option kafka.transactional.id is the prefix of the transactions' names, and delivery=at_least_once uses no "
-            "transactions: leave one of the two out"
+            "option kafka.transactional.id is the prefix of the transactions' names, and delivery=at_least_once uses "
+            "no transactions: leave one of the two out"
         )
     options_ = SinkOptions(
         client=replace(client, properties=tuple(sorted(properties.items()))),
@@ -171,8 +171,8 @@ def _check_always(properties: Mapping[str, str]) -> None:
         value = properties.get(name)
         if value is not None and value.lower() not in right:
             raise ConfigError(
-                f"option kafka.{name} cannot be {value!r}: writes from Spark are always acknowledged by all replicas and "
-                "idempotent. Leave the option out"
+                f"option kafka.{name} cannot be {value!r}: writes from Spark are always acknowledged by all replicas "
+                "and idempotent. Leave the option out"
             )
 
 
@@ -186,7 +186,8 @@ def _transaction(reader: OptionReader, name: str, *, streaming: bool) -> Once | 
         )
     if not app or version is None:
         raise ConfigError(
-            "options txnAppId and txnVersion are given together: the writer's name, and a number that grows with each write"
+            "options txnAppId and txnVersion are given together: the writer's name, and a number that grows with each "
+            "write"
         )
     if not (version.isascii() and version.isdigit()) or int(version) >= 2**62:
         raise ConfigError(f"option txnVersion must be a whole number from 0 on, not {version!r}")
@@ -203,7 +204,8 @@ def _exactly_once(reader: OptionReader, transaction: Once | None, *, streaming: 
     exactly_once = given.lower() == "exactly_once"
     if exactly_once and not streaming and transaction is None:
         raise ConfigError(
-            "option delivery=exactly_once of a batch write needs txnAppId and txnVersion: they identify a repeated write"
+            "option delivery=exactly_once of a batch write needs txnAppId and txnVersion: they identify a repeated "
+            "write"
         )
     if transaction is not None and not exactly_once:
         raise ConfigError(

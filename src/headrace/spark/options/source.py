@@ -205,8 +205,8 @@ def _check_dead_letters(options: SourceOptions) -> None:
 def _client(reader: OptionReader, history: HistoryOptions | None) -> ClientOptions:
     """Parse the client's options. With an archive the isolation level is `read_committed` unless it is given.
 
-    An archive has no records of aborted transactions. With `read_uncommitted`, a task that is repeated after its records
-    were archived would find other rows.
+    An archive has no records of aborted transactions. With `read_uncommitted`, a task that is repeated after its
+    records were archived would find other rows.
     """
     client = reader.client()
     if history is None or "isolation.level" in dict(client.properties):

@@ -1,1 +1,1 @@
-"""Writing rows to topics."""
+"""Writing rows to topics, at least once or exactly once."""

@@ -16,13 +16,13 @@ from headrace.spark.sink.writing import TopicRowWriter
 
 @short_tracebacks
 class HeadraceWriter(DataSourceArrowWriter):
-    """At least once, or with `txnAppId` and `txnVersion` exactly once and all of it at once."""
+    """The writer of a batch query: at least once, or with `txnAppId` and `txnVersion` exactly once."""
 
     def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
         """Check options and columns before the job starts.
 
         Raises:
-            ConfigError: They cannot be written.
+            ConfigError: The columns cannot be written, or the write would replace a topic.
         """
         if overwrite:
             raise ConfigError('topics cannot be overwritten: use .mode("append")')
@@ -33,9 +33,9 @@ class HeadraceWriter(DataSourceArrowWriter):
         return self._rows.write(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Commit what all tasks have written."""
+        """Commit the rows of all tasks."""
         self._rows.commit(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Have it taken for never written."""
+        """Abort the transactions of all tasks."""
         self._rows.abort(messages)

@@ -1,7 +1,7 @@
-"""Claims that do not expire: the last of each name, as a record of a compacted topic.
+"""Claims that do not expire: the last claim of each writer is also a record in a compacted topic.
 
-Brokers forget the offsets of a group that rests, and with them the claim. A record of the same transaction stays. It is
-read only when the offset is gone, for that takes a walk over the topic.
+Brokers delete the offsets of an inactive group, and with them the claim. The record, written in the same transaction,
+remains. It is read only if the offset is gone, because the whole topic must be read to find it.
 """
 
 from __future__ import annotations
@@ -27,19 +27,20 @@ _PAUSE_S: Final = 0.1
 
 
 def claim_rows(topic: str, name: str, claim: OffsetAndMetadata) -> Rows:
-    """Return the record that keeps a claim."""
+    """Return the record of a claim."""
     value = f"{claim.offset} {claim.metadata}".encode()
     now_ms = time.time_ns() // 1_000_000
     return Rows(topic, [(name.encode(), value, (), now_ms, 0)], [0])
 
 
 def kept_claim(client: BlockingClient, topic: str, name: str) -> OffsetAndMetadata | None:
-    """Return the last claim of a name whose transaction was committed.
+    """Return the last claim of a writer whose transaction was committed; None if there is none.
 
-    Whoever has the name's transactional id has ended all of its earlier transactions, so none is on its way.
+    The caller owns the writer's transactional id, and has ended all its earlier transactions. So no claim of this
+    writer is pending.
 
     Raises:
-        HeadraceError: Another claim's transaction was open for too long, or the topic cannot be read.
+        HeadraceError: The transaction of another writer's claim was open for too long, or the topic cannot be read.
     """
     found: OffsetAndMetadata | None = None
     for batch in _records(client, TopicPartition(topic, 0)):
@@ -52,7 +53,7 @@ def kept_claim(client: BlockingClient, topic: str, name: str) -> OffsetAndMetada
 
 
 def _records(client: BlockingClient, place: TopicPartition) -> Iterator[Any]:
-    """Yield what is committed up to where the log ends now, which others' open transactions may hold up."""
+    """Yield the committed records up to the present end of the log. Open transactions of other writers delay that."""
     from headrace.spark.source.arrow import RangeDecoder
     from headrace.spark.source.schema import topic_schema
 
@@ -68,15 +69,15 @@ def _records(client: BlockingClient, place: TopicPartition) -> Iterator[Any]:
         if decoder.position > at:
             continue
         if not fetched.error and not fetched.records and fetched.last_stable_offset >= end:
-            break  # compaction has left nothing up to the end
+            break  # compaction has removed all records up to the end
         if time.monotonic() > deadline and fetched.error:
-            text = f"{place}, where exactly-once writes keep how far they are, cannot be read"
+            text = f"{place}, the topic with the claims of exactly-once writes, cannot be read"
             raise stalled(text, fetched)
         if time.monotonic() > deadline:
             raise HeadraceError(
-                f"{place}, where exactly-once writes keep how far they are, cannot be read to its end: a write that "
-                "was killed in its claim holds it up, until it is started again or its transaction's time is over "
-                "(kafka.transaction.timeout.ms). Start the query again then"
+                f"{place}, the topic with the claims of exactly-once writes, cannot be read to its end: a write that "
+                "was killed during its claim has left a transaction open, until the write is started again or the "
+                "transaction times out (kafka.transaction.timeout.ms). Start the query again after that"
             )
         time.sleep(_PAUSE_S)
     yield from decoder.finish()

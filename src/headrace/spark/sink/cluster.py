@@ -1,4 +1,4 @@
-"""The sink's connections: one client a process for its questions, and what must be there before a job starts."""
+"""The sink's connections to a cluster, and the checks of topics before a job starts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headrace.spark.client.settings import common_properties
 from headrace.spark.options.reader import ClientOptions
 from headrace.spark.options.sink import SinkOptions, producer_config, producer_properties
 from headrace.spark.sink.claims import claim_rows, kept_claim
-from headrace.spark.sink.producer import OpenTransaction, RowProducer, end_transactions
+from headrace.spark.sink.producer import RowProducer, TaskTransaction, end_transactions
 from headrace.types import TopicPartition
 
 _EXISTS: Final = frozenset({ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE})
@@ -25,7 +25,7 @@ _ABSENT: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 
 
 class Cluster:
-    """A cluster that is written to."""
+    """The cluster of a write: producers, and the committed markers and claims."""
 
     def __init__(
         self,
@@ -37,10 +37,10 @@ class Cluster:
         """Use a client and producers.
 
         Args:
-            client: For questions, and to end transactions.
+            client: Reads markers and claims, and ends transactions.
             new_producer: Opens a producer, with a transactional id or without.
             marker_topic: The topic under whose name markers are committed.
-            claim_topic: The topic that keeps claims.
+            claim_topic: The compacted topic with the records of claims.
         """
         self.client = client
         self.new_producer = new_producer
@@ -48,38 +48,38 @@ class Cluster:
         self._claims = claim_topic
 
     def marker(self, group: str) -> OffsetAndMetadata | None:
-        """Return the marker of a group; one that is being committed is waited for."""
+        """Return the marker of a group, after waiting for pending commits; None if there is none."""
         return self.client.committed_offsets(group, [self._marker]).get(self._marker)
 
     def mark(self, producer: RowProducer, group: str, marker: OffsetAndMetadata) -> None:
-        """Have a group's marker committed with a producer's transaction."""
+        """Add the commit of a group's marker to a producer's transaction."""
         nobody = GroupMetadata(group, -1, "", None)
         producer.send_offsets_to_transaction({self._marker: marker}, nobody)
 
     def kept_claim(self, name: str) -> OffsetAndMetadata | None:
-        """Return the claim of a name that its topic has kept, though the offset was forgotten."""
+        """Return a writer's claim from the compacted topic, which has it even if the offset has expired."""
         return kept_claim(self.client, self._claims, name)
 
     def claim(self, producer: RowProducer, name: str, claim: OffsetAndMetadata) -> None:
-        """Have a claim committed with a producer's transaction, as an offset and as a record."""
+        """Add a claim to a producer's transaction, as an offset and as a record."""
         self.mark(producer, name, claim)
         producer.send_rows(claim_rows(self._claims, name, claim))
 
     def end(
-        self, transactions: Sequence[OpenTransaction], *, committed: bool
-    ) -> dict[OpenTransaction, HeadraceError]:
-        """End transactions, all at once; return those that could not be ended, and why."""
+        self, transactions: Sequence[TaskTransaction], *, committed: bool
+    ) -> dict[TaskTransaction, HeadraceError]:
+        """End transactions in parallel. Return the error of each transaction that could not be ended."""
         return end_transactions(self.client, transactions, committed=committed)
 
 
 def open_cluster(options: SinkOptions, target: Target | None = None) -> Cluster:
-    """Return this process's way to the cluster of a write.
+    """Return the cluster of a write.
 
-    Spark's Python workers live longer than tasks, so the client stays; a producer is a task's own.
+    All tasks of a Python worker share the client. Each task opens a producer of its own.
 
     Args:
-        options: What the write was asked for.
-        target: Where the cluster is instead, a `Broker` of this process for example.
+        options: The options of the write.
+        target: Replaces the address in the options, for example by a `Broker` in this process.
     """
     where = target or options.client.bootstrap
     properties = producer_properties(options.client)
@@ -103,20 +103,20 @@ def _new_client(options: ClientOptions, where: Target) -> BlockingClient:
 
 
 clients: Final = ClientCache(lambda options: _new_client(options, options.bootstrap))
-"""The clients that a sink asks, one for each set of options."""
+"""The clients of writes, one for each set of options."""
 
 _checked: set[tuple[int, SinkOptions]] = set()
 
 
 def check_cluster(options: SinkOptions, within_s: float = FIRST_CONTACT_S) -> None:
-    """See to it, once a process, that what is written to is there; before a job starts.
+    """Check once in each process, before a job starts, that the topics of a write exist.
 
     Args:
-        options: What the write was asked for.
-        within_s: How long connections may be refused.
+        options: The options of the write.
+        within_s: Seconds for which refused connections are retried.
 
     Raises:
-        ConfigError: A topic is missing and not created by the broker, or the client may not see it.
+        ConfigError: A topic is missing and the broker does not create it, or the client is not authorized for it.
         TransportError: No broker answers.
     """
     key = (os.getpid(), options)
@@ -157,7 +157,7 @@ def _make_topic(
     if isinstance(error, ApiError) and error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
         how = "".join(f" and {name}={value}" for name, value in (configs or {}).items())
         raise ConfigError(
-            f"the topic {topic!r}, by which an exactly-once write keeps how far it is, cannot be created: "
+            f"the topic {topic!r}, which exactly-once writes need, cannot be created: "
             f"{error}. Create it with one partition{how}, name another by the option "
             f"{option}, or set delivery=at_least_once"
         )

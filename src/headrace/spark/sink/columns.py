@@ -1,4 +1,4 @@
-"""The columns of a write: which there may be, and what records an Arrow batch of them makes."""
+"""The columns of a write: the check of names and types, and the conversion of Arrow batches to records."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def check_columns(columns: Mapping[str, str], options: SinkOptions) -> None:
     """Check the columns of a write before its job starts.
 
     Args:
-        columns: Name and type of each, as Spark writes types.
-        options: What the write was asked for.
+        columns: Spark's text for the type of each column, by name.
+        options: The options of the write.
 
     Raises:
-        ConfigError: They cannot be written; the text says what can.
+        ConfigError: A column is missing, unknown or has a wrong type.
     """
     wrong = list(column_problems(columns, options.topic))
     if wrong:
@@ -51,7 +51,12 @@ def check_columns(columns: Mapping[str, str], options: SinkOptions) -> None:
 
 
 def column_problems(columns: Mapping[str, str], topic: str | None) -> Iterator[str]:
-    """Yield what keeps columns from being written; `topic` is where all rows go, None where a column says it."""
+    """Yield the reasons why columns cannot be written.
+
+    Args:
+        columns: Spark's text for the type of each column, by name.
+        topic: The topic of all rows; None if a column has the topic of each row.
+    """
     for name, kind in columns.items():
         wanted = COLUMNS.get(name)
         if wanted is None:
@@ -62,7 +67,7 @@ def column_problems(columns: Mapping[str, str], topic: str | None) -> Iterator[s
             )
     if "value" not in columns:
         yield (
-            f"a column value is needed, got {', '.join(columns) or 'none'}: name one so, or select "
+            f"a column value is needed, got {', '.join(columns) or 'none'}: rename a column, or select "
             "to_json(struct(*)) AS value"
         )
     if "topic" not in columns and topic is None:
@@ -70,10 +75,10 @@ def column_problems(columns: Mapping[str, str], topic: str | None) -> Iterator[s
 
 
 def columns_of(schema: Iterable[Any]) -> dict[str, str]:
-    """Return name and type of each column of a Spark schema.
+    """Return the type of each column of a Spark schema, by name.
 
     Raises:
-        ConfigError: Two columns have one name. An Arrow batch then has no column of that name to look up.
+        ConfigError: Two columns have one name. An Arrow batch cannot look up a name that it has twice.
     """
     found: dict[str, str] = {}
     for each in schema:
@@ -95,8 +100,8 @@ def _unknown(name: str) -> str:
 
 
 def content_size(batch: pa.RecordBatch) -> int:
-    """Return how many bytes a batch's keys and values have."""
-    return sum(_content_size(_there(batch, name)) for name in ("key", "value"))
+    """Return the size of a batch's keys and values in bytes."""
+    return sum(_content_size(_column_or_none(batch, name)) for name in ("key", "value"))
 
 
 def _content_size(column: Any | None) -> int:
@@ -108,12 +113,12 @@ def _content_size(column: Any | None) -> int:
 
 
 def rows_by_topic(batch: pa.RecordBatch, topic: str | None, now_ms: int) -> Iterator[Rows]:
-    """Yield the records that a batch's rows make, topic by topic.
+    """Yield the records of a batch's rows, topic by topic.
 
     Args:
         batch: The rows.
-        topic: Where all go; None is to what the column says.
-        now_ms: The time of records without one.
+        topic: The topic of all rows; None if the column `topic` has the topic of each row.
+        now_ms: The time of records without a time, in milliseconds since 1970.
 
     Raises:
         HeadraceError: A row has no topic, or a header no name.
@@ -135,7 +140,7 @@ def rows_by_topic(batch: pa.RecordBatch, topic: str | None, now_ms: int) -> Iter
 
 
 def _rows(batch: pa.RecordBatch, topic: str, now_ms: int) -> Rows:
-    headers = _there(batch, "headers")
+    headers = _column_or_none(batch, "headers")
     if kernels is not None and (headers is None or headers.null_count == len(headers)):
         columns = (_buffers(batch, name) for name in ("key", "value", "timestamp", "partition"))
         return ColumnRows(
@@ -147,13 +152,13 @@ def _rows(batch: pa.RecordBatch, topic: str, now_ms: int) -> Rows:
         _headers(batch),
         _milliseconds(batch, now_ms),
         _column(batch, "partition"),
-        strict=False,  # a column that is not there has no end
+        strict=False,  # `repeat` stands for a missing column and never ends
     )
     return Rows(topic, records, _partitions(batch))
 
 
 def _buffers(batch: pa.RecordBatch, name: str) -> Column:
-    column = _there(batch, name)
+    column = _column_or_none(batch, name)
     if column is None:
         return None
     if name in {"key", "value"}:
@@ -164,23 +169,23 @@ def _buffers(batch: pa.RecordBatch, name: str) -> Column:
     return column.offset, validity, None, numbers
 
 
-def _there(batch: pa.RecordBatch, name: str) -> Any | None:
+def _column_or_none(batch: pa.RecordBatch, name: str) -> Any | None:
     index = batch.schema.get_field_index(name)
     return None if index < 0 else batch.column(index)
 
 
 def _column(batch: pa.RecordBatch, name: str) -> Iterable[Any]:
-    column = _there(batch, name)
+    column = _column_or_none(batch, name)
     return repeat(None) if column is None else column.to_pylist()
 
 
 def _binary(batch: pa.RecordBatch, name: str) -> Iterable[bytes | None]:
-    column = _there(batch, name)
+    column = _column_or_none(batch, name)
     if column is None:
         return repeat(None)
     if (
         column.type == pa.string()
-    ):  # a cast would import pyarrow's functions: as long as thousands of rows take
+    ):  # a cast would import pyarrow's compute functions, which takes as long as thousands of rows
         column = column.view(pa.binary())
     elif column.type != pa.binary():
         column = column.cast(pa.binary())
@@ -189,17 +194,17 @@ def _binary(batch: pa.RecordBatch, name: str) -> Iterable[bytes | None]:
 
 
 def _milliseconds(batch: pa.RecordBatch, now_ms: int) -> Iterable[int]:
-    column = _there(batch, "timestamp")
+    column = _column_or_none(batch, "timestamp")
     if column is None:
         return repeat(now_ms)
-    # Whole milliseconds, rounded down, as Spark's own connector writes them. The column has the session's time zone;
-    # its numbers have none, so that no hour of a zone is special.
+    # Whole milliseconds, rounded down, as Spark's own connector writes them. The column's type has the session's time
+    # zone, but its numbers are in UTC, so that changes of a zone's clock do not matter.
     microseconds = column.view(pa.int64()).to_pylist()
     return [now_ms if each is None else each // 1000 for each in microseconds]
 
 
 def _headers(batch: pa.RecordBatch) -> Iterable[Headers]:
-    column = _there(batch, "headers")
+    column = _column_or_none(batch, "headers")
     if column is None or column.null_count == len(column):
         return repeat(())
     ends = column.offsets.to_pylist()
@@ -212,7 +217,7 @@ def _headers(batch: pa.RecordBatch) -> Iterable[Headers]:
 
 
 def _partitions(batch: pa.RecordBatch) -> Iterable[int]:
-    column = _there(batch, "partition")
+    column = _column_or_none(batch, "partition")
     if column is None:
         return ()
     return [number for number in column.unique().to_pylist() if number is not None]

@@ -1,32 +1,33 @@
-"""Exactly once: a transaction for each of Spark's partitions, all of them ended by the driver.
+"""Exactly-once writes: one transaction for each of Spark's partitions. The driver ends all of them.
 
-A *batch* is one of a stream's micro-batches, or one batch write with `txnVersion`. It may be tried several times, by
-tasks that are repeated and by drivers that come after each other; one that was believed dead may go on. Each of its
-partitions has a transactional id of its own, `NAME-PARTITION`.
+A *batch* is one micro-batch of a stream, or one batch write with `txnVersion`. Several attempts may write a batch:
+Spark repeats tasks, a new driver repeats the batch, and a driver that was believed dead may continue. Each partition
+of the batch has its own transactional id, `NAME-PARTITION`.
 
 A task (`write_partition`):
-1. takes over its id. From then on no attempt before it can write or commit, and what that one left open is aborted;
-2. reads the partition's marker, an offset of the group that is called like the id. Only now, and waiting for offsets
-   that are being committed: what was committed before the take-over is there, and nothing can be after it. If it says
-   that this batch is written, the rows are counted and not written;
-3. writes its rows, commits the marker with them (batch + 1, the number of rows and their size), and hands the
-   transaction, which is still open, to the driver.
+1. The task initializes its transactional id. This fences all earlier attempts and aborts their open transactions.
+2. The task reads the partition's marker, an offset of the group with the name of the id, and waits for pending commits.
+   Earlier attempts are fenced by now, so the marker cannot change any more. If the marker shows that the batch is
+   written, the task counts its rows and does not write them.
+3. The task writes its rows and adds the marker to the transaction: batch + 1, the number of rows and their size. It
+   reports the open transaction to the driver.
 
-The driver (`commit_batch`), when Spark has accepted one attempt of each task:
-1. takes over the id `NAME-claim`, and reads the claim, an offset of the group that is called like it, or the record
-   that was written with it;
-2. claims the batch: batch + 1, and how it is divided, in a transaction of that id. If the batch is claimed already it
-   has to be divided as the claim says, or be committed as a whole; a later batch is refused;
-3. commits the tasks' transactions.
+The driver (`commit_batch`), after Spark has accepted one attempt of each task:
+1. The driver initializes the id `NAME-claim`. It reads the claim, an offset of the group with that name, or the record
+   that was written with it.
+2. The driver claims the batch in a transaction of that id: batch + 1, and the division of the batch. If the batch is
+   claimed already, it must be divided as the claim says, or be committed completely. If a later batch is claimed, the
+   driver fails.
+3. The driver commits the transactions of the tasks.
 
-Brokers forget offsets of groups that rest, but not the records of a compacted topic (`claims.py`). A batch that comes
-after the last claim was not committed in part, whatever has been forgotten. Of one that is claimed, parts without a
-marker may be committed if markers may have been forgotten; then there is an error, for nobody can tell.
+Brokers delete offsets of inactive groups, but not the records of a compacted topic (`claims.py`). No part of a batch
+after the last claim was committed, even if markers were deleted. For a claimed batch, a partition without marker may be
+committed if markers may have been deleted. Then the driver fails, because it cannot decide.
 
-A claim is read and written under one id, and nothing of a batch is committed before. It is given up only when the id of
-each of its partitions was taken over and none has its marker. So all that is ever committed of a batch is divided
-alike, and then each part has one id, under which one attempt wins. Whatever fails in between, the batch is tried again:
-parts that are committed have their marker, the others have nothing.
+Claims are read and written under one transactional id, and no part of a batch is committed before its claim. The claim
+is withdrawn only after each partition's id was initialized and no partition had its marker. So all committed parts of a
+batch have the same division, and each part has one id, under which one attempt wins. After any failure the batch is
+repeated: committed parts have their marker, the other parts have no rows.
 """
 
 from __future__ import annotations
@@ -43,57 +44,58 @@ from headrace.clients.producer.many import Rows
 from headrace.errors import HeadraceError, TransactionError
 from headrace.spark.options.sink import Once
 from headrace.spark.sink.cluster import Cluster
-from headrace.spark.sink.producer import OpenTransaction, RowProducer
+from headrace.spark.sink.producer import RowProducer, TaskTransaction
 
 _log: Final = logging.getLogger("headrace.spark")
 
 MARKERS_KEPT_MS: Final = 6 * 24 * 3_600_000
-"""Brokers keep offsets for seven days unless told otherwise, and markers are a little older than the claim."""
+"""Milliseconds for which markers certainly exist. By default brokers delete offsets after seven days, and markers are
+slightly older than the claim."""
 
 
 @dataclass(frozen=True)
 class PartitionWrite:
-    """What a task tells the driver."""
+    """The report of a task to the driver."""
 
     once: Once
     partition: int
     records: int
-    """How many rows it was given."""
-    transaction: OpenTransaction | None = None
-    """With the rows; None if there are none, or an earlier attempt at the batch has written them."""
+    """The number of rows of the task."""
+    transaction: TaskTransaction | None = None
+    """The open transaction with the rows; None if there are no rows, or if an earlier attempt has written them."""
     earlier_records: int | None = None
-    """How many rows that one has written."""
+    """The number of rows that an earlier attempt has written; None if there is none."""
     size: int = 0
-    """How many bytes of keys and values the rows have."""
+    """The size of the rows' keys and values in bytes."""
     earlier_size: int | None = None
-    """How many were written; earlier versions did not say."""
+    """The size that an earlier attempt has written; None if there is none, or if it ran an earlier version."""
 
     @property
     def repeated(self) -> bool:
-        """Whether an earlier attempt at the batch has written its partition."""
+        """Whether an earlier attempt at the batch has written this partition."""
         return self.earlier_records is not None
 
 
 @dataclass(frozen=True)
 class BatchClaim:
-    """How a batch is divided."""
+    """The division of a claimed batch."""
 
     partitions: int
     written: int
-    """Of these, how many have rows."""
+    """The number of partitions with rows."""
     records: int
     at_ms: int | None = field(default=None, compare=False)
-    """When it was claimed; earlier versions did not say."""
+    """The time of the claim in milliseconds since 1970; None in claims of earlier versions."""
 
     @classmethod
     def of(cls, writes: Sequence[PartitionWrite]) -> BatchClaim:
-        """Return what a batch's tasks make."""
+        """Return the division of the batch that these tasks have written."""
         counts = [each.records for each in writes]
         return cls(len(counts), sum(1 for count in counts if count), sum(counts), _now_ms())
 
     @classmethod
     def parse(cls, text: str) -> BatchClaim:
-        """Return what was committed as an offset's metadata."""
+        """Parse the metadata of a claim's offset."""
         partitions, written, records, *at_ms = map(int, text.split())
         return cls(partitions, written, records, *at_ms)
 
@@ -107,22 +109,22 @@ def _now_ms() -> int:
 
 @dataclass(frozen=True)
 class RowBatch:
-    """Rows of a task."""
+    """A batch of a task's rows."""
 
     count: int
     records: Callable[[], Iterable[Rows]]
-    """Makes them records."""
+    """Converts the rows to records."""
     size: int = 0
-    """Of their keys and values, in bytes."""
+    """The size of the rows' keys and values in bytes."""
 
 
 def write_partition(
     cluster: Cluster, once: Once, partition: int, batches: Iterator[RowBatch]
 ) -> PartitionWrite:
-    """Write a task's rows in a transaction that is left open; without rows there is none.
+    """Write a task's rows in a transaction and leave it open. A task without rows has no transaction.
 
     Raises:
-        HeadraceError: They cannot be written, and the transaction is aborted.
+        HeadraceError: The rows cannot be written, and the transaction is aborted.
     """
     for first in batches:
         if first.count:
@@ -165,7 +167,7 @@ def _sent(producer: RowProducer, batches: Iterable[RowBatch]) -> Iterator[RowBat
 
 
 def _amount(batches: Iterable[RowBatch]) -> tuple[int, int]:
-    """Return how many rows there are, and their size."""
+    """Return the number of rows and their size in bytes."""
     count = size = 0
     for batch in batches:
         count += batch.count
@@ -180,16 +182,16 @@ def commit_batch(
     streaming: bool,
     fail_on_lost_marker: bool = True,
 ) -> None:
-    """Commit what tasks have written, all of one batch.
+    """Commit the rows of all tasks of one batch.
 
     Args:
-        cluster: Where to.
-        writes: What each of the tasks has told.
-        streaming: Whether batches are counted from 0, so that after that something is known of earlier ones.
-        fail_on_lost_marker: Whether it is an error if there is not.
+        cluster: The cluster.
+        writes: The reports of the tasks.
+        streaming: Whether batch numbers start at 0, so that every later batch must have a claim before it.
+        fail_on_lost_marker: Whether a missing claim or marker is an error.
 
     Raises:
-        HeadraceError: Nothing was committed, or not all of it; the batch is to be repeated.
+        HeadraceError: No part, or only some parts of the batch are committed. The batch must be repeated.
     """
     once = writes[0].once
     with cluster.new_producer(once.claim) as producer:
@@ -212,8 +214,8 @@ def commit_batch(
         raise TransactionError(
             f"batch {once.version} is not committed as a whole, {len(failures)} of {len(writes)} partitions are "
             f"missing: {transaction.transactional_id}: {error}. It is repeated when the query is started again, and "
-            "what is committed is not written twice. If it took longer than kafka.transaction.timeout.ms, raise that "
-            "(brokers allow transaction.max.timeout.ms), or make batches smaller (maxOffsetsPerTrigger)"
+            "committed partitions are not written twice. If the batch took longer than kafka.transaction.timeout.ms, "
+            "raise that (brokers allow transaction.max.timeout.ms), or make batches smaller (maxOffsetsPerTrigger)"
         ) from error
 
 
@@ -225,10 +227,10 @@ def _check_known(
     forgotten: bool,
     streaming: bool,
 ) -> None:
-    """Check that markers, or that there are none, can be relied on.
+    """Check that claim and markers show which parts of the batch are committed.
 
     Raises:
-        HeadraceError: The batch may be committed in part, and what tells it is gone.
+        HeadraceError: Parts of the batch may be committed, but the claim or the markers are gone.
     """
     once = writes[0].once
     if claim is None:
@@ -236,22 +238,22 @@ def _check_known(
     elif divided is None:
         known = not any(
             each.repeated for each in writes
-        )  # nothing is committed before it is claimed
+        )  # no part of a batch is committed before its claim
     else:
         at_ms = _now_ms() if divided.at_ms is None else divided.at_ms
         old = forgotten or _now_ms() - at_ms > MARKERS_KEPT_MS
         known = not old or all(each.repeated or not each.records for each in writes)
     if not known:
         raise HeadraceError(
-            f"nothing is known any more of how far {once.name} is: brokers forget markers when a query has rested for "
+            f"the progress of {once.name} is not known any more: brokers delete markers when a query was stopped for "
             "longer than offsets.retention.minutes (7 days), or its marker or claim topic was deleted, or the query "
-            f"was not exactly once before. Whether batch {once.version} was written in part cannot be told. If it was "
-            "not, or if that does no harm, start the query once with failOnLostMarker=false"
+            f"was not exactly once before. Parts of batch {once.version} may have been written. If not, or if "
+            "duplicates do no harm, start the query once with failOnLostMarker=false"
         )
 
 
 def _is_divided_as(claim: BatchClaim, writes: Sequence[PartitionWrite]) -> bool:
-    """Whether a batch that is repeated has the rows it had, and where it had them; numbers and sizes tell."""
+    """Return whether a repeated batch has the same number and size of rows in the same partitions."""
     alike = all(
         each.earlier_records in {None, each.records} and each.earlier_size in {None, each.size}
         for each in writes
@@ -262,10 +264,12 @@ def _is_divided_as(claim: BatchClaim, writes: Sequence[PartitionWrite]) -> bool:
 def _settle(
     cluster: Cluster, producer: RowProducer, claim: BatchClaim, writes: Sequence[PartitionWrite]
 ) -> None:
-    """Find out what is committed of a batch that is repeated with another division; return if it is all of it.
+    """Find out which parts are committed of a batch that is repeated with another division. Return if all are.
+
+    If no part is committed, the claim is withdrawn, so that the next attempt may have any division.
 
     Raises:
-        HeadraceError: It is a part, or nothing; then the batch is as if it had never been tried.
+        HeadraceError: Only some parts, or none, are committed.
     """
     once, now = writes[0].once, BatchClaim.of(writes)
     abort_batch(cluster, writes)
@@ -273,21 +277,24 @@ def _settle(
     if committed == claim.written and claim.records == now.records:
         return
     was = (
-        f"batch {once.version} of {once.name} was begun as {claim.partitions} partitions of {claim.records} rows, and "
-        f"now that it is repeated it has {now.partitions} of {now.records}, or other ones"
+        f"batch {once.version} of {once.name} was first written as {claim.partitions} partitions of {claim.records} "
+        f"rows; its repetition has {now.partitions} of {now.records}, or other rows"
     )
     if not committed:
         _claim(cluster, producer, replace(once, version=once.version - 1))
-        raise TransactionError(f"{was}. Nothing of it was committed: start it again")
+        raise TransactionError(f"{was}. No part of it was committed: start the query again")
     raise HeadraceError(
-        f"{was}. {committed} were committed. Start it with what it had until this batch is done: the same query, "
-        "spark.sql.shuffle.partitions, the source's maxTasks, number of cores. Or start it once with "
+        f"{was}. {committed} partitions were committed. Until this batch is done, start the query as before: the same "
+        "query, spark.sql.shuffle.partitions, the source's maxTasks, number of cores. Or start it once with "
         "delivery=at_least_once, which writes all rows of the batch again"
     )
 
 
 def _is_committed(cluster: Cluster, once: Once, partition: int) -> bool:
-    """Whether a partition of a batch is; if not, it cannot be any more."""
+    """Return whether a partition of a batch is committed.
+
+    If not, its attempts are fenced and cannot commit it later.
+    """
     name = once.part(partition)
     with cluster.new_producer(name) as producer:
         producer.init_transactions()
@@ -303,17 +310,17 @@ def _claim(cluster: Cluster, producer: RowProducer, once: Once, divided: str = "
 
 def _too_old(once: Once, newest: int) -> HeadraceError:
     return HeadraceError(
-        f"batch {once.version} of {once.name} is to be written after batch {newest} was: a checkpoint was set back, or "
-        "txnVersion does not grow. Whether its rows were written cannot be told; if they are to be, start with a new "
+        f"batch {once.version} of {once.name} comes after batch {newest} was written: a checkpoint was set back, or "
+        "txnVersion does not grow. Its rows may have been written already. To write them now, start with a new "
         "checkpoint, or a new txnAppId"
     )
 
 
 def abort_batch(cluster: Cluster, writes: Sequence[PartitionWrite]) -> None:
-    """Abort what tasks have written, as far as it is not committed; what cannot be is aborted when its time is up."""
+    """Abort the open transactions of tasks. A transaction that cannot be aborted here times out later."""
     for transaction, error in cluster.end(_open(writes), committed=False).items():
         _log.info("%s is not aborted: %s", transaction.transactional_id, error)
 
 
-def _open(writes: Sequence[PartitionWrite]) -> list[OpenTransaction]:
+def _open(writes: Sequence[PartitionWrite]) -> list[TaskTransaction]:
     return [write.transaction for write in writes if write.transaction is not None]

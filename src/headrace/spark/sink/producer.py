@@ -1,4 +1,4 @@
-"""A producer of rows, and transactions that one process opens and another ends."""
+"""A producer of rows, and transactions that a task opens and the driver ends."""
 
 from __future__ import annotations
 
@@ -16,17 +16,20 @@ from headrace.errors import HeadraceError
 
 
 @dataclass(frozen=True)
-class OpenTransaction:
-    """All that is needed to end a transaction. Whoever takes over its transactional id has aborted it."""
+class TaskTransaction:
+    """An open transaction of a task, with everything that the driver needs to end it.
+
+    A later attempt that initializes the same transactional id aborts the transaction.
+    """
 
     transactional_id: str
     producer_id: int
     producer_epoch: int
     per_transaction: bool
-    """Whether it has the newer protocol, of KIP-890."""
+    """Whether the transaction uses the newer protocol of KIP-890."""
 
     def owner(self, timeout_ms: int) -> TransactionalProducer:
-        """Return its producer as the coordinator knows it."""
+        """Return the state of the transaction's producer, to end the transaction without it."""
         identity = ProducerIdentity(self.producer_id, self.producer_epoch)
         return TransactionalProducer(
             self.transactional_id, timeout_ms, identity, self.per_transaction
@@ -34,14 +37,15 @@ class OpenTransaction:
 
 
 class RowProducer(Producer):
-    """A producer that takes rows by the thousand, and can leave its transaction to somebody else."""
+    """A producer that takes many rows at once, and can hand over its open transaction to another process."""
 
     def send_rows(self, rows: Rows) -> None:
-        """Add records to their partitions' batches; whether they arrive `flush` tells, or the transaction's end.
+        """Add records to their partitions' batches. `flush` or the end of the transaction raises delivery errors.
 
         Raises:
-            ApiError: The topic may not be written or has no such partition, or a record exceeds `max.request.size`.
-            TransportError: No broker answered, or no room appeared in the buffer, within `max.block.ms`.
+            ApiError: The client is not authorized for the topic, the partition does not exist, or a record exceeds
+                `max.request.size`.
+            TransportError: No broker answered, or the buffer was full, for `max.block.ms`.
         """
         bounds = (min(rows.partitions), max(rows.partitions)) if rows.partitions else (None, None)
         unusual = bounds[0] if bounds[0] is not None and bounds[0] < 0 else bounds[1]
@@ -53,13 +57,13 @@ class RowProducer(Producer):
             self._driver.start_background()
             self._driver.run(self._core.prepare(rows.topic, unusual), self.config.max_block_ms)
 
-    def hand_over(self) -> OpenTransaction:
-        """Deliver what was sent, and return what ends the transaction; this producer is of no more use."""
+    def hand_over(self) -> TaskTransaction:
+        """Deliver all records and return the open transaction. The producer cannot be used afterwards."""
         limit_ms = self.config.delivery_timeout_ms
         self._driver.start_background()
         who = self._driver.run(self._core.transaction().hand_over(limit_ms), limit_ms)
         identity = who.identity
-        return OpenTransaction(
+        return TaskTransaction(
             who.transactional_id,
             identity.producer_id,
             identity.producer_epoch,
@@ -68,9 +72,9 @@ class RowProducer(Producer):
 
 
 def end_transactions(
-    client: BlockingClient, transactions: Sequence[OpenTransaction], *, committed: bool
-) -> dict[OpenTransaction, HeadraceError]:
-    """End transactions, all at once; return those that could not be ended, and why."""
+    client: BlockingClient, transactions: Sequence[TaskTransaction], *, committed: bool
+) -> dict[TaskTransaction, HeadraceError]:
+    """End transactions in parallel. Return the error of each transaction that could not be ended."""
     engine = client.driver.engine
     timeout_ms = client.config.request_timeout_ms
     flow = _end(engine, transactions, timeout_ms, committed=committed)
@@ -83,7 +87,7 @@ def end_transactions(
 
 
 def _end(
-    engine: Engine, transactions: Sequence[OpenTransaction], timeout_ms: int, *, committed: bool
+    engine: Engine, transactions: Sequence[TaskTransaction], timeout_ms: int, *, committed: bool
 ) -> Flow[list[HeadraceError | None]]:
     tasks: list[Task[None]] = [
         engine.spawn(

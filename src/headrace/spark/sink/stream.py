@@ -1,4 +1,4 @@
-"""Streams that are written: `dataframe.writeStream.format("headrace")`."""
+"""Streaming writes: `dataframe.writeStream.format("headrace")`."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ from headrace.spark.sink.writing import TopicRowWriter
 
 @short_tracebacks
 class HeadraceStreamWriter(DataSourceStreamArrowWriter):
-    """Exactly once, or as `delivery` says. Spark makes a new one for each batch, and one for its commit."""
+    """The writer of a micro-batch, exactly once unless `delivery` says otherwise.
+
+    Spark creates a writer for each batch, and another for the batch's commit.
+    """
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         """Check options and columns before the job starts.
 
         Raises:
-            ConfigError: They cannot be written.
+            ConfigError: The columns cannot be written.
         """
         self._rows = TopicRowWriter(options, schema, streaming=True)
 
@@ -34,7 +37,7 @@ class HeadraceStreamWriter(DataSourceStreamArrowWriter):
         messages: list[WriterCommitMessage | None],
         batchId: int,
     ) -> None:
-        """Commit what all tasks of a micro-batch have written."""
+        """Commit the rows of all tasks of a micro-batch."""
         self._rows.commit(messages)
 
     def abort(
@@ -42,5 +45,5 @@ class HeadraceStreamWriter(DataSourceStreamArrowWriter):
         messages: list[WriterCommitMessage | None],
         batchId: int,
     ) -> None:
-        """Have it taken for never written."""
+        """Abort the transactions of all tasks of a micro-batch."""
         self._rows.abort(messages)

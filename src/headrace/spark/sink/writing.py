@@ -1,4 +1,4 @@
-"""What a task does with its rows, and what the driver does with what tasks tell; batch and streaming alike."""
+"""The tasks' and the driver's part of a write, for batch and streaming writes."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ from headrace.spark.worker import freeze_imports
 
 BATCH_ID: Final = "streaming.sql.batchId"
 QUERY_ID: Final = "sql.streaming.queryId"
-"""What Spark calls these among the properties of a stream's tasks."""
+"""The names of the batch id and the query id among the local properties of a stream's tasks."""
 
 
 @dataclass
 class TopicRowsWritten(WriterCommitMessage):
-    """What one task has written, and how to commit it if that is still to be done."""
+    """The result of one task: the number of rows and, for exactly-once writes, the report for the driver."""
 
     records: int
     write: PartitionWrite | None = None
 
 
 class TopicRowWriter:
-    """Writes rows as options say; goes to the tasks, and knows the cluster by its options only."""
+    """Writes rows by the options of the write. Spark pickles it for the tasks, so it has no connection of its own."""
 
     def __init__(self, options: SinkOptions, schema: StructType, *, streaming: bool) -> None:
         """Check columns and topics before a job starts.
 
         Raises:
-            ConfigError: They cannot be written.
+            ConfigError: The columns cannot be written, or a topic is missing.
         """
         freeze_imports()
         check_columns(columns_of(schema), options)
@@ -55,7 +55,10 @@ class TopicRowWriter:
         self._streaming = streaming
 
     def write(self, batches: Iterator[Any]) -> WriterCommitMessage:
-        """Write one task's rows; they are acknowledged when this returns, and if exactly once, not committed yet."""
+        """Write one task's rows.
+
+        They are acknowledged when this returns. An exactly-once write is not committed yet.
+        """
         freeze_imports()
         rows = self._rows(batches)
         cluster = open_cluster(self._options)
@@ -79,7 +82,7 @@ class TopicRowWriter:
             yield RowBatch(batch.num_rows, records, content_size(batch))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Commit what tasks have left open."""
+        """Commit the open transactions of the tasks."""
         writes = _writes(messages)
         if writes:
             commit_batch(
@@ -90,7 +93,7 @@ class TopicRowWriter:
             )
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Abort it; tasks that have failed have done so themselves."""
+        """Abort the open transactions of the tasks. Failed tasks have aborted their own."""
         writes = _writes(messages)
         if writes:
             abort_batch(open_cluster(self._options), writes)
@@ -104,7 +107,7 @@ def _writes(messages: Sequence[WriterCommitMessage | None]) -> list[PartitionWri
 def _task_context() -> TaskContext:
     context = TaskContext.get()
     if context is None:
-        raise HeadraceError('format("headrace") writes in tasks of Spark only')
+        raise HeadraceError('format("headrace") can write only in tasks of Spark')
     return context
 
 
@@ -112,7 +115,6 @@ def _once_of_stream(name: str, context: TaskContext) -> Once:
     query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
     if not query or batch is None:
         raise HeadraceError(
-            "this version of Spark does not tell its tasks which query and batch they are of: set "
-            "delivery=at_least_once"
+            "this version of Spark does not pass the query id and batch id to its tasks: set delivery=at_least_once"
         )
     return Once(f"{name}-{query}", int(batch))

@@ -195,8 +195,8 @@ class PythonColumns:
     def _headers(self) -> Any:
         """Build the headers column. A record without headers has an empty list, never null.
 
-        Spark computes the size of each row of an Arrow batch that it passes to Python. With null lists the time for that is
-        quadratic in the number of rows (ten times slower at 10,000 rows).
+        Spark computes the size of each row of an Arrow batch that it passes to Python. With null lists the time for
+        that is quadratic in the number of rows (ten times slower at 10,000 rows).
         """
         ends = pa.array([0, *accumulate(self.header_counts)], pa.int32())
         names = pa.array([name for name, _ in self.headers], pa.string())
@@ -216,7 +216,10 @@ class CompiledColumns:
     def walk(
         self, section: Buffer, place: int, count: int, header: BatchHeader, wanted: range
     ) -> tuple[int, int, int]:
-        """See `PythonColumns.walk`. A malformed record is no exception: the result has its byte position, and DAMAGED."""
+        """See `PythonColumns.walk`.
+
+        A malformed record is no exception: the result has its byte position, and DAMAGED.
+        """
         log_append_time = (
             header.attributes & LOG_APPEND_TIME_FLAG
         )  # a look-up in an enum takes longer than a record
@@ -285,8 +288,8 @@ def _varint(section: bytes, position: int) -> tuple[int, int]:
 def _long(section: bytes, position: int, number: int) -> tuple[int, int]:
     """Read the rest of an unsigned varint after its first two bytes. Return the number and the next byte position.
 
-    `number` still contains the continuation bit of the second byte, so it is at least 1 << 14. The `- 1` below subtracts
-    that bit.
+    `number` still contains the continuation bit of the second byte, so it is at least 1 << 14. The `- 1` below
+    subtracts that bit.
     """
     shift = 14
     while number >> shift:

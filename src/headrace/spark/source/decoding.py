@@ -98,6 +98,6 @@ def _failure(batch: Any, errors: Mapping[int, str], kind: str) -> DecodeError:
     topic, partition, offset = (batch.column(name)[row].as_py() for name in POSITION_COLUMNS)
     return DecodeError(
         f"the value at offset {offset} of {topic}-{partition} does not decode as {kind}: {errors[row]}. With the "
-        "option onError=null the value of such a row is null, and the column _error has the reason. With onError=dlq:TOPIC "
-        "such records are sent to that topic"
+        "option onError=null the value of such a row is null, and the column _error has the reason. With "
+        "onError=dlq:TOPIC such records are sent to that topic"
     )

@@ -153,9 +153,9 @@ def _fetch(
 ) -> FetchedPartition:
     """Make one round and add its results. Return the result of the first incomplete range, which may have an error.
 
-    Fetch requests name topics, and a topic may be deleted and created again. If metadata shows the planned topic id after
-    a fetch, the fetched records are of the planned topic. So the function compares the ids after the task's first round
-    and, if there are several rounds, after its last.
+    Fetch requests name topics, and a topic may be deleted and created again. If metadata shows the planned topic id
+    after a fetch, the fetched records are of the planned topic. So the function compares the ids after the task's
+    first round and, if there are several rounds, after its last.
     """
     requested = _next_round(fetches)
     fetched = client.fetch(

@@ -73,8 +73,8 @@ class StreamOffsets:
     """Offsets of a stream: the next offset of each partition.
 
     `first_start` is set only in the end offsets of a query's first batch. It has the start of that batch. Spark writes
-    the end offsets of a batch to its log before it runs the batch. If it repeats the first batch, it requests the initial
-    offsets again. `latest` is then a later offset, and the records before it would be lost.
+    the end offsets of a batch to its log before it runs the batch. If it repeats the first batch, it requests the
+    initial offsets again. `latest` is then a later offset, and the records before it would be lost.
     """
 
     positions: Positions
@@ -168,7 +168,7 @@ def _epochs_from_json(
 def removed(
     known: StreamOffsets, current: Topology, selected: Collection[TopicPartition]
 ) -> list[str]:
-    """Describe the topics and partitions of the stream that do not exist any more, or that are new under an old name."""
+    """Describe the topics and partitions of the stream that do not exist any more, or that were created again."""
     found: list[str] = []
     for name in sorted({topic for topic, _ in known.positions}):
         if name not in current:
@@ -207,8 +207,8 @@ def carry_over(known: StreamOffsets, current: Topology) -> StreamOffsets:
 def plan(start: StreamOffsets, end: StreamOffsets) -> tuple[list[OffsetRange], list[str]]:
     """Return the ranges from `start` to `end`, and descriptions of lost data.
 
-    A partition without an offset in `start` is new, or its topic was created again. It is read from offset 0. If records
-    were removed at its beginning, the reader of the range finds out.
+    A partition without an offset in `start` is new, or its topic was created again. It is read from offset 0. If
+    records were removed at its beginning, the reader of the range finds out.
     """
     begin = start.positions if end.first_start is None else end.first_start
     ranges: list[OffsetRange] = []

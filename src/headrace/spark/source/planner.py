@@ -115,7 +115,7 @@ class StreamPlanner:
         return self._end(start, ends, topology, found)
 
     def heads(self) -> dict[TopicPartition, int] | None:
-        """Return the partitions' end offsets at the last call of `latest`, for Spark's progress report; None before it."""
+        """Return the partitions' end offsets at the last call of `latest`, for Spark's progress report; None before."""
         return self._heads
 
     def tasks(self, start: StreamOffsets, end: StreamOffsets) -> list[ReadTask]:
@@ -202,7 +202,10 @@ class StreamPlanner:
         begin: Mapping[TopicPartition, int],
         found: Mapping[TopicPartition, LogEnd],
     ) -> dict[TopicPartition, int]:
-        """Return the end offsets for this batch without limits. An end is before its start only if a log was truncated."""
+        """Return the end offsets for this batch without limits.
+
+        An end is before its start only if a log was truncated.
+        """
         ends = self._truncated(known, found)
         for each, first in begin.items():
             end = found[each].offset
@@ -253,7 +256,8 @@ class StreamPlanner:
     ) -> bool:
         """Return whether the batch waits for more records, by `minOffsetsPerTrigger` and `maxTriggerDelay`.
 
-        An AvailableNow run does not wait. It ends when a batch has no new records, so it would not read the last records.
+        An AvailableNow run does not wait. It ends when a batch has no new records, so it would not read the last
+        records.
         """
         minimum = self._options.min_offsets_per_trigger
         if minimum is None or self._target is not None:

@@ -36,8 +36,8 @@ class GroupProgress:
         """Commit offsets: the query has processed all records before these positions.
 
         Raises:
-            ConfigError: A broker refuses the first commit with an error that is not retriable. Failures of later commits
-                are only logged, because they are no reason to stop a query.
+            ConfigError: A broker refuses the first commit with an error that is not retriable. Failures of later
+                commits are only logged, because they are no reason to stop a query.
         """
         offsets = {
             each: OffsetAndMetadata(position, leader_epoch=epochs.get(each, -1))

@@ -34,8 +34,8 @@ def tasks(ranges: Iterable[OffsetRange], division: TaskDivision) -> list[ReadTas
 def split(ranges: Iterable[OffsetRange], division: TaskDivision) -> list[OffsetRange]:
     """Split ranges as Spark's Kafka connector does, for `maxRecordsPerPartition` and then for `minPartitions`.
 
-    `minPartitions` results in about that many pieces: a range has a number of pieces in proportion to its offsets. Ranges
-    that are too small to be split are set aside first.
+    `minPartitions` results in about that many pieces: a range has a number of pieces in proportion to its offsets.
+    Ranges that are too small to be split are set aside first.
     """
     found = [each for each in ranges if each.size > 0]
     if division.max_records is not None:
@@ -80,9 +80,9 @@ def _cut(whole: OffsetRange, pieces: int) -> list[OffsetRange]:
 def pack(ranges: Sequence[OffsetRange], division: TaskDivision) -> list[list[OffsetRange]]:
     """Distribute ranges over tasks of about equal size.
 
-    The number of tasks is the number of cores. There are more tasks if the tasks would be long, and fewer if they would be
-    very short. There are never fewer tasks than `minPartitions`, and a task of several ranges never has more offsets than
-    `maxRecordsPerPartition`.
+    The number of tasks is the number of cores. There are more tasks if the tasks would be long, and fewer if they
+    would be very short. There are never fewer tasks than `minPartitions`, and a task of several ranges never has more
+    offsets than `maxRecordsPerPartition`.
     """
     total = sum(each.size for each in ranges)
     count = min(division.cores, math.ceil(total / division.least))

@@ -9,7 +9,7 @@ from typing import Any
 
 from headrace.spark.kinesis.access import access
 from headrace.spark.kinesis.options import read_options
-from headrace.spark.kinesis.planner import Planner
+from headrace.spark.kinesis.planner import RoundPlanner
 from headrace.spark.kinesis.stream import KinesisStreamReader
 from headrace.testing.kinesis import FakeAws
 
@@ -39,7 +39,7 @@ class Query:
         options = read_options(self.given, streaming=True)
         self.reader = KinesisStreamReader(options)
         if self.clock is not None:
-            self.reader._planner = Planner(options, access(), self.clock)
+            self.reader._planner = RoundPlanner(options, access(), self.clock)
         if self.available_now if available_now is None else available_now:
             self.reader.prepareForTriggerAvailableNow()
         self.reader.initialOffset()

@@ -72,15 +72,15 @@ def test_each_of_several_streams_may_begin_elsewhere() -> None:
         ({"stream": "a,arn:aws:sqs:x:1:b"}, "is no ARN of a stream"),
         (
             {"stream": "a,b", "startingPosition": '{"a": "latest"}'},
-            'must say of a, b where each begins, as {"a": "earliest", ...}, and names a',
+            'must name the start of each of a, b, as {"a": "earliest", ...}, but names a',
         ),
         ({"stream": "a,b", "startingPosition": '{"a": "12:00", "b": "latest"}'}, "not '12:00'"),
-        ({"store": None}, "option store is missing: a stream keeps there"),
+        ({"store": None}, "option store is missing: a stream stores there"),
         (
             {"store": "memory://x"},
-            "option store=memory://x: Spark's tasks are processes of their own",
+            "option store=memory://x: Spark's tasks run in several processes",
         ),
-        ({"store": "redis://x"}, "option store='redis://x' is none: give dynamodb://TABLE"),
+        ({"store": "redis://x"}, "option store='redis://x' names no store: give dynamodb://TABLE"),
         (
             {"startingPosition": "yesterday"},
             "or earliest, latest or JSON of shards, not 'yesterday'",

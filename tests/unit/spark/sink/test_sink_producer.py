@@ -15,7 +15,7 @@ from headrace.protocol.api_keys import ApiKey
 from headrace.spark.options.reader import ClientOptions
 from headrace.spark.options.sink import SinkOptions
 from headrace.spark.sink.cluster import open_cluster
-from headrace.spark.sink.producer import OpenTransaction, RowProducer, end_transactions
+from headrace.spark.sink.producer import RowProducer, TaskTransaction, end_transactions
 from headrace.testing import Broker
 from headrace.testing.faults import error
 
@@ -84,7 +84,7 @@ def test_flush_reports_rows_that_do_not_arrive(broker: Broker) -> None:
         assert rows.failed == 2
 
 
-def opened(broker: Broker, value: bytes = b"v") -> OpenTransaction:
+def opened(broker: Broker, value: bytes = b"v") -> TaskTransaction:
     with producer(broker, transactional_id="tx") as rows:
         rows.begin_transaction()
         rows.send_rows(Rows("t", [row(value, partition=0)], {0}))

@@ -144,7 +144,7 @@ def test_removed_records_and_topics_created_again_are_reported() -> None:
 
     assert removed(known, TOPOLOGY, {A0}) == [
         "topic a was deleted and created again",
-        "topic gone does not exist any more, or the options name it no more",
+        "topic gone does not exist any more, or the options do not name it any more",
         "partition a-5 does not exist any more",
-        "partition b-0 is not among those that the options name any more",
+        "the options do not name partition b-0 any more",
     ]

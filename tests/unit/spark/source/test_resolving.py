@@ -60,14 +60,14 @@ def test_a_batch_read_between_given_offsets(cluster: FakeCluster) -> None:
         (
             {"starting": {A0: 5, TopicPartition("b", 0): 1}},
             ConfigError,
-            "names b-0, which are not read",
+            "names b-0, which the query does not read",
         ),
-        ({"starting": {}}, ConfigError, "startingOffsets says nothing of a-0"),
+        ({"starting": {}}, ConfigError, "startingOffsets does not name a-0"),
         ({"ending": {A0: 21}}, DataLossError, "a-0 ends at offset 20, before endingOffsets 21"),
         (
             {"starting": {A0: 9}, "ending": {A0: 8}},
             ConfigError,
-            "starts at offset 9, behind its end at 8",
+            "starts at offset 9, after its end at 8",
         ),
         ({"starting": {A0: 25}}, ConfigError, "ends at offset 20, before startingOffsets 25"),
         (
@@ -128,7 +128,7 @@ def test_a_time_that_no_record_has_is_an_error_or_the_end(cluster: FakeCluster) 
 def test_times_for_each_partition_are_for_all_of_them(cluster: FakeCluster) -> None:
     cluster.grow("a", 1, 3)
 
-    with pytest.raises(ConfigError, match="startingOffsetsByTimestamp says nothing of a-1"):
+    with pytest.raises(ConfigError, match="startingOffsetsByTimestamp does not name a-1"):
         batch_ranges(cluster, given(startingOffsetsByTimestamp='{"a": {"0": 5}}'))
 
 

@@ -300,7 +300,7 @@ def test_a_log_that_was_cut_off_and_grew_again_is_noticed_by_its_epoch(
 
     cluster.epochs[A0] = [0, 6]  # a new leader without the last four records; others lie there
     with pytest.raises(
-        DataLossError, match=r"a-0 was cut off at offset 6 after .* up to offset 10"
+        DataLossError, match=r"a-0 was truncated at offset 6 after .* up to offset 10"
     ):
         StreamPlanner(cluster, options()).latest(place)
     lenient = StreamPlanner(cluster, options(fail_on_data_loss=False))

@@ -1,4 +1,4 @@
-"""Whether shards have something to read, found out by a read of one record of each."""
+"""Find out whether shards have new records, with a read of one record from each shard."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from headrace.spark.kinesis.options import ReadOptions
 from headrace.spark.kinesis.reading import is_caught_up
 
 EMPTY_READS: Final = 5
-"""Kinesis answers without records where a shard has long gaps; a task then reads on through them."""
+"""The most empty reads of a probe. Kinesis returns no records in long gaps of a shard. A task then reads on."""
 
 
 @dataclass
-class Found:
-    """What a look into shards has found."""
+class ProbeResult:
+    """The results of probing some shards."""
 
     ready: list[str] = field(default_factory=list)
-    """Those with records."""
+    """The shards with new records."""
     ended: list[str] = field(default_factory=list)
-    """Those that are closed, and have none left."""
+    """The closed shards without further records."""
     expired: list[str] = field(default_factory=list)
-    """Those of the latter whose records are gone."""
+    """The shards whose records are gone."""
     quiet: dict[str, ShardPosition] = field(default_factory=dict)
-    """Those that have nothing new, and up to when."""
+    """The positions of the shards without new records, with the time of the probe."""
 
 
-class Looks:
-    """Looks into shards. A reader of a shard without records stays, so that the next look is one call."""
+class Probes:
+    """Probes into shards. A reader of a shard without records stays, so that the next look is one call."""
 
     def __init__(
         self, stream: str, options: ReadOptions, access: Access, clock: Callable[[], int]
@@ -51,54 +51,54 @@ class Looks:
         self._settings = replace(options.reading, max_records=1)
         self.behind_ms: dict[str, int] = {}
         self.barren: set[str] = set()
-        """Shards in which a task has just found nothing, also behind long gaps."""
+        """The shards in which the last task found no records, also after long gaps."""
 
     async def clear(self) -> None:
-        """Forget readers: shards are read from elsewhere by now."""
+        """Close all readers, because the shards' positions have changed."""
         readers, self._readers = self._readers, {}
         for reader in readers.values():
             await reader.aclose()
 
-    async def look(
+    async def probe(
         self,
-        places: Mapping[str, ShardPosition],
+        positions: Mapping[str, ShardPosition],
         infos: Iterable[ShardInfo],
         *,
         until_ms: int | None,
         limit: asyncio.Semaphore,
-    ) -> Found:
-        """Look into shards.
+    ) -> ProbeResult:
+        """Probe shards.
 
         Args:
-            places: The shards, and from where.
-            infos: All shards that are listed.
-            until_ms: Records that arrived later do not count.
-            limit: Of looks at the same time.
+            positions: The shards and their positions.
+            infos: All listed shards.
+            until_ms: Records that arrived later do not count; None counts all.
+            limit: Limits the number of concurrent probes.
         """
         client = await self._access.client(self._options.aws)
         ranges = {info.shard: info.hash_range for info in infos}
-        found = Found()
+        found = ProbeResult()
 
-        async def one(shard: str, place: ShardPosition) -> None:
+        async def one(shard: str, position: ShardPosition) -> None:
             async with limit:
                 if shard not in self._readers:
                     self._readers[shard] = ShardReader(
                         client,
                         self._stream,
                         shard,
-                        place.checkpoint,
+                        position.checkpoint,
                         settings=self._settings,
                         hash_range=ranges.get(shard),
                     )
-                await self._look(shard, place, until_ms, found)
+                await self._probe(shard, position, until_ms, found)
 
         async with asyncio.TaskGroup() as group:
-            for shard, place in places.items():
-                group.create_task(one(shard, place))
+            for shard, position in positions.items():
+                group.create_task(one(shard, position))
         return found
 
-    async def _look(
-        self, shard: str, place: ShardPosition, until_ms: int | None, found: Found
+    async def _probe(
+        self, shard: str, position: ShardPosition, until_ms: int | None, found: ProbeResult
     ) -> None:
         reader = self._readers[shard]
         for _ in range(EMPTY_READS):
@@ -119,7 +119,7 @@ class Looks:
                 found.ended.append(shard)
                 return
             if is_caught_up(fetched):
-                found.quiet[shard] = place._replace(read_ms=before_ms)
+                found.quiet[shard] = position._replace(read_ms=before_ms)
                 return
         if shard not in self.barren:
             await self._drop(shard)
@@ -132,7 +132,7 @@ class Looks:
 
 
 async def still_there(client: AwsClient, stream: str, shard: str, sequence_number: str) -> bool:
-    """Whether a record has not expired yet; then nothing that came after it has."""
+    """Return whether a record has not expired yet. Then no later record of the shard has expired."""
     arguments = stream_arguments(stream)
     timing, doing = RealTiming(), f"looking for a record of {shard}"
     try:

@@ -1,4 +1,4 @@
-"""One of a query's streams, as its driver knows it: its shards, how far each was read, and what is new in them."""
+"""One stream of a query in the driver: its shards, how far each shard was read, and which have new records."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from headrace.kinesis.client.streams import stream_name
 from headrace.kinesis.reading.shards import ShardInfo, StreamDescription, StreamShards
 from headrace.spark.kinesis.access import Access
 from headrace.spark.kinesis.lineage import advanced, initial
-from headrace.spark.kinesis.looking import Looks, still_there
 from headrace.spark.kinesis.offsets import End, ShardPosition, Shards, StreamPart
 from headrace.spark.kinesis.options import ReadOptions, Starting
+from headrace.spark.kinesis.probing import Probes, still_there
 from headrace.spark.kinesis.reading import lost
 
 _HOUR_MS: Final = 3_600_000
 
 
-class Following:
-    """Follows one stream."""
+class FollowedStream:
+    """The driver's state of one stream."""
 
     def __init__(
         self, stream: str, options: ReadOptions, access: Access, clock: Callable[[], int]
     ) -> None:
-        """Take the stream's name or ARN; nothing is sent yet."""
+        """Take the stream's name or ARN. No request is sent yet."""
         self.stream, self.name = stream, stream_name(stream)
         self._options = options
         self._access = access
@@ -37,64 +37,64 @@ class Following:
         self._description: StreamDescription | None = None
         self._infos: list[ShardInfo] = []
         self._shards = Shards()
-        self._looks = Looks(stream, options, access, clock)
+        self._probes = Probes(stream, options, access, clock)
 
     @property
     def behind_ms(self) -> dict[str, int]:
-        """How far each shard was behind its newest records when it was read or looked into."""
-        return dict(self._looks.behind_ms)
+        """Milliseconds by which each shard was behind its newest records when it was last read or probed."""
+        return dict(self._probes.behind_ms)
 
     async def describe(self) -> StreamDescription:
-        """Return what the stream is, as it was found first."""
+        """Describe the stream. The first description is kept."""
         if self._description is None:
             api = await self._api()
             self._description = await api.describe(answer_within_ms=FIRST_CONTACT_MS)
         return self._description
 
     async def is_that_of(self, part: StreamPart) -> bool:
-        """Whether it is the stream of a checkpoint, not another one of its name.
+        """Return whether this is the stream of a checkpoint, and not a newer stream with the same name.
 
         Raises:
-            DataLossError: It is not, and `failOnDataLoss` is true.
+            DataLossError: It is another stream, and `failOnDataLoss` is true.
         """
         now = (await self.describe()).stream
         if part.stream != now:
             self._lost(
-                f"the checkpoint is of the stream {part.stream} (name and creation time), and {self.stream} is {now} "
-                "now: it was deleted and created again, or it is one of another account or region"
+                f"the checkpoint is of the stream {part.stream} (name and creation time), but {self.stream} is {now} "
+                "now: the stream was deleted and created again, or it is in another account or region"
             )
         return part.stream == now
 
     async def hash_ranges(self) -> dict[str, HashRange]:
-        """Return the hash ranges of its shards."""
+        """Return the hash key ranges of the stream's shards."""
         if not self._infos:
             await self._list()
         return {info.shard: info.hash_range for info in self._infos}
 
     async def begin(self, starting: Starting) -> None:
-        """Begin without a checkpoint."""
+        """Start without a checkpoint."""
         await self._forget()
         await self._list()
         self._shards = initial(self._infos, starting, self._clock())
 
     async def go_on(self, part: StreamPart, ends: Mapping[str, End]) -> None:
-        """Go on where the shards of the last round have ended.
+        """Continue at the ends of the last round.
 
         Raises:
-            DataLossError: They were left alone for longer than records live, and `failOnDataLoss` is true.
+            DataLossError: A shard was not read for longer than the stream's retention, and `failOnDataLoss` is true.
         """
         await self._forget()
         self._shards = part.after(ends)
         for shard, end in ends.items():
             if not end.rows and end.read_ms:
-                self._looks.barren.add(shard)
+                self._probes.barren.add(shard)
             if end.behind_ms is not None:
-                self._looks.behind_ms[shard] = end.behind_ms
+                self._probes.behind_ms[shard] = end.behind_ms
         await self._check_ages()
 
     async def _forget(self) -> None:
-        await self._looks.clear()
-        self._looks.barren.clear()
+        await self._probes.clear()
+        self._probes.barren.clear()
 
     async def _api(self) -> StreamShards:
         return StreamShards(await self._access.client(self._options.aws), self.stream)
@@ -102,12 +102,12 @@ class Following:
     async def _list(self) -> None:
         self._infos = await (await self._api()).list_shards()
 
-    async def look(self, until_ms: int | None, limit: asyncio.Semaphore) -> list[str]:
-        """Return the shards that have something; put away those that have nothing more to come.
+    async def probe(self, until_ms: int | None, limit: asyncio.Semaphore) -> list[str]:
+        """Return the shards that have new records. Shards that were read to their end are replaced by their children.
 
         Args:
-            until_ms: Records that arrived later do not count.
-            limit: Of looks at the same time.
+            until_ms: Records that arrived later do not count; None counts all.
+            limit: Limits the number of concurrent probes.
 
         Raises:
             DataLossError: A shard is gone, and `failOnDataLoss` is true.
@@ -119,11 +119,11 @@ class Following:
                 await self._list()
                 self._drop_vanished()
                 self._shards = advanced(self._shards, self._infos)
-            found = await self._looks.look(
+            found = await self._probes.probe(
                 self._shards.active, self._infos, until_ms=until_ms, limit=limit
             )
             for shard in found.expired:
-                self._lost(f"{shard} of {self.name} is gone before it was read")
+                self._lost(f"{shard} of {self.name} was removed before it was read")
             ended = dict.fromkeys(found.ended, ShardPosition(SHARD_END))
             self._shards = replace(
                 self._shards, active={**self._shards.active, **found.quiet, **ended}
@@ -132,16 +132,16 @@ class Following:
                 return found.ready
 
     def _drop_vanished(self) -> None:
-        """Give up shards that Kinesis does not list any more."""
+        """Treat active shards that Kinesis does not list any more as lost and ended."""
         listed = {info.shard for info in self._infos}
         for shard, place in list(self._shards.active.items()):
             if shard not in listed and not place.checkpoint.is_end:
-                self._lost(f"{shard} of {self.name} is gone before it was read to its end")
+                self._lost(f"{shard} of {self.name} was removed before it was read to its end")
                 gone = {**self._shards.active, shard: ShardPosition(SHARD_END)}
                 self._shards = replace(self._shards, active=gone)
 
     async def _check_ages(self) -> None:
-        """Find shards that were left alone for longer than records live."""
+        """Find shards that were not read for longer than the stream's retention."""
         hours = (await self.describe()).retention_hours
         oldest_ms = self._clock() - hours * _HOUR_MS
         for shard, (checkpoint, read_ms) in self._shards.active.items():
@@ -150,22 +150,26 @@ class Following:
             if checkpoint.is_sequence_number:
                 client = await self._access.client(self._options.aws)
                 if await still_there(client, self.stream, shard, checkpoint.position):
-                    continue  # Kinesis is in no hurry to remove what may expire
+                    continue  # Kinesis has not removed the expired records yet
             when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(read_ms / 1000))
             self._lost(
-                f"{shard} of {self.name} was read up to {when}, and the stream keeps records for {hours} hours: "
-                "some may have expired before they were read"
+                f"{shard} of {self.name} was read up to {when}, and the stream's retention is {hours} hours: "
+                "records may have expired before they were read"
             )
 
     async def ages(self, part: StreamPart) -> bool:
-        """Whether the checkpoint should be told anew that nothing came: it would take that for lost some day."""
+        """Return whether a checkpoint without new records is due.
+
+        The read times in the checkpoint become old while no records arrive. A restart after the retention time would
+        take that for lost records.
+        """
         known = [place.read_ms for place in part.shards.active.values() if place.read_ms]
         fresh = [place.read_ms for place in self._shards.active.values() if place.read_ms]
         limit_ms = (await self.describe()).retention_hours * _HOUR_MS // 8
         return bool(known and fresh) and min(fresh) - min(known) > limit_ms
 
     async def part(self, ready: list[str]) -> StreamPart:
-        """Return what a round has of it that reads these shards."""
+        """Return this stream's part of a round that reads these shards."""
         return StreamPart((await self.describe()).stream, tuple(sorted(ready)), self._shards)
 
     def _lost(self, what: str) -> None:
