@@ -1,1 +1,1 @@
-"""Topics as tables: record batches to Parquet files of a Delta Lake or Iceberg table, and history read from them."""
+"""Archives: topics copied to Parquet files of a Delta Lake or Iceberg table, and reads of archived records."""

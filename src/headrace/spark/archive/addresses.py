@@ -13,10 +13,10 @@ _SCHEME: Final = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 
 
 def open_location(location: str | Path | TableLocation) -> TableLocation:
-    """Return the place of an address: a path, `file://`, or of a store as `s3://BUCKET/TABLE`.
+    """Open the location of an address: a path, `file://PATH`, or an object store's address as `s3://BUCKET/TABLE`.
 
     Raises:
-        ConfigError: Nothing is known of such addresses, or the store cannot be reached.
+        ConfigError: The address has an unknown scheme, or the store cannot be reached.
     """
     if not isinstance(location, (str, Path)):
         return location

@@ -1,13 +1,13 @@
-"""One batch after another: plan, write, commit, tell the group. Any of these may be the last thing that happens.
+"""Archive batch after batch: plan, write files, commit the table, commit the group's offsets.
 
-A batch begins where the table ends, whatever happened to the one before:
+The archiver may be killed at any time. The next batch always begins where the table ends:
 
-1. Killed while tasks write: their files are in no table. They are written again, under other names.
-2. Killed before the commit: as above.
-3. Killed in or after the commit: the table has the batch, or has not; its positions say so, for they are part of it.
-4. Killed before the group's offsets are committed: the next run commits them first.
+1. Killed while tasks write: the files are in no table. The next run writes the records to files with other names.
+2. Killed before the commit of the table: the same.
+3. Killed during or after the commit: the table has the batch or not. Its positions, part of the commit, say which.
+4. Killed before the commit of the group's offsets: the next run commits them first.
 
-Two archivers of one table write the same batch number; the commit of the second is refused.
+Two archivers of one table write the same batch number, and the table refuses the second commit.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from headrace.spark.archive.planning import (
     plan_batch,
     sources,
 )
-from headrace.spark.archive.table_format import ArchiveTable, BatchCommit, Snapshot
+from headrace.spark.archive.table_format import ArchiveTable, BatchCommit, TableSnapshot
 from headrace.spark.options.positions import EARLIEST, LATEST
 from headrace.spark.options.selection import TopicSelection
 from headrace.spark.source.resolving import check_exists, current_topology, select
@@ -34,49 +34,49 @@ from headrace.spark.source.source_client import SourceClient
 from headrace.types import TopicPartition
 
 Execute = Callable[[BatchPlan, Mapping[TopicPartition, ArchivedPartition]], Iterable[WrittenFile]]
-"""Writes the files of a batch, in whatever processes, and returns what was written."""
-TellGroup = Callable[[Mapping[TopicPartition, int]], None]
-"""Commits offsets to a consumer group, for those who watch lag; no archive reads them back."""
+"""Writes the files of a batch, possibly in other processes, and describes the files."""
+CommitOffsets = Callable[[Mapping[TopicPartition, int]], None]
+"""Commits offsets to a consumer group, so that tools show the archive's lag. The archive never reads them."""
 
 
 @dataclass(frozen=True)
 class BatchResult:
-    """What one batch did."""
+    """The result of one batch."""
 
     batch: int
     files: int
     records: int
     size: int
     behind: int
-    """How many offsets wait."""
+    """The number of offsets that are not archived yet."""
 
 
 @dataclass
 class Archiver:
-    """Copies topics into a table, batch by batch."""
+    """Copies topics to a table, batch by batch."""
 
     client: SourceClient
     table: ArchiveTable
     selection: TopicSelection
     execute: Execute
-    tell_group: TellGroup
+    commit_offsets: CommitOffsets
     limits: BatchLimits = field(default_factory=BatchLimits)
     recreated: Literal["fail", "archive"] = "fail"
     skip_lost: bool = False
 
     def ends(self) -> dict[TopicPartition, int]:
-        """Return where the partitions end now."""
+        """Return the present end offsets of the partitions."""
         topology = current_topology(self.client, self.selection)
         check_exists(self.selection, topology)
         return self.client.offsets(select(self.selection, topology), LATEST)
 
     def run_batch(self, ends: Mapping[TopicPartition, int] | None = None) -> BatchResult | None:
-        """Archive the next batch; None when there is nothing new, or nothing below `ends`.
+        """Archive the next batch. Return None if there are no new records, or none below `ends`.
 
         Raises:
-            ConfigError: A topic does not exist, or is another one than that which was archived.
+            ConfigError: A topic does not exist, or was created again since it was archived.
             HeadraceError: Records were removed before they were archived, or a task failed.
-            ConflictError: Somebody else archives to the same table.
+            ConflictError: Another archiver writes to the same table.
         """
         topology = current_topology(self.client, self.selection)
         check_exists(self.selection, topology)
@@ -84,7 +84,7 @@ class Archiver:
         current = sources(topology, wanted)
         snapshot = self.table.snapshot(current.values())
         check_same_topics(snapshot, current.values(), self.recreated)
-        self._tell_group(current, snapshot.positions())
+        self._commit_offsets(current, snapshot.positions())
         latest = self.client.offsets(wanted, LATEST)
         start = begin(
             snapshot,
@@ -103,7 +103,7 @@ class Archiver:
         self,
         plan: BatchPlan,
         current: Mapping[TopicPartition, ArchivedPartition],
-        snapshot: Snapshot,
+        snapshot: TableSnapshot,
         latest: Mapping[TopicPartition, int],
     ) -> BatchResult:
         files = tuple(self.execute(plan, current))
@@ -111,7 +111,7 @@ class Archiver:
         self._check_unchanged(current)
         self.table.append(BatchCommit(plan.batch, files, plan.positions))
         after = {**snapshot.positions(), **plan.positions}
-        self._tell_group(current, after)
+        self._commit_offsets(current, after)
         return BatchResult(
             plan.batch,
             len(files),
@@ -121,30 +121,30 @@ class Archiver:
         )
 
     def _check_unchanged(self, current: Mapping[TopicPartition, ArchivedPartition]) -> None:
-        """Refuse a batch whose topics were created again while it was read: its files hold records of both."""
+        """Reject a batch whose topic was created again while it was read: its files may have records of both topics."""
         topology = self.client.topology(self.selection.names)
         for each, source in current.items():
             found = topology.get(each.topic)
             if found is not None and found.topic_id != source.topic_id:
                 raise HeadraceError(
-                    f"topic {each.topic} was created again while it was archived; this batch is dropped"
+                    f"topic {each.topic} was created again while it was archived; the batch is not committed"
                 )
 
-    def _tell_group(
+    def _commit_offsets(
         self,
         current: Mapping[TopicPartition, ArchivedPartition],
         positions: Mapping[ArchivedPartition, int],
     ) -> None:
-        self.tell_group(
+        self.commit_offsets(
             {each: positions[source] for each, source in current.items() if source in positions}
         )
 
 
 def _check_whole(plan: BatchPlan, files: Iterable[WrittenFile]) -> None:
-    """Check that the files are those of the plan, before they become part of the table.
+    """Check that the files cover exactly the ranges of the plan, before they become part of the table.
 
     Raises:
-        HeadraceError: They leave something out or go beyond it.
+        HeadraceError: The files have gaps, overlap, or have more than was planned.
     """
     found: dict[TopicPartition, list[WrittenFile]] = {}
     for written in files:

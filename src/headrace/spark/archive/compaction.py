@@ -1,7 +1,7 @@
-"""Small files into larger ones: those that follow each other in a partition, in the order of offsets.
+"""Join small files of a partition that follow each other to larger files.
 
-Readers see the files before or those after, never both: the table replaces them in one commit. Files that were
-replaced stay on disk for readers that have listed them already, until `headrace archive clean`.
+The table replaces the small files in one commit, so readers see either the small files or the large file. Replaced
+files remain in the directory until `headrace archive clean`, for readers that have already listed them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _BATCH_ROWS: Final = 10_000
 
 @dataclass(frozen=True)
 class Compacted:
-    """What one compaction did."""
+    """The result of one compaction: numbers of files, and sizes in bytes."""
 
     removed: int
     added: int
@@ -32,10 +32,10 @@ class Compacted:
 
 
 def plan_compaction(files: Iterable[ArchivedFile], file_bytes: int) -> list[list[ArchivedFile]]:
-    """Return groups of files that become one each.
+    """Return groups of files. Each group is joined to one file.
 
-    Files of a group follow each other without a gap and are together no larger than wanted; one that is nearly that
-    large already stays as it is.
+    The files of a group follow each other without a gap, and have together at most `file_bytes`. A file that no other
+    file fits to is in no group.
     """
     groups: list[list[ArchivedFile]] = []
     for of_partition in by_source(files).values():
@@ -53,15 +53,15 @@ def plan_compaction(files: Iterable[ArchivedFile], file_bytes: int) -> list[list
 
 
 def compact(table: ArchiveTable, file_bytes: int) -> Iterator[Compacted]:
-    """Compact a table, one group after the other, and yield what was done.
+    """Compact a table group by group, and yield the results.
 
     Raises:
-        ConflictError: Somebody else compacts the same files.
+        ConflictError: Another process compacts the same files.
     """
     table.check_commits()
     target = FileTarget(table.root, table.schema())
     for group in plan_compaction(table.snapshot().files, file_bytes):
-        # One file for each group, even if it compresses worse than its parts did.
+        # The limit allows one file for each group, even if it compresses worse than the small files.
         whole = replace(target, file_bytes=2 * sum(file.size for file in group) + file_bytes)
         written = list(_rewrite(whole, group))
         try:
@@ -90,7 +90,7 @@ def file_batches(
     start: int = 0,
     end: int | None = None,
 ) -> Iterator[Any]:
-    """Yield the rows of a file, without the row groups that have none from `start` to below `end`."""
+    """Yield the rows of a file. Row groups without offsets from `start` to below `end` are skipped."""
     with root.open(path) as source, pq.ParquetFile(source, pre_buffer=not root.local) as file:
         for number in range(file.num_row_groups):
             group = file.metadata.row_group(number)

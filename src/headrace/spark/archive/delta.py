@@ -1,8 +1,8 @@
-"""An archive as a Delta Lake table, through the `deltalake` library; no Spark and no JVM is involved.
+"""An archive as a Delta Lake table, with the `deltalake` library and without Spark or a JVM.
 
-Batch and positions are transaction identifiers of the Delta protocol: application `NAME` has the batch's number as
-its version, application `NAME/TOPIC/TOPIC ID/PARTITION` the next offset. They belong to the table's state, so they
-survive checkpoints and the cleaning of the log, and two writers of the same one conflict.
+Batch number and positions are transaction identifiers of the Delta protocol. Application `NAME` has the batch number as
+its version, and application `NAME/TOPIC/TOPIC ID/PARTITION` the next offset. Transaction identifiers are part of the
+table's state. So they survive checkpoints and the cleaning of the log, and two writers of one identifier conflict.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from deltalake.transaction import AddAction, RemoveAction
 from headrace.errors import ConfigError, HeadraceError
 from headrace.spark.archive.files import ArchivedFile, ArchivedPartition, WrittenFile, parse_path
 from headrace.spark.archive.orphans import LEAST_AGE_MS, delete_partial
-from headrace.spark.archive.table_format import BatchCommit, ConflictError, Snapshot, file_gone
+from headrace.spark.archive.table_format import BatchCommit, ConflictError, TableSnapshot, file_gone
 from headrace.spark.archive.table_location import TableLocation
 
 PROPERTY: Final = "headrace.archive"
 _ATTEMPTS: Final = 20
 _PROBES: Final = "_headrace_probe"
-"""A folder that readers of tables pass over."""
+"""A folder for probes. Readers of tables ignore names that begin with an underscore."""
 _PROBE_ROUNDS: Final = 4
 _PROBE_TIMEOUT_S: Final = 60
 _PROBE_SCHEMA: Final = pa.schema([("none", pa.int32())])
 _COMPACTION: Final = "compaction"
 _MAX_MS: Final = 253_402_300_799_999
-"""The end of the year 9999: no later time has a text in the log."""
+"""The end of the year 9999 in milliseconds since 1970. The Delta log has no text for later times."""
 
 
 class DeltaArchive:
-    """See `ArchiveTable`."""
+    """An archive in a Delta Lake table; see `ArchiveTable`."""
 
     kind = "delta"
 
@@ -50,25 +50,27 @@ class DeltaArchive:
 
     def exists(self) -> bool:
         """See `TableKind`."""
-        with _asked(self.root):
+        with _errors_of(self.root):
             return bool(DeltaTable.is_deltatable(*_address(self.root)))
 
     def check_commits(self) -> None:
-        """See `TableKind`: a store that is not AWS's own may pass over the condition of a write."""
+        """See `TableKind`.
+
+        A store other than AWS S3 may ignore the condition of a conditional write, so it is probed.
+        """
         endpoint = (self.root.delta_options or {}).get("aws_endpoint_url")
         if endpoint is None:
             return
-        with _asked(self.root):
+        with _errors_of(self.root):
             if not _refuses_second(self.root):
                 raise ConfigError(
-                    f"{endpoint} overwrites what is there although it is asked not to (If-None-Match): of two who "
-                    "commit at the same time the one would undo what the other did. Choose a store that knows "
-                    "conditional writes"
+                    f"{endpoint} ignores the condition If-None-Match and overwrites existing objects: of two "
+                    "concurrent commits, one would undo the other. Choose a store with conditional writes"
                 )
 
     def create(self, name: str, schema: Any) -> None:
         """See `TableKind`."""
-        with _asked(self.root):
+        with _errors_of(self.root):
             _create(self.root, schema, name)
 
     def open(self) -> DeltaArchive:
@@ -79,19 +81,21 @@ class DeltaArchive:
     def _load(self) -> Any:
         address, options = _address(self.root)
         try:
-            with _asked(self.root):
+            with _errors_of(self.root):
                 table = DeltaTable(address, storage_options=options)
         except TableNotFoundError:
             raise ConfigError(f"there is no archive of format delta in {self.root}") from None
         if PROPERTY not in table.metadata().configuration:
-            raise ConfigError(f"the Delta table in {self.root} is none of `headrace archive`")
+            raise ConfigError(
+                f"the Delta table in {self.root} was not created by `headrace archive`"
+            )
         if "deletionVectors" in (table.protocol().reader_features or ()):
             raise ConfigError(
-                f"another program has given {self.root} deletion vectors, which an archive cannot have"
+                f"another program has added deletion vectors to {self.root}, which an archive cannot have"
             )
         return table
 
-    def snapshot(self, candidates: Collection[ArchivedPartition] = ()) -> Snapshot:
+    def snapshot(self, candidates: Collection[ArchivedPartition] = ()) -> TableSnapshot:
         """See `ArchiveTable`."""
         return _snapshot(self._load(), candidates)
 
@@ -122,7 +126,9 @@ class DeltaArchive:
             if _commit(self.root, table, actions, versions, summary):
                 return
             _pause(attempt)
-        raise ConflictError(f"{self.root}: no commit in {_ATTEMPTS} attempts, others were faster")
+        raise ConflictError(
+            f"{self.root}: no commit in {_ATTEMPTS} attempts, because other commits came first"
+        )
 
     def replace(self, removed: Sequence[ArchivedFile], added: Sequence[WrittenFile]) -> None:
         """See `ArchiveTable`."""
@@ -140,36 +146,39 @@ class DeltaArchive:
         actions += [_add(self.root, each, data_change=False) for each in added]
         for attempt in range(_ATTEMPTS):
             table = self._load()
-            # The library does not refuse to remove what is not there; this very state is what the commit builds on.
+            # The library does not check that removed files exist. The commit builds on exactly this state of the table.
             there = {file.path for file in _snapshot(table).files}
             if added and {each.file.path for each in added} <= there:
-                return  # an attempt whose answer was lost
+                return  # an earlier attempt succeeded, but its response was lost
             gone = {file.path for file in removed} - there
             if gone:
-                raise ConflictError(f"{len(gone)} files were replaced by somebody else meanwhile")
+                raise ConflictError(f"{len(gone)} files were replaced by another process")
             app = f"{table.metadata().configuration[PROPERTY]}/{_COMPACTION}"
             version = (table.transaction_version(app) or 0) + 1
             if _commit(self.root, table, actions, {app: version}, {"compacted": len(removed)}):
                 return
             _pause(attempt)
-        raise ConflictError(f"{self.root}: no commit in {_ATTEMPTS} attempts, others were faster")
+        raise ConflictError(
+            f"{self.root}: no commit in {_ATTEMPTS} attempts, because other commits came first"
+        )
 
     def delete_orphans(self, age_ms: int, *, dry_run: bool) -> list[str]:
-        """See `ArchiveTable`. Files that were replaced stay for as long as states with them may be read."""
+        """See `ArchiveTable`. The age of a replaced file counts from its replacement."""
         hours = math.ceil(age_ms / 3_600_000)
         age_ms = hours * 3_600_000
         table = self._load()
-        with _asked(self.root):
+        with _errors_of(self.root):
             found = table.vacuum(
                 retention_hours=hours,
                 dry_run=dry_run,
                 enforce_retention_duration=False,
-                full=age_ms >= LEAST_AGE_MS,  # else those only that the table had once
+                full=age_ms
+                >= LEAST_AGE_MS,  # a younger file without a table may belong to a pending commit
             )
         return sorted({*found, *delete_partial(self.root, age_ms, dry_run=dry_run)})
 
 
-def _snapshot(table: Any, candidates: Collection[ArchivedPartition] = ()) -> Snapshot:
+def _snapshot(table: Any, candidates: Collection[ArchivedPartition] = ()) -> TableSnapshot:
     name = table.metadata().configuration[PROPERTY]
     found = [(row[0], parse_path(*row)) for row in _rows(table)]
     files = tuple(sorted((file for _, file in found if file), key=lambda each: each.order))
@@ -180,14 +189,14 @@ def _snapshot(table: Any, candidates: Collection[ArchivedPartition] = ()) -> Sna
             recorded[source] = int(version)
     foreign = tuple(sorted(path for path, file in found if file is None))
     batch = table.transaction_version(name)
-    return Snapshot(name, 0 if batch is None else int(batch), files, foreign, recorded)
+    return TableSnapshot(name, 0 if batch is None else int(batch), files, foreign, recorded)
 
 
 def _rows(table: Any) -> list[tuple[str, int, int, int | None]]:
     actions = pa.table(table.get_add_actions(flatten=True))
     columns = [actions.column(name).to_pylist() for name in ("path", "size_bytes", "num_records")]
     latest = [None] * actions.num_rows
-    if "max.timestamp" in actions.column_names:  # not where no file has statistics
+    if "max.timestamp" in actions.column_names:  # missing if no file has statistics
         latest = actions.column("max.timestamp").cast(pa.timestamp("ms", "UTC"), safe=False)
         latest = latest.cast(pa.int64()).to_pylist()
     return [
@@ -244,12 +253,12 @@ def _commit(
     versions: Mapping[str, int],
     summary: Mapping[str, Any],
 ) -> bool:
-    """Commit on top of the state that was loaded; return whether nobody was faster."""
+    """Commit on top of the loaded state. Return False if another commit came first."""
     version = table.version() + 1
     try:
         done = _attempt(table, actions, versions, summary)
     except (DeltaError, OSError) as error:
-        raise HeadraceError(f"the table in {root} took no commit: {error}") from error
+        raise HeadraceError(f"the commit to the table in {root} failed: {error}") from error
     if done:
         root.sync([f"_delta_log/{version:020d}.json"])
     return done
@@ -287,15 +296,15 @@ def _create(root: TableLocation, schema: Any, name: str) -> None:
         configuration={PROPERTY: name},
         storage_options=options,
         raise_if_key_not_exists=False,
-        # Tried again, the library would make the table a second time, under another name.
+        # A retry of the library would create the table a second time, with another name.
         commit_properties=CommitProperties(max_commit_retries=0),
     )
 
 
 def _refuses_second(root: TableLocation) -> bool:
-    """Return whether of two commits of one version one fails, tried at once with tables that are made for it.
+    """Return whether one of two concurrent commits of the same version fails. Temporary tables are used.
 
-    The library looks before it writes: only writes that are under way together tell what the store does.
+    The library checks for the version before it writes, so only concurrent writes show what the store does.
     """
     options = dict(root.delta_options or {})
     folder = f"{_PROBES}/{uuid.uuid4().hex}"
@@ -320,8 +329,8 @@ def _refuses_second(root: TableLocation) -> bool:
 
 
 @contextmanager
-def _asked(root: TableLocation) -> Iterator[None]:
-    """Raise what may pass, as a store that is away, as what is tried again."""
+def _errors_of(root: TableLocation) -> Iterator[None]:
+    """Raise errors that may be transient, as an unavailable store, as `HeadraceError`, which the caller retries."""
     try:
         yield
     except TableNotFoundError:

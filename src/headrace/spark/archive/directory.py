@@ -14,7 +14,7 @@ from headrace.spark.archive.table_location import PARTIAL_PREFIX, FoundFile, New
 
 @dataclass(frozen=True)
 class Directory:
-    """A directory of a file system; see `TableLocation`."""
+    """A location in a directory of a file system; see `TableLocation`."""
 
     path: Path
 
@@ -63,7 +63,9 @@ class Directory:
         """See `TableLocation`."""
         for path in sorted((self.path / folder).rglob("*")):
             found = self.find(path.relative_to(self.path).as_posix())
-            if found is not None and path.is_file():  # else renamed or deleted since it was listed
+            if (
+                found is not None and path.is_file()
+            ):  # otherwise the file was renamed or deleted since the listing
                 yield found
 
     def occupied(self) -> bool:
@@ -85,7 +87,7 @@ class Directory:
         (self.path / path).unlink(missing_ok=True)
 
     def sync(self, paths: Collection[str]) -> None:
-        """See `TableLocation`; the libraries do not do that themselves."""
+        """See `TableLocation`. The libraries of table formats do not sync their files."""
         names = [self.path / path for path in paths]
         for path in [*names, *{path.parent for path in names}]:
             _sync(path)
@@ -105,7 +107,7 @@ class _LocalFile:
         self.sink.close()
         self._partial.rename(self._root / path)
         directory = self._folder
-        while True:  # names are durable when all directories up to the table's are
+        while True:  # a name is durable when all directories up to the table's directory are synced
             _sync(directory)
             if directory in (self._root, directory.parent):
                 return

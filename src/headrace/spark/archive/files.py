@@ -1,13 +1,13 @@
-"""The files of an archive: what each covers, and the names that say so.
+"""The files of an archive, and their names.
 
-A file holds the records of one partition, by offset, and covers a range of offsets without a gap: what lies in its
-range and not in the file was no record (a transaction's marker, an aborted record, a hole left by compaction). Its
-path says all of it, so that the table's list of files is enough to know what is archived:
+A file has the records of one partition in the order of offsets, and covers a range of offsets. An offset of the range
+without a record in the file has none in the topic: it is a transaction marker, an aborted record, or was removed by
+compaction. The path describes the range, so that the table's list of files shows what is archived:
 
     data/topic-flights/5f0c.../0/00000000000000000000-00000000000000012345-9f3a61c2d4e5f607.parquet
                topic   topic id partition  first offset  offset after the last   attempt
 
-Each attempt of a task has names of its own. A file counts only once it is in the table; others are orphans.
+Each attempt of a task uses new names. A file counts only if it is in the table. Other files are orphans.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PATH: Final = re.compile(
 
 
 class ArchivedPartition(NamedTuple):
-    """A partition of one life of a topic: one that is created again under its name has another id."""
+    """A partition of a topic with a certain id. A topic that is created again has another id."""
 
     topic: str
     topic_id: str
@@ -38,18 +38,18 @@ class ArchivedPartition(NamedTuple):
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """The partition's name."""
+        """The topic and the number of the partition, without the topic's id."""
         return TopicPartition(self.topic, self.partition)
 
     @property
     def directory(self) -> str:
-        """Where its files lie, below the table."""
+        """The directory of the partition's files, relative to the table."""
         return f"{DATA}/topic-{self.topic}/{self.topic_id or _NO_ID}/{self.partition}"
 
 
 @dataclass(frozen=True)
 class ArchivedFile:
-    """A file of the table."""
+    """A data file of the table."""
 
     source: ArchivedPartition
     start: int
@@ -58,17 +58,17 @@ class ArchivedFile:
     size: int
     records: int
     latest_ms: int | None = field(default=None, compare=False)
-    """The latest time of its records, if the table knows."""
+    """The latest time of the file's records in milliseconds since 1970; None if the table does not have it."""
 
     @property
     def order(self) -> tuple[ArchivedPartition, int]:
-        """What to sort by."""
+        """The sort key: partition and first offset."""
         return self.source, self.start
 
 
 @dataclass(frozen=True)
 class WrittenFile:
-    """A file that a task has written, with what a table's log says of it. It is no part of the table yet."""
+    """A file that a task has written, with its statistics for the table's log. It is not part of the table yet."""
 
     file: ArchivedFile
     first_offset: int | None = None
@@ -77,21 +77,21 @@ class WrittenFile:
     max_timestamp_ms: int | None = None
 
     def to_json(self) -> str:
-        """Return the form that travels from task to driver."""
+        """Encode the file for the way from a task to the driver."""
         return json.dumps(
             asdict(self) | {"file": {**asdict(self.file), "source": self.file.source}}
         )
 
     @classmethod
     def from_json(cls, text: str) -> WrittenFile:
-        """Read what `to_json` returned."""
+        """Decode a file that `to_json` encoded."""
         fields = json.loads(text)
         file = fields.pop("file")
         return cls(ArchivedFile(**{**file, "source": ArchivedPartition(*file["source"])}), **fields)
 
 
 def file_path(source: ArchivedPartition, start: int, end: int, attempt: str | None = None) -> str:
-    """Return a path below the table for a file that covers a range; no other file ever had it."""
+    """Return a new path, relative to the table, for a file that covers a range. No other file has this path."""
     attempt = attempt or uuid.uuid4().hex[:16]
     return f"{source.directory}/{start:020d}-{end:020d}-{attempt}.parquet"
 
@@ -99,7 +99,7 @@ def file_path(source: ArchivedPartition, start: int, end: int, attempt: str | No
 def parse_path(
     path: str, size: int, records: int, latest_ms: int | None = None
 ) -> ArchivedFile | None:
-    """Return what a path below the table says, or None for a file of another program."""
+    """Parse a path relative to the table. None if the path is of another program's file."""
     match = _PATH.fullmatch(path)
     if match is None:
         return None
@@ -110,7 +110,7 @@ def parse_path(
 
 
 def uncovered(files: Iterable[ArchivedFile], start: int, end: int) -> list[tuple[int, int]]:
-    """Return the parts of a range that files of one partition do not cover."""
+    """Return the subranges of a range that the files of one partition do not cover."""
     gaps: list[tuple[int, int]] = []
     position = start
     for file in sorted(files, key=lambda each: each.start):
@@ -125,7 +125,7 @@ def uncovered(files: Iterable[ArchivedFile], start: int, end: int) -> list[tuple
 
 
 def by_source(files: Iterable[ArchivedFile]) -> Mapping[ArchivedPartition, list[ArchivedFile]]:
-    """Return the files of each partition, by offset."""
+    """Return the files of each partition, in the order of offsets."""
     found: dict[ArchivedPartition, list[ArchivedFile]] = {}
     for file in sorted(files, key=lambda each: each.order):
         found.setdefault(file.source, []).append(file)

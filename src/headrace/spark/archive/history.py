@@ -1,9 +1,9 @@
-"""Reads that begin in an archive: what the brokers have removed comes from its files, all else from the brokers.
+"""Reads that begin in an archive: archived records come from its files, all other records from the brokers.
 
-To planning, a partition begins where its archive begins. A task cuts its ranges where it reads them: what the table's
-files cover comes from files, whichever they are by then, and all else from the brokers. So a plan holds no names of
-files, a compaction between planning and reading goes unnoticed, and a task that is run again finds the same records.
-What neither has is lost, and the brokers' answer says so.
+The planner sees partitions that begin where their archive begins. A task divides its ranges when it reads them: offsets
+that the table's files cover then are read from files, other offsets from the brokers. A plan has no names of files, so
+a compaction between planning and reading does no harm, and a repeated task finds the same records. Offsets that neither
+the archive nor the brokers have are lost data, which the brokers' responses show.
 """
 
 from __future__ import annotations
@@ -38,36 +38,36 @@ from headrace.types import TopicPartition
 
 PIECE_OFFSETS: Final = WORTH_A_TASK
 _VANISHED: Final = 5
-"""How often the files of one range may be replaced and deleted while they are read."""
+"""The number of times that the files of one range may be replaced and deleted while they are read."""
 
 
 class History:
-    """What an archive has, as of the last look."""
+    """The files of an archive as of the last refresh."""
 
     def __init__(self, options: HistoryOptions) -> None:
         """Open the archive.
 
         Raises:
-            ConfigError: There is none, or it holds no plain records.
+            ConfigError: The archive does not exist, or has decoded values.
         """
         self._table: ArchiveTable = open_table(options.format, options.table, options.catalog)
         if not self._table.schema().equals(topic_schema(include_headers=True)):
             raise ConfigError(
-                f"option archive: {options.table} holds decoded values: only an archive of plain records can be read "
-                "as history"
+                f"option archive: {options.table} has decoded values: only an archive of binary values can be read as "
+                "history"
             )
         self.refresh()
 
     @property
     def root(self) -> TableLocation:
-        """Where the table's files are."""
+        """The location of the table's files."""
         return self._table.root
 
     def refresh(self) -> None:
-        """Look again.
+        """Read the table's list of files again.
 
         Raises:
-            ConfigError: Another program has changed the table, so that its files do not say what they cover.
+            ConfigError: The table has files of another program, whose names do not show what they cover.
         """
         snapshot = self._table.snapshot()
         if snapshot.foreign:
@@ -78,12 +78,12 @@ class History:
         self._files = by_source(snapshot.files)
 
     def files(self, source: ArchivedPartition) -> Sequence[ArchivedFile]:
-        """Return the files of a partition, by offset."""
+        """Return the files of a partition, in the order of offsets."""
         return self._files.get(source, ())
 
 
 class HistoryClient:
-    """A cluster whose partitions begin where the archive begins; see `SourceClient`."""
+    """A `SourceClient` whose partitions begin where the archive begins."""
 
     def __init__(self, client: SourceClient, history: History) -> None:
         self._client = client
@@ -91,7 +91,7 @@ class HistoryClient:
         self._ids: dict[str, str] = {}
 
     def topology(self, names: Sequence[str] | None) -> dict[str, TopicDescription]:
-        """Ask the brokers, and look at the table again: this is how each plan begins."""
+        """Request the topics from the brokers, and refresh the archive, because every plan begins with this call."""
         found = self._client.topology(names)
         self._ids.update({name: each.topic_id for name, each in found.items()})
         self._history.refresh()
@@ -100,7 +100,7 @@ class HistoryClient:
     def offsets(
         self, partitions: Collection[TopicPartition], position: int
     ) -> dict[TopicPartition, int]:
-        """Return the first offsets of archive or brokers, whichever is earlier."""
+        """Return offsets of the brokers, or the first offset of the archive if EARLIEST is wanted and it is lower."""
         found = self._client.offsets(partitions, position)
         if position == EARLIEST:
             for each in found:
@@ -110,11 +110,11 @@ class HistoryClient:
         return found
 
     def ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, LogEnd]:
-        """Ask the brokers."""
+        """Request the end offsets from the brokers."""
         return self._client.ends(partitions)
 
     def offsets_at(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Look into the archive first, for what it has is earlier."""
+        """Search the archive first, because its records are the oldest."""
         found = {each: self._archived_at(each, time_ms) for each, time_ms in times.items()}
         rest = {each: times[each] for each, offset in found.items() if offset is None}
         of_brokers = self._client.offsets_at(rest) if rest else {}
@@ -123,30 +123,30 @@ class HistoryClient:
         }
 
     def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Ask the brokers."""
+        """Request the ends of leader epochs from the brokers."""
         return self._client.epoch_ends(epochs)
 
     def bytes_per_offset(
         self, positions: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, float]:
-        """Ask the brokers, of what they have."""
+        """Request an estimate from the brokers, at the first offset that they still have."""
         earliest = self._client.offsets(list(positions), EARLIEST)
         return self._client.bytes_per_offset(
             {each: max(position, earliest[each]) for each, position in positions.items()}
         )
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Tell the brokers."""
+        """Commit offsets at the brokers."""
         self._client.commit(group, offsets)
 
     def fetch(
         self, positions: Mapping[TopicPartition, FetchPosition]
     ) -> Mapping[TopicPartition, FetchedPartition]:
-        """Ask the brokers."""
+        """Fetch from the brokers."""
         return self._client.fetch(positions)
 
     def cut(self, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
-        """Cut ranges where files end, so that tasks share the files of a partition; small files stay together."""
+        """Cut ranges at the ends of files, so that several tasks read a partition. Small files stay together."""
         pieces: list[OffsetRange] = []
         for wanted in ranges:
             start = wanted.start
@@ -158,9 +158,9 @@ class HistoryClient:
         return pieces
 
     def lost(self, ranges: Sequence[OffsetRange]) -> str | None:
-        """Say what neither the archive nor the brokers have of ranges, if anything."""
+        """Describe offsets of the ranges that neither the archive nor the brokers have; None if there are none."""
         earliest = self._client.offsets([each.topic_partition for each in ranges], EARLIEST)
-        self._history.refresh()  # what was removed since the last look may have been archived before
+        self._history.refresh()  # records that brokers removed since the last refresh may be archived by now
         for wanted in ranges:
             removed = min(wanted.end, earliest[wanted.topic_partition])
             gaps = uncovered(self.archived(wanted.topic_partition), wanted.start, removed)
@@ -173,7 +173,7 @@ class HistoryClient:
         return None
 
     def archived(self, partition: TopicPartition) -> Sequence[ArchivedFile]:
-        """Return the files of a partition of the topic that has that name now."""
+        """Return the files of a partition of the topic that has this name at present."""
         if partition.topic not in self._ids:
             found = self._client.topology([partition.topic])
             self._ids.update({name: each.topic_id for name, each in found.items()})
@@ -186,7 +186,7 @@ class HistoryClient:
         for _ in range(_VANISHED):
             try:
                 return self._looked_up(partition, time_ms)
-            except OSError:  # replaced by a larger one, and deleted since
+            except OSError:  # a compaction replaced the file, and it was deleted
                 self._history.refresh()
         return self._looked_up(partition, time_ms)
 
@@ -206,7 +206,7 @@ _histories: dict[tuple[int, HistoryOptions], History] = {}
 
 
 def shared_history(options: HistoryOptions) -> History:
-    """Return what this process knows of an archive, as of now."""
+    """Return this process's view of an archive, refreshed."""
     key = (os.getpid(), options)
     history = _histories.get(key)
     if history is None:
@@ -220,7 +220,7 @@ def shared_history(options: HistoryOptions) -> History:
 def read_history(
     client: SourceClient, history: History, task: ReadTask, options: SourceOptions
 ) -> Iterator[Any]:
-    """Yield the records of a task: of each range first what the archive has, as far as it goes."""
+    """Yield the records of a task, of each range first the archived records."""
     records = _records(client, history, task, options)
     return decoded(records, options, arrow_schema(options))
 
@@ -235,7 +235,9 @@ def _records(
 ) -> Iterator[Any]:
     names = sorted({wanted.topic_partition.topic for wanted in task.ranges})
     ids = {name: each.topic_id for name, each in client.topology(names).items()}
-    hot: list[OffsetRange] = []  # read together, as long as nothing archived lies between
+    hot: list[
+        OffsetRange
+    ] = []  # ranges of the brokers, read together until an archived range follows
     for wanted in task.ranges:
         topic, partition = wanted.topic_partition
         source = ArchivedPartition(topic, wanted.topic_id or ids.get(topic, ""), partition)
@@ -254,7 +256,7 @@ def _records(
                     yield rows
                     position = after
                 position = end
-            except OSError:  # replaced by a larger one, and deleted since
+            except OSError:  # a compaction replaced the file, and it was deleted
                 vanished += 1
                 if vanished > _VANISHED or history.root.find(file.path) is not None:
                     raise
@@ -271,7 +273,10 @@ def _of_brokers(
     *,
     again: bool,
 ) -> Iterator[Any]:
-    """Yield what the archive did not have when it was looked at; it may have it by now, and brokers have it no more."""
+    """Yield records that the archive did not have at its last refresh.
+
+    If the brokers have removed some of them since, the archive is refreshed once: it may have them by now.
+    """
     if not again:
         earliest = client.offsets([each.topic_partition for each in ranges], EARLIEST)
         if any(each.start < earliest[each.topic_partition] for each in ranges):
@@ -284,7 +289,7 @@ def _of_brokers(
 def _piece(
     files: Sequence[ArchivedFile], position: int, end: int
 ) -> tuple[ArchivedFile | None, int]:
-    """Return the file that covers a position, or None, and how far that is so."""
+    """Return the file that covers an offset, or None, and the end offset up to which that holds."""
     at = bisect_right(files, position, key=lambda file: file.start)
     if at and files[at - 1].end > position:
         return files[at - 1], min(files[at - 1].end, end)
@@ -294,9 +299,9 @@ def _piece(
 def _rows(
     root: TableLocation, path: str, start: int, end: int, options: SourceOptions
 ) -> Iterator[tuple[Any, int]]:
-    """Yield what a file has from `start` to below `end`, in the columns of the read, values not decoded.
+    """Yield the rows of a file from `start` to below `end`, in the columns of the read, without decoding values.
 
-    With each batch comes the offset after its last row: from there a reader goes on whose file is deleted.
+    Each item also has the offset after the batch's last row. A reader continues there if the file is deleted.
     """
     schema = raw_schema(options)
     names = sorted({*schema.names, "offset"})

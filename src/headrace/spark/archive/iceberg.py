@@ -1,7 +1,7 @@
-"""An archive as an Iceberg table, through `pyiceberg`, with a catalog of its own in SQLite beside the data.
+"""An archive as an Iceberg table, with `pyiceberg` and, by default, a catalog in SQLite in the table's directory.
 
-Batch and positions are properties of the table, set in the commit that adds the files. A commit builds on one
-snapshot: the catalog refuses it when there is another one by then.
+Batch number and positions are properties of the table, which are set in the commit that adds the files. A commit is
+based on one snapshot of the table. The catalog refuses the commit if the table has a newer snapshot.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from headrace.spark.archive.files import (
     parse_path,
 )
 from headrace.spark.archive.orphans import delete_unknown
-from headrace.spark.archive.table_format import BatchCommit, ConflictError, Snapshot, file_gone
+from headrace.spark.archive.table_format import BatchCommit, ConflictError, TableSnapshot, file_gone
 from headrace.spark.archive.table_location import TableLocation
 
 P = ParamSpec("P")
@@ -47,7 +47,7 @@ T = TypeVar("T")
 CATALOG: Final = "catalog.db"
 NAMESPACE: Final = "headrace"
 TABLE: Final = (NAMESPACE, "archive")
-"""In a catalog of its own; in one with others a table has the last name of its address."""
+"""The table's name in its own catalog. In a shared catalog a table has the last part of its address as its name."""
 _NAME: Final = "headrace.archive.name"
 _BATCH: Final = "headrace.archive.batch"
 _POSITIONS: Final = "headrace.archive.positions"
@@ -55,14 +55,14 @@ _ATTEMPTS: Final = 20
 _PLAIN: Final = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
 
 
-# Files have statistics of the columns that are searched by; the library warns of each that has none, for each file.
+# Only the columns that reads search have statistics. The library would log a warning for each other column and file.
 logging.getLogger("pyiceberg.io.pyarrow").addFilter(
     lambda record: "statistics missing" not in str(record.msg)
 )
 
 
-def _told(method: Callable[P, T]) -> Callable[P, T]:
-    """Raise what may pass, as a store that is away, as what is tried again."""
+def _transient_errors(method: Callable[P, T]) -> Callable[P, T]:
+    """Raise errors that may be transient, as an unavailable store, as `HeadraceError`, which the caller retries."""
 
     @functools.wraps(method)
     def call(*arguments: P.args, **given: P.kwargs) -> T:
@@ -75,7 +75,7 @@ def _told(method: Callable[P, T]) -> Callable[P, T]:
 
 
 class IcebergArchive:
-    """See `ArchiveTable`."""
+    """An archive in an Iceberg table; see `ArchiveTable`."""
 
     kind = "iceberg"
 
@@ -89,13 +89,13 @@ class IcebergArchive:
     def _catalog(self) -> Any:
         if self._address is None:
             raise ConfigError(
-                f"{self.root}: an Iceberg table in a store needs a catalog, a database that all who write have: "
+                f"{self.root}: an Iceberg table in a store needs a catalog, a database that all writers can reach: "
                 "--catalog-uri sqlite:////PATH/catalog.db or postgresql+psycopg://USER@HOST/NAME "
                 "(HEADRACE_ARCHIVE_CATALOG; for reads the option archiveCatalog)"
             )
         return _catalog(self._address, self.root)
 
-    @_told
+    @_transient_errors
     def exists(self) -> bool:
         """See `TableKind`."""
         if self._name == TABLE and self.root.find(CATALOG) is None:
@@ -103,14 +103,14 @@ class IcebergArchive:
         return _patiently(lambda: bool(self._catalog.table_exists(self._name)))
 
     def check_commits(self) -> None:
-        """See `TableKind`: the catalog's database sees to it."""
+        """Do nothing: the catalog's database refuses the second of two concurrent commits."""
 
-    @_told
+    @_transient_errors
     def create(self, name: str, schema: Any) -> None:
         """See `TableKind`."""
         if isinstance(self.root, Directory):
             self.root.path.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(IntegrityError):  # somebody else was faster
+        with contextlib.suppress(IntegrityError):  # another process created it
             self._catalog.create_namespace_if_not_exists(NAMESPACE)
         try:
             self._catalog.create_table(
@@ -125,7 +125,7 @@ class IcebergArchive:
                     "commit.manifest.min-count-to-merge": "20",
                     "write.metadata.delete-after-commit.enabled": "true",
                     "write.metadata.previous-versions-max": "20",
-                    # The library would repeat a commit on top of a snapshot that this archiver has not seen.
+                    # A retry of the library would commit on top of a snapshot that this archiver has not read.
                     "commit.retry.num-retries": "0",
                 },
             )
@@ -139,7 +139,7 @@ class IcebergArchive:
         self._load()
         return self
 
-    @_told
+    @_transient_errors
     def _load(self) -> Any:
         try:
             table = _patiently(lambda: self._catalog.load_table(self._name))
@@ -151,11 +151,13 @@ class IcebergArchive:
                 "give one of them another last name, or a catalog of its own"
             )
         if _NAME not in table.properties:
-            raise ConfigError(f"the Iceberg table in {self.root} is none of `headrace archive`")
+            raise ConfigError(
+                f"the Iceberg table in {self.root} was not created by `headrace archive`"
+            )
         return table
 
-    @_told
-    def snapshot(self, candidates: Collection[ArchivedPartition] = ()) -> Snapshot:  # noqa: ARG002 - all are recorded
+    @_transient_errors
+    def snapshot(self, candidates: Collection[ArchivedPartition] = ()) -> TableSnapshot:  # noqa: ARG002 - all recorded
         """See `ArchiveTable`."""
         return self._snapshot(self._load())
 
@@ -163,7 +165,7 @@ class IcebergArchive:
         """See `ArchiveTable`."""
         return _plain(self._load().schema().as_arrow())
 
-    @_told
+    @_transient_errors
     def append(self, commit: BatchCommit) -> None:
         """See `ArchiveTable`."""
         paths = {written.file.path for written in commit.files}
@@ -193,15 +195,17 @@ class IcebergArchive:
                 continue
             except (
                 OperationalError
-            ) as error:  # it may have worked, which the next attempt finds out
+            ) as error:  # the commit may have succeeded, which the next attempt finds out
                 _check_locked(error)
                 _pause(attempt)
                 continue
             self._sync(table)
             return
-        raise ConflictError(f"{self.root}: no commit in {_ATTEMPTS} attempts, others were faster")
+        raise ConflictError(
+            f"{self.root}: no commit in {_ATTEMPTS} attempts, because other commits came first"
+        )
 
-    @_told
+    @_transient_errors
     def replace(self, removed: Sequence[ArchivedFile], added: Sequence[WrittenFile]) -> None:
         """See `ArchiveTable`."""
         names = {self._uri(file.path) for file in removed}
@@ -210,11 +214,11 @@ class IcebergArchive:
             table = self._load()
             there = _data_files(table)
             if added and own <= {each.file_path for each in there}:
-                return  # an attempt whose answer was lost
+                return  # an earlier attempt succeeded, but its response was lost
             files = [each for each in there if each.file_path in names]
             if len(files) != len(names):
                 raise ConflictError(
-                    f"{len(names) - len(files)} files were replaced by somebody else meanwhile"
+                    f"{len(names) - len(files)} files were replaced by another process"
                 )
             try:
                 with (
@@ -238,11 +242,13 @@ class IcebergArchive:
                 continue
             self._sync(table)
             return
-        raise ConflictError(f"{self.root}: no commit in {_ATTEMPTS} attempts, others were faster")
+        raise ConflictError(
+            f"{self.root}: no commit in {_ATTEMPTS} attempts, because other commits came first"
+        )
 
-    @_told
+    @_transient_errors
     def delete_orphans(self, age_ms: int, *, dry_run: bool) -> list[str]:
-        """See `ArchiveTable`. Snapshots that were replaced before that time are forgotten."""
+        """See `ArchiveTable`. Snapshots that were replaced before that time are expired."""
         table = self._load()
         before_ms = int(time.time() * 1000) - age_ms
         snapshots = sorted(table.snapshots(), key=lambda each: each.sequence_number)
@@ -259,7 +265,7 @@ class IcebergArchive:
             try:
                 table.maintenance.expire_snapshots().by_ids(replaced).commit()
             except CommitFailedException as error:
-                raise ConflictError(f"the table has changed meanwhile: {error}") from None
+                raise ConflictError(f"the table was changed by another process: {error}") from None
         found: list[str] = []
         for folder, suffix, known in ((DATA, "", data), ("metadata", ".avro", lists)):
             paths = {self._relative(each) for each in known}
@@ -281,7 +287,7 @@ class IcebergArchive:
             if self.root.find(written.file.path) is None:
                 raise file_gone(written.file)
 
-    def _snapshot(self, table: Any) -> Snapshot:
+    def _snapshot(self, table: Any) -> TableSnapshot:
         column = table.schema().find_field("timestamp").field_id
         found = [
             (
@@ -293,7 +299,7 @@ class IcebergArchive:
             for each in _data_files(table)
             for path in (self._relative(each.file_path),)
         ]
-        return Snapshot(
+        return TableSnapshot(
             table.properties[_NAME],
             int(table.properties[_BATCH]),
             tuple(sorted((file for _, file in found if file), key=lambda each: each.order)),
@@ -320,10 +326,10 @@ def _catalog(address: str, root: TableLocation) -> Any:
 
 
 def _patiently(ask: Callable[[], T]) -> T:
-    """Ask the catalog again for as long as others have it locked.
+    """Call the catalog, with retries while other processes have it locked.
 
     Raises:
-        HeadraceError: That does not end.
+        HeadraceError: The catalog was locked at all attempts.
     """
     for attempt in itertools.count():
         try:
@@ -332,7 +338,7 @@ def _patiently(ask: Callable[[], T]) -> T:
             _check_locked(error)
             if attempt >= _ATTEMPTS:
                 raise HeadraceError(
-                    f"somebody else keeps the catalog of the archive locked: {error.orig}"
+                    f"another process keeps the catalog of the archive locked: {error.orig}"
                 ) from error
         _pause(attempt)
     raise AssertionError("counting does not end")
@@ -344,7 +350,7 @@ def _check_locked(error: OperationalError) -> None:
 
 
 def _data_files(table: Any, snapshot_id: int | None = None) -> list[Any]:
-    """Return all files of a snapshot. A scan's plan would leave out those without rows, which cover offsets, too."""
+    """Return all files of a snapshot. A scan of the table would leave out files without rows, which cover offsets."""
     snapshot = (
         table.current_snapshot() if snapshot_id is None else table.snapshot_by_id(snapshot_id)
     )
@@ -363,13 +369,13 @@ def _data_files(table: Any, snapshot_id: int | None = None) -> list[Any]:
 
 
 def _latest_ms(file: Any, column: int) -> int | None:
-    """Return the upper bound of a column of times, which is kept as microseconds in eight bytes."""
+    """Return the upper bound of a column of times in milliseconds. The file has microseconds in eight bytes."""
     bound = (file.upper_bounds or {}).get(column)
     return None if bound is None else int.from_bytes(bound, "little", signed=True) // 1000
 
 
 def _plain(kind: Any) -> Any:
-    """Return a schema or type without the large variants, which is how the library reads its own."""
+    """Replace the large variants of types, which the library uses when it reads a schema, by the usual ones."""
     if isinstance(kind, pa.Schema):
         return pa.schema([(each.name, _plain(each.type)) for each in kind])
     if pa.types.is_struct(kind):

@@ -1,8 +1,7 @@
-"""The Spark side of an archive: a source whose tasks write files and whose rows say which.
+"""The Spark side of an archive: a source whose tasks write files and return one row for each file.
 
-Rows of records never enter the JVM: a task fetches, decodes to Arrow and writes Parquet in its Python process, and
-what Spark carries is one row a file. Spark may run a task twice; each attempt writes files of its own, and Spark
-returns the rows of one.
+Records never enter the JVM. A task fetches records, decodes them to Arrow and writes Parquet in its Python process.
+Spark may run a task twice. Each attempt writes its own files, and Spark returns the rows of one attempt.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ _PYTHON_ERROR: Final = re.compile(r"((?!org\.|java\.|py4j\.)[\w.]+(?:Error|Excep
 
 
 class WriteTask(InputPartition):
-    """What one task copies: ranges, and the lives of topics that they belong to."""
+    """The ranges that one task copies, with the topic ids of their partitions."""
 
     def __init__(self, ranges: Iterable[tuple[ArchivedPartition, int, int]]) -> None:
         super().__init__(None)
@@ -61,11 +60,11 @@ class ManifestSource(DataSource):
         return FORMAT
 
     def schema(self) -> str:
-        """Return the one column: a written file as JSON."""
+        """Return the only column: a written file as JSON."""
         return f"{_COLUMN} string"
 
     def reader(self, schema: Any) -> DataSourceReader:  # noqa: ARG002 - Spark's signature
-        """Return what runs the tasks."""
+        """Create the reader that runs the tasks."""
         return ManifestReader({name.lower(): value for name, value in self.options.items()})
 
 
@@ -102,14 +101,14 @@ def write_task(
     target: FileTarget,
     ranges: Iterable[tuple[ArchivedPartition, int, int]],
 ) -> Iterator[WrittenFile]:
-    """Copy ranges of partitions to files, one after the other."""
+    """Copy ranges of partitions to files, one after the other, and yield the durable files."""
     for source, start, end in ranges:
         wanted = ReadTask([OffsetRange(source.topic_partition, start, end, source.topic_id)])
         yield from write_range(target, source, start, end, read_task(client, wanted, options))
 
 
 def archive_schema(options: SourceOptions) -> Any:
-    """Return the columns of an archive that is read with these options, as an Arrow schema."""
+    """Return the Arrow schema of an archive whose topics are read with these options."""
     return arrow_schema(options)
 
 
@@ -123,9 +122,9 @@ class SparkTasks:
 
         Args:
             spark: The session.
-            options: Of the read, by name.
-            root: Where the table's files are.
-            file_bytes: How large files become.
+            options: The options of the read.
+            root: The location of the table's files.
+            file_bytes: The size in bytes at which a file ends.
         """
         spark.dataSource.register(ManifestSource)
         self._spark = spark
@@ -137,8 +136,8 @@ class SparkTasks:
         """Write a batch's files.
 
         Raises:
-            HeadraceError: A task failed as often as Spark allows.
-            FinalError: Spark is gone.
+            HeadraceError: A task failed in all attempts that Spark allows.
+            FinalError: Spark's JVM has ended.
         """
         encoded = [
             [[*current[wanted.topic_partition], wanted.start, wanted.end] for wanted in task]
@@ -151,13 +150,13 @@ class SparkTasks:
             raise HeadraceError(f"batch {plan.batch} failed: {essence(str(error))}") from error
         except (Py4JError, OSError) as error:
             raise FinalError(
-                f"batch {plan.batch}: Spark has ended ({error}). Start the archive again: it goes on from its table"
+                f"batch {plan.batch}: Spark has ended ({error}). Start the archive again: it continues from its table"
             ) from error
         return [WrittenFile.from_json(row[_COLUMN]) for row in rows]
 
 
 def essence(text: str) -> str:
-    """Return what a Python task's error says, of all that Spark prints around it."""
+    """Return the error of a Python task in the text of Spark's exception."""
     found = [
         match for line in text.splitlines() if (match := _PYTHON_ERROR.fullmatch(line.strip()))
     ]

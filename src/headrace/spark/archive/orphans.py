@@ -1,4 +1,4 @@
-"""Files that no table has: what tasks leave behind that were killed, and what compaction replaced."""
+"""Delete files that belong to no table: files of killed tasks, and files that a compaction replaced."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from headrace.spark.archive.files import DATA
 from headrace.spark.archive.table_location import PARTIAL_PREFIX, TableLocation
 
 LEAST_AGE_MS: Final = 3_600_000
-"""Younger files may belong to a commit that is under way, whatever age is asked for: the table would lose them."""
+"""The least age in milliseconds. A younger file may belong to a pending commit, and must not be deleted."""
 
 
 def delete_partial(root: TableLocation, age_ms: int, *, dry_run: bool) -> list[str]:
-    """Delete what tasks did not finish writing, and have not touched for so long."""
+    """Delete incomplete files of tasks that were not modified for `age_ms`. Return their paths."""
     return _delete(
         root,
         DATA,
@@ -33,7 +33,7 @@ def delete_unknown(
     *,
     dry_run: bool,
 ) -> list[str]:
-    """Delete old files of a folder, with names that end so, that are not among the known ones."""
+    """Delete old files of a folder whose names end with `suffix` and that are not known. Return their paths."""
     return _delete(
         root,
         folder,

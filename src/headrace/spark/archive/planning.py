@@ -1,4 +1,4 @@
-"""What the next batch of an archive covers, from the table's positions and the brokers' offsets alone."""
+"""Plan the next batch of an archive from the table's positions and the brokers' offsets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 from headrace.errors import ConfigError
 from headrace.spark.archive.files import ArchivedPartition, by_source
-from headrace.spark.archive.table_format import FinalError, Snapshot
+from headrace.spark.archive.table_format import FinalError, TableSnapshot
 from headrace.spark.source.division import TaskDivision
 from headrace.spark.source.limits import limit_total
 from headrace.spark.source.offsets import OffsetRange, Topology
@@ -20,14 +20,14 @@ from headrace.types import TopicPartition
 log = logging.getLogger(__name__)
 
 WORTH_A_TASK: Final = 20_000
-"""Offsets that take about as long to write as a task takes to start."""
+"""The offsets for which writing takes about as long as starting a task."""
 RECORD_BYTES: Final = 100
-"""In a file, of a partition of which nothing is archived yet."""
+"""The assumed bytes per record in a file, as long as nothing is archived."""
 
 
 @dataclass(frozen=True)
 class BatchLimits:
-    """How much a batch takes and how it is divided."""
+    """The size of a batch, and its division into tasks and files."""
 
     max_offsets: int = 5_000_000
     file_bytes: int = 128 << 20
@@ -36,7 +36,7 @@ class BatchLimits:
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """One batch: its number in the table, its tasks, and where the partitions stand after it."""
+    """One batch: its number in the table, its tasks, and the next offset of each partition after it."""
 
     batch: int
     tasks: tuple[tuple[OffsetRange, ...], ...]
@@ -44,7 +44,7 @@ class BatchPlan:
 
     @property
     def ranges(self) -> list[OffsetRange]:
-        """All ranges, by offset."""
+        """The ranges of all tasks, sorted by partition and offset."""
         every = [wanted for task in self.tasks for wanted in task]
         return sorted(every, key=lambda each: (each.topic_partition, each.start))
 
@@ -52,7 +52,7 @@ class BatchPlan:
 def sources(
     topology: Topology, partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, ArchivedPartition]:
-    """Return the partitions with the ids that their topics have now."""
+    """Return the partitions with the present ids of their topics."""
     return {
         each: ArchivedPartition(each.topic, topology[each.topic].topic_id, each.partition)
         for each in partitions
@@ -60,12 +60,14 @@ def sources(
 
 
 def check_same_topics(
-    snapshot: Snapshot, current: Iterable[ArchivedPartition], recreated: Literal["fail", "archive"]
+    snapshot: TableSnapshot,
+    current: Iterable[ArchivedPartition],
+    recreated: Literal["fail", "archive"],
 ) -> None:
-    """Check that topics are those that the table has records of.
+    """Check that the topics were not created again since they were archived.
 
     Raises:
-        ConfigError: One was deleted and created again, and `recreated` is "fail".
+        ConfigError: A topic was deleted and created again, and `recreated` is "fail".
     """
     archived: dict[str, set[str]] = {}
     for source in snapshot.positions():
@@ -74,24 +76,24 @@ def check_same_topics(
         known = archived.get(source.topic, set())
         if known and source.topic_id and source.topic_id not in known and recreated == "fail":
             raise ConfigError(
-                f"topic {source.topic} was deleted and created again since it was archived. Archive the new one to "
-                "another table, or beside the old one's records with --recreated archive: its offsets begin at 0 again"
+                f"topic {source.topic} was deleted and created again since it was archived. Archive the new "
+                "topic to another table, or to the same table with --recreated archive: its offsets begin at 0 again"
             )
 
 
 def begin(
-    snapshot: Snapshot,
+    snapshot: TableSnapshot,
     current: Mapping[TopicPartition, ArchivedPartition],
     earliest: Mapping[TopicPartition, int],
     latest: Mapping[TopicPartition, int],
     *,
     skip_lost: bool,
 ) -> dict[TopicPartition, int]:
-    """Return where each partition goes on: after what the table has, or at its first record.
+    """Return the start offset of each partition: after the archived records, or at the partition's first record.
 
     Raises:
-        FinalError: Records were removed before they were archived, and `skip_lost` is false; or the log is shorter
-            than what is archived.
+        FinalError: Records were removed before they were archived, and `skip_lost` is false; or the log ends before
+            the archived offsets.
     """
     positions = snapshot.positions()
     start: dict[TopicPartition, int] = {}
@@ -100,8 +102,8 @@ def begin(
         if position < earliest[each]:
             what = f"offsets {position} to {earliest[each] - 1} of {each} were removed before they were archived"
             if not skip_lost:
-                raise FinalError(f"{what}. With --skip-lost the archive goes on without them")
-            log.warning("%s; going on without them", what)
+                raise FinalError(f"{what}. With --skip-lost the archive continues without them")
+            log.warning("%s; the archive continues without them", what)
             position = earliest[each]
         elif position > latest[each]:
             raise FinalError(
@@ -113,13 +115,13 @@ def begin(
 
 
 def plan_batch(
-    snapshot: Snapshot,
+    snapshot: TableSnapshot,
     current: Mapping[TopicPartition, ArchivedPartition],
     start: Mapping[TopicPartition, int],
     end: Mapping[TopicPartition, int],
     limits: BatchLimits,
 ) -> BatchPlan | None:
-    """Return the next batch, or None when the table has everything up to `end`."""
+    """Return the next batch, or None if the table has all records up to `end`."""
     limited = limit_total(start, end, limits.max_offsets)
     ranges = [
         OffsetRange(each, start[each], limited[each])
@@ -136,8 +138,8 @@ def plan_batch(
     )
 
 
-def _offsets_per_file(snapshot: Snapshot, file_bytes: int) -> int:
-    """Return how many offsets fill a file, as the last files of the table tell."""
+def _offsets_per_file(snapshot: TableSnapshot, file_bytes: int) -> int:
+    """Estimate the number of offsets of a file from the last files of the table."""
     recent = [files[-1] for files in by_source(snapshot.files).values() if files[-1].records]
     records = sum(file.records for file in recent)
     average = sum(file.size for file in recent) / records if records else RECORD_BYTES
@@ -145,7 +147,7 @@ def _offsets_per_file(snapshot: Snapshot, file_bytes: int) -> int:
 
 
 def _divided(ranges: Sequence[OffsetRange], per_file: int, cores: int) -> list[ReadTask]:
-    """A task writes a file of the wanted size or less; all cores have work where there is enough of it."""
+    """Divide ranges into tasks. A task writes at most one full file, and large batches keep all cores busy."""
     total = sum(each.size for each in ranges)
     worth = max(1, min(cores, total // WORTH_A_TASK))
     division = TaskDivision(cores, None, worth, per_file, WORTH_A_TASK)

@@ -1,4 +1,4 @@
-"""A run of an archive: topics to a table until there is nothing left, or for ever."""
+"""A run of an archive: copy topics to a table once, or until the run is stopped."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ RETRIES: Final = 8
 
 @dataclass(frozen=True)
 class ArchiveSettings:
-    """What is archived where, and how."""
+    """The settings of `headrace archive run`."""
 
     options: Mapping[str, str]
-    """Of `format("headrace")`: cluster, topics, typed values."""
+    """Options of `format("headrace")`: cluster, topics, typed values."""
     table: str
     kind: Literal["delta", "iceberg"] = "delta"
     catalog: str | None = field(default=None, repr=False)
@@ -50,10 +50,10 @@ class ArchiveSettings:
     skip_lost: bool = False
 
     def source(self) -> SourceOptions:
-        """Return the checked options of the read.
+        """Parse and check the options of the read.
 
         Raises:
-            ConfigError: They cannot be.
+            ConfigError: An option is wrong.
         """
         given = {
             "kafka.isolation.level": "read_committed",
@@ -65,10 +65,10 @@ class ArchiveSettings:
 
 
 def check(settings: ArchiveSettings) -> ArchiveTable:
-    """Find out, before Spark starts, whether topics and table are there; make the table if there is none.
+    """Check topics and table before Spark starts. Create the table if it does not exist.
 
     Raises:
-        ConfigError: The settings are wrong, a topic does not exist, or the table is of another archive.
+        ConfigError: The settings are wrong, a topic does not exist, or the table belongs to another archive.
     """
     source = settings.source()
     topology = current_topology(shared_client(source.client), source.selection)
@@ -79,7 +79,7 @@ def check(settings: ArchiveSettings) -> ArchiveTable:
 
 
 def archiver(settings: ArchiveSettings, spark: SparkSession) -> Archiver:
-    """Return what archives with a session's tasks; for errors see `check`."""
+    """Create the archiver that runs its tasks in a session. `check` describes the errors."""
     source, table = settings.source(), check(settings)
     client = shared_client(source.client)
     progress = GroupProgress(client, settings.group or table.snapshot().name, time.monotonic)
@@ -108,15 +108,16 @@ def run(
     *,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[BatchResult]:
-    """Archive batch after batch, and yield what each did.
+    """Archive batch after batch, and yield the results.
 
-    With `once` it ends at what was there when it began. Otherwise batches follow each other at once while much waits,
-    and else begin `interval_s` apart. What may pass, a broker that is away or a task that failed, is tried again.
+    With `once` the run ends at the end offsets that the partitions had at its start. Otherwise it runs until `stopped`
+    is set: the next batch begins at once if many offsets are pending, else `interval_s` after the start of the last
+    batch. Errors that may be transient, as an unavailable broker or a failed task, are retried.
 
     Raises:
-        ConfigError: Topics or table are not what they should be.
-        FinalError: Records were lost, or somebody else writes to the table.
-        HeadraceError: It failed too often.
+        ConfigError: Topics or table do not fit the settings.
+        FinalError: Records were lost, or another process writes to the table.
+        HeadraceError: More than `RETRIES` attempts in a row failed.
     """
     ends: Mapping[TopicPartition, int] | None = None
     failures = 0
@@ -132,7 +133,7 @@ def run(
             failures += 1
             if failures > RETRIES:
                 raise
-            log.warning("%s; trying again", error)
+            log.warning("%s; the batch is retried", error)
             stopped.wait(min(2.0**failures / 4, 30.0))
             continue
         failures = 0

@@ -1,11 +1,12 @@
-"""Tables in object stores: `s3://BUCKET/TABLE`, and `gs://BUCKET/TABLE`.
+"""Tables in object stores: `s3://BUCKET/TABLE` and `gs://BUCKET/TABLE`.
 
-Keys come from where every program finds them (environment, `~/.aws`, roles), never from an address. Where the store
-is comes from the address (`?region=...&endpoint=...`), then from the environment; the address that tasks are told has
-both, so that all processes ask the same store.
+Credentials come from the usual places (environment, `~/.aws`, the machine's role), never from an address. Region and
+endpoint come from the address (`?region=...&endpoint=...`), then from the environment. The address that tasks receive
+always has region and endpoint, so that all processes use the same store.
 
-A file is written to a local one without a name, and uploaded when it is whole: an object is there at once or not at
-all, and what is killed leaves nothing behind but, in S3, parts of an upload that no list of objects shows.
+A new file is first written to a temporary local file without a name, and uploaded when it is complete. So an object is
+complete or does not exist. A killed process leaves nothing behind but, in S3, parts of an upload, which listings of
+objects do not show.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from headrace.spark.archive.table_location import FoundFile, NewFile
 _S3: Final = ("s3", "s3a")
 _GOOGLES: Final = ("gs", "gcs")
 _RETRY_S: Final = 30
-"""How long Google's client tries again; it would for a quarter of an hour."""
+"""Seconds for which Google's client retries. Its own default is a quarter of an hour."""
 _PIECE_BYTES: Final = 8 << 20
 _ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 _REGIONS: Final = ("AWS_REGION", "AWS_DEFAULT_REGION")
@@ -35,7 +36,7 @@ _UNSAFE: Final = ("AWS_S3_ALLOW_UNSAFE_RENAME", "AWS_S3_LOCKING_PROVIDER")
 
 
 class Bucket:
-    """A prefix of a bucket; the methods are those of `TableLocation`."""
+    """A location in a bucket of an object store; see `TableLocation`."""
 
     def __init__(
         self,
@@ -66,14 +67,14 @@ class Bucket:
 
     def find(self, path: str) -> FoundFile | None:
         """See `TableLocation`."""
-        with self._asked():
+        with self._errors():
             info = self._system.get_file_info(self._key(path))
         return None if info.type == pafs.FileType.NotFound else self._found(info)
 
     def walk(self, folder: str) -> Iterator[FoundFile]:
         """See `TableLocation`."""
         below = pafs.FileSelector(self._key(folder), allow_not_found=True, recursive=True)
-        with self._asked():
+        with self._errors():
             infos = self._system.get_file_info(below)
         for info in sorted(infos, key=lambda each: each.path):
             if info.type == pafs.FileType.File:
@@ -85,34 +86,34 @@ class Bucket:
 
     def open(self, path: str) -> Any:
         """See `TableLocation`."""
-        with self._asked():
+        with self._errors():
             return self._system.open_input_file(self._key(path))
 
-    def begin(self, folder: str) -> NewFile:  # noqa: ARG002 - folders are names of objects
+    def begin(self, folder: str) -> NewFile:  # noqa: ARG002 - object stores have no folders
         """See `TableLocation`."""
         return _Upload(self)
 
     def put(self, source: IO[bytes], path: str) -> None:
-        """Make an object of a file, from where that stands to its end."""
-        with self._asked(), self._system.open_output_stream(self._key(path)) as sink:
+        """Upload a file to an object, from the file's present position to its end."""
+        with self._errors(), self._system.open_output_stream(self._key(path)) as sink:
             shutil.copyfileobj(source, sink, _PIECE_BYTES)
 
     def delete(self, path: str) -> None:
         """See `TableLocation`."""
         try:
-            with self._asked():
+            with self._errors():
                 self._system.delete_file(self._key(path))
         except FileNotFoundError:
             return
 
     def sync(self, paths: Collection[str]) -> None:
-        """Do nothing: an acknowledged object is durable. See `TableLocation`."""
+        """Do nothing: an object is durable when the store has acknowledged it."""
 
     def check(self) -> None:
-        """Find out whether the bucket is there and lets us in.
+        """Check that the bucket exists and that these credentials may read it.
 
         Raises:
-            ConfigError: It is not, or does not.
+            ConfigError: The bucket does not exist or cannot be read.
         """
         name = self._base.partition("/")[0]
         try:
@@ -125,17 +126,17 @@ class Bucket:
     def _hints(self) -> str:
         settings = self.delta_options or {}
         if "aws_region" not in settings:
-            return "Keys are looked for where the store's own programs find them"
+            return "The keys come from the places that the store's own programs use"
         missing = [
             each
             for each in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
             if each not in os.environ
         ]
-        keys = f"{' and '.join(missing)} not set, so keys are those of ~/.aws or the machine's role"
+        keys = f"{' and '.join(missing)} not set, so the keys are those of ~/.aws or of the machine's role"
         endpoint = settings.get("aws_endpoint_url", "AWS")
         return (
-            f"Asked: {endpoint}, region {settings['aws_region']} (AWS_ENDPOINT_URL, AWS_REGION, or "
-            f"?endpoint=URL&region=NAME behind the table); keys: {keys if missing else 'AWS_ACCESS_KEY_ID'}"
+            f"Used: {endpoint}, region {settings['aws_region']} (AWS_ENDPOINT_URL, AWS_REGION, or "
+            f"?endpoint=URL&region=NAME after the table); keys: {keys if missing else 'AWS_ACCESS_KEY_ID'}"
         )
 
     def _key(self, path: str) -> str:
@@ -146,8 +147,8 @@ class Bucket:
         return FoundFile(info.path.removeprefix(f"{self._base}/"), info.size or 0, modified_ms)
 
     @contextmanager
-    def _asked(self) -> Iterator[None]:
-        """Raise what may pass as what is tried again."""
+    def _errors(self) -> Iterator[None]:
+        """Raise errors that may be transient as `HeadraceError`, which the caller retries."""
         try:
             yield
         except FileNotFoundError:
@@ -168,17 +169,17 @@ class _Upload:
             self._bucket.put(self.sink, path)
         found = self._bucket.find(path)
         if found is None or found.size != size:
-            raise HeadraceError(f"{self._bucket / path} was not stored whole")
+            raise HeadraceError(f"{self._bucket / path} was not stored completely")
 
     def abandon(self) -> None:
         self.sink.close()
 
 
 def bucket(address: str) -> Bucket:
-    """Return the place of a store's address, which is reached once.
+    """Open the location of a store's address, and check once that the store can be reached.
 
     Raises:
-        ConfigError: It cannot be; the message says what was asked, and with which settings.
+        ConfigError: The address is wrong, or the store cannot be reached. The message has the settings that were used.
     """
     parts = urlsplit(address)
     base = f"{parts.netloc}{parts.path}".strip("/")
@@ -195,7 +196,7 @@ def _maker(scheme: str) -> Callable[[str, str, dict[str, str]], Bucket]:
         return _s3
     if scheme in _GOOGLES:
         return _google
-    raise ConfigError(f"archives are in directories, in s3:// or gs://: not in {scheme}://")
+    raise ConfigError(f"an archive cannot be in {scheme}://: use a directory, s3:// or gs://")
 
 
 def _s3(_scheme: str, base: str, given: dict[str, str]) -> Bucket:
@@ -205,12 +206,12 @@ def _s3(_scheme: str, base: str, given: dict[str, str]) -> Bucket:
     if given:
         raise ConfigError(f"{uri}: unknown {', '.join(sorted(given))}; known are region, endpoint")
     if endpoint and not endpoint.startswith(("http://", "https://")):
-        raise ConfigError(f"endpoint {endpoint!r} begins with http:// or https://")
+        raise ConfigError(f"endpoint {endpoint!r} must begin with http:// or https://")
     for name in _UNSAFE:
         if os.environ.get(name, "false").lower() not in ("", "false", "0"):
             raise ConfigError(
-                f"{name} is set: an archive's commits are conditional writes, and safe only if all writers make them "
-                "so. Unset it"
+                f"{name} is set, which turns off conditional writes: concurrent commits to an archive would not be "
+                "safe. Unset it"
             )
     region = region or ("us-east-1" if endpoint else _region_of(base.partition("/")[0]))
     options = {"aws_region": region, "aws_conditional_put": "etag"}
@@ -228,7 +229,7 @@ def _s3(_scheme: str, base: str, given: dict[str, str]) -> Bucket:
 def _google(_scheme: str, base: str, given: dict[str, str]) -> Bucket:
     uri = f"gs://{base}"
     if given:
-        raise ConfigError(f"{uri}: settings behind a table are for s3:// only")
+        raise ConfigError(f"{uri}: settings after the table are for s3:// only")
     system = pafs.GcsFileSystem(retry_time_limit=timedelta(seconds=_RETRY_S))
     return Bucket(uri, system, base)
 
@@ -242,6 +243,6 @@ def _region_of(name: str) -> str:
         return str(pafs.resolve_s3_region(name))
     except OSError as error:
         raise ConfigError(
-            f"the region of the bucket {name} is unknown: {error}. Set AWS_REGION, or name it behind the table: "
-            f"s3://{name}/TABLE?region=eu-central-1; for another store than AWS's set AWS_ENDPOINT_URL"
+            f"the region of the bucket {name} is unknown: {error}. Set AWS_REGION, or name the region after the table: "
+            f"s3://{name}/TABLE?region=eu-central-1. For a store other than AWS S3 set AWS_ENDPOINT_URL"
         ) from None

@@ -17,10 +17,14 @@ _MARKS: Final = {"delta": "_delta_log", "iceberg": "catalog.db"}
 
 
 def find_table(location: str | Path | TableLocation, catalog: str | None = None) -> ArchiveTable:
-    """Open an archive of whichever format.
+    """Find the format of an archive and open it.
+
+    Args:
+        location: A directory, or the address of an object store as `s3://BUCKET/TABLE`.
+        catalog: The address of the Iceberg catalog; None is a catalog in the table's directory.
 
     Raises:
-        ConfigError: There is none at that place.
+        ConfigError: There is no archive at the location.
     """
     found = open_location(location)
     for kind, mark in _MARKS.items():
@@ -35,10 +39,10 @@ def find_table(location: str | Path | TableLocation, catalog: str | None = None)
 def open_table(
     kind: str, location: str | Path | TableLocation, catalog: str | None = None
 ) -> ArchiveTable:
-    """Open an archive of a format.
+    """Open an archive whose format is known.
 
     Raises:
-        ConfigError: There is none at that place.
+        ConfigError: There is no archive of this format at the location.
     """
     return _implementation(kind, open_location(location), catalog).open()
 
@@ -50,18 +54,18 @@ def create_table(
     schema: Any,
     catalog: str | None = None,
 ) -> ArchiveTable:
-    """Open an archive, or make it.
+    """Open an archive, or create it.
 
     Args:
         kind: "delta" or "iceberg".
-        location: A directory, or the address of a store as `s3://BUCKET/TABLE`.
-        name: Of the archive, which the table keeps; None is that of the table or, for a new one, of its directory
-            with some letters behind it, for a group of this name is told how far the archive is.
-        schema: Its columns, as an Arrow schema.
-        catalog: Of Iceberg, as the address of a database; None is one in SQLite beside the data.
+        location: A directory, or the address of an object store as `s3://BUCKET/TABLE`.
+        name: The name of the archive, which the table stores. None uses the stored name; a new archive is named after
+            its directory, with a random suffix. The archive's progress is committed to a group of this name.
+        schema: The columns, as an Arrow schema.
+        catalog: The address of the Iceberg catalog, a database; None is a SQLite file in the table's directory.
 
     Raises:
-        ConfigError: There is another table at that place, or the store is none where commits are safe.
+        ConfigError: The location has another table, or commits to the store are not safe.
     """
     root = open_location(location)
     found = _implementation(kind, root, catalog)
@@ -71,7 +75,7 @@ def create_table(
         try:
             found.create(name or f"archive-{root.name}-{uuid.uuid4().hex[:6]}", schema)
         except HeadraceError:
-            if not found.exists():  # else somebody else was faster
+            if not found.exists():  # otherwise another process created it
                 raise
     table = found.open()
     kept = table.snapshot().name
@@ -80,7 +84,7 @@ def create_table(
     if not table.schema().equals(schema):
         raise ConfigError(
             f"the archive in {root} has other columns: {', '.join(table.schema().names)}. "
-            "Write to another table, or with the options that it was made with"
+            "Write to another table, or use the options with which the table was created"
         )
     return table
 
@@ -101,10 +105,10 @@ def _implementation(kind: str, root: TableLocation, catalog: str | None) -> Tabl
 
 
 def _check_free(root: TableLocation, wanted: str) -> None:
-    """Check that a table may be made there; what is left of one whose making was killed is no hindrance."""
+    """Check that a table can be created at a location. An incomplete table of the same format is allowed."""
     if isinstance(root, Directory) and root.path.exists() and not root.path.is_dir():
         raise ConfigError(f"{root} is no directory")
-    occupied = root.occupied()  # before marks are looked for, which somebody else may be making
+    occupied = root.occupied()  # checked before the marks, which another process may be creating
     for kind, mark in _MARKS.items():
         if root.find(mark) is not None:
             if kind == wanted:

@@ -1,7 +1,7 @@
-"""What an archive needs of a table format: its files, how far it is, and commits that happen whole or not at all.
+"""The interface of table formats: the files of an archive, its positions, and atomic commits.
 
-How far the archive is stands in the table itself, in the commit that adds the files. There is no other state to lose:
-a run begins where the table ends.
+The positions of an archive are part of the table, in the commit that adds the files. There is no other state that could
+be lost: a run begins where the table ends.
 """
 
 from __future__ import annotations
@@ -16,37 +16,37 @@ from headrace.spark.archive.table_location import TableLocation
 
 
 class FinalError(HeadraceError):
-    """What trying again would not help."""
+    """An error for which a retry does not help."""
 
 
 class ConflictError(FinalError):
-    """Somebody else has changed the table meanwhile, so that what was to be committed does not fit any more."""
+    """Another process has changed the table, so that the commit does not fit any more."""
 
 
 @dataclass(frozen=True)
-class Snapshot:
-    """A state of the table."""
+class TableSnapshot:
+    """The state of the table at one time."""
 
     name: str
-    """The archive's, given when the table was made."""
+    """The name of the archive, set when the table was created."""
     batch: int
     """The number of the last batch; 0 before the first."""
     files: tuple[ArchivedFile, ...]
-    """Sorted by partition and offset."""
+    """The files of the archive, sorted by partition and offset."""
     foreign: tuple[str, ...] = ()
-    """Files that another program has put there."""
+    """The paths of files that another program has added."""
     recorded: Mapping[ArchivedPartition, int] = field(default_factory=dict)
-    """The next offset of each partition, as the commits say."""
+    """The next offset of each partition as recorded by commits. Partitions may be missing."""
 
     def positions(self) -> dict[ArchivedPartition, int]:
-        """Return the next offset of each partition that is archived."""
+        """Return the next offset of each archived partition."""
         found = {file.source: file.end for file in self.files}
         return {**found, **self.recorded}
 
 
 @dataclass(frozen=True)
 class BatchCommit:
-    """What one batch changes: all of it, or nothing."""
+    """The changes of one batch, which are committed atomically."""
 
     batch: int
     files: tuple[WrittenFile, ...]
@@ -54,65 +54,65 @@ class BatchCommit:
 
 
 class ArchiveTable(Protocol):
-    """A table that archives topics. Paths of files are relative to `root`."""
+    """A table with archived topics. Paths of files are relative to `root`."""
 
     kind: str
     root: TableLocation
 
-    def snapshot(self, candidates: Collection[ArchivedPartition] = ()) -> Snapshot:
-        """Return the table as it is now.
+    def snapshot(self, candidates: Collection[ArchivedPartition] = ()) -> TableSnapshot:
+        """Return the present state of the table.
 
         Args:
-            candidates: Partitions to look up even where the table has no files of them.
+            candidates: Partitions whose positions are wanted even if the table has no files of them.
         """
 
     def schema(self) -> Any:
-        """Return the columns, as an Arrow schema."""
+        """Return the columns of the table as an Arrow schema."""
 
     def check_commits(self) -> None:
-        """Check that of two who commit at the same time one is refused.
+        """Check that the store refuses one of two concurrent commits.
 
         Raises:
-            ConfigError: The store does not see to that.
+            ConfigError: The store accepts both.
         """
 
     def append(self, commit: BatchCommit) -> None:
-        """Add a batch's files and positions in one commit; a batch that is in the table already changes nothing.
+        """Add a batch's files and positions in one commit. If the table already has the batch, do nothing.
 
         Raises:
-            ConflictError: Another archiver has committed a batch of that number.
+            ConflictError: Another archiver has committed a batch with this number.
         """
 
     def replace(self, removed: Sequence[ArchivedFile], added: Sequence[WrittenFile]) -> None:
-        """Put files in the place of others that hold the same records, in one commit.
+        """Replace files by others with the same records, in one commit.
 
         Raises:
-            ConflictError: One of those to be removed is not in the table any more.
+            ConflictError: The table does not have one of the removed files any more.
         """
 
     def delete_orphans(self, age_ms: int, *, dry_run: bool) -> list[str]:
-        """Delete files that have not belonged to the table for so long, if they ever did; return their paths."""
+        """Delete files that have not been part of the table for `age_ms`, or never were. Return their paths."""
 
 
 class TableKind(ArchiveTable, Protocol):
-    """A table that may not be there yet."""
+    """A table of a certain format that may not exist yet."""
 
     def exists(self) -> bool:
-        """Whether there is a table of this format, of an archive or not."""
+        """Return whether there is a table of this format, created by `headrace archive` or not."""
 
     def create(self, name: str, schema: Any) -> None:
-        """Make an empty table; one that somebody else makes at the same time is as good."""
+        """Create an empty table. It is no error if another process creates the table at the same time."""
 
     def open(self) -> ArchiveTable:
-        """Return it.
+        """Open the table.
 
         Raises:
-            ConfigError: There is none.
+            ConfigError: The table does not exist, or was not created by `headrace archive`.
         """
 
 
 def file_gone(file: ArchivedFile) -> HeadraceError:
-    """Return what is raised when a file that is to become part of a table is not there."""
+    """Make the error for a file that does not exist although it should become part of a table."""
     return HeadraceError(
-        f"{file.path} was deleted before it was committed: let `headrace archive clean` spare files for longer"
+        f"{file.path} was deleted before it was committed: run `headrace archive clean` with a greater age"
     )

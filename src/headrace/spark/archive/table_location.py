@@ -1,4 +1,4 @@
-"""Where a table's files are: a directory, or a prefix of a bucket (`stores.py`)."""
+"""The interface of locations of tables: a directory (`directory.py`), or a prefix in a bucket (`stores.py`)."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import IO, Any, Final, NamedTuple, Protocol
 
 PARTIAL_PREFIX: Final = ".partial-"
-"""Of files that are still being written; readers of directories pass over names with a dot."""
+"""The prefix of files that are being written. Readers of directories ignore names that begin with a dot."""
 
 
 class FoundFile(NamedTuple):
-    """A file below the table, or its directory."""
+    """A file or directory of a table."""
 
     path: str
     size: int
@@ -18,67 +18,67 @@ class FoundFile(NamedTuple):
 
 
 class NewFile(Protocol):
-    """A file that is being written and that no reader sees."""
+    """A file that is being written. Readers do not see it before `publish`."""
 
     sink: IO[bytes]
 
     def publish(self, path: str) -> None:
-        """Make it durable, whole and under this path; then it is there, or this raises."""
+        """Make the complete file durable under this path. The method raises an error if that fails."""
 
     def abandon(self) -> None:
-        """Leave nothing of it."""
+        """Delete the incomplete file."""
 
 
 class TableLocation(Protocol):
-    """Where the files of one table are. Paths are relative to it, with slashes."""
+    """The location of one table's files. Paths are relative to the location, with slashes."""
 
     @property
     def local(self) -> bool:
-        """Whether this is a directory."""
+        """Whether the location is a directory of this machine's file system."""
 
     @property
     def name(self) -> str:
-        """The last part of the address."""
+        """The last part of the address, which names the table."""
 
     @property
     def uri(self) -> str:
-        """For libraries of table formats."""
+        """The address for the libraries of table formats."""
 
     @property
     def delta_options(self) -> Mapping[str, str] | None:
-        """What `deltalake` needs to reach it."""
+        """The settings with which `deltalake` reaches the location; None if it needs none."""
 
     @property
     def iceberg_options(self) -> Mapping[str, str]:
-        """What `pyiceberg` needs to reach it."""
+        """The settings with which `pyiceberg` reaches the location."""
 
     def __str__(self) -> str:
-        """Return the address, of which another process makes the same place."""
+        """Return the address from which another process opens the same location."""
 
     def __truediv__(self, path: str) -> Any:
-        """Return by what other programs find a file."""
+        """Return the path or address of a file for other programs."""
 
     def find(self, path: str) -> FoundFile | None:
-        """Return a file or directory, or None."""
+        """Look up a file or directory; None if it does not exist."""
 
     def walk(self, folder: str) -> Iterator[FoundFile]:
-        """Yield all files below a folder, which need not exist."""
+        """Yield all files in a folder and its subfolders. The folder may be missing."""
 
     def occupied(self) -> bool:
-        """Whether anything is there."""
+        """Return whether the location has any file or directory."""
 
     def open(self, path: str) -> Any:
         """Open a file for pyarrow.
 
         Raises:
-            FileNotFoundError: It is not there.
+            FileNotFoundError: The file does not exist.
         """
 
     def begin(self, folder: str) -> NewFile:
-        """Begin a file that will be in this folder."""
+        """Start a new file that will be in this folder."""
 
     def delete(self, path: str) -> None:
-        """Delete a file, if it is there."""
+        """Delete a file if it exists."""
 
     def sync(self, paths: Collection[str]) -> None:
-        """Make durable what a table's library has written."""
+        """Make files durable that a library of a table format has written."""

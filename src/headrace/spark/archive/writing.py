@@ -1,4 +1,4 @@
-"""From Arrow batches to Parquet files: one after the other, each durable before anybody hears of it."""
+"""Write Arrow batches to Parquet files. Each file is durable before it is reported."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from headrace.spark.archive.table_location import TableLocation
 
 ROW_GROUP_ROWS: Final = 100_000
 ROW_GROUP_BYTES: Final = 32 << 20
-"""A row group is what a reader of old offsets reads at least, and what a task holds in memory."""
+"""The size of a row group in bytes of Arrow data. A reader reads at least one row group, and a task has one in
+memory."""
 _REPEATED: Final = ("key", "topic", "partition", "timestampType")
 _ASCENDING: Final = ("offset", "timestamp")
 _SEARCHED: Final = ("topic", "partition", "offset", "timestamp")
@@ -23,7 +24,7 @@ _SEARCHED: Final = ("topic", "partition", "offset", "timestamp")
 
 @dataclass(frozen=True)
 class FileTarget:
-    """Where files go and how large they become."""
+    """The location, schema and size of new files. A file ends when it has `file_bytes`."""
 
     root: TableLocation
     schema: Any
@@ -33,17 +34,17 @@ class FileTarget:
 def write_range(
     target: FileTarget, source: ArchivedPartition, start: int, end: int, batches: Iterable[Any]
 ) -> Iterator[WrittenFile]:
-    """Write the records of a range to one file, or to several when one reaches its size.
+    """Write the records of a range to one or several files, and yield the files.
 
-    Files cover the range without a gap. A range without records makes a file without rows, so that what is archived can
-    be told from the files alone.
+    The files cover the range without a gap. A range without records gets a file without rows, so that the files alone
+    show what is archived.
 
     Args:
-        target: Where to and how.
+        target: The location, schema and size of files.
         source: The partition.
         start: The first offset of the range.
-        end: The offset after its last.
-        batches: Its records, by offset.
+        end: The end offset of the range.
+        batches: The records of the range, in the order of offsets.
     """
     open_file: _OpenFile | None = None
     try:
@@ -67,7 +68,7 @@ def write_range(
 
 
 class _OpenFile:
-    """A file that is being written, under a name that no reader looks at."""
+    """A file that is being written. Readers do not see it before `finish`."""
 
     def __init__(self, target: FileTarget, source: ArchivedPartition, start: int) -> None:
         self._target = target
@@ -84,11 +85,11 @@ class _OpenFile:
 
     @property
     def size(self) -> int:
-        """How large the file is so far, without what waits for its row group to be full."""
+        """The size of the file in bytes so far, without the rows of the row group that is not full yet."""
         return self._file.sink.tell()
 
     def add(self, batch: Any) -> None:
-        """Append rows, which follow those before by offset."""
+        """Append rows, whose offsets are greater than those of earlier rows."""
         offsets = batch.column("offset")
         if self._first is None:
             self._first = offsets[0].as_py()
@@ -101,7 +102,7 @@ class _OpenFile:
             self._flush()
 
     def finish(self, end: int) -> WrittenFile:
-        """Make the file durable and give it its name."""
+        """Write the last row group, and make the file durable under its final name."""
         self._flush()
         self._writer.close()
         size = self._file.sink.tell()
@@ -112,7 +113,7 @@ class _OpenFile:
         return WrittenFile(file, self._first, last, self._min_ms, self._max_ms)
 
     def abandon(self) -> None:
-        """Remove what was written."""
+        """Delete the incomplete file."""
         self._file.abandon()
 
     def _flush(self) -> None:
@@ -136,7 +137,10 @@ class _OpenFile:
 
 
 def _layout(schema: Any) -> dict[str, Any]:
-    """Plain values seldom repeat, while fields of decoded ones do."""
+    """Return the Parquet settings.
+
+    Fields of decoded values get a dictionary, because they repeat; binary values do not.
+    """
     typed = [f"value.{leaf}" for leaf in _leaves(schema.field("value").type)]
     return {
         "compression": "zstd",

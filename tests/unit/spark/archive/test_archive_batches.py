@@ -81,14 +81,14 @@ def in_the_second_file(archiver: Archiver) -> None:
 
 
 def before_the_group_hears(archiver: Archiver) -> None:
-    tell = archiver.tell_group
+    tell = archiver.commit_offsets
 
     def kill(offsets: Any) -> None:
         if offsets:  # the first call of all has nothing to report
             _killed()
         tell(offsets)
 
-    archiver.tell_group = kill
+    archiver.commit_offsets = kill
 
 
 def _replace_append(archiver: Archiver, step: Callable[..., None]) -> None:

@@ -147,7 +147,7 @@ def test_wrong_options_are_refused_before_anything_runs(given: dict[str, str], s
     ("selection", "said"),
     [
         ({"subscribe": "t, letters"}, "letters, which the query reads: name another topic"),
-        ({"subscribePattern": "t|let.*"}, "read itself .subscribePattern 't|let.*' matches"),
+        ({"subscribePattern": "t|let.*"}, "the query reads .subscribePattern 't|let.*' matches"),
         ({"assign": '{"t": [1], "letters": [0]}'}, "letters, which the query reads"),
     ],
 )
