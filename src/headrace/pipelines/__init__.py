@@ -1,4 +1,4 @@
-"""Pipelines on Spark that are declared in a Python file, then planned, run, watched and restarted."""
+"""Pipelines on Spark. A Python file declares them; Headrace plans, runs, watches and restarts them."""
 
 from headrace.pipelines.declaration import for_each_batch, pipeline, table, topic
 

@@ -1,4 +1,4 @@
-"""What a failure means for a pipeline: whether it is started again, and when."""
+"""Decide whether and when a failed pipeline is restarted."""
 
 from __future__ import annotations
 
@@ -23,29 +23,32 @@ FINAL: Final = (
     "ModuleNotFoundError",
     "SyntaxError",
 )
-"""Names in a failure of which repetition changes nothing. Everything else may be a broker that is away, a full disk, a
-worker that was killed; `RestartBackoff.attempts` ends what only looks like that."""
+"""Names in the text of failures that a restart does not repair.
+
+All other failures may be transient: an unavailable broker, a full disk, a killed worker. `RestartBackoff.attempts`
+limits the restarts if the failure is permanent after all.
+"""
 _NAMES: Final = re.compile(rf"(?<![A-Za-z0-9_])(?:{'|'.join(FINAL)})(?![A-Za-z0-9_])")
 
 
 def is_final(failure: str) -> bool:
-    """Return whether a failure, by the text that Spark has for it, would come again after a restart."""
+    """Return whether a failure would occur again after a restart, judging by Spark's text for it."""
     return _NAMES.search(failure) is not None
 
 
 @dataclass(frozen=True)
 class RestartBackoff:
-    """How long to wait before a restart: twice as long each time, up to a bound; and how often in a row."""
+    """The number of restarts in a row, and their delays: each is twice the delay before, up to a limit."""
 
     first_s: float = 1.0
     longest_s: float = 60.0
     attempts: int = 10
 
     def wait_s(self, failures: int) -> float | None:
-        """Return how long to wait after a number of failures without a finished batch between them; None to give up.
+        """Return the delay in seconds after a number of failures in a row; None to stop restarting.
 
-        A batch that fails each time is therefore given up after `attempts` restarts, and an outage is outlived for
-        about five minutes with the defaults; a finished batch begins the count anew.
+        A finished batch resets the number of failures. So a batch that always fails ends the pipeline after `attempts`
+        restarts. With the defaults a pipeline survives an outage of about five minutes.
         """
         if failures > self.attempts:
             return None
@@ -55,19 +58,20 @@ class RestartBackoff:
 _GONE: Final = re.compile(
     r"(?:Py4JError|Py4JNetworkError|ConnectionRefusedError|ConnectionResetError|BrokenPipeError): "
 )
-"""What the driver sees of a JVM that was killed."""
+"""The exceptions in the driver after the JVM was killed."""
 _CAUSES: Final = re.compile(
     r"^(?:[a-z_]+\.)*(?P<kind>[A-Z]\w*(?:Error|Exception)): (?P<text>.+)$", re.MULTILINE
 )
 
 
 def summary(failure: str) -> str:
-    """Return the line of a failure that says what happened.
+    """Return the line of a failure that names the cause.
 
-    Spark wraps the exception of Python code in several pages; the last line of the innermost traceback is wanted.
+    Spark wraps the exception of Python code in several pages of text. The cause is the last line of the innermost
+    traceback.
     """
     if _GONE.match(failure):
-        return "Spark's JVM has ended; its log may say why"
+        return "Spark's JVM has ended; its log may have the reason"
     python = failure.rfind("Traceback (most recent call last)")
     if python >= 0 and (found := _CAUSES.search(failure, python)):
         kind, text = found["kind"], found["text"].strip()
@@ -75,4 +79,4 @@ def summary(failure: str) -> str:
             text if kind in {"ConfigError", "DataLossError", "DecodeError"} else f"{kind}: {text}"
         )
     lines = [line.strip() for line in failure.splitlines() if line.strip()]
-    return lines[0] if lines else "it failed and does not say why"
+    return lines[0] if lines else "it failed without a message"

@@ -1,4 +1,4 @@
-"""Everything that can be found wrong with declared pipelines before a broker or Spark is asked."""
+"""The checks of declared pipelines that need neither a broker nor Spark."""
 
 from __future__ import annotations
 
@@ -48,31 +48,31 @@ def check(
     checkpoints: str | None = None,
     trigger: str | None = None,
 ) -> list[Plan]:
-    """Return the plans of pipelines.
+    """Check pipelines and return their plans.
 
     Args:
-        pipelines: All that are to run together.
+        pipelines: All pipelines of the run.
         connection: The cluster of their topics.
-        checkpoints: The directory of the checkpoints that are not declared.
-        trigger: In place of what is declared.
+        checkpoints: The directory for checkpoints that the pipelines do not declare.
+        trigger: Replaces the declared triggers; None keeps them.
 
     Raises:
-        PlanError: With everything that is wrong.
+        PlanError: The pipelines have problems. The error has all of them.
     """
-    found = look(pipelines, connection, checkpoints, trigger)
+    found = examine_declarations(pipelines, connection, checkpoints, trigger)
     if found.problems:
         raise PlanError(found.problems)
     return found.plans
 
 
 @dataclass
-class Looked:
-    """What declarations alone say of pipelines.
+class Examined:
+    """The result of the checks of declarations.
 
     Attributes:
-        plans: Of all pipelines, those with problems included, so that more can be found out about them.
-        problems: Everything that is wrong.
-        unsound: Names of pipelines whose frames cannot be made, or not be compared with the sink.
+        plans: The plans of all pipelines, also of those with problems, so that later checks can find more.
+        problems: All problems.
+        unsound: Names of pipelines whose frames cannot be made or compared with the sink.
     """
 
     plans: list[Plan]
@@ -80,14 +80,14 @@ class Looked:
     unsound: set[str]
 
 
-def look(
+def examine_declarations(
     pipelines: Sequence[Pipeline],
     connection: DefaultCluster,
     checkpoints: str | None = None,
     trigger: str | None = None,
-) -> Looked:
-    """Return plans and what is wrong with them; for the arguments see `check`."""
-    found = Looked([], list(_together(pipelines, checkpoints)), set())
+) -> Examined:
+    """Return the plans of pipelines and their problems. `check` describes the arguments."""
+    found = Examined([], list(_together(pipelines, checkpoints)), set())
     for pipeline in pipelines:
         text, path = trigger or pipeline.trigger, checkpoint_path(pipeline, checkpoints)
         wrong, late = list(_problems(pipeline, connection)), [*_trigger(text), *_checkpoint(path)]
@@ -100,10 +100,10 @@ def look(
 
 
 def read_trigger(text: str) -> Trigger:
-    """Return when batches begin.
+    """Parse a trigger.
 
     Raises:
-        ConfigError: The text does not say it.
+        ConfigError: The text is no trigger.
     """
     if text == AVAILABLE_NOW:
         return Trigger(None)
@@ -120,7 +120,7 @@ def _trigger(text: str) -> Iterator[str]:
 
 
 def sources_of(pipeline: Pipeline) -> Mapping[str, Source]:
-    """Return the sources by the function's parameters."""
+    """Return the sources by the names of the function's parameters."""
     if isinstance(pipeline.source, Mapping):
         return pipeline.source
     return dict.fromkeys(_parameters(pipeline)[:1], pipeline.source)
@@ -131,7 +131,7 @@ def _parameters(pipeline: Pipeline) -> list[str]:
 
 
 def _together(pipelines: Sequence[Pipeline], root: str | None) -> Iterator[Problem]:
-    """Yield what is wrong with several that are not wrong alone."""
+    """Yield problems of several pipelines together: equal names or checkpoints."""
     things: tuple[tuple[str, Callable[[Pipeline], str]], ...] = (
         ("name", lambda each: each.name),
         ("checkpoint", lambda each: checkpoint_path(each, root)),
@@ -142,17 +142,19 @@ def _together(pipelines: Sequence[Pipeline], root: str | None) -> Iterator[Probl
             other = first.setdefault(of(pipeline), pipeline)
             same_name = what != "name" and other.name == pipeline.name
             if other is not pipeline and not same_name:
-                yield Problem(pipeline, f"{other.where} has the {what} {of(pipeline)}, too")
+                yield Problem(
+                    pipeline, f"{other.where} has the {what} {of(pipeline)}, too: choose another"
+                )
 
 
 def _problems(pipeline: Pipeline, connection: DefaultCluster) -> Iterator[str]:
     if NAME.fullmatch(pipeline.name) is None:
-        yield f"the name {pipeline.name!r} must be letters, digits, dots, dashes and underscores"
+        yield f"the name {pipeline.name!r} must consist of letters, digits, dots, dashes and underscores"
     if pipeline.output_mode not in MODES:
         yield f"output_mode must be one of {', '.join(MODES)}, not {pipeline.output_mode!r}"
     for name in pipeline.settings:
         if not name.startswith("spark.sql."):
-            yield f"the setting {name} is of the whole session: give it to the command, --conf {name}=..."
+            yield f"the setting {name} counts for the whole session: give it to the command, --conf {name}=..."
     yield from _source_problems(pipeline, connection)
     yield from _sink_problems(pipeline, connection)
 
@@ -163,12 +165,12 @@ def _source_problems(pipeline: Pipeline, connection: DefaultCluster) -> Iterator
         if set(parameters) != set(pipeline.source):
             yield (
                 f"the function has the parameters {', '.join(parameters) or 'none'}, "
-                f"and the sources are {', '.join(pipeline.source) or 'none'}"
+                f"but the sources are {', '.join(pipeline.source) or 'none'}"
             )
     elif len(parameters) != 1:
         yield (
             f"the function must have one parameter, for its source, not {len(parameters)}; "
-            "several sources go by name: source={'orders': ..., 'payments': ...}"
+            "name several sources: source={'orders': ..., 'payments': ...}"
         )
     sources = sources_of(pipeline)
     if not any(isinstance(each, Topic) or each.stream for each in sources.values()):
@@ -190,7 +192,7 @@ def _topic_source(topic: Topic, group: str, connection: DefaultCluster) -> Itera
         yield f"include must name some of {', '.join(TOPIC_COLUMNS)}, not {', '.join(unknown)}"
         return
     if topic.schema is None and topic.format in DECODED:
-        yield f'format {topic.format} needs schema=; format="binary" gives records as they are'
+        yield f'format {topic.format} needs schema=; format="binary" reads records without decoding'
         return
     try:
         options = source_options(source_options_of(topic, group, connection), streaming=True)
@@ -202,7 +204,7 @@ def _topic_source(topic: Topic, group: str, connection: DefaultCluster) -> Itera
 
 
 def _doubled(topic: Topic, decode: DecodeOptions) -> Iterator[str]:
-    """Yield the columns that a source would have twice: of the record, or the error, and of the value."""
+    """Yield the columns that a source would have twice: as a column of the record or of errors, and of the value."""
     from headrace.spark.decode.formats import codec_of
 
     besides = [*topic.include, *([ERROR] if decode.on_error == "null" else [])]
@@ -223,7 +225,7 @@ def _table_source(table: Table) -> Iterator[str]:
         yield _one_of("format", TABLE_FORMATS, table.format)
     if table.format == "delta":
         if table.stream:
-            yield "a delta table cannot be read as a stream: its topic can"
+            yield "a delta table cannot be read as a stream: read its topic"
         elif problem := path_problem(table.path):
             yield problem
     if table.schema is None and (table.stream or table.format in {"json", "csv"}):
@@ -250,14 +252,14 @@ def _topic_sink(
     if topic.format not in WRITTEN_FORMATS:
         yield _one_of("the format of a topic that is written", WRITTEN_FORMATS, topic.format)
     if "," in topic.name:
-        yield f"one topic is written to, not {topic.name!r}"
+        yield f"a sink has one topic, not {topic.name!r}"
     if mode == "update" and topic.key is None and topic.format == "json":
-        yield "rows that change need key=, the column by which readers know what a row replaces"
+        yield "changed rows need key=, the column that identifies the row that is replaced"
     if topic.tombstone is not None and topic.key is None:
-        yield "tombstone= needs key=, the column whose value is deleted"
+        yield "tombstone= needs key=, the column that identifies the deleted row"
     if topic.format != "json" and (topic.key or topic.timestamp or topic.tombstone):
         yield (
-            f"key=, timestamp= and tombstone= are for format json; a {topic.format} topic gets the frame's "
+            f"key=, timestamp= and tombstone= are for format json; records of a {topic.format} topic have the frame's "
             "columns key, value, timestamp and headers"
         )
     try:
@@ -273,12 +275,12 @@ def _table_sink(table: Table, mode: str) -> Iterator[str]:
     if table.format not in TABLE_FORMATS:
         yield _one_of("format", TABLE_FORMATS, table.format)
     if mode != "append":
-        yield f"a table gets rows that are final: output_mode must be append, not {mode}"
+        yield f"rows of a table cannot change: output_mode must be append, not {mode}"
     if table.format == "delta":
         if table.partition_by:
             yield "a delta sink cannot be partitioned"
         if local_root(table.path) is None:
-            yield f"a delta sink is a directory of this machine, not {table.path}"
+            yield f"a delta sink must be a directory of this machine, not {table.path}"
         elif problem := path_problem(table.path):
             yield problem
 
@@ -291,13 +293,13 @@ def _topic(topic: Topic) -> Iterator[str]:
     if topic.create is not None and topic.create < 1:
         yield f"create must be a number of partitions, not {topic.create}"
     if topic.create is not None and "," in topic.name:
-        yield f"one topic is created, not {topic.name!r}"
+        yield f"create= is for one topic, not for {topic.name!r}"
     if topic.configs and topic.create is None:
-        yield "configs= are of a topic that is created: say create=PARTITIONS, too"
+        yield "configs= are settings of a topic that is created: add create=PARTITIONS"
 
 
 def _checkpoint(path: str) -> Iterator[str]:
-    """Yield why a directory of this machine cannot be written; others, only Spark can ask."""
+    """Yield why a local checkpoint directory cannot be written. Only Spark can check other file systems."""
     root = local_root(path)
     if root is None:
         return
@@ -305,7 +307,7 @@ def _checkpoint(path: str) -> Iterator[str]:
     while not nearest.exists():
         nearest = nearest.parent
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-        yield f"the checkpoint {path} cannot be written: {nearest} is not a directory that you may write"
+        yield f"the checkpoint {path} cannot be written: {nearest} is not a writable directory"
 
 
 def _one_of(what: str, known: Sequence[str], given: str) -> str:

@@ -1,4 +1,4 @@
-"""What a file of pipelines says. Nothing is checked here: `checking.py` finds everything that is wrong at once."""
+"""The declarations in a file of pipelines. Nothing is checked here: `checking.py` finds all problems at once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EMPTY: Final[Mapping[str, str]] = {}
 
 @dataclass(frozen=True)
 class Topic:
-    """A topic that pipelines read, write, or both; made by `topic`."""
+    """A topic that pipelines read or write; created by `topic`."""
 
     name: str
     format: str
@@ -47,7 +47,7 @@ class Topic:
 
 @dataclass(frozen=True)
 class Table:
-    """Files that pipelines read, write, or both; made by `table`."""
+    """A directory of files that pipelines read or write; created by `table`."""
 
     path: str
     format: str
@@ -62,7 +62,7 @@ class Table:
 
 @dataclass(frozen=True)
 class ForEachBatch:
-    """A function that gets each batch; made by `for_each_batch`."""
+    """A function that receives each batch; created by `for_each_batch`."""
 
     function: BatchFunction
     to: Topic | None
@@ -78,9 +78,9 @@ Sink = Topic | Table | ForEachBatch
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A function over DataFrames, with where they come from and where its result goes; made by `pipeline`.
+    """A function over DataFrames with its sources and its sink; created by `pipeline`.
 
-    It can be called as the function it was, in a test of it for example.
+    The object can be called like the function, for example in a test.
     """
 
     name: str
@@ -95,12 +95,12 @@ class Pipeline:
     line: int
 
     def __call__(self, *frames: DataFrame, **named: DataFrame) -> DataFrame:
-        """Return what the function makes of frames."""
+        """Call the function."""
         return self.function(*frames, **named)
 
     @property
     def where(self) -> str:
-        """The place of the declaration, as compilers write it."""
+        """The file and line of the declaration, `FILE:LINE`."""
         return f"{self.file}:{self.line}"
 
 
@@ -109,7 +109,7 @@ _declared: ContextVar[list[Pipeline] | None] = ContextVar("declared pipelines", 
 
 @contextmanager
 def collecting() -> Iterator[list[Pipeline]]:
-    """Give a list to which every pipeline is added that is declared inside the block."""
+    """Collect the pipelines that are declared inside the block."""
     found: list[Pipeline] = []
     token = _declared.set(found)
     try:
@@ -128,7 +128,7 @@ def pipeline(
     checkpoint: str | None = None,
     settings: Mapping[str, object] = EMPTY,
 ) -> Callable[[Transform], Pipeline]:
-    """Declare a pipeline: the decorated function makes the sink's frame from the sources' frames.
+    """Declare a pipeline: the decorated function computes the sink's frame from the sources' frames.
 
         @pipeline(
             source=topic("flights", schema="carrier STRING, delay INT, at TIMESTAMP"),
@@ -139,13 +139,15 @@ def pipeline(
             return flights.groupBy("carrier").agg(F.avg("delay").alias("delay"))
 
     Args:
-        source: A topic or table; of several, each by the name of the function's parameter that gets it.
-        sink: Where the function's result goes: a topic, a table, or a function (`for_each_batch`).
-        name: By default the function's. It is the name of the consumer group by which lag is seen, too.
-        trigger: How often batches begin, `"1 second"`; `"available_now"` handles what there is and ends.
-        output_mode: What of the result each batch writes, as Spark has it: "append" rows that are final, "update" rows
-            that changed, "complete" all. Into a topic, changed rows go one for each `key`.
-        checkpoint: The directory of its progress and state, by default one of its name under `--checkpoints`.
+        source: A topic or table, or a dictionary of several by the names of the function's parameters.
+        sink: The target of the function's result: a topic, a table, or a function (`for_each_batch`).
+        name: The name of the pipeline, by default the function's name. The consumer group that shows the pipeline's lag
+            has the same name.
+        trigger: How often batches begin, `"1 second"`; `"available_now"` processes the present records and ends.
+        output_mode: The rows that each batch writes, as in Spark: "append" writes final rows, "update" changed rows,
+            "complete" all rows. In a topic, `key` identifies the row that a changed row replaces.
+        checkpoint: The directory of the pipeline's progress and state. The default is a directory with the pipeline's
+            name in `--checkpoints`.
         settings: Settings of Spark's session for this pipeline, `{"spark.sql.shuffle.partitions": 8}`.
     """
 
@@ -188,25 +190,26 @@ def topic(
     configs: Mapping[str, object] = EMPTY,
     options: Mapping[str, object] = EMPTY,
 ) -> Topic:
-    """Name a topic as source, sink, or both.
+    """Describe a topic for use as source or sink.
 
     Args:
-        name: The topic; a source may have several, separated by commas.
-        format: What values are. "json" is an object of a row's columns; "avro" and "protobuf" can be read. With "text"
-            and "binary" frames have the columns of a record, `value` among them.
-        schema: The columns of a value: Spark's `"carrier STRING, delay INT"` or a StructType; for Avro its JSON. A
-            source needs it; a sink that has one is checked against it.
+        name: The topic; a source may name several, comma-separated.
+        format: The encoding of values. "json" is an object with the columns of a row. "avro" and "protobuf" can be
+            read only. With "text" and "binary" a frame has the columns of a record, with `value` among them.
+        schema: The columns of a value: Spark's `"carrier STRING, delay INT"` or a StructType, or the JSON of an Avro
+            schema. A source needs a schema. The frame of a sink is compared with the sink's schema, if there is one.
         include: Columns of the record that a source has besides the value: `("timestamp", "key")`. With "text" and
-            "binary" these alone are read, and by default all.
-        on_error: What becomes of values that do not fit the schema: "fail" ends the pipeline, "null" makes their
-            columns null and says why in another one, `_error`, "dlq:TOPIC" writes them there.
-        starting: Where a pipeline without checkpoint starts: "earliest", "latest", or offsets as JSON.
-        key: The column that is the key of a record to write.
-        timestamp: The column that is its time; by default it is the time of writing.
-        tombstone: A boolean column, which is not written; where it is true a record has no value. This deletes the key
-            from a compacted topic.
-        create: With how many partitions to create the topic where it is missing; otherwise it has to exist.
-        configs: Settings of the topic then, `{"cleanup.policy": "compact"}`.
+            "binary" the source has only these columns; the default is all.
+        on_error: What happens to values that do not fit the schema: "fail" ends the pipeline, "null" makes their
+            columns null and adds the reason in a column `_error`, "dlq:TOPIC" sends the records to that dead-letter
+            topic.
+        starting: The start of a pipeline without checkpoint: "earliest", "latest", or offsets as JSON.
+        key: The column with the key of a written record.
+        timestamp: The column with the time of a written record; the default is the time of writing.
+        tombstone: A boolean column, which is not written. If it is true, the record has no value, which deletes the
+            key from a compacted topic.
+        create: The number of partitions with which a missing topic is created; None requires that the topic exists.
+        configs: Settings of a topic that is created, `{"cleanup.policy": "compact"}`.
         options: Options of `format("headrace")`, `{"maxOffsetsPerTrigger": 10_000}`.
     """
     return Topic(
@@ -234,14 +237,15 @@ def table(
     stream: bool = False,
     options: Mapping[str, object] = EMPTY,
 ) -> Table:
-    """Name a directory of files as source, sink, or both.
+    """Describe a directory of files for use as source or sink.
 
     Args:
-        path: The directory, on a file system that Spark knows.
-        format: "parquet", "delta", "json", "csv", "orc", "text".
-        schema: The columns; needed for a source of "json", "csv" or of `stream`.
-        partition_by: The columns after whose values a sink has a directory each.
-        stream: Whether a source is read on as files are added. Otherwise it is as it was when the pipeline started.
+        path: The directory, on a file system that Spark can access.
+        format: "parquet", "delta", "json", "csv", "orc" or "text".
+        schema: The columns; required for a source of "json" or "csv" files, and with `stream`.
+        partition_by: The columns of a sink whose values are the names of its directories.
+        stream: Whether a source also reads files that are added later. Otherwise it has the files that exist when the
+            pipeline starts.
         options: Options of Spark's format.
     """
     return Table(
@@ -250,24 +254,24 @@ def table(
 
 
 def for_each_batch(function: BatchFunction, *, to: Topic | None = None) -> ForEachBatch:
-    """Have a function called with each batch, which is no stream, and its number.
+    """Describe a sink that calls a function with each batch.
 
-    A batch that was interrupted comes again, with the same rows and the same number.
+    The frame of a batch is no stream. An interrupted batch is repeated with the same rows and the same number.
 
     Args:
         function: Called with the frame and the number of a batch.
-        to: Where the frame goes that the function returns, exactly once; None if it returns none.
+        to: The topic to which the frame that the function returns is written, exactly once; None if it returns none.
     """
     return ForEachBatch(function, to)
 
 
 def _schema_text(schema: Any) -> str | None:
-    """Return a schema as text; that of a StructType is JSON, for DDL quotes no names."""
+    """Return a schema as text. A StructType becomes JSON, because its DDL does not quote names."""
     return schema if schema is None or isinstance(schema, str) else str(schema.json())
 
 
 def _code_of(function: Any) -> tuple[str, int]:
-    """Return the file and the line of a function, of what it wraps, or of the class of an object that is called."""
+    """Return the file and line of a function, of the function that it wraps, or of a callable object's class."""
     function = inspect.unwrap(function)
     while isinstance(function, partial):
         function = inspect.unwrap(function.func)
@@ -284,7 +288,7 @@ def _name_of(function: Any) -> str:
 
 
 def _texts(values: Mapping[str, object]) -> Mapping[str, str]:
-    """Return values as options have them."""
+    """Convert values to the texts of options."""
     return {
         name: str(value).lower() if isinstance(value, bool) else str(value)
         for name, value in values.items()

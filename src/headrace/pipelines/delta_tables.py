@@ -1,7 +1,7 @@
-"""Delta tables as their logs describe them: where they lie, their files, and what of the protocol they use.
+"""Delta tables as their logs describe them: location, files, and used features of the Delta protocol.
 
-Spark reads and writes the Parquet files here, not a library that knows the whole protocol. So each feature of a table
-is either known not to matter for that, or the table is refused.
+Spark reads and writes the Parquet files directly, without a library that implements the whole protocol. So a table is
+rejected unless each of its features is known to make no difference.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from urllib.parse import unquote, urlsplit
 from headrace.errors import ConfigError
 
 _REFUSED: Final = frozenset('%#?*[]{}\\^|<>"`')
-"""Characters of paths that `deltalake` or Spark reads as something else."""
+"""Characters that have a special meaning for `deltalake` or Spark in a path."""
 _READABLE: Final = frozenset({"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"})
-"""Features that change neither which rows a file has nor what its columns are called."""
+"""Features that change neither the rows of a file nor the names of its columns."""
 _WRITABLE: Final = frozenset({"appendOnly", "changeDataFeed", "deletionVectors"}) | _READABLE
-"""Features that ask nothing of a commit that only adds files."""
+"""Features without requirements for a commit that only adds files."""
 _IF_USED: Final = frozenset({"invariants", "checkConstraints", "generatedColumns"}) | {
     "identityColumns",
     "columnMapping",
 }
-"""Features that matter where a column or a setting of the table uses them; `_uses` looks for that."""
+"""Features that matter only if a column or a setting of the table uses them; `_uses` checks that."""
 _OF_COLUMNS: Final[Mapping[str, str]] = {
     "delta.invariants": "a column with an invariant",
     "delta.generationExpression": "a generated column",
@@ -33,7 +33,7 @@ _OF_COLUMNS: Final[Mapping[str, str]] = {
 
 
 def local_root(path: str) -> Path | None:
-    """Return the directory of this machine that a path or a file URI names; None where it is elsewhere."""
+    """Return the local directory that a path or file URI names; None if it is on another file system."""
     parts = urlsplit(path)
     if parts.scheme == "file":
         return Path(unquote(parts.path))
@@ -41,7 +41,7 @@ def local_root(path: str) -> Path | None:
 
 
 def path_problem(path: str) -> str | None:
-    """Return what is wrong with the path of a table on this machine."""
+    """Return the problem of a local table's path; None if there is none."""
     root = local_root(path)
     wrong = sorted(_REFUSED & set(str(root or "")))
     if wrong:
@@ -50,10 +50,10 @@ def path_problem(path: str) -> str | None:
 
 
 def open_table(path: str) -> Any:
-    """Return the table.
+    """Open a Delta table.
 
     Raises:
-        ConfigError: There is none, or its path cannot be one.
+        ConfigError: There is no table, or its path is not allowed.
     """
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError, TableNotFoundError
@@ -77,32 +77,32 @@ def schema_of(table: Any) -> Any:
 
 
 def read_problems(table: Any) -> Iterator[str]:
-    """Yield what of a table Spark would not see by reading its Parquet files."""
+    """Yield features of a table that Spark would miss by reading its Parquet files."""
     protocol = table.protocol()
     features = set(protocol.reader_features or ())
     if protocol.min_reader_version > 3:
-        yield f"it needs reader version {protocol.min_reader_version} of the Delta protocol, and 3 is known"
+        yield f"it needs reader version {protocol.min_reader_version} of the Delta protocol; at most 3 is supported"
     if "deletionVectors" in features and _deleted_rows(table):
         yield "it has deletion vectors, rows that are deleted but still in its files: REORG TABLE ... APPLY (PURGE)"
     if _setting(table, "delta.columnMapping.mode", "none") != "none":
         yield "its columns have other names in its files (delta.columnMapping.mode)"
     unknown = sorted(features - _READABLE - {"deletionVectors", "columnMapping"})
     if unknown:
-        yield f"it has features that are not known here: {', '.join(unknown)}"
+        yield f"it has unsupported features: {', '.join(unknown)}"
     yield from _astray(table)
 
 
 def write_problems(table: Any) -> Iterator[str]:
-    """Yield what of a table a commit of plain Parquet files would break."""
+    """Yield features of a table that a commit of plain Parquet files would violate."""
     protocol, metadata = table.protocol(), table.metadata()
     if metadata.partition_columns:
         yield f"it is partitioned by {', '.join(metadata.partition_columns)}, and a delta sink cannot be"
     if protocol.min_writer_version > 7:
-        yield f"it needs writer version {protocol.min_writer_version} of the Delta protocol, and 7 is known"
+        yield f"it needs writer version {protocol.min_writer_version} of the Delta protocol; at most 7 is supported"
     yield from (f"it has {what}" for what in _uses(table))
     unknown = sorted(set(protocol.writer_features or ()) - _WRITABLE - _IF_USED)
     if unknown:
-        yield f"it has features that are not known here: {', '.join(unknown)}"
+        yield f"it has unsupported features: {', '.join(unknown)}"
 
 
 def _uses(table: Any) -> Iterator[str]:
@@ -122,39 +122,39 @@ def _setting(table: Any, name: str, default: str) -> str:
 
 
 def _deleted_rows(table: Any) -> bool:
-    """Return whether files of a table have deletion vectors; where that cannot be found out, they may."""
+    """Return whether files of a table have deletion vectors; true also if that cannot be found out."""
     try:
         return any(batch.num_rows for batch in table.deletion_vectors())
-    except Exception:  # noqa: BLE001 - an older `deltalake` has no such method; vectors that it cannot decode are some
+    except Exception:  # noqa: BLE001 - an old `deltalake` lacks the method or cannot decode the vectors
         return True
 
 
 def _astray(table: Any) -> Iterator[str]:
-    """Yield that Spark would not find partition columns in the names of directories, where the log alone has them."""
+    """Yield a problem if only the log, and no directory name, has the values of the partition columns."""
     wanted = table.metadata().partition_columns
     for path in _paths(table) if wanted else ():
         named = [part.partition("=")[0] for part in path.split("/")[:-1] if "=" in part]
         if named[-len(wanted) :] != wanted:
-            yield f"the directory of its file {path} does not say its partition, {', '.join(wanted)}"
+            yield f"the directory of its file {path} does not name its partition, {', '.join(wanted)}"
             return
 
 
 def _paths(table: Any) -> list[str]:
-    """Return the files, relative to the table; names in the log are encoded like those of URIs."""
+    """Return the paths of the files relative to the table. The log has them percent-encoded."""
     import pyarrow as pa
 
     return [unquote(each) for each in pa.table(table.get_add_actions())["path"].to_pylist()]
 
 
 def files(table: Any, path: str) -> list[str]:
-    """Return the table's files as Spark takes them.
+    """Return the paths of the table's files for Spark.
 
     Raises:
-        ConfigError: Its log names files of other tables, as that of a shallow clone.
+        ConfigError: The log names files of another table, as the log of a shallow clone does.
     """
     root = str(local_root(path) or path).rstrip("/")
     found = _paths(table)
     for each in found:
         if "://" in each or each.startswith("/"):
-            raise ConfigError(f"the Delta table in {path} has a file of another one, {each}")
+            raise ConfigError(f"the Delta table in {path} has a file of another table, {each}")
     return [f"{root}/{each}" for each in found]

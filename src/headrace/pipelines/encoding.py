@@ -1,4 +1,4 @@
-"""Rows as the records of a topic: their values as JSON, and the columns that are key and time."""
+"""Convert rows to records of a topic: the value as JSON, and the columns with key and time."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 TIMES: Final[Mapping[str, str]] = {
-    # Spark's default is milliseconds, in the zone of the session; zones of long ago have offsets with seconds.
+    # Spark's defaults have milliseconds and the session's time zone. Historic zones have offsets with seconds.
     "timeZone": "UTC",
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
 }
-"""How times are written as text, so that nothing of them is lost."""
+"""Spark's options for times as text without loss of precision."""
 JSON_OPTIONS: Final = {"ignoreNullFields": "false", **TIMES}
 _MAP_KEYS: Final = frozenset({"string", "tinyint", "smallint", "int", "bigint"})
 _FIXED: Final = re.compile(r"z|(utc|gmt|ut)?([+-]\d{1,2}(:\d\d)*)?|etc/.*", re.IGNORECASE)
-"""Time zones with one offset: their clocks are never set back."""
+"""Time zones with a single offset, whose clocks are never set back."""
 
 
 def encoded(frame: DataFrame, topic: Topic) -> DataFrame:
-    """Return the records of a frame's rows."""
+    """Return a frame with the records of a frame's rows."""
     if topic.format != "json":
         return frame
     from pyspark.sql import functions as f
@@ -44,23 +44,23 @@ def encoded(frame: DataFrame, topic: Topic) -> DataFrame:
 
 
 def quoted(name: str) -> str:
-    """Return the name of a column as an expression; a dot in it does not mean a field of a struct."""
+    """Quote the name of a column, so that a dot in it does not select a field of a struct."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def key_problems(schema: Any, topic: Topic, zone: str) -> Iterator[str]:
-    """Yield that two values of a record's key could have one text, in a session of this time zone."""
+    """Yield a problem if two values of the key could have the same text in a session with this time zone."""
     for field in schema:
         if field.name == topic.key and not _FIXED.fullmatch(zone) and _has_times(field.dataType):
             yield (
                 f"key={topic.key!r} is a timestamp, whose text is in the session's time zone, {zone}: two times have "
-                "one text where clocks are set back. Set spark.sql.session.timeZone to UTC, or make the key a number, "
-                f"unix_micros({topic.key})"
+                "the same text when clocks are set back. Set spark.sql.session.timeZone to UTC, or make the key a "
+                f"number, unix_micros({topic.key})"
             )
 
 
 def maps_that_json_has_not(schema: Any) -> Iterator[str]:
-    """Yield the maps of a StructType whose keys Spark writes as something else, dates as numbers of days."""
+    """Yield the maps of a StructType whose keys JSON cannot have. Spark would write dates as numbers of days."""
     for field in schema:
         yield from _keys_of_maps(field.dataType, field.name)
 
@@ -83,7 +83,7 @@ def _has_times(kind: Any) -> bool:
 
 
 def children(kind: Any, path: str) -> Iterator[tuple[Any, str]]:
-    """Yield the types inside a type of Spark's, each with a name for messages."""
+    """Yield the child types of a Spark type, each with a name for messages."""
     if hasattr(kind, "fields"):
         yield from ((field.dataType, f"{path}.{field.name}") for field in kind.fields)
     elif hasattr(kind, "elementType"):

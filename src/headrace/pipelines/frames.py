@@ -1,4 +1,4 @@
-"""Plans as DataFrames and streaming queries of Spark."""
+"""Make the DataFrames and streaming queries of plans."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ERROR: Final = "_error"
-"""The column by which a source says why values are null, with `onError=null`."""
+"""The name of the column with the reason why a value is null, with `onError=null`."""
 QUERY_ID: Final = "sql.streaming.queryId"
 
 
 def session_of(spark: SparkSession, plan: Plan) -> SparkSession:
-    """Return a session with the settings of a pipeline, in the same JVM.
+    """Create a session with the settings of a pipeline, in the same JVM.
 
     Raises:
-        ConfigError: Spark refuses one of them.
+        ConfigError: Spark rejects a setting.
     """
     session = spark.newSession()
     for name, value in plan.pipeline.settings.items():
@@ -48,16 +48,16 @@ def session_of(spark: SparkSession, plan: Plan) -> SparkSession:
 
 
 def result(spark: SparkSession, plan: Plan) -> DataFrame:
-    """Return what the pipeline's function makes of its sources.
+    """Call the pipeline's function with the frames of its sources, and return its frame.
 
     Raises:
-        ConfigError: It is no stream.
+        ConfigError: The function returned something other than a streaming DataFrame.
     """
     frames = {parameter: read(spark, source, plan) for parameter, source in plan.sources.items()}
     made: Any = plan.pipeline.function(**frames)
     if not getattr(made, "isStreaming", False):
         what = "a frame that is no stream" if hasattr(made, "isStreaming") else repr(made)
-        raise ConfigError(f"the function returned {what}, and a streaming DataFrame is wanted")
+        raise ConfigError(f"the function returned {what}, but must return a streaming DataFrame")
     frame: DataFrame = made
     return frame
 
@@ -77,7 +77,7 @@ def read(spark: SparkSession, source: Source, plan: Plan) -> DataFrame:
 
 
 def spark_schema(text: str) -> Any:
-    """Return what Spark takes as a schema: DDL as it is, and the StructType that JSON is of."""
+    """Return a schema for Spark: DDL text as it is, or the StructType of JSON text."""
     from pyspark.sql.types import StructType
 
     return StructType.fromJson(json.loads(text)) if text.lstrip().startswith("{") else text
@@ -95,7 +95,7 @@ def _read_topic(spark: SparkSession, topic: Topic, plan: Plan) -> DataFrame:
 
 
 def _read_delta(spark: SparkSession, path: str) -> DataFrame:
-    """Return the rows of a Delta table's files; Spark alone would read files that are not in the table any more."""
+    """Read the present files of a Delta table. Spark alone would also read files that the table has removed."""
     found = open_table(path)
     wrong = list(read_problems(found))
     if wrong:
@@ -108,10 +108,10 @@ def _read_delta(spark: SparkSession, path: str) -> DataFrame:
 
 
 def start(spark: SparkSession, plan: Plan) -> Any:
-    """Start the query of a plan and return it.
+    """Start the query of a plan.
 
     Raises:
-        ConfigError: The function or a setting is wrong.
+        ConfigError: The pipeline's function or a setting is wrong.
     """
     session = session_of(spark, plan)
     frame = result(session, plan)
@@ -137,7 +137,7 @@ def start(spark: SparkSession, plan: Plan) -> Any:
 
 
 def file_options(table: Table) -> dict[str, str]:
-    """Return the options by which Spark writes the files of a table."""
+    """Return the options with which Spark writes the files of a table."""
     given = {name.lower() for name in table.options}
     times = TIMES if table.format in {"json", "csv"} else {}
     own = {name: value for name, value in times.items() if name.lower() not in given}
@@ -145,14 +145,14 @@ def file_options(table: Table) -> dict[str, str]:
 
 
 def _batch_writer(plan: Plan) -> Any:
-    """Return the function that writes a batch where Spark's streaming sinks cannot."""
+    """Return the function that writes a batch to sinks that Spark's streaming sinks do not support."""
 
     def write(batch: DataFrame, batch_id: int) -> None:
         sink: Any = plan.sink
         if isinstance(sink, ForEachBatch):
             batch, sink = _made_of(batch, batch_id, sink), sink.to
         if isinstance(sink, Table):
-            from headrace.pipelines.delta import append
+            from headrace.pipelines.delta_append import append
 
             append(batch, sink, query_id(batch), batch_id)
         elif sink is not None:
@@ -164,25 +164,25 @@ def _batch_writer(plan: Plan) -> Any:
 def _made_of(batch: DataFrame, batch_id: int, sink: ForEachBatch) -> Any:
     made: Any = sink.function(batch, batch_id)
     if sink.to is not None and not hasattr(made, "columns"):
-        raise ConfigError(f"{sink}: it returned {made!r}, and a DataFrame is wanted")
+        raise ConfigError(f"{sink}: it returned {made!r}, but must return a DataFrame")
     return made
 
 
 def write_topic(batch: DataFrame, topic: Topic, plan: Plan, app_id: str, batch_id: int) -> None:
-    """Write a batch to a topic, unless it was written before."""
+    """Write a batch to a topic, unless an earlier attempt has written it."""
     options = batch_sink_options_of(topic, plan.connection, app_id, batch_id)
     encoded(batch, topic).write.format(NAME).mode("append").options(**options).save()
 
 
 def query_id(batch: DataFrame) -> str:
-    """Return the id of the query whose batch it is: it is the checkpoint's, and new with a new one.
+    """Return the id of a batch's query. The checkpoint has the id; a new checkpoint has a new id.
 
     Raises:
-        ConfigError: Spark does not say it, and without it the batches of two queries could not be told apart.
+        ConfigError: Spark does not report the id, without which the batches of two queries cannot be distinguished.
     """
     found = batch.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
     if not found:
         raise ConfigError(
-            "Spark does not say which query a batch is of: leave PYSPARK_PIN_THREAD as it is, true"
+            "Spark does not report the query of a batch: leave PYSPARK_PIN_THREAD at its default, true"
         )
     return str(found)

@@ -1,4 +1,4 @@
-"""Each pipeline in a process, a session and a JVM of its own; this process looks after them."""
+"""Run each pipeline in its own process, session and JVM. This process supervises them."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ from headrace.pipelines.state import StateDirectory, Status
 POLL_S: Final = 0.2
 OK: Final = 0
 FINAL_CODES: Final = frozenset({1, 2})
-"""Of children that know why they end; any other, a signal's for example, is a process that was lost."""
+"""Exit codes of children that report their failure. With any other code, for example of a signal, a child is lost and
+restarted."""
 HEALTHY_S: Final = 60.0
-"""A child that lives longer was well, and its next failure is a first one."""
+"""Seconds after which a child counts as healthy, so that the count of failures in a row starts again."""
 
 Spawn = Callable[[str], "subprocess.Popen[Any]"]
-"""Starts the process of a pipeline, by its name."""
+"""Starts the process of the pipeline with a name."""
 
 
 def end_with_parent(stdin: int = 0) -> None:
-    """Have this process asked to stop when its parent ends, however that is: nobody else holds its standard input."""
+    """Send SIGTERM to this process when its parent ends: only the parent has the other end of the standard input."""
 
     def wait() -> None:
         while os.read(stdin, 1):
@@ -54,17 +55,17 @@ class Child:
 
     @property
     def ended(self) -> bool:
-        """Whether it is done and will not be started again."""
+        """Whether the pipeline has ended and will not be restarted."""
         return self.code is not None
 
     def stop(self) -> None:
-        """Pass a request to end on; the second time, too."""
+        """Send SIGTERM to the child. A second call sends a second signal."""
         self._stopping = True
         if self._process is not None:
             self._process.send_signal(signal.SIGTERM)
 
     def poll(self) -> str | None:
-        """Start it, or look whether it lives; return what is worth telling."""
+        """Start the child, or check whether it is alive. Return a message if the child was lost."""
         if self.ended:
             return None
         if self._process is None:
@@ -93,12 +94,12 @@ class Child:
         what = f"{self.name}: its process ended with {code}"
         if wait_s is None:
             self.code = code
-            return f"{what}, once too often"
+            return f"{what}, and is not restarted any more"
         self._due_s = self.clock() + wait_s
-        return f"{what}; it is started again in {wait_s:g} s"
+        return f"{what}; it is restarted in {wait_s:g} s"
 
     def close(self) -> None:
-        """Do not leave it behind."""
+        """Kill the child if it is still alive."""
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
             self._process.wait()
@@ -106,7 +107,7 @@ class Child:
 
 @dataclass(frozen=True)
 class IsolatedRunner:
-    """Runs a process for each pipeline."""
+    """Runs a process for each pipeline and reports their statuses."""
 
     spawn: Spawn
     state: StateDirectory
@@ -117,7 +118,7 @@ class IsolatedRunner:
     since_ms: int = field(default_factory=lambda: int(time.time() * 1000))
 
     def run(self, names: Sequence[str]) -> bool:
-        """Run until all have ended; return whether none failed."""
+        """Run until all pipelines have ended. Return whether all succeeded."""
         children = [Child(name, self.spawn, self.backoff) for name in names]
         seen: dict[str, Status] = {}
         asked = 0
@@ -147,7 +148,7 @@ class IsolatedRunner:
         self.reporter.tick(list(known.values()))
 
     def _statuses(self, names: Sequence[str]) -> Mapping[str, Status]:
-        """Return what the children say; what a run of another time has left does not count."""
+        """Return the statuses that the children have written. Statuses of earlier runs are left out."""
         found = {name: self.state.status(name) for name in names}
         return {
             name: each

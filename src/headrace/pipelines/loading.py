@@ -1,4 +1,4 @@
-"""A file of pipelines, imported."""
+"""Import a file of pipelines."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ MODULE: Final = "headrace_pipelines_file"
 
 
 def load_file(path: Path) -> list[Pipeline]:
-    """Import a file and return the pipelines that it declares, in their order.
+    """Import a file and return the pipelines that it declares, in order.
 
-    The file's directory is where it finds modules beside it, as with `python FILE`, and Spark's Python workers on this
-    machine find them there, too.
+    As with `python FILE`, the file can import modules from its directory. Spark's Python workers on this machine can
+    import them, too.
 
     Raises:
-        ConfigError: There is no such file, it fails, or it declares none.
+        ConfigError: The file does not exist, raises an exception, or declares no pipeline.
     """
     if not path.is_file():
         raise ConfigError(f"there is no file {path}")
@@ -49,7 +49,7 @@ def load_file(path: Path) -> list[Pipeline]:
 
 
 def _failed(path: Path, error: Exception) -> str:
-    """Return what failed, and in which line of the file."""
+    """Describe a failure with the line of the file."""
     if isinstance(error, SyntaxError):
         return f"{error.filename}:{error.lineno}: {error.msg}"
     lines = [
@@ -62,7 +62,7 @@ def _failed(path: Path, error: Exception) -> str:
 
 
 def _remedy(error: Exception) -> str:
-    """Return what to do about an error of PySpark that does not say it: a file is loaded before Spark is started."""
+    """Return the remedy if PySpark fails because there is no session yet; "" for other errors."""
     places = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
     without_session = isinstance(error, AssertionError) and "pyspark" in places[-1]
     if not without_session and "SESSION_OR_CONTEXT" not in str(error):
@@ -74,19 +74,19 @@ def _remedy(error: Exception) -> str:
 
 
 def _ship_by_value(module: ModuleType) -> None:
-    """Have the file's functions sent to Spark's workers whole: they could not import it by a name."""
+    """Make Spark pickle the file's functions by value, because its workers cannot import the file by name."""
     try:
         from pyspark import cloudpickle
     except ImportError:
-        return  # planning works without it; running says what is missing
+        return  # planning works without PySpark; running reports that it is missing
     cloudpickle.register_pickle_by_value(module)
 
 
 def choose(found: list[Pipeline], names: tuple[str, ...]) -> list[Pipeline]:
-    """Return the pipelines of those names, or all where none is given.
+    """Return the pipelines with these names, or all pipelines if there are no names.
 
     Raises:
-        ConfigError: There is none of a name.
+        ConfigError: A name is unknown.
     """
     known = {each.name for each in found}
     for name in names:

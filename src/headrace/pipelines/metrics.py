@@ -1,4 +1,4 @@
-"""Statuses as metrics, in the text format that Prometheus and all that learned from it read."""
+"""Metrics of pipelines from their statuses, in the text format of Prometheus."""
 
 from __future__ import annotations
 
@@ -17,27 +17,31 @@ PREFIX: Final = "headrace_pipeline"
 GAUGES: Final[Mapping[str, tuple[str, str, float]]] = {
     "batch_id": ("batch_id", "Number of the last batch.", 1),
     "batch_input_records": ("input_rows", "Records that the last batch read.", 1),
-    "input_records_per_second": ("input_rate", "Rate at which records came.", 1),
-    "processed_records_per_second": ("processed_rate", "Rate at which the last batch went.", 1),
-    "batch_duration_seconds": ("duration_ms", "How long the last batch took.", 0.001),
-    "lag_records": ("lag_records", "Records that were there and not read.", 1),
-    "lag_seconds": ("lag_seconds", "How long the oldest unread record has been there.", 1),
-    "state_rows": ("state_rows", "Keys that are kept between batches.", 1),
-    "state_bytes": ("state_bytes", "Memory that they take.", 1),
+    "input_records_per_second": ("input_rate", "Records per second that arrived.", 1),
+    "processed_records_per_second": (
+        "processed_rate",
+        "Records per second that the last batch processed.",
+        1,
+    ),
+    "batch_duration_seconds": ("duration_ms", "Duration of the last batch.", 0.001),
+    "lag_records": ("lag_records", "Records that were not read yet.", 1),
+    "lag_seconds": ("lag_seconds", "Age of the oldest unread record.", 1),
+    "state_rows": ("state_rows", "Rows of state that are kept between batches.", 1),
+    "state_bytes": ("state_bytes", "Memory of the state.", 1),
 }
 
 
 def as_text(statuses: Iterable[Status]) -> str:
-    """Return the metrics of pipelines; what is not known of one is left out."""
+    """Format the metrics of pipelines. Unknown values are left out."""
     known = list(statuses)
     lines = _family(
         "up",
-        "Whether it runs.",
+        "Whether the pipeline runs.",
         {each.name: float(each.state in {"running", "starting"}) for each in known},
     )
     lines += _family(
         "restarts_total",
-        "How often it was started again.",
+        "Restarts of the pipeline in this run.",
         {each.name: each.restarts for each in known},
         kind="counter",
     )
@@ -60,17 +64,17 @@ def _family(
 
 
 class MetricsServer:
-    """Answers GET /metrics; a context manager."""
+    """An HTTP server for GET /metrics; a context manager."""
 
     def __init__(self, listen: str, statuses: Callable[[], Iterable[Status]]) -> None:
-        """Listen.
+        """Bind the server.
 
         Args:
-            listen: HOST:PORT; port 0 is any that is free.
-            statuses: What to report, asked for at each request.
+            listen: HOST:PORT; port 0 is any free port.
+            statuses: Returns the statuses to report; called for each request.
 
         Raises:
-            ConfigError: It cannot listen there.
+            ConfigError: The address is wrong or in use.
         """
         host, _, port = listen.rpartition(":")
         if not host or not port.isdigit():
@@ -112,6 +116,6 @@ def _handler(statuses: Callable[[], Iterable[Status]]) -> type[BaseHTTPRequestHa
             self.wfile.write(body)
 
         def log_message(self, *_: Any) -> None:
-            """Write no line for each request."""
+            """Do not log requests."""
 
     return Handler

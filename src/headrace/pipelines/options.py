@@ -1,4 +1,4 @@
-"""Topics as options of `format("headrace")`."""
+"""Convert topics of pipelines to options of `format("headrace")`."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ _OF_WRITES: Final = frozenset(map(str.lower, option_names(SINK_OPTIONS)))
 
 
 def decodes(topic: Topic) -> bool:
-    """Return whether the frame of a source has the columns of a schema."""
+    """Return whether a source decodes values to the columns of a schema."""
     return topic.format in DECODED and topic.schema is not None
 
 
 def selects(topic: Topic) -> bool:
-    """Return whether the options of a source say what is read, so that its name does not."""
+    """Return whether a source's options select what is read, in place of the topic's name."""
     return any(name.lower() in _SELECTIONS for name in topic.options)
 
 
 def is_elsewhere(topic: Topic) -> bool:
-    """Return whether the options of a topic name a cluster of their own."""
+    """Return whether a topic's options name another cluster."""
     return any(name.lower() == BOOTSTRAP for name in topic.options)
 
 
 def source_options_of(topic: Topic, group: str, connection: DefaultCluster) -> dict[str, str]:
-    """Return the options of a read."""
+    """Return the options with which a topic is read."""
     given = _without(topic.options, _OF_WRITES - _OF_READS)
     options = {
         "startingOffsets": topic.starting,
         "group": group,
-        "kafka.isolation.level": "read_committed",  # what other pipelines write is transactions
+        "kafka.isolation.level": "read_committed",  # other pipelines write transactions
     }
     if not selects(topic):
         options["subscribe"] = topic.name
@@ -53,7 +53,7 @@ def source_options_of(topic: Topic, group: str, connection: DefaultCluster) -> d
 
 
 def sink_options_of(topic: Topic, connection: DefaultCluster) -> dict[str, str]:
-    """Return the options of a write."""
+    """Return the options with which a topic is written."""
     given = _without(topic.options, _OF_READS - _OF_WRITES)
     return connection.options({"topic": topic.name, **given})
 
@@ -61,7 +61,7 @@ def sink_options_of(topic: Topic, connection: DefaultCluster) -> dict[str, str]:
 def batch_sink_options_of(
     topic: Topic, connection: DefaultCluster, app_id: str, batch_id: int
 ) -> dict[str, str]:
-    """Return the options by which a batch is written once, unless at least once is enough."""
+    """Return the options with which a batch is written exactly once, unless `delivery` is `at_least_once`."""
     options = sink_options_of(topic, connection)
     chosen = {name.lower(): value.lower() for name, value in options.items()}
     if chosen.get("delivery") == "at_least_once":
@@ -70,5 +70,5 @@ def batch_sink_options_of(
 
 
 def _without(options: Mapping[str, str], others: frozenset[str]) -> dict[str, str]:
-    """Leave out what is of the other role of a topic; a name that neither has stays, to be refused."""
+    """Remove options of the topic's other role. Unknown names stay, so that they are rejected."""
     return {name: value for name, value in options.items() if name.lower() not in others}

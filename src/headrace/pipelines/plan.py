@@ -1,4 +1,4 @@
-"""What would run: a pipeline with everything that a run adds to its declaration."""
+"""Plans: pipelines with everything that a run adds to their declarations."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from headrace.spark.options.reader import BOOTSTRAP
 
 @dataclass(frozen=True)
 class Problem:
-    """Something that keeps a pipeline from running."""
+    """A reason why a pipeline cannot run."""
 
     pipeline: Pipeline | None
-    """None where it is not one pipeline's."""
+    """The pipeline with the problem; None if the problem is not of a single pipeline."""
     message: str
 
     def __str__(self) -> str:
@@ -27,7 +27,7 @@ class Problem:
 
 
 class PlanError(ConfigError):
-    """Pipelines cannot run as they are declared; it lists all reasons that were found."""
+    """Pipelines cannot run as they are declared. The error lists all problems."""
 
     def __init__(self, problems: list[Problem]) -> None:
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
@@ -37,16 +37,16 @@ class PlanError(ConfigError):
 
     @property
     def lines(self) -> Sequence[str]:
-        """The number of problems, and each in a line."""
+        """The number of problems, then each problem on a line."""
         return self._lines
 
 
 @dataclass(frozen=True)
 class Trigger:
-    """When batches begin."""
+    """The trigger of a pipeline: when batches begin."""
 
     every: str | None
-    """As Spark writes it; None is once, over what there is."""
+    """The interval in Spark's form; None processes the available records once."""
 
     def __str__(self) -> str:
         return "available now, then it ends" if self.every is None else f"every {self.every}"
@@ -54,13 +54,13 @@ class Trigger:
 
 @dataclass(frozen=True)
 class DefaultCluster:
-    """The cluster of all topics that name no other."""
+    """The cluster of all topics that do not name another cluster."""
 
     bootstrap: str
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)  # may hold secrets
 
     def options(self, given: Mapping[str, str]) -> dict[str, str]:
-        """Return the options of a topic with those of the cluster before them."""
+        """Return the options of the cluster, overridden by the given options of a topic."""
         properties = {
             f"kafka.{name.replace('_', '.')}": value for name, value in self.properties.items()
         }
@@ -69,12 +69,12 @@ class DefaultCluster:
 
 @dataclass(frozen=True)
 class Plan:
-    """A pipeline that was found to be in order.
+    """A checked pipeline.
 
     Attributes:
-        sources: By the parameter that gets the frame.
-        columns: Names and types of the result, where Spark was asked.
-        creates: Topics that are missing and are created before it runs.
+        sources: The sources by the names of the function's parameters.
+        columns: Names and types of the result; None if Spark has not analysed the frame.
+        creates: Missing topics that are created before the pipeline runs.
     """
 
     pipeline: Pipeline
@@ -92,17 +92,17 @@ class Plan:
 
     @property
     def sink(self) -> Sink:
-        """Where the result goes."""
+        """The target of the pipeline's result."""
         return self.pipeline.sink
 
     @property
     def sink_topic(self) -> Topic | None:
-        """The topic that is written to, if one is."""
+        """The topic that the pipeline writes; None if it writes none."""
         end = self.sink.to if isinstance(self.sink, ForEachBatch) else self.sink
         return end if isinstance(end, Topic) else None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the plan for programs; options are left out, for they may hold secrets."""
+        """Return the plan for JSON output. Options are left out, because they may contain secrets."""
         return {
             "name": self.name,
             "file": self.pipeline.file,
@@ -119,7 +119,7 @@ class Plan:
 
 
 def checkpoint_path(pipeline: Pipeline, root: str | None) -> str:
-    """Return where a pipeline keeps progress and state: beside its file unless something else is said."""
+    """Return the checkpoint directory of a pipeline, by default beside the file that declares it."""
     if pipeline.checkpoint is not None:
         return pipeline.checkpoint
     base = root or str(Path(pipeline.file).absolute().parent / "checkpoints")

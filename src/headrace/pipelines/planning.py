@@ -1,4 +1,4 @@
-"""Everything that is wrong with pipelines, by their declarations, the brokers and Spark, in one list."""
+"""Plan pipelines and collect their problems: from the declarations, the brokers and Spark, in one list."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from headrace.errors import ConfigError, HeadraceError
-from headrace.pipelines.checking import look
+from headrace.pipelines.checking import examine_declarations
 from headrace.pipelines.declaration import Pipeline
 from headrace.pipelines.plan import DefaultCluster, Plan, PlanError, Problem
-from headrace.pipelines.topics import look_at_topics
+from headrace.pipelines.topics import examine_topics
 
 if TYPE_CHECKING:
     from headrace.pipelines.session import Sessions
@@ -22,39 +22,39 @@ def plan_all(
     trigger: str | None = None,
     sessions: Sessions | None = None,
 ) -> list[Plan]:
-    """Return the plans of pipelines.
+    """Plan pipelines.
 
     Args:
-        pipelines: All that are to run together.
+        pipelines: All pipelines of the run.
         connection: The cluster of their topics.
-        checkpoints: The directory of the checkpoints that are not declared.
-        trigger: In place of what is declared.
-        sessions: Where frames are looked at; without, nothing is said of columns.
+        checkpoints: The directory for checkpoints that the pipelines do not declare.
+        trigger: Replaces the declared triggers; None keeps them.
+        sessions: The session in which Spark analyses the frames; None leaves columns unchecked.
 
     Raises:
-        PlanError: With everything that is wrong; what one stage finds does not hide what another would.
-        TransportError: No broker answers, and nothing else is known to be wrong.
+        PlanError: The pipelines have problems. The error has the problems of all stages.
+        TransportError: No broker answers, and no other problem is known.
     """
-    found = look(pipelines, connection, checkpoints, trigger)
+    found = examine_declarations(pipelines, connection, checkpoints, trigger)
     plans, problems = found.plans, found.problems
     try:
-        plans, missing = look_at_topics(plans, connection)
+        plans, missing = examine_topics(plans, connection)
         problems = [*problems, *missing]
     except HeadraceError as error:
         if not problems:
             raise
-        problems = [*problems, Problem(None, f"nothing is known of topics: {error}")]
+        problems = [*problems, Problem(None, f"the topics cannot be checked: {error}")]
     if sessions is not None:
-        from headrace.pipelines.running import look_at_frames
+        from headrace.pipelines.running import examine_frames
 
         sound = [each for each in plans if each.name not in found.unsound]
         try:
-            plans, wrong = look_at_frames(sessions, sound)
+            plans, wrong = examine_frames(sessions, sound)
             problems = [*problems, *wrong]
         except ConfigError as error:
             if not problems:
                 raise
-            problems = [*problems, Problem(None, f"nothing is known of columns: {error}")]
+            problems = [*problems, Problem(None, f"the columns cannot be checked: {error}")]
     if problems:
         order = {id(each): number for number, each in enumerate(pipelines)}
         raise PlanError(sorted(problems, key=lambda each: order.get(id(each.pipeline), len(order))))

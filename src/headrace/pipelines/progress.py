@@ -1,4 +1,4 @@
-"""What Spark tells of a batch, as the few numbers that people and monitors watch."""
+"""The progress of a pipeline: the important numbers of Spark's report on a batch."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ from typing import Any, Final
 Ends = Mapping[tuple[str, str], int]
 """The next offset of each partition."""
 STEPS: Final = 100
-"""How finely a lag is divided: the more, the more is kept of it."""
+"""The resolution of a lag: the number of samples that are kept for it."""
 
 
 @dataclass(frozen=True)
 class BatchProgress:
-    """A batch of a pipeline.
+    """The numbers of one batch.
 
     Attributes:
-        at_ms: When it began.
-        input_rows: Records that it read; a source that a query uses twice counts twice.
-        input_rate: Records that came, per second since the batch before.
-        processed_rate: Records per second that the batch handled.
-        duration_ms: How long it took.
-        lag_records: Records that were there and not read when it ended; None where no source is a topic.
-        lag_seconds: How long the oldest of those has been there, as far as this run has seen it come.
-        state_rows: Keys that are kept between batches.
-        state_bytes: Memory that they take.
+        at_ms: The start of the batch, in milliseconds since 1970.
+        input_rows: The records that the batch read. A source that a query uses twice counts twice.
+        input_rate: The records per second that arrived since the batch before.
+        processed_rate: The records per second that the batch processed.
+        duration_ms: The duration of the batch.
+        lag_records: The records that were not read when the batch ended; None if no source is a topic.
+        lag_seconds: The age of the oldest of these records, as far as this run has seen it arrive; None if no source
+            is a topic.
+        state_rows: The rows of state that are kept between batches.
+        state_bytes: The memory of the state.
         watermark: The event time before which rows are too late; None without a watermark.
     """
 
@@ -46,18 +47,18 @@ class BatchProgress:
 
 
 class LagClock:
-    """Knows since when there have been records that are not read yet.
+    """Measures for how long there have been unread records.
 
-    It keeps, for moments of looking, the end offsets of then. The oldest unread record came no later than the first
-    moment whose ends are beyond what has been read. The longer it waits, the farther apart are the moments that are
-    kept: else they would fill the memory while a pipeline of many partitions is behind for days.
+    The clock keeps samples of the end offsets with their times. The oldest unread record arrived no later than the
+    first sample whose end offsets exceed what has been read. The distance between samples grows with the lag.
+    Otherwise the samples of a pipeline with many partitions that is behind for days would fill the memory.
     """
 
     def __init__(self) -> None:
         self._seen: deque[tuple[int, Ends]] = deque()
 
     def seconds(self, now_ms: int, read: Ends, ends: Ends) -> float:
-        """Return for how long something has been unread, 0 if nothing is."""
+        """Return for how many seconds there have been unread records, 0 if there are none."""
         seen = self._seen
         if seen and STEPS * (now_ms - seen[-1][0]) >= now_ms - seen[0][0]:
             seen.append((now_ms, ends))
@@ -73,7 +74,7 @@ def _beyond(ends: Ends, read: Ends) -> bool:
 
 
 def read_progress(report: Mapping[str, Any], clock: LagClock) -> BatchProgress:
-    """Return the numbers of a `StreamingQueryProgress`, given as what its JSON says."""
+    """Extract the numbers of a `StreamingQueryProgress`, given as its parsed JSON."""
     at_ms = int(datetime.fromisoformat(report["timestamp"]).timestamp() * 1000)
     duration_ms = int(report.get("batchDuration") or 0)
     read: dict[tuple[str, str], int] = {}
@@ -103,13 +104,13 @@ def read_progress(report: Mapping[str, Any], clock: LagClock) -> BatchProgress:
 
 
 def _rate(value: Any) -> float:
-    """Return a rate; Spark has none, or no number, for the first batch and for empty ones."""
+    """Return a rate; 0 if Spark reports none or NaN, as it does for the first batch and for empty batches."""
     rate = float(value or 0)
     return round(rate, 1) if 0 <= rate < float("inf") else 0.0
 
 
 def _offsets(text: Any) -> dict[tuple[str, str], int]:
-    """Return the offsets of a source of topics; nothing of others, whose offsets are of other kinds."""
+    """Parse the offsets of a source of topics; {} for other sources, whose offsets have other forms."""
     try:
         parsed = json.loads(text) if isinstance(text, str) else text
     except ValueError:

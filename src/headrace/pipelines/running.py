@@ -1,4 +1,4 @@
-"""Pipelines of this process, from the check of their frames to the end of the last."""
+"""Run pipelines in this process, from the check of their frames to the end of the last pipeline."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Final, Protocol
 
 from headrace.errors import ConfigError
-from headrace.pipelines import fitting, frames
+from headrace.pipelines import frames, sink_checks
 from headrace.pipelines.backoff import RestartBackoff, summary
 from headrace.pipelines.plan import Plan, PlanError, Problem
 from headrace.pipelines.session import Sessions
@@ -22,17 +22,17 @@ POLL_S: Final = 0.2
 
 
 class Reporter(Protocol):
-    """Who is told how it goes."""
+    """Receives the statuses of pipelines."""
 
     def changed(self, status: Status) -> None:
-        """A pipeline has changed its state or finished a batch."""
+        """Report a pipeline that has changed its state or finished a batch."""
 
     def tick(self, statuses: Sequence[Status]) -> None:
-        """Some time has gone by."""
+        """Report the statuses of all pipelines; called at every poll."""
 
 
 class Signals:
-    """SIGTERM and SIGINT inside a block: the first asks for a clean end, the second for one at once."""
+    """Counts SIGTERM and SIGINT: the first requests a clean stop, the second an immediate stop."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -40,7 +40,7 @@ class Signals:
 
     @contextlib.contextmanager
     def caught(self) -> Iterator[Signals]:
-        """Catch them inside the block."""
+        """Handle the signals inside the block."""
         before = {each: signal.signal(each, self._take) for each in (signal.SIGTERM, signal.SIGINT)}
         try:
             yield self
@@ -55,7 +55,7 @@ class Signals:
 
 @dataclass(frozen=True)
 class Runner:
-    """Runs plans in one session."""
+    """Runs the pipelines of plans in one session."""
 
     sessions: Sessions
     state: StateDirectory
@@ -65,11 +65,11 @@ class Runner:
     drain_s: float = DRAIN_S
 
     def run(self, plans: Sequence[Plan]) -> bool:
-        """Run until all have ended; return whether none failed.
+        """Run until all pipelines have ended. Return whether all succeeded.
 
         Raises:
-            PlanError: What a pipeline makes is not what its sink takes.
-            ConfigError: Spark cannot start, or one of them runs already.
+            PlanError: The frame of a pipeline does not fit its sink.
+            ConfigError: Spark cannot start, or a pipeline is already running.
         """
         with contextlib.ExitStack() as cleanup:
             claims = []
@@ -117,20 +117,20 @@ class Runner:
 
 
 def examine(sessions: Sessions, plans: Sequence[Plan]) -> list[Plan]:
-    """Return the plans with the columns of their results, as Spark finds them; no stream is started.
+    """Return the plans with the columns of their results. No stream is started.
 
     Raises:
-        PlanError: A function fails, or what it makes is not what its sink takes.
+        PlanError: A function fails, or its frame does not fit the sink.
         ConfigError: Spark cannot start, or has ended.
     """
-    examined, problems = look_at_frames(sessions, plans)
+    examined, problems = examine_frames(sessions, plans)
     if problems:
         raise PlanError(problems)
     return examined
 
 
-def look_at_frames(sessions: Sessions, plans: Sequence[Plan]) -> tuple[list[Plan], list[Problem]]:
-    """Return the plans with the columns of their results, and what is wrong with these.
+def examine_frames(sessions: Sessions, plans: Sequence[Plan]) -> tuple[list[Plan], list[Problem]]:
+    """Return the plans with the columns of their results, and the problems of these frames.
 
     Raises:
         ConfigError: Spark cannot start, or has ended.
@@ -142,7 +142,10 @@ def look_at_frames(sessions: Sessions, plans: Sequence[Plan]) -> tuple[list[Plan
         try:
             session = frames.session_of(spark, plan)
             frame = frames.result(session, plan)
-            found = [*fitting.problems(session, frame, plan), *fitting.unsupported(frame, plan)]
+            found = [
+                *sink_checks.problems(session, frame, plan),
+                *sink_checks.unsupported(frame, plan),
+            ]
             examined.append(replace(plan, columns=dict(frame.dtypes)))
         except Exception as error:
             if not sessions.alive:
@@ -153,11 +156,11 @@ def look_at_frames(sessions: Sessions, plans: Sequence[Plan]) -> tuple[list[Plan
 
 
 def _reason(error: BaseException, plan: Plan) -> str:
-    """Return what an error that keeps all from running is to one of them."""
+    """Return the reason for one pipeline when an error ends the whole run."""
     if not isinstance(error, PlanError):
         return summary(str(error))
     own = [each.message for each in error.problems if each.pipeline is plan.pipeline]
-    return "; ".join(own) or "another pipeline of the same run is not in order"
+    return "; ".join(own) or "another pipeline of the same run has problems"
 
 
 def _what(error: Exception) -> str:

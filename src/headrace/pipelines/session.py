@@ -1,4 +1,4 @@
-"""The session of a process, opened when it is needed and again when its JVM has ended."""
+"""The Spark session of a process. It is opened at the first use, and again after its JVM has ended."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOGGERS: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger", "py4j")
-"""They write pages about every error to standard error, besides raising it."""
+"""Loggers that write long texts to standard error for every error, although PySpark also raises it."""
 DEFAULT_MASTER: Final = "local[*]"
 SETTINGS: Final[Mapping[str, str]] = {
     "spark.ui.showConsoleProgress": "false",
@@ -30,7 +30,7 @@ SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
     "spark.python.unix.domain.socket.enabled": "true",
-    # A batch that waits in Python cannot be interrupted, and the others are looked after by the same thread.
+    # A batch that waits in Python cannot be interrupted. Stopping it must not block the thread of all pipelines.
     "spark.sql.streaming.stopTimeout": "30s",
     "spark.sql.redaction.options.regex": REDACTED,
 }
@@ -45,7 +45,7 @@ LOCAL_SETTINGS: Final[Mapping[str, str]] = {
 
 @dataclass
 class Sessions:
-    """Opens sessions of Spark, one at a time."""
+    """Opens Spark sessions, one at a time."""
 
     name: str
     master: str = DEFAULT_MASTER
@@ -54,10 +54,10 @@ class Sessions:
     _spark: SparkSession | None = field(default=None, init=False)
 
     def get(self) -> SparkSession:
-        """Return the session; a new one where there is none or its JVM has ended.
+        """Return the session. Open a new one if there is none, or if its JVM has ended.
 
         Raises:
-            ConfigError: Java, or PySpark, is missing.
+            ConfigError: Java or PySpark is missing.
         """
         if self._spark is not None and not self.alive:
             self.close()
@@ -67,7 +67,7 @@ class Sessions:
 
     @property
     def alive(self) -> bool:
-        """Whether the JVM runs."""
+        """Whether there is a session whose JVM runs."""
         if self._spark is None:
             return False
         process: Any = getattr(self._spark.sparkContext._gateway, "proc", None)  # noqa: SLF001 - no other way to it
@@ -90,17 +90,17 @@ class Sessions:
         settings = {**(LOCAL_SETTINGS if local else SETTINGS), **self.settings}
         main = threading.current_thread() is threading.main_thread()
         on_interrupt = signal.getsignal(signal.SIGINT)
-        # Of the version of pandas, which is not used; PySpark warns again with every function.
+        # PySpark warns of the version of pandas with every function, although pandas is not used.
         warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas")
         spark = open_session(self.name, settings, master=self.master, log_path=self.log_path)
         if main and on_interrupt is not None:
-            # PySpark's own handler cancels the jobs of every batch under way.
+            # PySpark's own handler cancels the jobs of all running batches.
             signal.signal(signal.SIGINT, on_interrupt)
         return spark
 
 
 def _forget_session() -> None:
-    """Let the next session be a new one: PySpark returns one that was not stopped in order."""
+    """Make PySpark create a new session next time. It would return a session that was not stopped properly."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -114,10 +114,10 @@ def _forget_session() -> None:
 
 
 def check_spark() -> None:
-    """Find out what is missing before Spark fails without saying so.
+    """Check that everything that Spark needs is installed. Spark's own errors do not name what is missing.
 
     Raises:
-        ConfigError: PySpark or Java is.
+        ConfigError: PySpark, pyarrow or Java is missing.
     """
     for name in ("pyarrow", "pyspark.sql.datasource"):
         try:

@@ -1,8 +1,8 @@
-"""The directory by which terminals see and stop the pipelines of other processes.
+"""The state directory, with which commands show and stop the pipelines of other processes.
 
-A running pipeline has three files: `NAME.json`, what it is and how it goes, replaced as a whole; `NAME.lock`, locked as
-long as its process lives, however that ends; and `NAME.stop` when it is asked to stop. So a status whose lock is free
-is of a process that is gone.
+A running pipeline has up to three files: `NAME.json` with its status, which is replaced atomically; `NAME.lock`, which
+is locked while its process lives; and `NAME.stop` after a stop was requested. If the lock of a status is free, its
+process has ended.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 @dataclass(frozen=True)
 class Status:
-    """How a pipeline goes.
+    """The status of a pipeline.
 
     Attributes:
-        state: "lost" is never written: it is what readers make of a status whose process is gone without a word.
-        progress: Of the last batch, `headrace.pipelines.progress.Progress` as a dictionary.
-        error: Why it failed, or why it was started again last.
-        restarts: How often it was, in this run.
+        state: The state. "lost" is never written: readers report it if the process ended without writing a last status.
+        progress: The progress of the last batch, a `BatchProgress` as a dictionary; None before the first batch.
+        error: The cause of the failure or of the last restart; None if there is none.
+        restarts: The number of restarts in this run.
     """
 
     name: str
@@ -50,27 +50,27 @@ class Status:
 
     @property
     def ended(self) -> bool:
-        """Whether it does not run any more."""
+        """Whether the pipeline has ended."""
         return self.state in ENDED
 
 
 def default_directory() -> Path:
-    """Return where the state is unless a user says otherwise, by the XDG convention."""
+    """Return the default state directory by the XDG convention."""
     home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(home) / "headrace" / "pipelines"
 
 
 class StateDirectory:
-    """The statuses of all pipelines of a user."""
+    """The state directory of a user's pipelines."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def claim(self, name: str) -> StatusClaim:
-        """Take the name for this process.
+        """Lock the name of a pipeline for this process.
 
         Raises:
-            ConfigError: Another process runs a pipeline of that name, or the directory cannot be written.
+            ConfigError: Another process runs a pipeline with this name, or the directory cannot be written.
         """
         lock = self._open(name, "lock")
         if not _lock(lock):
@@ -84,16 +84,16 @@ class StateDirectory:
         return StatusClaim(self, name, lock)
 
     def log_path(self, name: str) -> Path:
-        """Return a file for what Spark's processes print.
+        """Return the path of a file for the output of Spark's processes.
 
         Raises:
-            ConfigError: It cannot be written.
+            ConfigError: The file cannot be written.
         """
         self._open(name, "log").close()
         return self._file(name, "log")
 
     def statuses(self) -> Iterator[Status]:
-        """Yield what is known, by name."""
+        """Yield the statuses of all pipelines, sorted by name."""
         for path in sorted(self.path.glob("*.json")):
             status = self.status(path.stem)
             if status is not None:
@@ -104,22 +104,24 @@ class StateDirectory:
         status = self._read(name)
         if status is None or status.ended or self._held(name):
             return status
-        status = self._read(name)  # it may have ended just now, and have said so
+        status = self._read(
+            name
+        )  # the process may have written its last status and ended since the first read
         return status if status is None or status.ended else replace(status, state="lost")
 
     def ask_to_stop(self, name: str) -> None:
-        """Have the process that runs it finish its batch and end it."""
+        """Request that the pipeline's process finishes its batch and stops the pipeline."""
         self._file(name, "stop").touch()
 
     def forget(self, name: str) -> None:
         """Remove the status of a pipeline that does not run.
 
         Raises:
-            ConfigError: It runs.
+            ConfigError: The pipeline is running.
         """
         claim = self.claim(name)
         self._file(name, "json").unlink(missing_ok=True)
-        claim.release()  # the lock stays: removed, it could be held twice
+        claim.release()  # the lock file stays: if it were deleted, two processes could lock the name
 
     def _open(self, name: str, kind: str) -> IO[str]:
         try:
@@ -131,7 +133,7 @@ class StateDirectory:
             ) from None
 
     def _held(self, name: str) -> bool:
-        """Return whether a process holds the name."""
+        """Return whether a process has locked the name."""
         try:
             with self._file(name, "lock").open() as lock:
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -145,14 +147,14 @@ class StateDirectory:
         try:
             return Status(**json.loads(self._file(name, "json").read_text()))
         except (OSError, ValueError, TypeError):
-            return None  # none, or of another version
+            return None  # there is no status, or another version wrote it
 
     def _file(self, name: str, kind: str) -> Path:
         return self.path / f"{name}.{kind}"
 
 
 def _lock(file: IO[str]) -> bool:
-    """Lock a file, in spite of those who look at this moment whether it is locked; return whether it worked."""
+    """Lock a file, with retries, because readers lock it for a moment to test it. Return whether it is locked."""
     for _ in range(ATTEMPTS):
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -164,7 +166,7 @@ def _lock(file: IO[str]) -> bool:
 
 
 class StatusClaim:
-    """A name that this process holds; only it writes the status."""
+    """A name that this process has locked. Only this process writes the pipeline's status."""
 
     def __init__(self, directory: StateDirectory, name: str, lock: IO[str]) -> None:
         self._directory = directory
@@ -180,12 +182,12 @@ class StatusClaim:
 
     @property
     def stop_wanted(self) -> bool:
-        """Whether somebody has asked for its end."""
+        """Whether a stop of the pipeline was requested."""
         return (self._directory.path / f"{self._name}.stop").exists()
 
     def release(self) -> None:
-        """Give the name back, once; the status stays, for whoever wants to know how it ended."""
+        """Unlock the name. Further calls do nothing. The status stays, to show how the pipeline ended."""
         if self._lock.closed:
-            return  # the name may be another's by now
+            return  # another process may have locked the name by now
         (self._directory.path / f"{self._name}.stop").unlink(missing_ok=True)
         self._lock.close()

@@ -1,4 +1,4 @@
-"""A pipeline under supervision: its query is started, watched, started again, and ended."""
+"""Supervise a pipeline: start its query, watch it, restart it, and end it."""
 
 from __future__ import annotations
 
@@ -16,44 +16,44 @@ from headrace.pipelines.progress import LagClock, read_progress
 from headrace.pipelines.state import State, Status, StatusClaim
 
 DRAIN_S: Final = 60.0
-"""How long a stop waits for the batch under way."""
+"""Seconds for which a stop waits for the running batch."""
 
 
 class Query(Protocol):
-    """What is used of Spark's `StreamingQuery`."""
+    """The used part of Spark's `StreamingQuery`."""
 
     @property
     def isActive(self) -> bool:
-        """Whether it has not ended."""
+        """Whether the query has not ended."""
 
     @property
     def lastProgress(self) -> Any:
-        """The report of the last batch, or of a time without one; None before the first."""
+        """The last report, of a batch or of a time without records; None before the first."""
 
     @property
     def recentProgress(self) -> Any:
-        """The last reports, the latest at the end."""
+        """The last reports, the newest at the end."""
 
     @property
     def status(self) -> Any:
-        """What it does at this moment."""
+        """Spark's description of the query's present activity."""
 
     def exception(self) -> Exception | None:
-        """Return why it ended."""
+        """Return the exception that ended the query; None if there is none."""
 
     def stop(self) -> None:
-        """End it, in the midst of a batch if one is under way."""
+        """Stop the query at once, also in the middle of a batch."""
 
 
 Watcher = Callable[[Status], None]
-"""Is told of every change of state and every batch."""
+"""Called with the status after every change of state and every batch."""
 
 
 @dataclass
 class Supervised:
-    """One pipeline of this process; `poll` moves it on and never waits for Spark's batches.
+    """One supervised pipeline of this process. `poll` does the next step and never waits for a batch.
 
-    A finished batch begins the count of failures anew: only failures in a row lead to longer waits and to giving up.
+    A finished batch resets the count of failures. Only failures in a row lengthen the delays and end the pipeline.
     """
 
     plan: Plan
@@ -79,28 +79,28 @@ class Supervised:
 
     @property
     def ended(self) -> bool:
-        """Whether it is done, for good or bad."""
+        """Whether the pipeline has ended, with or without success."""
         return self.status.ended
 
     def stop(self, *, now: bool = False) -> None:
-        """Let the batch under way finish, then end; `now` does not wait for it."""
+        """End the pipeline after the running batch. With `now`, do not wait for the batch."""
         if self._stop_by_s is None or now:
             self._stop_by_s = self.clock() + (0 if now else self.drain_s)
             self._stop_seen = self.status.progress
 
     def examined(self, plan: Plan) -> None:
-        """Take the plan with what Spark knows of it."""
+        """Replace the plan by the plan with the columns that Spark found."""
         self.plan = plan
         self.status = replace(self.status, plan=plan.as_dict())
 
     def give_up(self, reason: str) -> None:
-        """End it before it has begun; whoever decides so tells it."""
+        """Fail before the query has started. The caller reports the reason, so that the watcher is not called."""
         self.status = replace(self.status, state="failed", updated_ms=self._now_ms(), error=reason)
         self.claim.write(self.status)
         self.claim.release()
 
     def poll(self) -> None:
-        """Do what is to be done at this moment."""
+        """Do the next step: start, restart, collect progress, or end."""
         if self.ended:
             return
         if self._stop_by_s is None and self.claim.stop_wanted:
@@ -110,7 +110,7 @@ class Supervised:
                 self._poll_waiting()
             else:
                 self._poll_running(self._query)
-        except Exception as error:  # noqa: BLE001 - of Spark, of the function, of a JVM that is gone: all are failures
+        except Exception as error:  # noqa: BLE001 - errors of Spark, its JVM and the function are failures
             self._failed(error)
 
     def _poll_waiting(self) -> None:
@@ -121,7 +121,9 @@ class Supervised:
             self._change("running")
 
     def _poll_running(self, query: Query) -> None:
-        active = query.isActive  # before the progress is read, so that the last batch's is
+        active = (
+            query.isActive
+        )  # read before the progress, so that the progress of the last batch is not missed
         self._collect(query)
         if not active:
             error = query.exception()
@@ -136,7 +138,7 @@ class Supervised:
             self._end("stopped")
 
     def _at_rest(self, query: Query) -> bool:
-        """Return whether the batch that was under way when the stop was asked for has finished, or had its time."""
+        """Return whether the batch that ran when the stop was requested has finished, or its time is over."""
         assert self._stop_by_s is not None
         return (
             self.status.progress is not self._stop_seen
@@ -145,7 +147,7 @@ class Supervised:
         )
 
     def _collect(self, query: Query) -> None:
-        """Report the batches since the last time."""
+        """Report the batches since the last call."""
         last = query.lastProgress
         if last is None or last["batchId"] < self._batch:
             return
@@ -168,7 +170,7 @@ class Supervised:
         self._failures += 1
         query, self._query = self._query, None
         if query is not None:
-            with contextlib.suppress(Exception):  # it has ended, or Spark has
+            with contextlib.suppress(Exception):  # the query or Spark may have ended already
                 query.stop()
         wait_s = None if is_final(text) else self.backoff.wait_s(self._failures)
         if wait_s is None:
@@ -187,7 +189,9 @@ class Supervised:
 
     def _change(self, state: State, **changes: Any) -> None:
         self.status = replace(self.status, state=state, updated_ms=self._now_ms(), **changes)
-        with contextlib.suppress(OSError):  # a full disk: it runs on, and looks old to others
+        with contextlib.suppress(
+            OSError
+        ):  # on a full disk the pipeline runs on, and others see an old status
             self.claim.write(self.status)
         self.watch(self.status)
 
@@ -196,5 +200,5 @@ class Supervised:
 
 
 def _plain(report: Any) -> Any:
-    """Return a report as its JSON says it; PySpark makes objects of some of its parts."""
+    """Return a report as parsed JSON. PySpark's object has other types for some parts."""
     return json.loads(report.json) if hasattr(report, "json") else report

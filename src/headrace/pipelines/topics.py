@@ -1,4 +1,4 @@
-"""The topics of plans: whether they are there, and their creation where that was chosen."""
+"""Check that the topics of plans exist, and create missing topics if the pipelines declare that."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ _ABSENT: Final = frozenset(
 
 
 def check_topics(plans: Sequence[Plan], connection: DefaultCluster) -> list[Plan]:
-    """Return the plans with the topics that they create.
+    """Return the plans with the topics that must be created.
 
-    A topic that names a cluster of its own in its options is left to Spark.
+    Topics whose options name another cluster are not checked here; Spark checks them.
 
     Raises:
-        PlanError: Topics are missing that no pipeline creates.
+        PlanError: A topic is missing that no pipeline creates.
         TransportError: No broker answers.
     """
-    found, problems = look_at_topics(plans, connection)
+    found, problems = examine_topics(plans, connection)
     if problems:
         raise PlanError(problems)
     return found
 
 
-def look_at_topics(
+def examine_topics(
     plans: Sequence[Plan], connection: DefaultCluster
 ) -> tuple[list[Plan], list[Problem]]:
-    """Return the plans with the topics that they create, and topics that are missing and that nobody creates.
+    """Return the plans with the topics that must be created, and a problem for each missing topic without `create`.
 
     Raises:
         TransportError: No broker answers.
@@ -59,10 +59,10 @@ def look_at_topics(
 
 
 def create_topics(plans: Sequence[Plan], connection: DefaultCluster) -> None:
-    """Create what plans found missing.
+    """Create the missing topics of plans.
 
     Raises:
-        ApiError: The broker refuses.
+        ApiError: The broker refuses the creation.
     """
     missing = {name for plan in plans for name in plan.creates}
     new = {each.name: each for each in _declared(plans) if each.name in missing}
@@ -75,7 +75,7 @@ def create_topics(plans: Sequence[Plan], connection: DefaultCluster) -> None:
 
 
 def _declared(plans: Sequence[Plan]) -> Iterator[NewTopic]:
-    """Yield the topics that may be created: dead letters always, so that the choice of them is enough."""
+    """Yield the topics that may be created. Dead-letter topics need no `create`."""
     for plan in plans:
         yield from (NewTopic(name, 1) for name in _dead_letters(plan))
     for plan in plans:
@@ -85,7 +85,7 @@ def _declared(plans: Sequence[Plan]) -> Iterator[NewTopic]:
 
 
 def _missing(name: str) -> str:
-    return f"there is no topic {name}: create it, or say topic({name!r}, create=PARTITIONS)"
+    return f"there is no topic {name}: create it, or declare topic({name!r}, create=PARTITIONS)"
 
 
 def _topics(plan: Plan) -> Iterator[Topic]:
@@ -95,7 +95,7 @@ def _topics(plan: Plan) -> Iterator[Topic]:
 
 
 def _names(plan: Plan) -> list[str]:
-    """Return the topics that have to be there; those of a pattern or an assignment are left to the source."""
+    """Return the topics that must exist, without those of a pattern or an assignment, which the source checks."""
     names: dict[str, None] = dict.fromkeys(_dead_letters(plan))
     for topic in _topics(plan):
         if not selects(topic):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from headrace.errors import ConfigError
-from headrace.pipelines import fitting, frames, pipeline, table, topic
+from headrace.pipelines import frames, pipeline, sink_checks, table, topic
 from headrace.pipelines.checking import check
 from headrace.pipelines.plan import DefaultCluster, Plan, PlanError
 from headrace.pipelines.running import Runner, Signals
@@ -82,8 +82,8 @@ class Harness:
         monkeypatch.setattr(frames, "session_of", lambda spark, plan: spark)
         monkeypatch.setattr(frames, "result", lambda spark, plan: FakeFrame())
         monkeypatch.setattr(frames, "start", lambda spark, plan: FakeQuery())
-        monkeypatch.setattr(fitting, "unsupported", lambda frame, plan: [])
-        monkeypatch.setattr(fitting, "problems", self._problems)
+        monkeypatch.setattr(sink_checks, "unsupported", lambda frame, plan: [])
+        monkeypatch.setattr(sink_checks, "problems", self._problems)
 
     def _problems(self, spark: Any, frame: Any, plan: Plan) -> list[str]:
         return self.wrong.get(plan.name, [])

@@ -129,7 +129,7 @@ def test_of_two_compactions_at_once_one_is_refused_and_leaves_no_file(
         replace(*arguments)
 
     monkeypatch.setattr(table, "replace", overtaken)
-    with pytest.raises(ConflictError, match="replaced by somebody else"):
+    with pytest.raises(ConflictError, match="replaced by another process"):
         list(compact(table, 1 << 20))
     assert world.archived() == world.expected()
     on_disk = {path.relative_to(world.root).as_posix() for path in world.root.rglob("*.parquet")}

@@ -272,7 +272,7 @@ def test_archives_that_cannot_be_history_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="there is no archive of format delta"):
         History(HistoryOptions(str(tmp_path / "none")))
     create_table("delta", tmp_path / "decoded", None, SCHEMA.remove(1))
-    with pytest.raises(ConfigError, match="holds decoded values"):
+    with pytest.raises(ConfigError, match="has decoded values"):
         History(HistoryOptions(str(tmp_path / "decoded")))
 
 

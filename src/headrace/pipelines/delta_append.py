@@ -1,4 +1,4 @@
-"""Batches appended to a Delta table on this machine's disks, each exactly once."""
+"""Append batches to a Delta table on this machine's disks, each batch exactly once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 TIMESTAMPS: Final = ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-"""Delta knows no other."""
+"""The setting with the only type of timestamps in Parquet files that Delta supports."""
 _TYPES: Final = frozenset(
     {"boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "string", "binary"}
     | {"date", "timestamp", "timestamp_ntz"}
@@ -32,7 +32,7 @@ _TYPES: Final = frozenset(
 
 
 def problems(table: Table, schema: Any) -> Iterator[str]:
-    """Yield what keeps rows of a schema from being appended to a table, which may not exist yet."""
+    """Yield the reasons why rows of a schema cannot be appended to a table. The table need not exist yet."""
     yield from alike(schema, case_sensitive=False)
     yield from _unknown_types(schema)
     wrong, root = path_problem(table.path), _root(table)
@@ -51,37 +51,37 @@ def _of_existing(delta: Any, table: Table, schema: Any) -> Iterator[str]:
 def _unknown_types(schema: Any, path: str = "") -> Iterator[str]:
     found = list(children(schema, path))
     if not found:
-        yield f"column {path.lstrip('.')} is a struct without fields, which Delta has not: drop it"
+        yield f"column {path.lstrip('.')} is a struct without fields, which Delta does not support: drop it"
     for kind, name in found:
         text = kind.simpleString()
         if any(True for _ in children(kind, name)) or text == "struct<>":
             yield from _unknown_types(kind, name)
         elif text not in _TYPES and not text.startswith("decimal("):
-            yield f"column {name.lstrip('.')} is {text}, which Delta has not: cast it"
+            yield f"column {name.lstrip('.')} is {text}, which Delta does not support: cast it"
 
 
 def _root(table: Table) -> Path:
     root = local_root(table.path)
-    assert root is not None, "checked when the pipeline was"
+    assert root is not None, "the check of the pipeline rejects other paths"
     return root
 
 
 def append(batch: DataFrame, table: Table, app_id: str, batch_id: int) -> None:
-    """Append a batch, unless the table's log has it: Spark's tasks write files, and one commit makes them rows.
+    """Append a batch, unless the table's log has it. Spark's tasks write files, and one commit adds them to the table.
 
-    The commit holds the batch's number under the query's id, so a batch that comes again is known. Each attempt has a
-    directory of its own, for the one before may not have ended; files that no commit names are no rows, and a vacuum
-    removes them.
+    The commit has the batch's number under the query's id, so that a repeated batch is recognised. Each attempt writes
+    to a directory of its own, because an earlier attempt may still be running. Files without a commit are not part of
+    the table, and a vacuum deletes them.
 
     Raises:
-        ConfigError: The batch does not fit the table; nothing of it is written.
+        ConfigError: The batch does not fit the table. No row is written.
     """
     import pyarrow.parquet as pq
     from deltalake import CommitProperties, DeltaTable, Schema, Transaction
     from deltalake.transaction import AddAction
 
     root = _root(table)
-    # A batch that is there needs nothing of the table, which may have been altered since.
+    # A batch that the table has needs no check. The table may have been altered since.
     if (root / "_delta_log").is_dir() and _has(open_table(table.path), app_id, batch_id):
         return
     found = list(problems(table, batch.schema))
@@ -116,13 +116,13 @@ def append(batch: DataFrame, table: Table, app_id: str, batch_id: int) -> None:
 
 
 def _has(delta: Any, app_id: str, batch_id: int) -> bool:
-    """Whether a table's log has a batch of a query."""
+    """Return whether a table's log has a batch of a query."""
     done = delta.transaction_version(app_id)
     return done is not None and done >= batch_id
 
 
 def _nullable(schema: Any) -> str:
-    """Return the schema of a new table as JSON: every column may be null, as in all tables that Spark makes."""
+    """Return the schema of a new table as JSON. Every column is nullable, as in all tables that Spark creates."""
     described = json.loads(schema.json())
     for field in described["fields"]:
         field["nullable"], field["metadata"] = True, {}

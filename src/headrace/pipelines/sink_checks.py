@@ -1,4 +1,4 @@
-"""Whether what a pipeline's function makes fits its sink, found out before a stream starts."""
+"""Check before a stream starts that the frame of a pipeline's function fits the sink."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _FORMATS: Final[Mapping[str, str]] = {
     "text": "text.TextFileFormat",
 }
 _TYPED: Final = frozenset({"parquet", "orc"})
-"""Formats whose files have a schema, by which readers take that of one file for all."""
+"""Formats whose files have a schema. Readers use the schema of one file for all files."""
 _MERGE: Final = "mergeschema"
 
 
 def problems(spark: SparkSession, frame: DataFrame, plan: Plan) -> Iterator[str]:
-    """Yield what keeps the sink from taking a frame."""
+    """Yield the reasons why a frame does not fit the sink."""
     sink, types = plan.sink, dict(frame.dtypes)
     if isinstance(sink, ForEachBatch):
         return
@@ -57,7 +57,7 @@ def _is_case_sensitive(spark: SparkSession) -> bool:
 
 
 def _wanted(spark: SparkSession, sink: Topic | Table) -> dict[str, str]:
-    """Return the columns of a sink's schema. A topic's is read as its source reads it, in sessions of every kind."""
+    """Return the columns of a sink's schema. A topic's schema is parsed as the source parses it, in every session."""
     assert sink.schema is not None
     if isinstance(sink, Topic):
         return {each.name: spark_type(each.type, quoted=False) for each in struct_type(sink.schema)}
@@ -80,7 +80,7 @@ def _without_columns(topic: Topic, types: Mapping[str, str]) -> Iterator[str]:
 
 
 def _unlike_records(spark: SparkSession, topic: Topic, frame: DataFrame) -> Iterator[str]:
-    """Yield what keeps a frame from becoming records: by the very expressions that a start would use."""
+    """Yield the reasons why a frame cannot be converted to records. The check uses the expressions of a real start."""
     if topic.format == "json":
         zone = str(spark.conf.get("spark.sql.session.timeZone", "UTC"))
         yield from maps_that_json_has_not(frame.schema)
@@ -101,7 +101,7 @@ def _without_partitions(table: Table, types: Mapping[str, str]) -> Iterator[str]
 
 def _unlike_table(spark: SparkSession, table: Table, frame: DataFrame) -> Iterator[str]:
     if table.format == "delta":
-        from headrace.pipelines.delta import problems as delta_problems
+        from headrace.pipelines.delta_append import problems as delta_problems
 
         yield from delta_problems(table, frame.schema)
         return
@@ -114,11 +114,11 @@ def _unlike_table(spark: SparkSession, table: Table, frame: DataFrame) -> Iterat
 
 
 def _refused_by_format(spark: SparkSession, table: Table, frame: DataFrame) -> Iterator[str]:
-    """Yield what Spark's writer of files would say of the first batch."""
+    """Yield the errors that Spark's file writer would raise for the first batch."""
     parts = [each for each in frame.schema if each.name in table.partition_by]
     data = frame.drop(*table.partition_by)
     if table.format == "text" and [kind for _, kind in data.dtypes] != ["string"]:
-        yield f"a text table has one column of text, and the frame has {frame.schema.simpleString()}"
+        yield f"a text table has one column of text, but the frame has {frame.schema.simpleString()}"
     jvm: Any = spark._jvm  # noqa: SLF001 - PySpark has no name for these checks
     files = jvm.org.apache.spark.sql.execution.datasources
     made: Any = files
@@ -137,17 +137,17 @@ def _refused_by_format(spark: SparkSession, table: Table, frame: DataFrame) -> I
     for check in checks:
         try:
             check()
-        except Exception as error:  # noqa: BLE001 - py4j has its own kinds; a Spark without these checks refuses later
+        except Exception as error:  # noqa: BLE001 - py4j has its own exceptions; without these checks Spark fails later
             if type(error).__name__ == "AnalysisException":
                 yield str(error).partition("\n")[0]
 
 
 def _unlike_files(spark: SparkSession, table: Table, frame: DataFrame) -> Iterator[str]:
-    """Yield what of a frame readers of the files that are there already would not see, or could not read."""
+    """Yield differences to existing files: columns that readers of the files would not see or could not read."""
     try:
         reader = spark.read.format(table.format).options(**table.options)
         there = reader.load(table.path).schema
-    except Exception:  # noqa: BLE001 - nothing is there yet, or nothing that Spark can read
+    except Exception:  # noqa: BLE001 - there are no files yet, or none that Spark can read
         return
     evolving = {name.lower(): value.lower() for name, value in table.options.items()}.get(_MERGE)
     yield from differences(
@@ -160,13 +160,13 @@ def _unlike_files(spark: SparkSession, table: Table, frame: DataFrame) -> Iterat
     before = _partitions(table.path)
     if before is not None and before != list(table.partition_by):
         yield (
-            f"{table} is partitioned by {', '.join(before) or 'nothing'}, and partition_by says "
+            f"{table} is partitioned by {', '.join(before) or 'nothing'}, but partition_by is "
             f"{', '.join(table.partition_by) or 'nothing'}: write to another table"
         )
 
 
 def _partitions(path: str) -> list[str] | None:
-    """Return the partition columns that directories name; None where there are no files, or on other machines."""
+    """Return the partition columns in the names of directories; None without files, or for other file systems."""
     place: Path | None = local_root(path)
     found: list[str] = []
     while place is not None and place.is_dir():
@@ -182,22 +182,22 @@ def _partitions(path: str) -> list[str] | None:
 def _unlike(wanted: Mapping[str, str], given: Mapping[str, str]) -> Iterator[str]:
     for name, kind in wanted.items():
         if name not in given:
-            yield f"the sink's schema has a column {name} {kind}, and the frame has not"
+            yield f"the sink's schema has a column {name} {kind}, but the frame does not"
         elif given[name] != kind:
-            yield f"column {name} is {kind} in the sink's schema, and {given[name]} in the frame"
+            yield f"column {name} is {kind} in the sink's schema, but {given[name]} in the frame"
     for name in given:
         if name not in wanted:
-            yield f"the frame has a column {name}, and the sink's schema has not: select what is wanted"
+            yield f"the frame has a column {name}, but the sink's schema does not: select the wanted columns"
 
 
 def unsupported(frame: DataFrame, plan: Plan) -> Iterator[str]:
-    """Yield what Spark would refuse at the start, an aggregation without watermark in append mode for example."""
+    """Yield what Spark would reject at the start, for example an aggregation without watermark in append mode."""
     jvm: Any = frame.sparkSession._jvm  # noqa: SLF001 - PySpark has no name for this check
     checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
     mode = getattr(jvm.org.apache.spark.sql.streaming.OutputMode, plan.pipeline.output_mode.title())
     analyzed = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - PySpark has no name for this check
     try:
         checker.checkForStreaming(analyzed, mode())
-    except Exception as error:  # noqa: BLE001 - py4j has its own kinds; a Spark without this check refuses later
+    except Exception as error:  # noqa: BLE001 - py4j has its own exceptions; a Spark without this check fails later
         if type(error).__name__ == "AnalysisException":
             yield str(error).partition("\n")[0]
