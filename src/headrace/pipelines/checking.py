@@ -149,7 +149,7 @@ def _together(pipelines: Sequence[Pipeline], root: str | None) -> Iterator[Probl
 
 def _problems(pipeline: Pipeline, connection: DefaultCluster) -> Iterator[str]:
     if NAME.fullmatch(pipeline.name) is None:
-        yield f"the name {pipeline.name!r} must consist of letters, digits, dots, dashes and underscores"
+        yield f"the name {pipeline.name!r} may only have a-z, A-Z, 0-9, dots, dashes and underscores"
     if pipeline.output_mode not in MODES:
         yield f"output_mode must be one of {', '.join(MODES)}, not {pipeline.output_mode!r}"
     for name in pipeline.settings:

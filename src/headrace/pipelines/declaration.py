@@ -95,7 +95,7 @@ class Pipeline:
     line: int
 
     def __call__(self, *frames: DataFrame, **named: DataFrame) -> DataFrame:
-        """Call the function."""
+        """Call the pipeline's function."""
         return self.function(*frames, **named)
 
     @property

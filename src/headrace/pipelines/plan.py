@@ -87,7 +87,6 @@ class Plan:
 
     @property
     def name(self) -> str:
-        """The pipeline's name."""
         return self.pipeline.name
 
     @property

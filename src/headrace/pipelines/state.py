@@ -174,7 +174,7 @@ class StatusClaim:
         self._lock = lock
 
     def write(self, status: Status) -> None:
-        """Replace the status."""
+        """Replace the status atomically."""
         path = self._directory.path / f"{self._name}.json"
         new = path.with_suffix(".json.new")
         new.write_text(json.dumps(asdict(status)))

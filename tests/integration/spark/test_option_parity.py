@@ -132,7 +132,7 @@ ERRORS: Final[list[tuple[Options, str]]] = [
     ),
     (
         {"startingOffsets": offsets(5, 0, 0), "endingOffsets": offsets(4, -1, -1)},
-        "startingOffsets 5 of TOPIC-0 lies behind endingOffsets 4",
+        "startingOffsets 5 of TOPIC-0 is after endingOffsets 4",
     ),
     ({"startingOffsets": "latest"}, "startingOffsets cannot be latest"),
     ({"startingOffsets": offsets(-1, 0, 0)}, "startingOffsets cannot have -1"),

@@ -222,7 +222,7 @@ def test_columns_that_cannot_be_key_time_or_tombstone_are_refused(ends: Ends) ->
     session = ends.spark.newSession()
     session.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
     (text,) = problems(session, frame, plan_of(topic(name, key="at"), ends.connection))
-    assert "two times have one text where clocks are set back" in text
+    assert "two times have the same text when clocks are set back" in text
 
 
 def test_records_of_a_topic_need_columns_of_the_right_types(ends: Ends) -> None:
@@ -246,10 +246,10 @@ def test_a_table_that_is_there_keeps_its_columns(ends: Ends, kind: Any) -> None:
     changes = {
         "SELECT 2 AS a, 'y' AS s": [],
         "SELECT 'y' AS s, 2 AS a": [],
-        "SELECT 2 AS a, 'y' AS s, 5 AS more": ["the frame has a column more int, and"],
+        "SELECT 2 AS a, 'y' AS s, 5 AS more": ["the frame has a column more int, but"],
         "SELECT 2L AS a, 'y' AS s": ["column a is int in"],
-        "SELECT 'y' AS s": ["has a column a int, and the frame has not"],
-        "SELECT 'y' AS s, 2 AS A": ["has a column a int, and the", "the frame has a column A int"],
+        "SELECT 'y' AS s": ["has a column a int, and the frame does not"],
+        "SELECT 'y' AS s, 2 AS A": ["has a column a int, but the", "the frame has a column A int"],
     }
     for sql, wanted in changes.items():
         found = refused(ends, ends.spark.sql(sql), sink)
@@ -301,4 +301,4 @@ def test_null_goes_into_no_column_that_has_none(ends: Ends) -> None:
 
     assert refused(ends, ends.spark.sql("SELECT 1 AS a"), sink) == []
     (text,) = refused(ends, ends.spark.sql("SELECT CAST(NULL AS INT) AS a"), sink)
-    assert "is NOT NULL, and in the frame it may be null" in text
+    assert "is NOT NULL, but may be null in the frame" in text

@@ -58,4 +58,4 @@ def test_the_innermost_reason_is_shown() -> None:
         == "ValueError: bad"
     )
     assert "JVM has ended" in summary("Py4JError: An error occurred while calling o159.isActive")
-    assert summary("") == "it failed and does not say why"
+    assert summary("") == "it failed without a message"

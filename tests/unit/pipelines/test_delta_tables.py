@@ -144,7 +144,7 @@ def test_values_of_partitions_that_only_the_log_has_are_not_guessed(tmp_path: Pa
     log.write_text("".join(json.dumps(each) + "\n" for each in actions))
 
     (text,) = read_problems(DeltaTable(path))
-    assert "does not say its partition, p" in text
+    assert "does not name its partition, p" in text
 
 
 @pytest.mark.parametrize("name", ["a#b", "e?f", "c%20d", "g[1]", "h{x}", "i*"])

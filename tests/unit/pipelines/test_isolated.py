@@ -55,7 +55,7 @@ def world() -> Harness:
 
 
 def test_a_process_that_is_killed_comes_again_later(world: Harness) -> None:
-    assert world.end(-9) == "delays: its process ended with -9; it is started again in 1 s"
+    assert world.end(-9) == "delays: its process ended with -9; it is restarted in 1 s"
     world.poll(0.9)
     assert len(world.processes) == 1
     world.poll(0.2)
@@ -66,14 +66,14 @@ def test_a_process_that_is_killed_too_often_is_given_up(world: Harness) -> None:
     for wait in (1, 2):
         world.end(-9)
         world.poll(wait)
-    assert world.end(-9) == "delays: its process ended with -9, once too often"
+    assert world.end(-9) == "delays: its process ended with -9, and is not restarted any more"
     assert (world.child.ended, world.child.code) == (True, -9)
 
 
 def test_a_process_that_was_well_for_long_begins_anew(world: Harness) -> None:
     for _ in range(5):
         world.now += 61
-        assert "again in 1 s" in str(world.end(-9))
+        assert "restarted in 1 s" in str(world.end(-9))
         world.poll(1)
 
 

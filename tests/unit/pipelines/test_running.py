@@ -135,7 +135,7 @@ def test_nothing_starts_where_a_frame_does_not_fit(world: Harness) -> None:
 
     errors = {each.name: each.error for each in world.state.statuses()}
     assert errors == {
-        "one": "another pipeline of the same run is not in order",
+        "one": "another pipeline of the same run has problems",
         "two": "the frame has no column key",
     }
     assert world.told.states == []

@@ -29,7 +29,7 @@ def test_topics_are_found_or_created_by_choice(headrace_bootstrap: str, tmp_path
         with pytest.raises(PlanError) as caught:
             check_topics([plan(tmp_path, connection, source, sink)], connection)
         (problem,) = caught.value.problems
-        assert problem.message.startswith("there is no topic missing: create it, or say topic(")
+        assert problem.message.startswith("there is no topic missing: create it, or declare topic(")
 
         client.create_topics([NewTopic("missing", 1)])
         plans = check_topics([plan(tmp_path, connection, source, sink)], connection)

@@ -49,7 +49,7 @@ class DeltaArchive:
         self.root = root
 
     def exists(self) -> bool:
-        """See `TableKind`."""
+        """Return whether there is a table of this format."""
         with _errors_of(self.root):
             return bool(DeltaTable.is_deltatable(*_address(self.root)))
 
@@ -69,12 +69,12 @@ class DeltaArchive:
                 )
 
     def create(self, name: str, schema: Any) -> None:
-        """See `TableKind`."""
+        """Create an empty table, unless another process creates it first."""
         with _errors_of(self.root):
             _create(self.root, schema, name)
 
     def open(self) -> DeltaArchive:
-        """See `TableKind`."""
+        """Open the table, or raise a `ConfigError`."""
         self._load()
         return self
 
@@ -96,15 +96,15 @@ class DeltaArchive:
         return table
 
     def snapshot(self, candidates: Collection[ArchivedPartition] = ()) -> TableSnapshot:
-        """See `ArchiveTable`."""
+        """Return the present state of the table."""
         return _snapshot(self._load(), candidates)
 
     def schema(self) -> Any:
-        """See `ArchiveTable`."""
+        """Return the columns as an Arrow schema."""
         return pa.schema(self._load().schema().to_arrow())
 
     def append(self, commit: BatchCommit) -> None:
-        """See `ArchiveTable`."""
+        """Add a batch's files and positions in one commit; see `ArchiveTable`."""
         paths = {written.file.path for written in commit.files}
         for attempt in range(_ATTEMPTS):
             table = self._load()
@@ -131,7 +131,7 @@ class DeltaArchive:
         )
 
     def replace(self, removed: Sequence[ArchivedFile], added: Sequence[WrittenFile]) -> None:
-        """See `ArchiveTable`."""
+        """Replace files by others with the same records, in one commit; see `ArchiveTable`."""
         now_ms = int(time.time() * 1000)
         actions: list[Any] = [
             RemoveAction(

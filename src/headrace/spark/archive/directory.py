@@ -20,39 +20,34 @@ class Directory:
 
     @property
     def local(self) -> bool:
-        """See `TableLocation`."""
         return True
 
     @property
     def delta_options(self) -> Mapping[str, str] | None:
-        """See `TableLocation`."""
         return None
 
     @property
     def name(self) -> str:
-        """See `TableLocation`."""
         return self.path.name
 
     @property
     def uri(self) -> str:
-        """See `TableLocation`."""
         return f"file://{self.path}"
 
     @property
     def iceberg_options(self) -> Mapping[str, str]:
-        """See `TableLocation`."""
         return {}
 
     def __str__(self) -> str:
-        """See `TableLocation`."""
+        """Return the address, which opens the same location in another process."""
         return str(self.path)
 
     def __truediv__(self, path: str) -> Path:
-        """See `TableLocation`."""
+        """Return the path of a file for other programs."""
         return self.path / path
 
     def find(self, path: str) -> FoundFile | None:
-        """See `TableLocation`."""
+        """Look up a file or directory; None if it does not exist."""
         try:
             found = (self.path / path).stat()
         except (FileNotFoundError, NotADirectoryError):
@@ -60,7 +55,7 @@ class Directory:
         return FoundFile(path, found.st_size, int(found.st_mtime * 1000))
 
     def walk(self, folder: str) -> Iterator[FoundFile]:
-        """See `TableLocation`."""
+        """Yield all files in a folder and its subfolders."""
         for path in sorted((self.path / folder).rglob("*")):
             found = self.find(path.relative_to(self.path).as_posix())
             if (
@@ -69,21 +64,21 @@ class Directory:
                 yield found
 
     def occupied(self) -> bool:
-        """See `TableLocation`."""
+        """Return whether the location has any file or directory."""
         return self.path.is_dir() and any(self.path.iterdir())
 
     def open(self, path: str) -> Any:
-        """See `TableLocation`."""
+        """Open a file for pyarrow."""
         from pyarrow import OSFile
 
         return OSFile(str(self.path / path))
 
     def begin(self, folder: str) -> NewFile:
-        """See `TableLocation`."""
+        """Start a new file in a folder."""
         return _LocalFile(self.path, folder)
 
     def delete(self, path: str) -> None:
-        """See `TableLocation`."""
+        """Delete a file if it exists."""
         (self.path / path).unlink(missing_ok=True)
 
     def sync(self, paths: Collection[str]) -> None:

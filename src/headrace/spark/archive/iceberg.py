@@ -97,7 +97,7 @@ class IcebergArchive:
 
     @_transient_errors
     def exists(self) -> bool:
-        """See `TableKind`."""
+        """Return whether there is a table of this format."""
         if self._name == TABLE and self.root.find(CATALOG) is None:
             return False
         return _patiently(lambda: bool(self._catalog.table_exists(self._name)))
@@ -107,7 +107,7 @@ class IcebergArchive:
 
     @_transient_errors
     def create(self, name: str, schema: Any) -> None:
-        """See `TableKind`."""
+        """Create an empty table, unless another process creates it first."""
         if isinstance(self.root, Directory):
             self.root.path.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(IntegrityError):  # another process created it
@@ -133,7 +133,7 @@ class IcebergArchive:
             return
 
     def open(self) -> IcebergArchive:
-        """See `TableKind`."""
+        """Open the table, or raise a `ConfigError`."""
         if not self.exists():
             raise ConfigError(f"there is no archive of format iceberg in {self.root}")
         self._load()
@@ -158,16 +158,16 @@ class IcebergArchive:
 
     @_transient_errors
     def snapshot(self, candidates: Collection[ArchivedPartition] = ()) -> TableSnapshot:  # noqa: ARG002 - all recorded
-        """See `ArchiveTable`."""
+        """Return the present state of the table."""
         return self._snapshot(self._load())
 
     def schema(self) -> Any:
-        """See `ArchiveTable`."""
+        """Return the columns as an Arrow schema."""
         return _plain(self._load().schema().as_arrow())
 
     @_transient_errors
     def append(self, commit: BatchCommit) -> None:
-        """See `ArchiveTable`."""
+        """Add a batch's files and positions in one commit; see `ArchiveTable`."""
         paths = {written.file.path for written in commit.files}
         for attempt in range(_ATTEMPTS):
             table = self._load()
@@ -207,7 +207,7 @@ class IcebergArchive:
 
     @_transient_errors
     def replace(self, removed: Sequence[ArchivedFile], added: Sequence[WrittenFile]) -> None:
-        """See `ArchiveTable`."""
+        """Replace files by others with the same records, in one commit; see `ArchiveTable`."""
         names = {self._uri(file.path) for file in removed}
         own = {self._uri(each.file.path) for each in added}
         for attempt in range(_ATTEMPTS):

@@ -58,21 +58,21 @@ class Bucket:
         self._base = base
 
     def __str__(self) -> str:
-        """See `TableLocation`."""
+        """Return the address, which opens the same location in another process."""
         return self.uri + self._query
 
     def __truediv__(self, path: str) -> str:
-        """See `TableLocation`."""
+        """Return the address of an object for other programs."""
         return f"{self.uri}/{path}"
 
     def find(self, path: str) -> FoundFile | None:
-        """See `TableLocation`."""
+        """Look up an object or prefix; None if it does not exist."""
         with self._errors():
             info = self._system.get_file_info(self._key(path))
         return None if info.type == pafs.FileType.NotFound else self._found(info)
 
     def walk(self, folder: str) -> Iterator[FoundFile]:
-        """See `TableLocation`."""
+        """Yield all objects below a prefix."""
         below = pafs.FileSelector(self._key(folder), allow_not_found=True, recursive=True)
         with self._errors():
             infos = self._system.get_file_info(below)
@@ -81,16 +81,16 @@ class Bucket:
                 yield self._found(info)
 
     def occupied(self) -> bool:
-        """See `TableLocation`."""
+        """Return whether the location has any object."""
         return any(True for _ in self.walk(""))
 
     def open(self, path: str) -> Any:
-        """See `TableLocation`."""
+        """Open an object for pyarrow."""
         with self._errors():
             return self._system.open_input_file(self._key(path))
 
     def begin(self, folder: str) -> NewFile:  # noqa: ARG002 - object stores have no folders
-        """See `TableLocation`."""
+        """Start an upload from a temporary local file."""
         return _Upload(self)
 
     def put(self, source: IO[bytes], path: str) -> None:
@@ -99,7 +99,7 @@ class Bucket:
             shutil.copyfileobj(source, sink, _PIECE_BYTES)
 
     def delete(self, path: str) -> None:
-        """See `TableLocation`."""
+        """Delete an object if it exists."""
         try:
             with self._errors():
                 self._system.delete_file(self._key(path))

@@ -20,7 +20,7 @@ class Closeable(Protocol):
     """A client that can be closed."""
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close all connections of the client."""
 
 
 C = TypeVar("C", bound=Closeable)

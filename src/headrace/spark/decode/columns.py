@@ -33,7 +33,7 @@ class Leaf:
     are."""
 
     def build(self, values: Sequence[Any]) -> Any:
-        """See `Column`."""
+        """Build the column of values; see `Column`."""
         if self.convert is not None:
             values = self.convert(values)
         return values if isinstance(values, pa.Array) else pa.array(values, self.type)
@@ -56,7 +56,7 @@ class Struct:
         self.type = struct_of([(each.name, each.column.type) for each in fields])
 
     def build(self, values: Sequence[Any]) -> Any:
-        """See `Column`."""
+        """Build the column of values; see `Column`."""
         absent = None
         if None in values:
             absent = pa.array([value is None for value in values], pa.bool_())
@@ -79,7 +79,7 @@ class Array:
         self.type = array_of(element.type)
 
     def build(self, values: Sequence[Any]) -> Any:
-        """See `Column`."""
+        """Build the column of values; see `Column`."""
         elements = self._element.build([each for value in values if value for each in value])
         return pa.ListArray.from_arrays(_offsets(values), elements, type=self.type)
 
@@ -93,7 +93,7 @@ class Map:
         self.type = map_of(key.type, item.type)
 
     def build(self, values: Sequence[Any]) -> Any:
-        """See `Column`."""
+        """Build the column of values; see `Column`."""
         present = [value for value in values if value]
         keys = self._key.build(list(chain.from_iterable(present)))
         items = self._item.build([item for value in present for item in value.values()])

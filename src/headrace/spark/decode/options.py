@@ -1,4 +1,4 @@
-"""How the values of a read are encoded, and what happens to a value that does not decode."""
+"""The encoding of the values of a read, and what happens to a value that does not decode."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class DecodeOptions:
-    """How values are decoded to columns."""
+    """The parsed options of typed values."""
 
     format: Literal["json", "avro", "protobuf"]
     schema: str = field(repr=False)

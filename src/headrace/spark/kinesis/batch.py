@@ -1,4 +1,4 @@
-"""Batch reads: `spark.read.format("headrace-kinesis")`."""
+"""Batch reads of Kinesis streams: `spark.read.format("headrace-kinesis")`."""
 
 from __future__ import annotations
 

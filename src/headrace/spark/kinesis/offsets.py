@@ -112,7 +112,6 @@ class StreamPart:
 
     @property
     def name(self) -> str:
-        """The stream's name."""
         return self.stream.rpartition("@")[0]
 
     def nothing_read(self, shard: str) -> End:

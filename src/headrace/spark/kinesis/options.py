@@ -104,7 +104,7 @@ class KinesisOptionReader(OptionReader):
     """Typed access to the options of `format("headrace-kinesis")`."""
 
     def __post_init__(self) -> None:
-        """Reject unknown options."""
+        """Reject unknown options, and options of CREATE TABLE."""
         canonical = {name.lower(): name for name in self.known}
         self._values = {}
         for name, value in self.options.items():

@@ -1,4 +1,4 @@
-"""Streaming reads: `spark.readStream.format("headrace-kinesis")`."""
+"""Streaming reads of Kinesis streams: `spark.readStream.format("headrace-kinesis")`."""
 
 from __future__ import annotations
 

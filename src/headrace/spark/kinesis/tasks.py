@@ -44,7 +44,6 @@ class ShardRead:
 
     @property
     def name(self) -> str:
-        """The stream's name."""
         return stream_name(self.stream)
 
     def __str__(self) -> str:

@@ -13,7 +13,7 @@ class Option:
 
     name: str
     meaning: str
-    """What the option does, in Markdown."""
+    """The effect of the option, in Markdown."""
     only_for: Literal["", "batch", "stream"] = ""
     """The kind of read or write that has the option; empty for both kinds."""
     default: str = ""

@@ -1,4 +1,4 @@
-"""Batch reads: `spark.read.format("headrace")`."""
+"""Batch reads of topics: `spark.read.format("headrace")`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Streaming reads: `spark.readStream.format("headrace")`.
+"""Streaming reads of topics: `spark.readStream.format("headrace")`.
 
-What a checkpoint holds is the JSON of `headrace.spark.source.offsets.StreamOffsets`.
+A checkpoint contains the JSON of `headrace.spark.source.offsets.StreamOffsets`.
 """
 
 from __future__ import annotations

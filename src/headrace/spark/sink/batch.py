@@ -1,4 +1,4 @@
-"""Batch writes: `dataframe.write.format("headrace")`."""
+"""Batch writes of topics: `dataframe.write.format("headrace")`."""
 
 from __future__ import annotations
 

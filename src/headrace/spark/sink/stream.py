@@ -1,4 +1,4 @@
-"""Streaming writes: `dataframe.writeStream.format("headrace")`."""
+"""Streaming writes of topics: `dataframe.writeStream.format("headrace")`."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class ClusterClient:
             self._is_reached = True
 
     def topology(self, names: Sequence[str] | None) -> dict[str, TopicDescription]:
-        """See `SourceClient`."""
+        """Describe topics with a Metadata request."""
         found: dict[str, TopicDescription] = {}
         for name, topic in self._client.metadata(names).topics.items():
             if topic.error in _ABSENT or (names is None and topic.is_internal):
@@ -75,21 +75,21 @@ class ClusterClient:
     def offsets(
         self, partitions: Collection[TopicPartition], position: int
     ) -> dict[TopicPartition, int]:
-        """See `SourceClient`."""
+        """Return first or end offsets with a ListOffsets request."""
         if not partitions:
             return {}
         listed = self._client.list_offsets(dict.fromkeys(partitions, position), self._isolation)
         return {each: found.offset for each, found in listed.items()}
 
     def ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, LogEnd]:
-        """See `SourceClient`."""
+        """Return end offsets and leader epochs with a ListOffsets request."""
         if not partitions:
             return {}
         listed = self._client.list_offsets(dict.fromkeys(partitions, LATEST), self._isolation)
         return {each: LogEnd(found.offset, found.leader_epoch) for each, found in listed.items()}
 
     def offsets_at(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """See `SourceClient`."""
+        """Find offsets by time; see `SourceClient`."""
         if not times:
             return {}
         from headrace.spark.source.times import first_records
@@ -100,7 +100,7 @@ class ClusterClient:
         return first_records(self, times, answered, timeout_s)
 
     def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """See `SourceClient`."""
+        """Return the ends of leader epochs with an OffsetsForLeaderEpoch request."""
         if not epochs:
             return {}
         ends = self._client.run(epoch_ends(self._client.state, epochs))
@@ -109,7 +109,7 @@ class ClusterClient:
     def bytes_per_offset(
         self, positions: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, float]:
-        """See `SourceClient`."""
+        """Estimate the stored bytes per offset from samples; see `SourceClient`."""
         self._sizes.update(self._measured(positions))
         # A response contains a batch larger than a sample only if the batch is the first of the response.
         for each, offset in positions.items():
@@ -135,13 +135,13 @@ class ClusterClient:
         return {each: mean for each, mean in means.items() if mean is not None}
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """See `SourceClient`."""
+        """Commit offsets for a group without members."""
         self._client.commit_offsets(group, offsets)
 
     def fetch(
         self, positions: Mapping[TopicPartition, FetchPosition]
     ) -> Mapping[TopicPartition, FetchedPartition]:
-        """See `SourceClient`."""
+        """Fetch encoded batches; see `SourceClient`."""
         most = self._config.max_partition_fetch_bytes
         return self._client.fetch(
             {
@@ -155,7 +155,7 @@ class ClusterClient:
         )
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close all connections of the client."""
         self._client.close()
 
 

@@ -236,7 +236,7 @@ class CompiledColumns:
         )
 
     def take(self) -> dict[str, Any]:
-        """See `PythonColumns.take`."""
+        """Return the collected columns as Arrow arrays, and clear them."""
         rows = len(self._writer)
         return {name: _MAKERS[name](rows, each) for name, each in self._writer.take().items()}
 

@@ -133,7 +133,7 @@ def test_wrong_options(options: dict[str, str], message: str) -> None:
         ({"endingOffsets": '{"a": {"0": -2}}'}, r"-2 \(earliest\)"),
         (
             {"startingOffsets": '{"a": {"0": 5}}', "endingOffsets": '{"a": {"0": 4}}'},
-            "startingOffsets 5 of a-0 lies behind endingOffsets 4",
+            "startingOffsets 5 of a-0 is after endingOffsets 4",
         ),
         (
             {"startingOffsets": '{"a": {"0": 5}}', "endingOffsets": '{"a": {"1": 9}}'},
@@ -148,7 +148,7 @@ def test_wrong_options(options: dict[str, str], message: str) -> None:
                 "startingOffsetsByTimestamp": '{"a": {"0": 5}}',
                 "endingOffsetsByTimestamp": '{"a": {"0": 4}}',
             },
-            "startingOffsetsByTimestamp 5 of a-0 lies behind endingOffsetsByTimestamp 4",
+            "startingOffsetsByTimestamp 5 of a-0 is after endingOffsetsByTimestamp 4",
         ),
     ],
 )
