@@ -126,9 +126,7 @@ def test_a_table_in_a_store_is_written_read_compacted_and_cleaned(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_of_two_archivers_of_one_store_one_is_refused(
-    kind: str, store: str, tmp_path: Path
-) -> None:
+def test_the_second_archiver_of_a_table_is_refused(kind: str, store: str, tmp_path: Path) -> None:
     world = StoreArchiveHarness(tmp_path, store, kind)
     world.cluster.grow("flights", 0, 12)
     world.archiver().run_batch()
@@ -159,7 +157,7 @@ def test_of_two_archivers_of_one_store_one_is_refused(
     assert world.archived() == world.expected()
 
 
-def test_a_store_that_overwrites_what_it_should_not_is_refused(
+def test_a_store_without_conditional_writes_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(delta, "_PROBE_ROUNDS", 12)  # each may miss what it looks for
@@ -175,7 +173,7 @@ def test_a_store_that_overwrites_what_it_should_not_is_refused(
         ).archiver()  # its catalog decides
 
 
-def test_what_is_missing_is_named(
+def test_errors_name_the_missing_bucket_table_or_catalog(
     store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(ConfigError, match=r"no bucket nowhere.*AWS_ENDPOINT_URL, AWS_REGION"):
@@ -211,7 +209,7 @@ def test_two_tables_of_one_name_in_one_catalog_are_distinguished(
     create_table("iceberg", f"{store}/b/delays", None, SCHEMA, catalog)
 
 
-def test_a_store_that_goes_away_is_something_to_try_again(
+def test_an_unavailable_store_is_a_retriable_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")

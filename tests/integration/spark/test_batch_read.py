@@ -101,7 +101,9 @@ def test_several_topics_partitions_and_a_pattern(
     assert read.batch("", subscribePattern=f"{second[:-1]}.").count() == 5
 
 
-def test_a_range_of_offsets(topics: Topics, client: BlockingClient, read: Reader) -> None:
+def test_a_read_has_the_records_of_its_offset_range(
+    topics: Topics, client: BlockingClient, read: Reader
+) -> None:
     topic = topics.create(partitions=2)
     for partition in range(2):
         produce_values(client, topic, partition, range(10))
@@ -173,7 +175,7 @@ def test_a_schema_of_ones_own_is_refused(topics: Topics, read: Reader) -> None:
         builder.option("subscribe", topics.create()).load().count()
 
 
-def test_no_broker_is_one_clear_error(read: Reader) -> None:
+def test_an_unreachable_broker_is_one_clear_error(read: Reader) -> None:
     builder = read.spark.read.format("headrace").option("kafka.bootstrap.servers", "127.0.0.1:9")
     builder = builder.option("subscribe", "a").option("kafka.request.timeout.ms", "1000")
 

@@ -27,7 +27,9 @@ def cluster(server: Target) -> Iterator[ClusterClient]:
     connected.close()
 
 
-def test_ends_and_times(topics: Topics, client: BlockingClient, cluster: ClusterClient) -> None:
+def test_the_client_returns_end_offsets_and_offsets_by_time(
+    topics: Topics, client: BlockingClient, cluster: ClusterClient
+) -> None:
     topic = topics.create(partitions=2)
     first, second = TopicPartition(topic, 0), TopicPartition(topic, 1)
     produce_values(client, topic, 0, range(10))

@@ -44,7 +44,9 @@ def all_rows(frame: Any) -> list[tuple[Any, ...]]:
     return sorted((tuple(row) for row in shown.collect()), key=lambda row: row[:3])
 
 
-def test_both_read_the_same_rows(topics: Topics, client: BlockingClient, read: Reader) -> None:
+def test_headrace_and_the_connector_read_the_same_rows(
+    topics: Topics, client: BlockingClient, read: Reader
+) -> None:
     topic = topics.create(partitions=2)
     for codec in Compression:
         records = [
@@ -95,7 +97,7 @@ def test_we_write_and_the_connector_reads_to_the_same_partitions(
     assert len(placed[0]) == 500
 
 
-def test_both_write_the_same_rows(topics: Topics, read: Reader) -> None:
+def test_headrace_and_the_connector_write_the_same_rows(topics: Topics, read: Reader) -> None:
     written = []
     for source in ("headrace", "kafka"):
         first, second = topics.create(partitions=3), topics.create(partitions=3)

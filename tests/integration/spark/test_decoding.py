@@ -152,7 +152,7 @@ def test_a_schema_is_refused_before_a_job(read: Reader, topics: Topics) -> None:
         read.batch(topics.create(), format="json", schema="a integr")
 
 
-def test_a_task_that_runs_again_sends_its_letters_again(
+def test_a_repeated_task_sends_its_dead_letters_again(
     read: Reader, client: BlockingClient, topics: Topics
 ) -> None:
     topic, bad = (topics.create(max_message_bytes=str(4 << 20)) for _ in range(2))
@@ -172,7 +172,7 @@ def test_a_task_that_runs_again_sends_its_letters_again(
     assert sent[0].headers == sent[1].headers, "the same name, so that one can be left out"
 
 
-def test_letters_that_cannot_be_written_fail_the_read(
+def test_dead_letters_that_cannot_be_written_fail_the_read(
     read: Reader, client: BlockingClient, topics: Topics
 ) -> None:
     topic = topics.create()

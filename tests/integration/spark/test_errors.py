@@ -94,7 +94,7 @@ def test_errors_of_streams_of_kinesis_are_short(spark: SparkSession) -> None:
     is_short(error.value, "nowhere")
 
 
-def test_a_fault_keeps_its_frames() -> None:
+def test_an_internal_error_keeps_its_traceback() -> None:
     @short_tracebacks
     class Reader:
         def read(self) -> Any:

@@ -166,7 +166,7 @@ BY_TASKS: Final = "ends at offset 20, before startingOffsets"
 """Errors that the connector raises only in its tasks, after four attempts each."""
 
 
-def test_what_the_connector_refuses_is_refused_before_a_job_runs(
+def test_options_that_the_connector_refuses_are_refused_before_a_job_runs(
     topics: Topics, client: BlockingClient, read: Reader
 ) -> None:
     topic = topics.create(partitions=len(SIZES))

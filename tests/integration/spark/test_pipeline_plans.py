@@ -102,7 +102,7 @@ def ends(spark: Any, topics: Topics, server: Target, tmp_path: Path) -> Ends:
 
 
 @pytest.mark.parametrize("kind", SINKS)
-def test_what_is_accepted_is_written_and_comes_back(ends: Ends, kind: str) -> None:
+def test_an_accepted_column_is_written_and_read_back(ends: Ends, kind: str) -> None:
     failed = []
     for sink_kind, expression, name in PAIRS:
         if sink_kind == kind:
@@ -179,7 +179,7 @@ def fourth(records):
 """
 
 
-def test_plan_lists_everything_that_is_wrong(ends: Ends) -> None:
+def test_plan_lists_the_problems_of_all_stages(ends: Ends) -> None:
     """Declarations, brokers and Spark have errors; no stage hides the errors of the next one."""
     path = ends.directory / "flow.py"
     there = ends.topics.create()

@@ -38,7 +38,7 @@ def options(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
         server.stop()
 
 
-def test_a_table_a_stream_and_a_refusal(
+def test_a_secured_cluster_serves_authorized_queries_only(
     spark: Any, options: dict[str, str], tmp_path: Path
 ) -> None:
     rows = spark.createDataFrame([("k", "v")], ["key", "value"])

@@ -236,7 +236,7 @@ def test_at_least_once_has_no_transactions(
         (["'v' AS value"], {"topic": "no/name"}, "no/name"),
     ],
 )
-def test_what_cannot_be_written_is_one_clear_error(
+def test_rows_that_cannot_be_written_are_one_clear_error(
     read: Reader, tmp_path: Path, columns: list[str], options: dict[str, str], message: str
 ) -> None:
     rates = read.spark.readStream.format("rate").load().selectExpr(*columns)

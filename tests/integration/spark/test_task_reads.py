@@ -123,7 +123,7 @@ def test_records_of_ten_megabytes(
     assert [row["value"][:1] for row in rows] == [b"0"] * 4 + [b"1"] * 3
 
 
-def test_what_was_aborted_is_left_out_in_every_range(
+def test_aborted_records_are_left_out_in_every_range(
     server: Target, topics: Topics, task: Any
 ) -> None:
     topic = topics.create(2)

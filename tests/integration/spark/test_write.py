@@ -96,7 +96,7 @@ def test_from_a_topic_to_a_topic_in_a_stream(
         (["'x' AS value"], {"topic": "t", "kafka.acks": "most"}, "acks"),
     ],
 )
-def test_what_cannot_be_written_is_one_clear_error(
+def test_rows_that_cannot_be_written_are_one_clear_error(
     read: Reader, expression: list[str], options: dict[str, str], message: str
 ) -> None:
     frame = read.spark.range(1).selectExpr(*expression)

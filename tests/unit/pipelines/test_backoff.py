@@ -15,13 +15,13 @@ headrace.spark.source.offsets.DataLossError: offsets 120 to 399 of flights-2 wer
 """
 
 
-def test_waits_double_up_to_a_bound_and_end() -> None:
+def test_delays_double_up_to_a_limit_and_end() -> None:
     backoff = RestartBackoff(first_s=1, longest_s=10, attempts=6)
 
     assert [backoff.wait_s(n) for n in range(1, 8)] == [1, 2, 4, 8, 10, 10, None]
 
 
-def test_no_restart_is_a_choice() -> None:
+def test_zero_attempts_never_restart() -> None:
     assert RestartBackoff(attempts=0).wait_s(1) is None
 
 
@@ -33,7 +33,7 @@ def test_no_restart_is_a_choice() -> None:
         "StreamingQueryException: ConfigError: there is no topic flights (option subscribe)",
     ],
 )
-def test_what_comes_again_is_final(failure: str) -> None:
+def test_a_permanent_failure_is_final(failure: str) -> None:
     assert is_final(failure)
 
 
@@ -46,11 +46,11 @@ def test_what_comes_again_is_final(failure: str) -> None:
         "MyAnalysisExceptionally: is another word",
     ],
 )
-def test_what_may_go_away_is_not_final(failure: str) -> None:
+def test_a_transient_failure_is_not_final(failure: str) -> None:
     assert not is_final(failure)
 
 
-def test_the_innermost_reason_is_shown() -> None:
+def test_the_summary_is_the_innermost_cause() -> None:
     assert summary(PYTHON_FAILURE) == "offsets 120 to 399 of flights-2 were removed"
     assert summary("[A] one\nJVM stacktrace:\nmore") == "[A] one"
     assert (

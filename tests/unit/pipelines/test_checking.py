@@ -44,7 +44,7 @@ def wrong(tmp_path: Path, *pipelines: Pipeline) -> list[str]:
     return [each.message for each in caught.value.problems]
 
 
-def test_a_pipeline_is_the_function_that_it_was() -> None:
+def test_a_pipeline_can_be_called_like_its_function() -> None:
     assert declared(lambda orders: [orders, "and more"])("rows") == ["rows", "and more"]
 
 
@@ -96,14 +96,14 @@ def test_a_source_has_no_column_twice(tmp_path: Path, source: dict[str, Any], sa
 
 
 @pytest.mark.parametrize("line", ['f.udf("int")(lambda x: 1)', 'f.col("a") + 1'])
-def test_a_file_that_needs_a_session_says_what_to_do(tmp_path: Path, line: str) -> None:
+def test_a_file_that_needs_a_session_is_reported_with_a_remedy(tmp_path: Path, line: str) -> None:
     path = tmp_path / "early.py"
     path.write_text(f"from pyspark.sql import functions as f\n{line}\n")
     with pytest.raises(ConfigError, match=r"early.py:2: .* There is no Spark session while"):
         load_file(path)
 
 
-def test_a_plan_says_everything_for_programs(tmp_path: Path) -> None:
+def test_a_plan_is_available_as_json(tmp_path: Path) -> None:
     (plan,) = plan_of(tmp_path, declared(trigger="5 seconds"))
     found = plan.as_dict()
 
@@ -117,7 +117,7 @@ def test_a_plan_says_everything_for_programs(tmp_path: Path) -> None:
     assert found["checkpoint"] == f"{tmp_path}/one"
 
 
-def test_all_that_is_wrong_is_listed_with_file_and_line(tmp_path: Path) -> None:
+def test_all_problems_are_listed_with_file_and_line(tmp_path: Path) -> None:
     with pytest.raises(PlanError) as caught:
         plan_of(
             tmp_path,
@@ -180,7 +180,9 @@ def test_all_that_is_wrong_is_listed_with_file_and_line(tmp_path: Path) -> None:
         ({"sink": table("s3://b/t", format="delta")}, "is a directory of this machine"),
     ],
 )
-def test_what_is_wrong_is_said(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_a_wrong_declaration_is_reported(
+    changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
     (found, *_) = [each for each in wrong(tmp_path, declared(**changes)) if message in each]
     assert found
 
@@ -194,7 +196,7 @@ def test_a_checkpoint_is_a_directory_that_can_be_made(tmp_path: Path) -> None:
     assert plan_of(tmp_path, elsewhere)[0].checkpoint == "s3a://bucket/here"
 
 
-def test_a_function_takes_its_sources(tmp_path: Path) -> None:
+def test_the_functions_parameters_must_match_the_sources(tmp_path: Path) -> None:
     (message,) = wrong(tmp_path, declared(lambda a, b: a))
     assert "the function must have one parameter, for its source, not 2" in message
 
@@ -211,7 +213,7 @@ def test_names_and_checkpoints_are_each_ones_own(tmp_path: Path) -> None:
     assert f"has the checkpoint {tmp_path / 'same'}, too" in message
 
 
-def test_triggers() -> None:
+def test_a_trigger_is_an_interval_or_available_now() -> None:
     assert read_trigger("500 milliseconds").every == "500 milliseconds"
     assert read_trigger("available_now").every is None
     for text in ("", "0 seconds", "1", "second", "1 fortnight"):
@@ -286,7 +288,9 @@ def test_a_file_is_loaded_with_the_modules_beside_it(tmp_path: Path) -> None:
         ("x = (\n", "flow.py:1: '\\(' was never closed"),
     ],
 )
-def test_a_file_that_fails_says_where(text: str, message: str, tmp_path: Path) -> None:
+def test_a_file_that_fails_is_reported_with_its_line(
+    text: str, message: str, tmp_path: Path
+) -> None:
     path = tmp_path / "flow.py"
     path.write_text(text)
 

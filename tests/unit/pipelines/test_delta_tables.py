@@ -112,7 +112,7 @@ CASES: list[Case] = [
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_a_table_uses_of_the_protocol(tmp_path: Path, case: Case) -> None:
+def test_unsupported_features_of_a_delta_table_are_reported(tmp_path: Path, case: Case) -> None:
     protocol, column, settings, read, written = case
     table = made(tmp_path / "t", protocol, column, **settings)
     for found, wanted in ((read_problems(table), read), (write_problems(table), written)):
@@ -163,6 +163,6 @@ def test_paths_and_uris_of_this_machine() -> None:
     assert path_problem("file:///a%20b") is None
 
 
-def test_there_is_no_table(tmp_path: Path) -> None:
+def test_a_directory_without_delta_table_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="there is no Delta table in"):
         open_table(str(tmp_path))

@@ -54,7 +54,7 @@ def world() -> Harness:
     return made
 
 
-def test_a_process_that_is_killed_comes_again_later(world: Harness) -> None:
+def test_a_killed_process_is_restarted_after_a_delay(world: Harness) -> None:
     assert world.end(-9) == "delays: its process ended with -9; it is restarted in 1 s"
     world.poll(0.9)
     assert len(world.processes) == 1
@@ -62,7 +62,7 @@ def test_a_process_that_is_killed_comes_again_later(world: Harness) -> None:
     assert len(world.processes) == 2
 
 
-def test_a_process_that_is_killed_too_often_is_given_up(world: Harness) -> None:
+def test_a_process_that_is_killed_too_often_is_not_restarted(world: Harness) -> None:
     for wait in (1, 2):
         world.end(-9)
         world.poll(wait)
@@ -70,7 +70,7 @@ def test_a_process_that_is_killed_too_often_is_given_up(world: Harness) -> None:
     assert (world.child.ended, world.child.code) == (True, -9)
 
 
-def test_a_process_that_was_well_for_long_begins_anew(world: Harness) -> None:
+def test_a_healthy_process_resets_the_count_of_failures(world: Harness) -> None:
     for _ in range(5):
         world.now += 61
         assert "restarted in 1 s" in str(world.end(-9))
@@ -78,12 +78,12 @@ def test_a_process_that_was_well_for_long_begins_anew(world: Harness) -> None:
 
 
 @pytest.mark.parametrize("code", [0, 1, 2])
-def test_a_process_that_knows_why_it_ends_is_done(world: Harness, code: int) -> None:
+def test_a_process_with_a_final_exit_code_is_not_restarted(world: Harness, code: int) -> None:
     assert world.end(code) is None
     assert world.child.code == code
 
 
-def test_stops_are_passed_on(world: Harness) -> None:
+def test_the_parent_passes_stop_signals_to_its_children(world: Harness) -> None:
     world.child.stop()
     world.child.stop()
     assert world.processes[-1].signals == [signal.SIGTERM] * 2

@@ -34,7 +34,7 @@ def test_only_known_metrics_are_reported() -> None:
     assert "# TYPE headrace_pipeline_restarts_total counter" in lines
 
 
-def test_they_are_served() -> None:
+def test_the_server_returns_metrics_over_http() -> None:
     with MetricsServer("127.0.0.1:0", lambda: [RUNNING]) as server:
         base = f"http://127.0.0.1:{server.port}"
         with urllib.request.urlopen(f"{base}/metrics") as answer:

@@ -44,7 +44,7 @@ def test_a_report_becomes_numbers() -> None:
     assert progress.watermark == "2026-01-01T00:00:00.000Z"
 
 
-def test_sources_that_are_no_topics_have_no_lag() -> None:
+def test_a_source_that_is_no_topic_has_no_lag() -> None:
     progress = read_progress(
         report(sources=[{"endOffset": 4, "latestOffset": None}, {"endOffset": '{"logOffset": 1}'}]),
         LagClock(),
@@ -53,7 +53,7 @@ def test_sources_that_are_no_topics_have_no_lag() -> None:
     assert (progress.lag_records, progress.lag_seconds) == (None, None)
 
 
-def test_rates_that_are_no_numbers_are_none() -> None:
+def test_rates_that_are_not_numbers_are_zero() -> None:
     progress = read_progress(
         report(inputRowsPerSecond=json.loads("NaN"), processedRowsPerSecond=json.loads("Infinity")),
         LagClock(),

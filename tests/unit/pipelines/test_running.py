@@ -114,7 +114,7 @@ def test_a_signal_ends_all_in_order(world: Harness, number: int) -> None:
     assert signal.getsignal(number) is before
 
 
-def test_one_is_stopped_and_the_others_go_on(world: Harness) -> None:
+def test_stopping_one_pipeline_leaves_the_others_running(world: Harness) -> None:
     def at_tick() -> None:
         if world.told.ticks == 1:
             world.state.ask_to_stop("one")
@@ -128,7 +128,7 @@ def test_one_is_stopped_and_the_others_go_on(world: Harness) -> None:
     assert world.told.states[-1] == ("two", "stopped")
 
 
-def test_nothing_starts_where_a_frame_does_not_fit(world: Harness) -> None:
+def test_no_pipeline_starts_if_a_frame_does_not_fit(world: Harness) -> None:
     world.wrong["two"] = ["the frame has no column key"]
     with pytest.raises(PlanError, match="two: the frame has no column key"):
         world.runner.run(world.plans)
@@ -142,7 +142,7 @@ def test_nothing_starts_where_a_frame_does_not_fit(world: Harness) -> None:
     assert world.sessions.closed
 
 
-def test_a_name_that_is_taken_keeps_all_from_starting(world: Harness) -> None:
+def test_a_running_pipeline_prevents_the_start_of_all(world: Harness) -> None:
     taken = world.state.claim("two")
     with pytest.raises(ConfigError, match="pipeline two is running"):
         world.runner.run(world.plans)

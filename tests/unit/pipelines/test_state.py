@@ -16,7 +16,7 @@ def status(name: str = "delays", state: str = "running") -> Status:
     return Status(name, state, 4711, 1, 2, {"trigger": "1 second"})  # type: ignore[arg-type]  # a state's name
 
 
-def test_a_status_is_seen_as_long_as_its_name_is_held(tmp_path: Path) -> None:
+def test_a_status_without_lock_is_lost(tmp_path: Path) -> None:
     directory = StateDirectory(tmp_path / "new" / "state")
     claim = directory.claim("delays")
     claim.write(status())
@@ -26,7 +26,7 @@ def test_a_status_is_seen_as_long_as_its_name_is_held(tmp_path: Path) -> None:
     assert [each.state for each in directory.statuses()] == ["lost"]
 
 
-def test_a_process_that_is_killed_is_lost(tmp_path: Path) -> None:
+def test_a_killed_process_is_reported_as_lost(tmp_path: Path) -> None:
     program = f"""
 import os, sys, signal
 from pathlib import Path
@@ -47,7 +47,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     StateDirectory(tmp_path).claim("delays").release()
 
 
-def test_a_name_is_held_once(tmp_path: Path) -> None:
+def test_two_processes_cannot_lock_one_name(tmp_path: Path) -> None:
     directory = StateDirectory(tmp_path)
     claim = directory.claim("delays")
     claim.write(status())
@@ -58,7 +58,7 @@ def test_a_name_is_held_once(tmp_path: Path) -> None:
     directory.claim("delays").release()
 
 
-def test_a_request_to_stop_reaches_the_holder_and_does_not_outlive_it(tmp_path: Path) -> None:
+def test_a_stop_request_reaches_the_process_and_is_removed_at_its_end(tmp_path: Path) -> None:
     directory = StateDirectory(tmp_path)
     claim = directory.claim("delays")
     before = claim.stop_wanted
@@ -84,7 +84,7 @@ def test_an_ended_status_stays(tmp_path: Path) -> None:
     assert directory.status("unknown") is None
 
 
-def test_a_file_that_is_none_of_ours_is_passed_over(tmp_path: Path) -> None:
+def test_a_file_of_another_program_is_skipped(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("{")
     (tmp_path / "b.json").write_text('{"of": "another version"}')
 

@@ -118,7 +118,7 @@ def test_every_batch_is_reported_once(world: Harness) -> None:
     assert (found.state, found.progress) == ("running", world.told[-1].progress)
 
 
-def test_a_failure_is_followed_by_a_wait_and_a_start(world: Harness) -> None:
+def test_a_failed_pipeline_is_restarted_after_a_delay(world: Harness) -> None:
     world.poll()
     world.query.fail(RuntimeError("the broker is away"))
     assert world.poll() == "restarting"
@@ -129,7 +129,7 @@ def test_a_failure_is_followed_by_a_wait_and_a_start(world: Harness) -> None:
     assert world.run.status.restarts == 1
 
 
-def test_failures_in_a_row_end_it_and_a_batch_in_between_begins_anew(world: Harness) -> None:
+def test_failures_in_a_row_end_a_pipeline_and_a_batch_resets_their_count(world: Harness) -> None:
     for _ in range(3):
         world.poll(60)
         world.query.fail(RuntimeError("again"))
@@ -148,7 +148,7 @@ def test_failures_in_a_row_end_it_and_a_batch_in_between_begins_anew(world: Harn
     assert world.run.status.restarts == 6
 
 
-def test_what_cannot_help_is_not_repeated(world: Harness) -> None:
+def test_a_final_failure_is_not_restarted(world: Harness) -> None:
     world.poll()
     world.query.fail(
         RuntimeError("x\nTraceback (most recent call last):\na.b.DataLossError: offsets are gone\n")
@@ -214,7 +214,7 @@ def test_a_stop_lets_the_running_batch_finish(world: Harness) -> None:
 
 
 @pytest.mark.parametrize("how", ["idle", "late", "now"])
-def test_a_stop_does_not_wait_without_need_or_for_ever(world: Harness, how: str) -> None:
+def test_a_stop_waits_only_for_a_running_batch_and_not_forever(world: Harness, how: str) -> None:
     world.poll()
     world.run.stop()
     if how == "idle":
@@ -239,7 +239,7 @@ def test_a_stop_ends_a_wait(world: Harness) -> None:
     assert world.state.status("copy") == world.run.status
 
 
-def test_what_was_available_is_finished(tmp_path: Path) -> None:
+def test_a_pipeline_with_available_now_ends_as_finished(tmp_path: Path) -> None:
     world = Harness(tmp_path, trigger="available_now")
     world.poll()
     world.query.finish_batch(0)
@@ -250,7 +250,7 @@ def test_what_was_available_is_finished(tmp_path: Path) -> None:
     world.state.claim("copy").release()
 
 
-def test_one_that_is_given_up_before_it_began_says_why(world: Harness) -> None:
+def test_a_pipeline_that_fails_before_its_start_reports_the_reason(world: Harness) -> None:
     world.run.give_up("the frame has no column key")
 
     found = world.state.status("copy")

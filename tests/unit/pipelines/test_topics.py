@@ -44,7 +44,7 @@ def test_topics_are_found_or_created_by_choice(headrace_bootstrap: str, tmp_path
         assert again[0].creates == ()
 
 
-def test_a_topic_that_one_pipeline_creates_is_there_for_others(
+def test_a_topic_that_one_pipeline_creates_exists_for_the_others(
     headrace_bootstrap: str, tmp_path: Any
 ) -> None:
     connection = DefaultCluster(headrace_bootstrap)
@@ -80,7 +80,7 @@ def test_a_source_whose_options_select_needs_no_topic_of_its_name(
     assert found.creates == ("made",)
 
 
-def test_nobody_there(tmp_path: Any) -> None:
+def test_a_check_without_broker_raises_a_transport_error(tmp_path: Any) -> None:
     connection = DefaultCluster("127.0.0.1:1")
     use = topic("t", format="text")
     with pytest.raises(TransportError):

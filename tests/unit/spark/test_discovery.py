@@ -73,6 +73,6 @@ print(rows.fill({}, 1, 0, -1), {"pandas", "pyarrow.compute"} & set(sys.modules),
 
 
 @pytest.mark.parametrize("reader", [HeadraceBatchReader, HeadraceStreamReader])
-def test_no_filters_are_taken_over(reader: type) -> None:
+def test_readers_have_no_method_for_filters(reader: type) -> None:
     """Spark fails every query of a source that merely has this method, unless a setting allows it."""
     assert "pushFilters" not in reader.__dict__

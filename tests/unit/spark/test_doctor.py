@@ -41,7 +41,7 @@ def spark_at(home: Path, *jars: str) -> Path:
     return home
 
 
-def test_nothing_is_wrong_here(plain: dict[str, str]) -> None:
+def test_a_complete_installation_has_no_faults(plain: dict[str, str]) -> None:
     findings = list(doctor.installation())
     assert not [each for each in findings if each.state == "fault"]
     assert [each.check for each in findings if each.state == "absent"] == [
@@ -53,7 +53,7 @@ def test_nothing_is_wrong_here(plain: dict[str, str]) -> None:
     assert all(each.remedy for each in findings if each.state == "absent")
 
 
-def test_java_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_java_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     def absent() -> int:
         raise ConfigError("Java is not installed. Install one.")
 
@@ -71,7 +71,7 @@ def test_java_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
         ("pyarrow", "17.0.0", "pyarrow 17.0.0, 18 or newer"),
     ],
 )
-def test_versions_that_do_not_fit(
+def test_unsupported_versions_are_faults(
     plain: dict[str, str], part: str, version: str | None, said: str
 ) -> None:
     plain.pop(part)
@@ -91,7 +91,7 @@ def test_versions_that_do_not_fit(
         (("spark-core_2.13-4.3.0.jar",), None),
     ],
 )
-def test_another_spark(
+def test_a_spark_of_another_version_is_a_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jars: tuple[str, ...], said: str | None
 ) -> None:
     monkeypatch.setenv("SPARK_HOME", str(spark_at(tmp_path, *jars)))
@@ -100,7 +100,9 @@ def test_another_spark(
     assert (said or "Spark 4.3.0") in finding.found
 
 
-def test_workers_without_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_without_the_package_are_a_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bare = tmp_path / "python"
     bare.write_text("#!/bin/sh\necho 'No module named headrace' >&2\nexit 1\n")
     bare.chmod(0o755)
@@ -120,7 +122,7 @@ def test_workers_without_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyP
     ],
 )
 @pytest.mark.parametrize("by_path", [False, True])
-def test_workers_of_another_python(
+def test_workers_with_another_python_version_are_a_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, said: str, *, by_path: bool
 ) -> None:
     other = tmp_path / "python3"
@@ -137,7 +139,9 @@ def test_workers_of_another_python(
     assert (finding.remedy or "").startswith(f"set PYSPARK_PYTHON to {sys.executable}")
 
 
-def test_workers_without_any_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_without_any_python_are_a_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     finding = found_by("workers' Python")
     assert (
@@ -145,7 +149,7 @@ def test_workers_without_any_python(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     )
 
 
-def test_a_module_that_breaks_the_search_for_sources(
+def test_a_module_that_breaks_the_search_for_sources_is_a_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "pyspark_broken.py").write_text("raise ValueError('no')")
@@ -155,7 +159,7 @@ def test_a_module_that_breaks_the_search_for_sources(
     assert "pyspark_broken cannot be imported (ValueError('no'))" in finding.found
 
 
-def test_a_format_that_is_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_format_that_spark_does_not_find_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "iter_modules", lambda: iter(()))
     assert "is not among those" in found_by("format").found
 
@@ -178,7 +182,7 @@ def test_the_connector_has_the_version_of_spark(
     assert state == "ok" or wanted in (finding.remedy or "")
 
 
-def test_a_fault_says_what_and_how() -> None:
+def test_a_fault_has_a_text_and_a_remedy() -> None:
     def check() -> str:
         raise doctor.FaultError("it is wrong", "correct it")
 

@@ -81,7 +81,7 @@ def _without_times(schema: Any) -> Any:
 
 
 class _Types:
-    """Converts the types of a parsed schema to columns. A named type is defined once and may be used again by its name."""
+    """Converts the types of a parsed schema to columns. A named type may be used again by its name."""
 
     def __init__(self) -> None:
         self._named: dict[str, Any] = {}

@@ -141,7 +141,7 @@ def test_a_stream_on_a_cluster_is_written_once(copy: Copy) -> None:
     assert set(executors()) == set(HOSTS)
 
 
-def test_an_executor_is_lost(copy: Copy) -> None:
+def test_a_lost_executor_does_not_change_the_output(copy: Copy) -> None:
     query = copy.start()
     until(lambda: copy.rows() or not query.isActive)
     (lost,) = [each for host, each in executors().items() if host == HOSTS[0]]

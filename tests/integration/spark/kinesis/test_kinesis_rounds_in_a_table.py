@@ -33,7 +33,7 @@ def query(aws: FakeAws, **options: str) -> Query:
     return Query({**given, **options})
 
 
-def test_lost_answers_of_the_table_change_nothing(aws: FakeAws) -> None:
+def test_lost_responses_of_the_table_change_no_result(aws: FakeAws) -> None:
     values = put_numbers(aws, "flights", range(150))
     flights, other = query(aws), query(aws)
     flights.batch()
@@ -62,7 +62,7 @@ def test_a_table_that_does_not_answer_is_reported(
         flights.read(tasks[0])
 
 
-def test_a_table_of_somebody_else_is_refused(aws: FakeAws) -> None:
+def test_a_dynamodb_table_of_another_program_is_refused(aws: FakeAws) -> None:
     aws.dynamodb.call(
         "CreateTable",
         TableName="rounds",

@@ -101,7 +101,7 @@ def test_shards_that_no_task_has_read_come_again(aws: FakeAws, query: Callable[.
     assert flights.run() == values
 
 
-def test_a_run_ends_whose_batches_nobody_reads_and_the_next_one_has_them(
+def test_a_run_without_readers_ends_and_the_next_run_reads_its_batches(
     aws: FakeAws, query: Callable[..., Query]
 ) -> None:
     aws.kinesis.create_stream("flights", 2)
@@ -139,7 +139,9 @@ def test_splits_and_merges_while_it_runs_and_while_it_does_not(
 
 
 @pytest.mark.parametrize("shard_end", ["with_data", "extra_call"])
-def test_both_ways_in_which_a_shard_ends(shard_end: str, tmp_path: Path) -> None:
+def test_a_shard_ends_with_or_without_records_in_its_last_read(
+    shard_end: str, tmp_path: Path
+) -> None:
     with FakeAws(limits=Limits().unthrottled(), shard_end=shard_end) as aws:  # type: ignore[arg-type]  # one of the two
         aws.kinesis.create_stream("flights", 1)
         values = put_numbers(aws, "flights", range(30))
@@ -159,9 +161,7 @@ def test_both_ways_in_which_a_shard_ends(shard_end: str, tmp_path: Path) -> None
         assert flights.run() == values
 
 
-def test_latest_is_where_the_first_batch_has_put_it(
-    aws: FakeAws, query: Callable[..., Query]
-) -> None:
+def test_latest_is_fixed_by_the_first_batch(aws: FakeAws, query: Callable[..., Query]) -> None:
     aws.kinesis.create_stream("flights", 2)
     put_numbers(aws, "flights", range(20))
     aws.advance(1000)
@@ -175,7 +175,7 @@ def test_latest_is_where_the_first_batch_has_put_it(
     assert sorted(flights.batches[-1]) == values
 
 
-def test_what_comes_after_the_start_is_left_for_the_next_run(
+def test_records_after_the_start_are_left_for_the_next_run(
     aws: FakeAws, query: Callable[..., Query]
 ) -> None:
     aws.kinesis.create_stream("flights", 2)
@@ -214,7 +214,7 @@ def test_bytes_bound_each_batch(aws: FakeAws, query: Callable[..., Query]) -> No
     assert 2 <= len(sizes) <= 6
 
 
-def test_throttling_and_lost_iterators_are_lived_through(
+def test_throttling_and_lost_iterators_do_not_fail_a_read(
     aws: FakeAws, query: Callable[..., Query]
 ) -> None:
     aws.kinesis.create_stream("flights", 2)
@@ -236,7 +236,7 @@ def test_an_idle_stream_makes_no_batches(aws: FakeAws, query: Callable[..., Quer
     assert aws.kinesis.calls.count("GetRecords") - calls < 40
 
 
-def test_ends_that_no_plan_needs_are_forgotten(aws: FakeAws, query: Callable[..., Query]) -> None:
+def test_ends_that_no_plan_needs_are_deleted(aws: FakeAws, query: Callable[..., Query]) -> None:
     aws.kinesis.create_stream("flights", 2)
     put_numbers(aws, "flights", range(100))
     flights = query("flights", maxRecordsPerShard="5")
@@ -363,7 +363,9 @@ def test_a_quiet_stream_is_never_taken_for_lost(aws: FakeAws, query: Callable[..
     assert not flights.plan()
 
 
-def test_a_stream_that_was_made_again_is_another(aws: FakeAws, query: Callable[..., Query]) -> None:
+def test_a_stream_that_was_created_again_is_lost_data(
+    aws: FakeAws, query: Callable[..., Query]
+) -> None:
     aws.kinesis.create_stream("flights", 1)
     put_numbers(aws, "flights", range(10))
     flights = query("flights", available_now=False)

@@ -107,7 +107,7 @@ def _as_first_form(query: Query) -> None:
     query.checkpoint[-1] = json.dumps(end)
 
 
-def test_where_a_new_stream_begins_is_pinned_before_it_has_anything(
+def test_the_start_of_a_new_stream_is_fixed_before_its_first_record(
     aws: FakeAws, query: Callable[..., Query]
 ) -> None:
     values = put_numbers(aws, "flights", range(10))
@@ -143,7 +143,7 @@ def test_a_stream_that_the_options_no_longer_name_is_reported(
     assert "weather" not in both.checkpoint[-1]
 
 
-def test_one_stream_of_two_that_was_made_again_begins_anew(
+def test_a_stream_that_was_created_again_starts_anew_beside_another(
     aws: FakeAws, query: Callable[..., Query]
 ) -> None:
     values = put_numbers(aws, "flights", range(10))
@@ -174,9 +174,7 @@ def test_a_store_without_the_last_round_is_reported_for_several_streams(
         both.plan()
 
 
-def test_a_table_of_two_streams_says_which_row_is_whose(
-    spark: Any, stream: Callable[..., Stream]
-) -> None:
+def test_rows_of_two_streams_name_their_stream(spark: Any, stream: Callable[..., Stream]) -> None:
     flights, weather = stream(2), stream(1)
     flights.put(30)
     weather.put(20)

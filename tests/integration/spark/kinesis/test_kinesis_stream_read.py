@@ -23,7 +23,7 @@ def values_of(batch: Any) -> list[str]:
     return sorted(row["data"].decode() for row in batch.select("data").collect())
 
 
-def test_a_run_takes_what_is_there_and_a_later_run_what_came_since(stream: Streams) -> None:
+def test_a_run_reads_present_records_and_a_later_run_newer_ones(stream: Streams) -> None:
     flights = stream(3)
     flights.put(100)
     query = flights.sink()
@@ -70,7 +70,7 @@ def test_every_action_on_a_batch_sees_the_same_rows(stream: Streams) -> None:
     assert row["subSequenceNumber"] is None
 
 
-def test_a_batch_that_fails_comes_again_after_a_restart_as_it_was(stream: Streams) -> None:
+def test_a_failed_batch_is_repeated_unchanged_after_a_restart(stream: Streams) -> None:
     flights = stream(2)
     flights.put(60)
     seen: list[tuple[int, list[str]]] = []
@@ -212,7 +212,7 @@ def _until(query: Any, reached: Callable[[], bool]) -> None:
         threading.Event().wait(0.05)
 
 
-def test_values_become_columns_and_those_that_do_not_decode_say_why(stream: Streams) -> None:
+def test_values_become_columns_and_errors_have_a_reason(stream: Streams) -> None:
     flights = stream(1)
     for value in (b'{"carrier": "UA", "delay": 5}', b"{"):
         flights.fake.kinesis.put(flights.name, value)
@@ -236,6 +236,6 @@ def test_secrets_are_not_in_plans(stream: Streams, capsys: pytest.CaptureFixture
     assert "fake-secret" not in shown
 
 
-def test_a_stream_that_is_not_there_ends_the_query_before_it_begins(stream: Streams) -> None:
+def test_a_missing_stream_ends_the_query_before_it_starts(stream: Streams) -> None:
     with pytest.raises(Exception, match="there is no stream 'elsewhere'"):
         stream(1).sink(stream="elsewhere")

@@ -255,7 +255,7 @@ def test_records_removed_before_they_were_archived_are_an_error_or_left_out(tmp_
         world.archiver().run_batch()
 
 
-def test_an_archive_begins_with_what_is_left(tmp_path: Path) -> None:
+def test_an_archive_begins_at_the_first_remaining_record(tmp_path: Path) -> None:
     world = ArchiveHarness(tmp_path)
     world.cluster.logs[TopicPartition("flights", 0)] = (3, 5)
     world.cluster.ids["flights"] = "id"
@@ -306,7 +306,7 @@ def test_a_table_of_other_columns_or_another_name_is_refused(tmp_path: Path) -> 
         open_table("delta", tmp_path / "nowhere")
 
 
-def test_a_table_whose_making_was_killed_is_made(tmp_path: Path) -> None:
+def test_a_table_whose_creation_was_killed_is_created_again(tmp_path: Path) -> None:
     from headrace.spark.archive.iceberg import CATALOG, _catalog
 
     (tmp_path / "iceberg").mkdir()
@@ -331,7 +331,7 @@ def test_two_tables_of_one_last_name_have_two_groups(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_archivers_that_make_one_table_at_once_all_have_it(kind: str, tmp_path: Path) -> None:
+def test_concurrent_archivers_create_one_table(kind: str, tmp_path: Path) -> None:
     from deltalake import DeltaTable
 
     for number in range(3):

@@ -45,7 +45,7 @@ def settings(world: ArchiveHarness, **given: Any) -> ArchiveSettings:
     return ArchiveSettings(options, str(world.root), limits=world.limits, **given)
 
 
-def test_once_ends_at_what_was_there_when_it_began(tmp_path: Path) -> None:
+def test_a_run_once_ends_at_the_offsets_of_its_start(tmp_path: Path) -> None:
     world = ArchiveHarness(tmp_path, max_offsets=4)
     world.cluster.grow("flights", 0, 10)
     work = world.archiver()
@@ -65,7 +65,7 @@ def test_a_run_waits_only_for_few_records_and_ends_on_a_signal(tmp_path: Path) -
     assert stopped.waited == [60.0, 60.0]
 
 
-def test_what_may_pass_is_tried_again_and_what_does_not_is_not(
+def test_transient_errors_are_retried_and_final_errors_are_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = ArchiveHarness(tmp_path)
@@ -194,7 +194,7 @@ def test_settings_that_cannot_be_are_refused(tmp_path: Path) -> None:
         ArchiveSettings(unknown, str(world.root)).source()
 
 
-def test_letters_of_an_archive_are_not_archived_as_values_again() -> None:
+def test_an_archive_refuses_its_own_dead_letter_topic() -> None:
     """`headrace archive run --pattern ... --on-error dlq:...`: otherwise each dead letter would become the next one."""
     options = {
         "kafka.bootstrap.servers": "h:1",

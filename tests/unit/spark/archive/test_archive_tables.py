@@ -117,7 +117,7 @@ def test_compaction_keeps_rows_order_and_statistics_and_the_archive_goes_on(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_of_two_compactions_at_once_one_is_refused_and_leaves_no_file(
+def test_a_concurrent_compaction_is_refused_and_leaves_no_file(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = archived(tmp_path, kind)
@@ -161,7 +161,7 @@ def test_a_commit_whose_answer_is_lost_is_found_in_the_table(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_batch_and_a_compaction_at_once_both_count(
+def test_a_batch_and_a_concurrent_compaction_are_both_committed(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = archived(tmp_path, kind)
@@ -218,7 +218,7 @@ def test_orphans_are_deleted_when_they_are_old_and_nothing_else(kind: str, tmp_p
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_committed_while_orphans_are_looked_for_is_none_of_them(
+def test_files_committed_during_a_search_for_orphans_are_kept(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = archived(tmp_path, kind)
@@ -303,9 +303,7 @@ def locked() -> OperationalError:
     return OperationalError("BEGIN", None, sqlite3.OperationalError("database is locked"))
 
 
-def test_a_catalog_that_others_have_locked_is_asked_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_locked_catalog_is_called_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = archived(tmp_path, "iceberg", batches=1)
     world.cluster.grow("flights", 0, 1)
     archiver = world.archiver()
@@ -327,7 +325,7 @@ def test_a_catalog_that_others_have_locked_is_asked_again(
     assert world.archived() == world.expected()
 
 
-def test_a_catalog_that_stays_locked_may_be_tried_later(
+def test_a_catalog_that_stays_locked_is_a_retriable_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = archived(tmp_path, "iceberg", batches=1)

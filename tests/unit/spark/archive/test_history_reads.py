@@ -224,7 +224,7 @@ def test_a_topic_made_anew_does_not_begin_with_the_records_of_the_old_one(
     assert batch_read(delta_world) == [0, 1, 2, 3]
 
 
-def test_times_are_found_in_the_archive(delta_world: ArchiveHarness) -> None:
+def test_the_archive_is_searched_by_time(delta_world: ArchiveHarness) -> None:
     keep_from(delta_world, 14)
     client = HistoryClient(delta_world.cluster, history(delta_world))
     archived_ms = 1_700_000_000_000  # in the archive a record's time is this and its offset
@@ -296,7 +296,7 @@ def test_paths_sort_by_offset() -> None:
     assert parse_path("part-0001.parquet", 1, 2) is None
 
 
-def test_a_file_that_vanishes_while_it_is_read_is_gone_on_with_behind_the_last_row(
+def test_a_file_deleted_during_a_read_is_continued_after_the_last_row(
     delta_world: ArchiveHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A store has no open files: what is deleted fails in the middle."""
@@ -320,7 +320,7 @@ def test_a_file_that_vanishes_while_it_is_read_is_gone_on_with_behind_the_last_r
 
 
 @pytest.mark.parametrize("fail_on_data_loss", ["true", "false"])
-def test_what_was_archived_and_removed_since_the_last_look_is_found_in_the_archive(
+def test_records_archived_since_the_last_refresh_are_found(
     delta_world: ArchiveHarness, fail_on_data_loss: str
 ) -> None:
     known = history(delta_world)  # has offsets up to 11

@@ -47,12 +47,12 @@ def client(outcomes: list[Exception | None]) -> Any:
     return SimpleNamespace(connect=connect)
 
 
-def test_a_broker_that_comes_within_seconds_is_waited_for(clock: Clock) -> None:
+def test_reach_waits_for_a_broker_that_starts_within_seconds(clock: Clock) -> None:
     contact.reach(client([TransportError("refused")] * 8 + [None]))
     assert 0 < clock.now_s - 1000 < contact.FIRST_CONTACT_S
 
 
-def test_one_that_does_not_come_ends_the_wait(clock: Clock) -> None:
+def test_an_unreachable_broker_ends_the_wait_within_seconds(clock: Clock) -> None:
     refusals: list[Exception | None] = [TransportError("refused")] * 1000
     with pytest.raises(TransportError, match=r"^refused: see whether a broker runs there"):
         contact.reach(client(refusals))
@@ -60,13 +60,13 @@ def test_one_that_does_not_come_ends_the_wait(clock: Clock) -> None:
     assert len(refusals) > 900
 
 
-def test_what_is_no_matter_of_time_ends_it_at_once(clock: Clock) -> None:
+def test_an_authentication_error_ends_the_wait_at_once(clock: Clock) -> None:
     with pytest.raises(AuthenticationError):
         contact.reach(client([AuthenticationError("no such user")]))
     assert clock.now_s == 1000
 
 
-def test_reads_and_writes_begin_with_it(clock: Clock) -> None:
+def test_reads_and_writes_check_the_broker_first(clock: Clock) -> None:
     nowhere = {"kafka.bootstrap.servers": f"127.0.0.1:{free_ports(1)[0]}"}
     wrong = "Connection refused: see whether a broker runs there, and whether kafka.bootstrap.servers is right"
     for streaming in (False, True):

@@ -138,7 +138,7 @@ def test_times_that_no_column_holds_are_errors_of_their_row() -> None:
         ("confluent:7", [b"\x00\x00\x00\x00\x08"]),
     ],
 )
-def test_a_prefix_with_a_schemas_id_is_taken_away(framing: str, wrong: list[bytes]) -> None:
+def test_a_prefix_with_a_schema_id_is_removed(framing: str, wrong: list[bytes]) -> None:
     good = encode(SMALL, {"a": "x"})
     values = [
         b"\x00\x00\x00\x00\x07" + good,
@@ -189,6 +189,6 @@ def field(kind: Any) -> str:
         ),
     ],
 )
-def test_schemas_that_no_columns_have_are_refused(schema: str, said: str) -> None:
+def test_schemas_that_columns_cannot_have_are_refused(schema: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         codec_of(DecodeOptions("avro", schema))

@@ -79,7 +79,7 @@ def test_types_are_those_of_spark() -> None:
         ("{", "StructType.json"),
     ],
 )
-def test_what_is_no_schema_is_refused(text: str, said: str) -> None:
+def test_a_malformed_schema_is_refused(text: str, said: str) -> None:
     with pytest.raises(ConfigError, match="option schema") as refusal:
         struct_type(text)
     assert said in str(refusal.value)

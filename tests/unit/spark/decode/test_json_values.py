@@ -65,7 +65,7 @@ def test_every_type_decodes() -> None:
     assert rows[1] == rows[2] == dict.fromkeys(value)
 
 
-def test_fields_that_no_column_has_are_passed_over() -> None:
+def test_fields_without_column_are_ignored() -> None:
     rows, errors = decode(
         "b int, `c d` struct<x:int>", {"a": [{}], "b": 1, "c d": {"y": 2, "x": 3}}
     )
@@ -73,7 +73,7 @@ def test_fields_that_no_column_has_are_passed_over() -> None:
     assert not errors
 
 
-def test_nothing_is_null_and_no_error() -> None:
+def test_null_and_a_missing_value_decode_to_null() -> None:
     assert decode("a int", None, b"null", b' {"a": 1}\n') == ([None, None, {"a": 1}], {})
 
 
@@ -140,7 +140,7 @@ def test_one_wrong_value_is_found_among_good_ones(kind: str, value: str) -> None
         b'{"n":1',
     ],
 )
-def test_what_is_no_json_takes_nothing_with_it(bad: bytes) -> None:
+def test_malformed_json_does_not_affect_other_values(bad: bytes) -> None:
     rows, errors = decode("n int", {"n": 1}, bad, b"}", {"n": 2})
     assert [row and row["n"] for row in rows] == [1, None, None, 2]
     assert list(errors) == [1, 2]
@@ -186,7 +186,9 @@ def test_schemas_that_json_cannot_have_are_refused(schema: str) -> None:
         ("double", "1.7976931348623157E308", 1.7976931348623157e308),
     ],
 )
-def test_the_ends_of_types_as_spark_writes_them(kind: str, text: str, number: float) -> None:
+def test_the_extremes_of_types_decode_as_spark_writes_them(
+    kind: str, text: str, number: float
+) -> None:
     codec = codec_of(DecodeOptions("json", f"a {kind}, more array<{kind}>"))
     value = f'{{"a": {text}, "more": [{text}, null]}}'.encode()
     column, errors = codec.decode([value, b"{}"])
@@ -203,7 +205,7 @@ def test_the_ends_of_types_as_spark_writes_them(kind: str, text: str, number: fl
     assert column.field("more")[0].values.cast(plain).to_pylist() == [number, None]
 
 
-def test_nan_is_a_text() -> None:
+def test_nan_and_infinity_are_strings() -> None:
     rows, errors = decode("f float, d double", {"f": "NaN", "d": "NaN"}, {"f": "nan"}, {"d": "inf"})
     assert (str(rows[0]["f"]), str(rows[0]["d"])) == ("nan", "nan")
     assert list(errors) == [1, 2]
@@ -220,7 +222,7 @@ def test_nan_is_a_text() -> None:
         ("float", "3.4028236E38"),
     ],
 )
-def test_what_lies_behind_the_ends_of_types_is_an_error(kind: str, text: str) -> None:
+def test_values_outside_the_range_of_their_type_are_errors(kind: str, text: str) -> None:
     _, errors = codec_of(DecodeOptions("json", f"a {kind}")).decode([f'{{"a": {text}}}'.encode()])
     assert list(errors) == [0]
 

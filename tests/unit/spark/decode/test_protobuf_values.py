@@ -138,7 +138,7 @@ def test_one_wrong_value_is_found_among_good_ones(schema: str) -> None:
     assert list(errors) == [1, 2, 3]
 
 
-def test_a_prefix_with_a_schemas_id_and_a_messages_place_is_taken_away(schema: str) -> None:
+def test_a_prefix_with_schema_id_and_message_indexes_is_removed(schema: str) -> None:
     good = message()(int32=1).SerializeToString()
     rows, errors = decode(
         schema,
@@ -152,7 +152,7 @@ def test_a_prefix_with_a_schemas_id_and_a_messages_place_is_taken_away(schema: s
     assert list(errors) == [2, 3]
 
 
-def test_a_module_says_it_too() -> None:
+def test_a_schema_can_be_a_generated_module() -> None:
     value = timestamp_pb2.Timestamp(seconds=1)
     rows, errors = decode("google.protobuf.type_pb2:EnumValue", b"\x0a\x01a\x10\x05")
     assert rows == [{"name": "a", "number": 5, "options": []}]
@@ -173,7 +173,7 @@ def test_a_module_says_it_too() -> None:
         ("FILE:p.Nothing", "has no fields"),
     ],
 )
-def test_what_names_no_message_is_refused(schema: str, given: str, said: str) -> None:
+def test_a_schema_without_message_is_refused(schema: str, given: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         decode(given.replace("FILE", schema.partition(":")[0]))
 

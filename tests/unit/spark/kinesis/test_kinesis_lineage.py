@@ -36,7 +36,7 @@ def end(shards: Shards, *names: str) -> Shards:
     return Shards({**shards.active, **ended}, shards.waiting, shards.done)
 
 
-def test_children_come_when_all_their_parents_are_done() -> None:
+def test_a_child_shard_is_read_after_all_its_parents() -> None:
     shards = initial(TREE, Starting(), 0)
     assert set(shards.active) == {"a", "z"}
     shards = advanced(end(shards, "a"), TREE)
@@ -76,14 +76,14 @@ def test_positions_of_shards_leave_out_what_lies_before_them() -> None:
         initial(TREE, Starting(shards=(("q", Checkpoint("1")),)), 0)
 
 
-def test_a_parent_that_kinesis_has_forgotten_holds_nobody_up_unless_it_is_still_read() -> None:
+def test_an_unlisted_parent_delays_its_children_only_while_it_is_read() -> None:
     listed = TREE[1:]
     assert set(initial(listed, Starting(), 0).active) == {"b", "c", "z"}
     reading = Shards({"a": ShardPosition(Checkpoint("3"))})
     assert set(advanced(reading, listed).active) == {"a", "z"}
 
 
-def test_shards_that_are_done_are_remembered_for_as_long_as_they_are_listed() -> None:
+def test_done_shards_are_remembered_while_kinesis_lists_them() -> None:
     shards = advanced(Shards({"a": ShardPosition(SHARD_END)}), TREE)
     assert "a" not in advanced(shards, TREE).active
     assert advanced(shards, TREE[1:]).done == frozenset()

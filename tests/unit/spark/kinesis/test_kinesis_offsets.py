@@ -103,6 +103,6 @@ def test_ends_are_read_back_and_those_of_others_refused() -> None:
         parse_end('{"v": 2, "position": "1"}')
 
 
-def test_what_nobody_has_read_begins_where_it_began() -> None:
+def test_an_unread_shard_ends_where_it_began() -> None:
     after = FLIGHTS.after({"a": FLIGHTS.nothing_read("a")})
     assert after.active == FLIGHTS.shards.active

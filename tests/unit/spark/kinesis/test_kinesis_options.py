@@ -43,12 +43,12 @@ def test_a_stream_begins_at_its_newest_records_and_a_batch_at_the_oldest() -> No
         ),
     ],
 )
-def test_starting_positions(text: str, starting: Starting) -> None:
+def test_starting_positions_are_parsed(text: str, starting: Starting) -> None:
     options = read_options({**GIVEN, "startingPosition": text}, streaming=True)
     assert options.streams == {"flights": starting}
 
 
-def test_each_of_several_streams_may_begin_elsewhere() -> None:
+def test_several_streams_may_start_at_different_positions() -> None:
     arn = "arn:aws:kinesis:eu-central-1:1:stream/weather"
     several = {**GIVEN, "stream": f"flights, {arn}"}
     options = read_options({**several, "startingPosition": "17"}, streaming=True)
@@ -105,7 +105,7 @@ def test_each_of_several_streams_may_begin_elsewhere() -> None:
         ({"provider": "x"}, "CREATE TEMPORARY VIEW ... USING `headrace-kinesis`"),
     ],
 )
-def test_what_is_wrong_with_an_option_is_said(options: dict[str, str | None], text: str) -> None:
+def test_a_wrong_kinesis_option_is_reported(options: dict[str, str | None], text: str) -> None:
     assert text in refused(options)
 
 
@@ -144,13 +144,13 @@ def test_options_go_to_tasks_and_show_no_secrets() -> None:
         ({}, {"data": "int"}, "column data must be binary or string, not int: select CAST"),
     ],
 )
-def test_what_cannot_be_written_is_said(
+def test_a_wrong_kinesis_column_is_reported(
     options: dict[str, str], columns: dict[str, str], text: str
 ) -> None:
     with pytest.raises(ConfigError, match=text.replace("?", r"\?")):
         check_columns(columns, write_options({"stream": "flights", **options}))
 
 
-def test_what_spark_keeps_for_itself_is_passed_over() -> None:
+def test_options_of_sparks_stream_writer_are_ignored_by_kinesis_writes() -> None:
     options = write_options({"stream": "flights", "checkpointLocation": "/x", "aggregate": "true"})
     assert options.producing.aggregate_bytes > 0

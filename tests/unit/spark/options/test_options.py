@@ -39,7 +39,7 @@ def test_names_are_sparks_in_any_case_and_defaults_differ_between_batch_and_stre
     assert (stream.starting, batch.starting, batch.ending) == ("latest", "earliest", "latest")
 
 
-def test_topics_partitions_and_offsets() -> None:
+def test_selections_and_starting_offsets_are_parsed() -> None:
     assert source_options({**GOOD, "subscribe": " b , a,b"}, streaming=True).selection.topics == (
         "b",
         "a",
@@ -118,7 +118,7 @@ def test_topics_partitions_and_offsets() -> None:
         ({**GOOD, "archiveFormat": "iceberg"}, "archiveFormat needs option archive"),
     ],
 )
-def test_wrong_options(options: dict[str, str], message: str) -> None:
+def test_wrong_source_options_are_refused(options: dict[str, str], message: str) -> None:
     for streaming in (True, False):
         with pytest.raises(ConfigError, match=message):
             source_options(options, streaming=streaming)
@@ -152,7 +152,9 @@ def test_wrong_options(options: dict[str, str], message: str) -> None:
         ),
     ],
 )
-def test_what_a_batch_read_cannot_have(options: dict[str, str], message: str) -> None:
+def test_options_that_a_batch_read_cannot_have_are_refused(
+    options: dict[str, str], message: str
+) -> None:
     with pytest.raises(ConfigError, match=message):
         source_options({**GOOD, **options}, streaming=False)
 
@@ -170,7 +172,7 @@ def test_a_stream_has_no_end(option: str, value: str) -> None:
         source_options({**GOOD, option: value}, streaming=True)
 
 
-def test_limits_and_division() -> None:
+def test_limits_and_task_options_are_parsed() -> None:
     given = {
         "minOffsetsPerTrigger": "10",
         "maxOffsetsPerTrigger": "20",
@@ -192,13 +194,13 @@ def test_limits_and_division() -> None:
 @pytest.mark.parametrize(
     ("text", "milliseconds"), [("250", 250), ("3s", 3000), ("15M", 900_000), ("1d", 86_400_000)]
 )
-def test_times_are_written_as_in_spark(text: str, milliseconds: int) -> None:
+def test_durations_have_sparks_suffixes(text: str, milliseconds: int) -> None:
     options = source_options({**GOOD, "maxTriggerDelay": text}, streaming=True)
 
     assert options.max_trigger_delay_ms == milliseconds
 
 
-def test_what_is_for_streams_is_passed_over_in_a_batch_read_with_a_warning(
+def test_a_batch_read_ignores_stream_options_with_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     source_options({**GOOD, "maxOffsetsPerTrigger": "5"}, streaming=False)
@@ -215,7 +217,7 @@ def test_columns_are_chosen_in_any_case_and_order() -> None:
     assert plain.column_names == ("offset",)
 
 
-def test_typed_values_and_history() -> None:
+def test_options_for_decoding_and_archives_are_parsed() -> None:
     given = {"format": "JSON", "schema": "id int", "onError": "dlq: bad", "archive": "/lake/shop"}
     options = source_options({**GOOD, **given}, streaming=True)
 
@@ -223,7 +225,7 @@ def test_typed_values_and_history() -> None:
     assert options.history == HistoryOptions("/lake/shop", "delta")
 
 
-def test_what_is_archived_later_reads_as_it_did_before() -> None:
+def test_an_archive_defaults_to_read_committed() -> None:
     given = {**GOOD, "archive": "/lake/shop"}  # which has no aborted records
     level = {"kafka.isolation.level": "read_uncommitted"}
     found = [source_options(each, streaming=None).client for each in (given, {**given, **level})]
@@ -242,13 +244,13 @@ def test_kafka_options_reach_the_client_and_are_checked() -> None:
         consumer_config(wrong.client)
 
 
-def test_options_of_sparks_connector_without_effect_here_are_let_pass() -> None:
+def test_options_of_sparks_connector_without_effect_are_accepted() -> None:
     given = {**GOOD, "groupIdPrefix": "x", "kafka.group.id": "y", "fetchOffset.numRetries": "9"}
 
     assert source_options(given, streaming=True).client.properties == ()
 
 
-def test_sink_options() -> None:
+def test_sink_options_are_parsed_and_unknown_options_refused() -> None:
     given = {"kafka.bootstrap.servers": "h:1", "topic": "out", "kafka.acks": "all"}
     options = sink_options(given, streaming=False)
     assert (options.topic, options.client.properties) == ("out", (("acks", "all"),))
@@ -256,7 +258,7 @@ def test_sink_options() -> None:
         sink_options({**given, "subscribe": "a"}, streaming=False)
 
 
-def test_what_protects_connections_reaches_the_clients_and_shows_in_no_repr() -> None:
+def test_security_options_reach_the_clients_and_no_repr() -> None:
     secured = {
         **GOOD,
         "kafka.security.protocol": "SASL_SSL",

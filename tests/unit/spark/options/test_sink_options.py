@@ -38,7 +38,7 @@ def test_writes_of_one_batch_to_several_topics_are_not_taken_for_each_other() ->
     assert len({once.name for once in found if once is not None}) == 3
 
 
-def test_what_spark_keeps_among_the_options_of_a_stream_is_let_pass() -> None:
+def test_options_of_sparks_stream_writer_are_ignored() -> None:
     sink_options({**GOOD, "checkpointLocation": "x", "queryName": "q"}, streaming=True)
 
 
@@ -66,7 +66,7 @@ def test_what_spark_keeps_among_the_options_of_a_stream_is_let_pass() -> None:
         ),
     ],
 )
-def test_contradictions(
+def test_contradictory_sink_options_are_refused(
     streaming: bool,  # noqa: FBT001 - a parameter of the test
     options: dict[str, str],
     message: str,

@@ -46,7 +46,7 @@ def check(columns: dict[str, str], **options: str) -> None:
     check_columns(columns, sink_options(given, streaming=False))
 
 
-def test_each_column_has_its_place() -> None:
+def test_each_column_becomes_its_part_of_the_record() -> None:
     at = dt.datetime(2013, 1, 1, 10, 0, 0, 123_999, dt.UTC)
     rows = batch(
         key=pa.array(["k", None]),
@@ -68,7 +68,7 @@ def test_each_column_has_its_place() -> None:
     assert found.partitions == {2}
 
 
-def test_a_value_alone_and_times_before_1970() -> None:
+def test_rows_may_have_only_values_and_times_before_1970() -> None:
     before = dt.datetime(1969, 12, 31, 23, 59, 59, 999_500, dt.UTC)
     assert records(batch(value=pa.array(["é"]))) == {"t": [(None, "é".encode(), (), 77, None)]}
     early = batch(value=pa.array([b""]), timestamp=pa.array([before], MOMENT))
@@ -123,7 +123,9 @@ def test_topics_of_rows_keep_each_ones_order() -> None:
         ),
     ],
 )
-def test_rows_that_are_no_records(columns: dict[str, Any], message: str) -> None:
+def test_rows_without_topic_or_header_name_are_refused(
+    columns: dict[str, Any], message: str
+) -> None:
     with pytest.raises(HeadraceError, match=message):
         records(batch(value=pa.array([b"v", b"w"]), **columns), None)
 
@@ -147,7 +149,9 @@ def test_rows_that_are_no_records(columns: dict[str, Any], message: str) -> None
         ({"value": "string", "headers": "map<string,string>"}, "column headers must be array"),
     ],
 )
-def test_columns_that_cannot_be_written(columns: dict[str, str], message: str) -> None:
+def test_columns_of_wrong_names_and_types_are_refused(
+    columns: dict[str, str], message: str
+) -> None:
     with pytest.raises(ConfigError, match=message):
         check(columns, topic="t")
 

@@ -77,9 +77,7 @@ def values(broker: Broker) -> list[bytes | None]:
         return found
 
 
-def test_a_batch_is_there_when_it_is_committed_and_not_before(
-    broker: Broker, cluster: Cluster
-) -> None:
+def test_a_batch_is_visible_only_after_its_commit(broker: Broker, cluster: Cluster) -> None:
     first, empty = write(cluster, 0, 1, 2), write(cluster, 0, partition=1)
     assert values(broker) == []
     commit(cluster, first, empty)
@@ -92,7 +90,7 @@ def test_a_batch_is_there_when_it_is_committed_and_not_before(
     assert values(broker) == [b"1", b"2"]
 
 
-def test_a_write_whose_name_ends_like_a_partition_of_another_has_nothing_to_do_with_it(
+def test_a_writer_named_like_another_writers_partition_is_independent(
     broker: Broker, cluster: Cluster
 ) -> None:
     commit(cluster, write(cluster, 0, 1), write(cluster, 0, 2, partition=1))
@@ -103,7 +101,7 @@ def test_a_write_whose_name_ends_like_a_partition_of_another_has_nothing_to_do_w
     assert write(cluster, 0, 2, partition=1).repeated
 
 
-def test_an_aborted_batch_was_never_there_and_holds_nobody_up(
+def test_an_aborted_batch_is_invisible_and_delays_no_reader(
     broker: Broker, cluster: Cluster
 ) -> None:
     abort_batch(cluster, [write(cluster, 0, 1)])
@@ -134,9 +132,7 @@ def test_a_batch_that_took_longer_than_its_transactions_is_to_be_repeated(
     assert values(broker) == [b"1"]
 
 
-def test_markers_that_are_gone_are_not_taken_for_a_beginning(
-    broker: Broker, cluster: Cluster
-) -> None:
+def test_missing_markers_of_a_later_batch_are_an_error(broker: Broker, cluster: Cluster) -> None:
     lost = write(cluster, 5, 1)
     with pytest.raises(HeadraceError, match=r"(?s)is not known any more .* failOnLostMarker=false"):
         commit(cluster, lost)
@@ -152,7 +148,7 @@ def forget_offsets(broker: Broker) -> None:
     broker.advance(2 * 3_600_000)
 
 
-def test_a_query_that_rested_for_long_goes_on(broker: Broker, cluster: Cluster) -> None:
+def test_a_query_that_was_stopped_for_long_continues(broker: Broker, cluster: Cluster) -> None:
     for version in range(3):
         commit(cluster, write(cluster, version, version))
     forget_offsets(broker)
@@ -163,9 +159,7 @@ def test_a_query_that_rested_for_long_goes_on(broker: Broker, cluster: Cluster) 
     assert values(broker) == [b"0", b"1", b"2", b"3", b"4"]
 
 
-def test_a_batch_that_was_begun_long_ago_may_be_there_in_part(
-    broker: Broker, cluster: Cluster
-) -> None:
+def test_an_old_claim_without_markers_is_an_error(broker: Broker, cluster: Cluster) -> None:
     commit(cluster, write(cluster, 0, 1))
     begun = [write(cluster, 1, 2), write(cluster, 1, 3, partition=1)]
     abort_batch(cluster, begun[1:])
@@ -185,7 +179,7 @@ def test_a_batch_that_was_begun_long_ago_may_be_there_in_part(
     assert sorted(map(str, values(broker))) == ["b'1'", "b'2'", "b'2'", "b'3'", "b'4'"]
 
 
-def test_markers_may_be_forgotten_before_the_claim(
+def test_markers_that_expire_before_the_claim_are_an_error(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun = [write(cluster, 0, 1), write(cluster, 0, 2, partition=1)]
@@ -213,7 +207,7 @@ def test_the_claim_of_an_earlier_version_is_taken_over(broker: Broker, cluster: 
     assert values(broker) == [b"1", b"2"]
 
 
-def test_a_marker_without_a_claim_is_not_believed(broker: Broker, cluster: Cluster) -> None:
+def test_a_marker_without_a_claim_is_an_error(broker: Broker, cluster: Cluster) -> None:
     commit(cluster, write(cluster, 0, 1))
     with cluster.new_producer("q-1") as producer:
         producer.init_transactions()
@@ -244,7 +238,9 @@ def test_a_claim_waits_while_another_is_in_flight(cluster: Cluster) -> None:
     assert kept.offset == 1
 
 
-def test_a_claim_that_cannot_be_read_says_why(broker: Broker, cluster: Cluster) -> None:
+def test_an_unreadable_claim_topic_is_an_error_with_the_reason(
+    broker: Broker, cluster: Cluster
+) -> None:
     commit(cluster, write(cluster, 0, 1))
     cluster.client.config = dataclasses.replace(cluster.client.config, request_timeout_ms=300)
     with (
@@ -254,7 +250,7 @@ def test_a_claim_that_cannot_be_read_says_why(broker: Broker, cluster: Cluster) 
         cluster.kept_claim("q-claim")
 
 
-def test_a_checkpoint_that_was_set_back_is_not_taken_for_done(cluster: Cluster) -> None:
+def test_a_checkpoint_that_was_set_back_is_an_error(cluster: Cluster) -> None:
     for version in range(3):
         commit(cluster, write(cluster, version, version))
     with pytest.raises(HeadraceError, match="batch 1 of q comes after batch 2 was written"):
@@ -322,7 +318,7 @@ def test_another_division_is_taken_at_the_second_start_if_nothing_is_committed(
     assert values(broker) == [b"1", b"2"]
 
 
-def test_what_a_write_needs_is_made_or_asked_for_before_it_begins(
+def test_missing_topics_of_a_write_are_created_or_reported_before_the_job(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker.delete_topic(MARKER_TOPIC)

@@ -41,7 +41,7 @@ def values(broker: Broker, partition: int) -> list[bytes | None]:
     return [record.value for record in broker.read("t", partition, 0, 10_000)]
 
 
-def test_rows_go_where_send_puts_them(broker: Broker) -> None:
+def test_send_rows_and_send_choose_the_same_partitions(broker: Broker) -> None:
     keys = [b"key-%d" % number for number in range(50)]
     with producer(broker, batch_size=200) as rows:
         rows.send_rows(
@@ -58,7 +58,7 @@ def test_rows_go_where_send_puts_them(broker: Broker) -> None:
         assert values(broker, partition) == expected + [b"there"] * (partition == 2)
 
 
-def test_rows_without_a_key_share_batches_and_wait_for_room(broker: Broker) -> None:
+def test_rows_without_key_share_batches_and_wait_for_buffer_space(broker: Broker) -> None:
     with producer(broker, batch_size=1000, buffer_memory=2000) as rows:
         rows.send_rows(Rows("t", (row(b"x" * 100) for _ in range(500))))
         rows.flush()
@@ -103,7 +103,7 @@ def committed(broker: Broker) -> list[bytes | None]:
         return found
 
 
-def test_a_transaction_is_ended_by_who_has_it_and_as_often_as_that_asks(broker: Broker) -> None:
+def test_a_handed_over_transaction_can_be_ended_several_times(broker: Broker) -> None:
     with BlockingClient(broker) as client:
         assert end_transactions(client, [opened(broker, b"no")], committed=False) == {}
         transaction = opened(broker)
@@ -125,7 +125,7 @@ def test_a_producer_that_takes_over_the_id_has_aborted_the_transaction(broker: B
     assert committed(broker) == []
 
 
-def test_who_has_handed_over_does_nothing_more(broker: Broker) -> None:
+def test_a_producer_does_nothing_after_it_handed_over_its_transaction(broker: Broker) -> None:
     with producer(broker, transactional_id="tx") as rows:
         with pytest.raises(TransactionStateError, match="no transaction to hand over"):
             rows.hand_over()

@@ -64,7 +64,7 @@ def offsets(batches: list[pa.RecordBatch]) -> list[int]:
     st.lists(st.lists(record, min_size=1, max_size=8), min_size=1, max_size=4),
     st.sampled_from(Compression),
 )
-def test_equals_reading_records_one_by_one(
+def test_the_decoder_equals_reading_records_one_by_one(
     compiled: Kernels | None, batches: list, codec: Compression
 ) -> None:
     payload, base = b"", 0
@@ -121,7 +121,7 @@ def test_records_without_headers_have_an_empty_list_never_null(compiled: Kernels
     assert decoded.schema.equals(SCHEMA)
 
 
-def test_holes_of_compaction_are_passed_over(compiled: Kernels | None) -> None:
+def test_gaps_of_compaction_are_skipped(compiled: Kernels | None) -> None:
     decoder = RangeDecoder(PARTITION, 0, 100, SCHEMA, compiled=compiled)
 
     decoded = decode(decoder, simple(5, 2) + simple(40, 3))
@@ -204,7 +204,9 @@ def test_aborted_transactions_are_left_out_and_markers_never_shown(
 
 
 @pytest.mark.parametrize("cut", [0, 1, 5, 20])
-def test_damage_is_an_error_not_wrong_rows(compiled: Kernels | None, cut: int) -> None:
+def test_a_damaged_batch_is_an_error_and_never_wrong_rows(
+    compiled: Kernels | None, cut: int
+) -> None:
     batch = bytearray(simple(0, 5))
     batch[HEADER_SIZE + cut] ^= 0x55
 

@@ -16,7 +16,7 @@ from headrace.types import TopicPartition
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 
 
-def test_the_users_limit_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fetch_keeps_the_users_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
 
     def fetch(positions: Any, **rest: Any) -> dict[TopicPartition, FetchedPartition]:
@@ -45,7 +45,7 @@ def test_the_users_limit_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (rest["max_bytes"], rest["isolation_level"]) == (5000, 1)
 
 
-def test_a_broker_that_went_away_is_named() -> None:
+def test_a_fetch_error_names_the_unavailable_broker() -> None:
     broker = Broker()
     target = broker.listen()
     broker.create_topic("a")

@@ -49,7 +49,7 @@ def rows(wanted: SourceOptions, value: bytes = b"?", headers: Any = ()) -> Any:
     )
 
 
-def test_a_letter_is_the_record_with_its_place_and_the_reason(broker: Broker) -> None:
+def test_a_dead_letter_is_the_record_with_its_offset_and_the_reason(broker: Broker) -> None:
     broker.create_topic("bad")
     wanted = options(broker, group="billing")
     with DeadLetters(wanted) as letters:
@@ -64,7 +64,7 @@ def test_a_letter_is_the_record_with_its_place_and_the_reason(broker: Broker) ->
     assert headers["dlq-error-group"] == b"billing"
 
 
-def test_headers_of_the_record_choose_no_place(broker: Broker) -> None:
+def test_headers_of_the_record_do_not_change_the_dead_letters_origin(broker: Broker) -> None:
     broker.create_topic("bad")
     wanted = options(broker)
     forged = [
@@ -83,7 +83,7 @@ def test_headers_of_the_record_choose_no_place(broker: Broker) -> None:
     assert [value for name, value in letter.headers if name.endswith("-topic")] == [b"t"]
 
 
-def test_a_letter_that_is_too_large_for_its_topic_says_where_its_record_is(broker: Broker) -> None:
+def test_a_dead_letter_that_is_too_large_keeps_the_offset_of_its_record(broker: Broker) -> None:
     broker.create_topic("bad", configs={"max.message.bytes": "2000"})
     wanted = options(broker)
     with DeadLetters(wanted) as letters:
@@ -96,7 +96,7 @@ def test_a_letter_that_is_too_large_for_its_topic_says_where_its_record_is(broke
     assert small.value == b"?"
 
 
-def test_a_letter_of_a_record_with_all_headers_that_a_record_may_have(broker: Broker) -> None:
+def test_a_record_with_the_most_headers_becomes_a_dead_letter(broker: Broker) -> None:
     broker.create_topic("bad")
     wanted = options(broker)
     with DeadLetters(wanted) as letters:

@@ -58,7 +58,7 @@ def test_a_value_that_does_not_decode_fails_the_read_with_its_place() -> None:
         decode(options())
 
 
-def test_rows_may_be_null_and_say_why() -> None:
+def test_a_value_that_does_not_decode_may_be_null_with_the_reason() -> None:
     wanted = options(onError="null", columns="offset,value")
     found = decode(wanted)
     assert found.schema.equals(arrow_schema(wanted))
@@ -69,7 +69,7 @@ def test_rows_may_be_null_and_say_why() -> None:
     assert "`$.id`" in rows[3]["_error"]
 
 
-def test_rows_may_be_sent_away() -> None:
+def test_a_value_that_does_not_decode_may_become_a_dead_letter() -> None:
     wanted = options(onError="dlq:bad", columns="value")
     sent: list[tuple[ConsumerRecord, str]] = []
 
@@ -151,9 +151,7 @@ def test_wrong_options_are_refused_before_anything_runs(given: dict[str, str], s
         ({"assign": '{"t": [1], "letters": [0]}'}, "letters, which the query reads"),
     ],
 )
-def test_letters_are_not_read_by_the_read_that_writes_them(
-    selection: dict[str, str], said: str
-) -> None:
+def test_a_read_refuses_its_own_dead_letter_topic(selection: dict[str, str], said: str) -> None:
     """Otherwise each dead letter would be read, would not decode, and would become another dead letter, without end."""
     given = {"kafka.bootstrap.servers": "h:1", "format": "json", "schema": "a int", **selection}
     for streaming in (True, False, None):
@@ -170,7 +168,7 @@ def test_framing_needs_a_format() -> None:
         )
 
 
-def test_letters_go_by_the_way_of_the_read() -> None:
+def test_dead_letters_use_the_connection_options_of_the_read() -> None:
     """Settings for readers only are left out; settings of the network and of credentials are kept."""
     given = {
         "kafka.security.protocol": "SASL_PLAINTEXT",

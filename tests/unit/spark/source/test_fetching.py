@@ -74,7 +74,7 @@ def test_small_ranges_are_fetched_in_one_round_and_come_one_after_the_other() ->
     assert offsets(parts) == [(number, offset) for number in range(40) for offset in range(3)]
 
 
-def test_what_comes_before_its_turn_waits_and_is_not_asked_for_again() -> None:
+def test_a_result_of_a_later_range_is_kept_and_not_fetched_again() -> None:
     cluster = FakeCluster()
     cluster.grow("a", 0, 9)
     cluster.grow("a", 1, 3)
@@ -85,7 +85,7 @@ def test_what_comes_before_its_turn_waits_and_is_not_asked_for_again() -> None:
     assert [part.number for part in parts] == [0, 0, 0, 1]
 
 
-def test_nothing_is_fetched_behind_a_range_that_takes_more_than_one_round() -> None:
+def test_no_range_is_fetched_after_one_that_needs_several_rounds() -> None:
     count = PARTITION_BYTES  # offsets, of some bytes each
     cluster = FakeCluster()
     for number in range(2):
@@ -110,7 +110,7 @@ def test_two_ranges_of_one_partition_are_not_asked_for_at_once() -> None:
     assert [offset for _, offset in offsets(parts)] == [0, 1, 2, 6, 7, 8]
 
 
-def test_an_error_counts_when_its_range_has_its_turn() -> None:
+def test_an_error_counts_when_its_range_is_the_first_incomplete_one() -> None:
     cluster = FakeCluster()
     cluster.grow("a", 0, 3)
     cluster.logs[partition(1)] = (5, 9)  # its first records are gone
@@ -155,7 +155,7 @@ def test_batches_that_are_larger_than_what_is_asked_for_make_it_grow() -> None:
     assert len(brokers.rounds) == 3, "one, two, and one again"
 
 
-def test_the_time_that_a_consumer_takes_is_not_the_brokers() -> None:
+def test_the_time_of_the_consumer_does_not_count_for_the_timeout() -> None:
     cluster = FakeCluster()
     cluster.grow("a", 0, 9)
     now = [0.0]
@@ -250,7 +250,7 @@ def test_a_topic_that_is_created_again_during_a_task_is_noticed_by_that_task(
     assert len(parts) == yielded, "what is known to be another's is left out"
 
 
-def test_a_topic_is_looked_at_once_more_when_the_task_is_at_another(
+def test_topic_ids_are_compared_again_after_the_last_round(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("headrace.spark.client.contact.STALE_PAUSES_S", (0.0, 0.0))

@@ -16,7 +16,7 @@ logs = st.dictionaries(
 
 
 @given(logs, st.integers(1, 2000))
-def test_a_limit_is_kept_shared_and_starves_nobody(sizes: dict, limit: int) -> None:
+def test_an_offset_limit_is_kept_and_shared_by_all_partitions(sizes: dict, limit: int) -> None:
     start = {each: first for each, (first, _) in sizes.items()}
     end = {each: first + size for each, (first, size) in sizes.items()}
     waiting = sum(size for _, size in sizes.values())
@@ -37,7 +37,7 @@ def test_a_limit_is_shared_in_proportion() -> None:
 
 
 @given(logs, st.integers(1, 100_000), st.data())
-def test_bytes_are_kept_to_shared_and_starve_nobody(
+def test_a_byte_limit_is_kept_and_shared_by_all_partitions(
     sizes: dict, limit: int, data: st.DataObject
 ) -> None:
     start = {each: first for each, (first, _) in sizes.items()}

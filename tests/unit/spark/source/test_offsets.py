@@ -64,9 +64,7 @@ def test_the_json_is_sparks_with_one_extra_key() -> None:
         ),
     ],
 )
-def test_all_that_was_ever_written_to_checkpoints_is_read(
-    text: str, expected: StreamOffsets
-) -> None:
+def test_checkpoints_of_all_earlier_versions_are_read(text: str, expected: StreamOffsets) -> None:
     assert StreamOffsets.from_json(json.loads(text)) == expected
 
 
@@ -104,7 +102,7 @@ def test_a_checkpoint_of_something_else_is_refused(foreign: dict) -> None:
         StreamOffsets.from_json(foreign)
 
 
-def test_ranges_between_two_places() -> None:
+def test_ranges_between_two_offsets_of_a_stream() -> None:
     ranges, lost = plan(StreamOffsets({A0: 5, A1: 7}), StreamOffsets({A0: 9, A1: 7, B0: 2}))
 
     assert ranges == [OffsetRange(A0, 5, 9), OffsetRange(B0, 0, 2)], (

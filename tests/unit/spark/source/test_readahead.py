@@ -41,7 +41,7 @@ def threads() -> list[threading.Thread]:
     return [each for each in threading.enumerate() if each.name == "headrace-read-ahead"]
 
 
-def test_everything_comes_in_order_and_the_thread_ends() -> None:
+def test_items_come_in_order_and_the_thread_ends() -> None:
     source = Source(1000)
     assert list(read_ahead(source.numbers(), lambda _: 1, 10)) == list(range(1000))
     assert source.closed.is_set()
@@ -65,7 +65,7 @@ def test_an_item_that_is_larger_than_the_bound_is_produced() -> None:
     assert list(read_ahead(Source(3).numbers(), lambda _: 10**9, 1)) == [0, 1, 2]
 
 
-def test_an_error_comes_behind_the_items_before_it() -> None:
+def test_an_error_is_raised_after_the_items_before_it() -> None:
     items = read_ahead(Source(2, ValueError("broken")).numbers(), lambda _: 0, 1)
     assert [next(items), next(items)] == [0, 1]
     with pytest.raises(ValueError, match="broken"):

@@ -65,7 +65,7 @@ def test_a_range_is_read_to_its_end_and_no_further(cluster: FakeCluster) -> None
     assert offsets(cluster, 4, 15) == list(range(4, 15)), "a repeated task reads the same"
 
 
-def test_passing_errors_are_waited_out(cluster: FakeCluster) -> None:
+def test_transient_errors_are_retried(cluster: FakeCluster) -> None:
     cluster.errors = [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NETWORK_EXCEPTION] * 4
 
     assert offsets(cluster, 0, 6) == list(range(6))
@@ -88,7 +88,7 @@ def test_removed_records_are_an_error_that_counts_them(cluster: FakeCluster) -> 
     assert offsets(cluster, 0, 5, options(fail_on_data_loss=False)) == []
 
 
-def test_a_log_that_was_cut_off_is_an_error_or_passed_over(cluster: FakeCluster) -> None:
+def test_a_truncated_log_is_an_error_or_skipped(cluster: FakeCluster) -> None:
     with pytest.raises(DataLossError, match=r"offsets 25 to 29 of a-0 do not exist .* ends at 20"):
         offsets(cluster, 25, 30)
     assert offsets(cluster, 25, 30, options(fail_on_data_loss=False)) == []
@@ -143,7 +143,7 @@ def test_the_ranges_of_a_task_are_read_one_after_the_other(cluster: FakeCluster)
     assert len(batches) == 1, "small ones are put together"
 
 
-def test_only_the_columns_that_were_asked_for_are_there(cluster: FakeCluster) -> None:
+def test_a_read_has_only_the_requested_columns(cluster: FakeCluster) -> None:
     given = options(columns=("value", "topic", "headers"))
     (batch,) = read_task(cluster, ReadTask([OffsetRange(A0, 0, 2)]), given)
 
@@ -176,7 +176,7 @@ def test_a_read_that_is_given_up_ends_its_thread(cluster: FakeCluster) -> None:
     assert len(cluster.rounds) < 200
 
 
-def test_each_task_is_counted_for_what_its_worker_is_spared(
+def test_every_task_calls_freeze_imports(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tasks: list[bool] = []

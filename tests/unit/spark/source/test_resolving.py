@@ -144,7 +144,7 @@ def test_selection_by_name_pattern_and_partition() -> None:
     assert select(TopicSelection(partitions=(A1, TopicPartition("a", 9))), TOPOLOGY) == [A1]
 
 
-def test_what_is_missing_is_named_unless_the_stream_knew_it() -> None:
+def test_a_missing_topic_is_named_unless_the_stream_has_read_it() -> None:
     with pytest.raises(ConfigError, match="no topic gone, lost"):
         check_exists(TopicSelection(topics=("gone", "a", "lost")), TOPOLOGY)
     with pytest.raises(ConfigError, match="no partition a-7"):

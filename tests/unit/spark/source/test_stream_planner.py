@@ -71,7 +71,7 @@ def test_batches_follow_each_other_without_gap(cluster: FakeCluster) -> None:
         assert [offset for span in spans for offset in range(*span)] == list(range(size))
 
 
-def test_nothing_new_is_the_very_same_place(cluster: FakeCluster) -> None:
+def test_a_stream_without_new_records_returns_the_same_offsets(cluster: FakeCluster) -> None:
     reader = HeadraceStreamReader(options())
     reader._planner = StreamPlanner(cluster, options())
     first = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
@@ -145,7 +145,7 @@ def test_topics_that_match_a_pattern_later_are_read_from_their_beginning(
         ),
     ],
 )
-def test_what_is_gone_stops_the_query_or_is_passed_over(
+def test_lost_data_fails_the_query_or_is_skipped(
     cluster: FakeCluster, change, message: str
 ) -> None:
     planner = StreamPlanner(cluster, options())
@@ -251,7 +251,7 @@ def test_a_batch_that_is_run_again_has_the_tasks_that_it_had(cluster: FakeCluste
     assert len(after) == 4
 
 
-def test_what_has_been_processed_is_committed_to_the_group(cluster: FakeCluster) -> None:
+def test_processed_offsets_are_committed_to_the_group(cluster: FakeCluster) -> None:
     clock = Clock()
     planner = StreamPlanner(cluster, options(group="shop"), clock=clock)
     place = planner.initial()
@@ -286,7 +286,7 @@ def test_a_group_that_cannot_be_committed_to_is_refused_at_first_and_warned_of_l
     assert "not committed to group shop" in caplog.text
 
 
-def test_a_log_that_was_cut_off_and_grew_again_is_noticed_by_its_epoch(
+def test_a_truncated_log_that_grew_again_is_noticed_by_its_epoch(
     cluster: FakeCluster,
 ) -> None:
     planner = StreamPlanner(cluster, options())
@@ -368,7 +368,7 @@ def described(*partitions: int, topic_id: str = "id-a") -> dict[str, TopicDescri
 
 
 @pytest.mark.parametrize("stale", [{}, described(0), described(0, 1, topic_id="old")])
-def test_one_broker_that_is_behind_is_not_believed(
+def test_metadata_of_a_stale_broker_is_requested_again(
     cluster: FakeCluster, stale: dict[str, TopicDescription]
 ) -> None:
     planner = StreamPlanner(cluster, options())
@@ -383,7 +383,7 @@ def test_one_broker_that_is_behind_is_not_believed(
     assert ranges(StreamPlanner(cluster, options()), start, end) == covered
 
 
-def test_a_topic_that_only_some_brokers_know_yet_is_there(cluster: FakeCluster) -> None:
+def test_a_topic_that_only_some_brokers_know_is_found(cluster: FakeCluster) -> None:
     cluster.stale = [{}, {}]
 
     assert StreamPlanner(cluster, options()).initial().positions == {A0: 0, A1: 0}

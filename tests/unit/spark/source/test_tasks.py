@@ -68,7 +68,7 @@ def test_tasks_cover_each_offset_once_and_keep_the_limits(
 
 
 @given(divisions)
-def test_a_division_goes_through_a_checkpoint(division: TaskDivision) -> None:
+def test_a_task_division_survives_a_checkpoint(division: TaskDivision) -> None:
     assert TaskDivision.from_json(json.loads(json.dumps(division.to_json()))) == division
 
 
@@ -111,7 +111,7 @@ def test_many_small_ranges_share_a_task_for_each_core() -> None:
         (50, TaskDivision.from_json({"cores": 4, "worth": 100_000}), 4),
     ],
 )
-def test_what_is_read_at_once_is_one_task_unless_more_are_asked_for(
+def test_a_short_batch_is_one_task_unless_more_are_requested(
     size: int, division: TaskDivision, expected: int
 ) -> None:
     assert len(tasks(ranges(*[size] * 8), division)) == expected

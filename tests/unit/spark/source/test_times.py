@@ -74,14 +74,16 @@ def test_the_first_record_is_found_from_every_offset(bootstrap: str, isolation: 
     assert found(bootstrap, 0, -1, isolation) == -1
 
 
-def test_a_look_takes_several_fetches(bootstrap: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_by_time_takes_several_fetches(
+    bootstrap: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(times_module, "FIRST_BYTES", 1)
     monkeypatch.setattr(times_module, "NEXT_BYTES", 1)
     assert found(bootstrap, 50, 2) == 10
     assert found(bootstrap, 60, 2) == -1
 
 
-def test_the_client_looks_behind_what_brokers_answer(bootstrap: str) -> None:
+def test_the_client_searches_after_the_brokers_offset(bootstrap: str) -> None:
     client = ClusterClient(ClientOptions(bootstrap, (("isolation.level", "read_committed"),)))
     at = {
         seconds: client.offsets_at({PLACE: MONTH_AGO + 1000 * seconds})[PLACE]
@@ -92,7 +94,7 @@ def test_the_client_looks_behind_what_brokers_answer(bootstrap: str) -> None:
 
 
 @pytest.mark.parametrize(("begin", "expected"), [(3, 3), (9, 9), (10, 10), (12, -1)])
-def test_what_retention_deletes_meanwhile_is_passed_over(
+def test_a_search_by_time_skips_records_that_retention_deletes(
     bootstrap: str, begin: int, expected: int
 ) -> None:
     with headrace.Admin(bootstrap) as admin:
@@ -133,7 +135,7 @@ class Log:
         (FetchedPartition(error=ErrorCode.OFFSET_OUT_OF_RANGE), ApiError, ""),
     ],
 )
-def test_a_partition_that_cannot_be_read_ends_the_look(
+def test_an_unreadable_partition_ends_the_search_by_time(
     fetched: FetchedPartition, kind: type, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(times_module, "PAUSE_S", 0)
