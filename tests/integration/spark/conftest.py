@@ -20,7 +20,7 @@ from headrace.types import TopicPartition
 from tests.fixtures.spark_connector import ConnectorUnavailableError, connector_jars
 from tests.fixtures.targets import Target, make_target
 
-# pandas is here only because the flights' package depends on it; nothing of PySpark's that needs it is used.
+# pandas is installed only because the flights' package depends on it. No test uses it through PySpark.
 PANDAS_WARNING = "ignore:PySpark does not yet fully support pandas:FutureWarning"
 
 
@@ -34,7 +34,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def jars() -> list[Path] | str:
-    """The jars of Spark's own connector, or why there are none."""
+    """The jars of Spark's own connector; if there are none, the reason."""
     try:
         return connector_jars()
     except ConnectorUnavailableError as error:
@@ -62,7 +62,7 @@ def spark(jars: list[Path] | str, tmp_path_factory: pytest.TempPathFactory) -> I
 
 @pytest.fixture(autouse=True)
 def active_session(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Make the shared session the active one again: Spark looks there for data sources that are registered."""
+    """Make the shared session the active one again, because Spark looks up registered data sources in it."""
     yield
     if "spark" in request.fixturenames:
         session = request.getfixturevalue("spark")
@@ -88,7 +88,7 @@ def client(server: Target) -> Iterator[BlockingClient]:
 
 
 class Topics:
-    """Creates topics and reads what lies in them, past Spark."""
+    """Creates topics and reads their records without Spark."""
 
     def __init__(self, client: BlockingClient, bootstrap: str) -> None:
         self.client = client
@@ -96,7 +96,7 @@ class Topics:
 
     def create(self, partitions: int = 1, name: str | None = None, **configs: str) -> str:
         name = name or f"topic-{uuid.uuid4().hex[:12]}"
-        # Records of long ago must stay: brokers go by the records' own time.
+        # Retention counts the records' own time, which is long ago, so it is off.
         dotted = {
             key.replace("_", "."): value for key, value in {"retention_ms": "-1", **configs}.items()
         }
@@ -113,7 +113,7 @@ class Topics:
             raise error
 
     def create_again(self, name: str) -> str:
-        """Create a topic that was just deleted; some brokers need a moment to forget it."""
+        """Create a topic that was just deleted. Some brokers need a moment for the deletion."""
         deadline = time.monotonic() + 20
         while True:
             try:
@@ -156,7 +156,7 @@ def read(spark: Any, server: Target) -> Reader:
 
 
 def run_available(stream: Any, checkpoint: Path, sink: Path) -> Any:
-    """Run a stream of topics up to what there is now, appending (topic, partition, offset, value) to `sink`."""
+    """Run a stream over the present records, and append (topic, partition, offset, value) to `sink`."""
     query = (
         stream.selectExpr("topic", "partition", "offset", "CAST(value AS STRING) AS value")
         .writeStream.format("parquet")
@@ -173,7 +173,7 @@ def run_available(stream: Any, checkpoint: Path, sink: Path) -> Any:
 
 
 def sunk(spark: Any, sink: Path) -> list[tuple[Any, ...]]:
-    """The rows that streams wrote, sorted."""
+    """Return the rows that streams have written, sorted."""
     return sorted(tuple(row) for row in spark.read.parquet(str(sink)).collect())
 
 

@@ -1,4 +1,4 @@
-"""Topics to tables and back on real Spark, with tasks that fail, and the command whose process is killed."""
+"""Topics are archived and read back on real Spark, with failing tasks and killed commands."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def settings(read: Reader, topic: str, table: Path, **given: Any) -> ArchiveSett
 
 
 def archive(read: Reader, topic: str, table: Path, **given: Any) -> list[int]:
-    """Archive what there is; return how many records each batch had."""
+    """Archive the present records. Return the number of records of each batch."""
     chosen = settings(read, topic, table, **given)
     results = run(archiver(chosen, read.spark), chosen, threading.Event())
     return [result.records for result in results]
@@ -147,7 +147,7 @@ def test_the_command_archives_exactly_once_although_it_is_killed(
 
 
 def masked(text: str, directory: Path) -> list[str]:
-    """Lines without what differs from run to run."""
+    """Return the lines of a text without the parts that differ from run to run."""
     text = text.replace(f"{directory}/", "")
     text = re.sub(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "ID", text)
     text = re.sub(r"-[0-9a-f]{16}\.parquet", "-ATTEMPT.parquet", text)

@@ -1,4 +1,4 @@
-"""Tables in a store that speaks S3: a server process that knows conditional writes, and one that does not."""
+"""Tables in an S3 server, with and without conditional writes."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def store_url() -> Iterator[str]:
 
 @pytest.fixture
 def store(store_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The address of a bucket, which the environment says how to reach."""
+    """Yield the address of a bucket. The environment has its endpoint and credentials."""
     for name, value in {**ENVIRONMENT, "AWS_ENDPOINT_URL": store_url}.items():
         monkeypatch.setenv(name, value)
     return f"s3://{new_bucket(store_url)}"
 
 
 class StoreArchiveHarness(ArchiveHarness):
-    """An archive whose table is in an object store."""
+    """The harness of an archive with a table in an object store."""
 
     def __init__(self, tmp_path: Path, address: str, kind: str, **limits: Any) -> None:
         super().__init__(tmp_path, kind, **limits)
@@ -225,20 +225,20 @@ def test_an_unavailable_store_is_a_retriable_error(
 
 
 KILLS = {"delta": [(1, 0.02), (2, 0.1)], "iceberg": [(2, 0.05)]}
-"""After so many batches, and so many seconds."""
+"""The moments of the kills: after a number of batches, and seconds."""
 ARCHIVE_AND_COMPACT = """
 import sys
 from pathlib import Path
 from headrace.spark.archive.compaction import compact
 from tests.integration.spark.test_archive_stores import StoreArchiveHarness
 
-world = StoreArchiveHarness(Path(sys.argv[1]), sys.argv[2], sys.argv[3], max_offsets=4)
-world.cluster.grow("flights", 0, 16)
-archiver = world.archiver()
+harness = StoreArchiveHarness(Path(sys.argv[1]), sys.argv[2], sys.argv[3], max_offsets=4)
+harness.cluster.grow("flights", 0, 16)
+archiver = harness.archiver()
 while result := archiver.run_batch():
     print(result.batch, flush=True)
     if result.batch % 2 == 0:
-        list(compact(world.table(), 1 << 20))
+        list(compact(harness.table(), 1 << 20))
 """
 
 

@@ -25,7 +25,7 @@ RECORDS = [
 
 
 def rows(frame: Any) -> list[dict[str, Any]]:
-    """All rows in order, and the timestamp in milliseconds besides, for Python's datetime has a time zone's view."""
+    """Return all rows in order, with the time also in milliseconds, because a datetime depends on the time zone."""
     ordered = frame.selectExpr("*", "unix_millis(timestamp) AS at_ms").orderBy(
         "topic", "partition", "offset"
     )

@@ -1,4 +1,4 @@
-"""The questions of the source to a cluster, put to a real one; no Spark is needed for them."""
+"""The requests of the source to a real cluster, without Spark."""
 
 from __future__ import annotations
 

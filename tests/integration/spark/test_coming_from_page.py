@@ -1,4 +1,4 @@
-"""docs/start/coming-from-spark.md: the program before and the program after write the same records."""
+"""docs/start/coming-from-spark.md: the programs before and after the migration write the same records."""
 
 from __future__ import annotations
 

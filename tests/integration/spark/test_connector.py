@@ -111,7 +111,7 @@ def test_headrace_and_the_connector_write_the_same_rows(topics: Topics, read: Re
         )
         write(frame, read.bootstrap, source)
         rows = [all_rows(read.batch(topic, includeHeaders="true")) for topic in (first, second)]
-        # Topics have other names, and tasks write side by side: what is left is what a row became.
+        # Topic names differ, and tasks write concurrently: only the contents of the rows can be compared.
         written.append(
             [sorted((row[3], row[1], row[4], str(row[7])) for row in of_topic) for of_topic in rows]
         )
@@ -150,7 +150,7 @@ def test_the_connector_streams_in_and_out(
 
 
 def transactions(bootstrap: str, topic: str) -> headrace.Producer:
-    """Leave behind: plain records, a transaction of each fate, control records among them, and one that is open."""
+    """Write plain records, a committed and an aborted transaction with their markers, and an open transaction."""
     producer = headrace.Producer(
         bootstrap, transactional_id=f"of-{topic}", transaction_timeout_ms=600_000, serde="str"
     )

@@ -1,4 +1,4 @@
-"""A broker that came back from a backup and wrote other records where some had been read. No Spark is needed."""
+"""A broker was restored from a backup and wrote new records at offsets that had been read. No Spark is needed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def own_server(tmp_path: Path) -> Iterator[HeadraceServer]:
 
 @pytest.fixture
 def planner(own_server: HeadraceServer) -> Iterator[Callable[..., StreamPlanner]]:
-    """Makes planners with a client of their own, as after a restart of the driver."""
+    """Create planners, each with its own client, as after a restart of the driver."""
     clients: list[ClusterClient] = []
 
     def make(topic: str, **given: str) -> StreamPlanner:

@@ -1,4 +1,4 @@
-"""Retention that overtakes a query, on a server of its own that restarts, for it looks for old segments then."""
+"""Retention deletes records before a query reads them. The server restarts, because it then deletes old segments."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def quick_server(tmp_path: Path) -> Iterator[Target]:
 
 
 def overtake(server: Target, client: BlockingClient, topic: str) -> int:
-    """Append more than is kept, wait until the first records are removed; return where the log starts then."""
+    """Append more than retention keeps, wait until the first records are deleted, and return the log start offset."""
     value = random.Random(1).randbytes(700_000)
     partition = TopicPartition(topic, 0)
     deadline = time.monotonic() + WAIT_S

@@ -1,4 +1,4 @@
-"""The demo as a user runs it, small; and that nothing of it stays behind."""
+"""A small demo runs as a user starts it, and leaves no process or file behind."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TIMEOUT_S = 240
 
 @pytest.fixture
 def _java(spark: Any) -> None:
-    """Skips where Spark cannot run."""
+    """Skip tests if Spark cannot run."""
 
 
 def command(output: Path, *arguments: str) -> list[str]:
@@ -42,7 +42,7 @@ def wait_until(condition: Any, what: str) -> None:
 
 
 def runs(process: psutil.Process) -> bool:
-    """Whether a process lives; one that only waits to be reaped by its parent does not."""
+    """Return whether a process is alive. A zombie is not."""
     try:
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
@@ -74,7 +74,7 @@ def test_the_demo_checks_its_results_and_ends_what_it_started(tmp_path: Path) ->
     )
 
     assert done.returncode == 0, done.stderr
-    assert done.stderr == "", "nothing on standard error where nobody watches"
+    assert done.stderr == "", "standard error is empty without a terminal"
     found = json.loads(done.stdout)
     assert (found["verified"], found["records"]) == (True, 5000)
     assert sum(each["flights"] for each in found["carriers"]) == 5000
@@ -91,7 +91,7 @@ def test_the_demo_checks_its_results_and_ends_what_it_started(tmp_path: Path) ->
 @pytest.mark.timeout(TIMEOUT_S + 60)
 def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
     output = tmp_path / "demo"
-    # A shell in the background has SIGINT ignored by its children; a user's terminal does not.
+    # Children of a background shell ignore SIGINT; children of a user's terminal do not.
     program = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
         "from headrace.cli import main; main()"

@@ -1,4 +1,4 @@
-"""The errors that users see: the message, after at most one line of Headrace's own source."""
+"""Errors as users see them: the message, after at most one line of Headrace's source."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def is_short(error: PySparkException, words: str) -> None:
     text = str(error)
     assert words in text, text
     frames = re.findall(r'File "[^"]*/headrace/([^"]+)", line', text)
-    # Spark repeats the text of a cause in that of the error.
+    # Spark repeats the text of the cause in the text of the error.
     assert set(frames) <= {"spark/errors.py"}, text
     assert len(frames) <= len(re.findall(r"headrace\.\S+Error: ", text)), text
     assert "During handling" not in text

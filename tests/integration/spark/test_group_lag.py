@@ -1,4 +1,4 @@
-"""The option `group`: how far a stream has come is committed to a consumer group, its last batch included."""
+"""The option `group`: a stream commits its progress to a consumer group, also after the last batch."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from tests.integration.spark.conftest import Reader, Topics, produce_values
 SOURCES: Final = ("headrace", "kafka")
 SIZES: Final = {0: 20, 1: 3, 2: 1}
 T0: Final = 1_700_000_000_000
-"""The time of the first record of each partition; those behind it follow a millisecond apart."""
+"""The time of each partition's first record. Later records follow a millisecond apart."""
 
 Options = Mapping[str, str]
 
@@ -163,7 +163,7 @@ ERRORS: Final[list[tuple[Options, str]]] = [
 
 
 BY_TASKS: Final = "ends at offset 20, before startingOffsets"
-"""Errors that the connector raises only in its tasks, after four attempts each."""
+"""Errors that the connector raises only in its tasks, after four attempts."""
 
 
 def test_options_that_the_connector_refuses_are_refused_before_a_job_runs(
@@ -182,7 +182,7 @@ def test_options_that_the_connector_refuses_are_refused_before_a_job_runs(
 
 
 def planned(options: Options) -> list[Any]:
-    """Do what Spark has the source do before a job runs."""
+    """Call the source as Spark does before a job runs."""
     checked = source_options(options, streaming=False)
     return batch_ranges(shared_client(checked.client), checked)
 
@@ -230,7 +230,7 @@ def logged(checkpoint: Path) -> list[dict[str, dict[str, int]]]:
 
 
 def run(read: Reader, source: str, topic: str, options: Options, checkpoint: Path) -> int:
-    """Run a query up to what there is and return how many rows it read."""
+    """Run a query over the present records, and return the number of rows."""
     stream = opened(read, source, topic, options, stream=True)
     writer = stream.writeStream.format("noop").trigger(availableNow=True)
     query = writer.option("checkpointLocation", str(checkpoint)).start()
@@ -259,7 +259,7 @@ def test_streams_with_the_same_options_have_the_same_batches(
         assert ours[-1] == ends, options
         if "minOffsetsPerTrigger" not in options:
             assert len(ours) == len(theirs), options
-    # With too few records for its minimum, the connector ends an AvailableNow run without them.
+    # With fewer records than its minimum, the connector ends an AvailableNow run without reading them.
     assert places["kafka"][1][-1] != ends
 
 

@@ -1,4 +1,4 @@
-"""`headrace pipeline run` as a user runs it: killed in the midst of its work, run again, watched, and stopped."""
+"""`headrace pipeline run` as a user runs it: killed during a batch, run again, watched, and stopped."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def lives(process: psutil.Process) -> bool:
 
 
 class Command:
-    """The command, on a state directory of the test."""
+    """Runs the command with a state directory of the test."""
 
     def __init__(self, path: Path, bootstrap: str, directory: Path) -> None:
         self.path = path
@@ -126,7 +126,7 @@ def command(server: Target, topics: Topics, tmp_path: Path) -> Iterator[Command]
 
 
 def committed(bootstrap: str, topic: str) -> Counter[int]:
-    """How often each number is there, for who reads committed records."""
+    """Return the number of occurrences of each number among the committed records."""
     found: Counter[int] = Counter()
     with headrace.Consumer(bootstrap, serde="json", isolation_level="read_committed") as consumer:
         consumer.assign([headrace.TopicPartition(topic, number) for number in range(2)])
@@ -186,12 +186,12 @@ def test_killed_and_run_again_they_write_everything_once_and_stop_when_asked(
 
 
 def has_begun(state: StateDirectory) -> bool:
-    """Whether each pipeline has finished a batch."""
+    """Return whether each pipeline has finished a batch."""
     return {each.name for each in state.statuses() if each.progress} == NAMES
 
 
 def shown_lag(state: StateDirectory, name: str) -> int | None:
-    """How far a pipeline is behind, as it says itself."""
+    """Return the lag that the pipeline's status has."""
     status = state.status(name)
     assert status is not None
     lag: int | None = (status.progress or {}).get("lag_records")
@@ -199,7 +199,7 @@ def shown_lag(state: StateDirectory, name: str) -> int | None:
 
 
 def lag_of_group(topics: Topics, group: str, topic: str) -> int:
-    """How far a group is behind, as any tool sees it."""
+    """Return the lag of a group, as any tool computes it."""
     partitions = [headrace.TopicPartition(topic, number) for number in range(2)]
     done = topics.client.committed_offsets(group, partitions)
     ends = topics.client.list_offsets(dict.fromkeys(partitions, -1))

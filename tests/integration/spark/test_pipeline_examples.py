@@ -1,4 +1,4 @@
-"""Each example of a pipeline, over a few records, up to what its sink then holds."""
+"""Each example of a pipeline processes a few records; the tests check its sink."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "pipelines"
 
 
 class SharedSessions:
-    """The session of all tests, which nobody closes."""
+    """The session of all tests, which the pipelines do not close."""
 
     alive = True
 
@@ -42,8 +42,8 @@ class SharedSessions:
         pass
 
 
-class Told:
-    """Keeps what was reported."""
+class StatusRecorder:
+    """A reporter that keeps all statuses."""
 
     def __init__(self) -> None:
         self.changes: list[Status] = []
@@ -78,7 +78,7 @@ class Examples:
         return plans
 
     def run(self, plans: list[Any]) -> list[Status]:
-        told = Told()
+        told = StatusRecorder()
         runner = Runner(
             SharedSessions(self.read.spark),  # type: ignore[arg-type]  # what is used of Sessions
             StateDirectory(self.directory / "state"),

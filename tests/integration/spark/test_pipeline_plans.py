@@ -62,7 +62,7 @@ def plan_of(sink: Topic | Table, connection: DefaultCluster) -> Plan:
 
 
 class Ends:
-    """Sinks of every kind, and what was written to one, read as a source."""
+    """Creates sinks of every kind, and reads their rows with a source."""
 
     def __init__(self, spark: Any, topics: Topics, bootstrap: str, directory: Path) -> None:
         self.spark = spark
@@ -147,7 +147,7 @@ def _try(ends: Ends, kind: str, expression: str, name: str) -> None:
 
 
 def _plain(column: tuple[str, str]) -> tuple[str, str]:
-    """Return a column without its collation, which is how texts are compared and not what they are."""
+    """Return a column without its collation, which does not change the values."""
     return column[0], re.sub(" collate [A-Z_]+", "", column[1])
 
 
@@ -280,7 +280,7 @@ def test_a_table_that_is_there_keeps_its_partitions(ends: Ends) -> None:
 
 
 def test_a_batch_that_does_not_fit_is_not_appended(ends: Ends) -> None:
-    """A function that was changed while the pipeline rested, with its checkpoint kept; plan was not asked."""
+    """The function was changed while the pipeline was stopped. The checkpoint was kept, and plan was not run."""
     sink = table(str(ends.directory / "kept"), format="delta")
     append(ends.spark.sql("SELECT 1 AS a, 'x' AS s"), sink, "query", 0)
     before = DeltaTable(sink.path).version()

@@ -1,4 +1,4 @@
-"""The pipelines of docs/guides/pipelines.md are in order, and run."""
+"""The pipelines of docs/guides/pipelines.md have no problems, and run."""
 
 from __future__ import annotations
 

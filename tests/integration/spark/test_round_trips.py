@@ -1,7 +1,7 @@
-"""Values at the ends of every type, through every sink and back: each comes unchanged, in sessions of every kind.
+"""Extreme values of every type are written to every sink and read back unchanged, in sessions of every kind.
 
-What cannot come back is refused before anything is written; `test_pipeline_plans.py` has that half.
-HEADRACE_SPARK_VALUES is how many rows of random values there are besides the extreme ones.
+Values that cannot be read back are refused before anything is written; `test_pipeline_plans.py` checks that.
+HEADRACE_SPARK_VALUES is the number of rows of random values besides the extreme values.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.integration.spark.conftest import Topics
 ROWS: Final = int(os.environ.get("HEADRACE_SPARK_VALUES", "200"))
 MAX32, MAX64 = 2**31 - 1, 2**63 - 1
 BERLIN_2026: Final = (1774746000, 1792888200)
-"""In spring and in autumn: where an hour is missing, and where one comes twice."""
+"""The changes of clocks in spring, which skip an hour, and in autumn, which repeat one."""
 
 SESSIONS: Final[list[dict[str, str]]] = [
     {},
@@ -53,7 +53,7 @@ def double(bits: int) -> float:
 
 
 class Values:
-    """Random values, every third from the ends of its type."""
+    """Return random values. Every third value is an extreme of its type."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -127,7 +127,7 @@ NESTED: Final = (
 
 @pytest.fixture(scope="module")
 def base(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The values as Spark's own files have them, so that each session reads the same."""
+    """Write the values to Spark's own files, so that every session reads the same values."""
     path = tmp_path_factory.mktemp("values") / "base"
     session = spark.newSession()
     session.conf.set("spark.sql.session.timeZone", "UTC")
@@ -151,14 +151,14 @@ def session(request: pytest.FixtureRequest, spark: Any) -> Any:
 
 
 def contents(frame: Any) -> list[str]:
-    """The rows as text that differs wherever a bit of a value does; times are numbers."""
+    """Return the rows as text that differs if any bit of a value differs. Times are numbers."""
     found = frame.sort("n").toArrow()
     bare = pa.schema([(each.name, _bare(each.type)) for each in found.schema])
     return [repr(row) for row in found.cast(bare).to_pylist()]
 
 
 def _bare(kind: Any) -> Any:
-    """Return a type whose values Python can have: it has no year 10000."""
+    """Return a type whose values Python supports, because Python has no year 10000."""
     if pa.types.is_struct(kind):
         return pa.struct([pa.field(each.name, _bare(each.type)) for each in kind])
     if pa.types.is_map(kind):
@@ -235,7 +235,7 @@ def test_delta_tables_give_back_what_they_were_given(
 def test_files_give_back_what_they_were_given(
     spark: Any, base: Path, tmp_path: Path, kind: Any
 ) -> None:
-    """In a session whose zone has changes of clocks. (ORC's writer refuses times at the end of the type, aloud.)"""
+    """The session's time zone has changes of clocks. (ORC's writer rejects extreme times with an error.)"""
     session = spark.newSession()
     session.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
     given = session.read.parquet(str(base))
@@ -251,7 +251,7 @@ def test_files_give_back_what_they_were_given(
 
 
 def test_records_keep_the_times_of_rows(session: Any, topics: Topics, server: Target) -> None:
-    """The repeated hour of a time zone, and the missing one; a record has whole milliseconds."""
+    """The times are in the repeated and in the skipped hour of a time zone. A record has whole milliseconds."""
     name = topics.create()
     cluster = {"kafka.bootstrap.servers": server.bootstrap}
     micros = [

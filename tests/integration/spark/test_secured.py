@@ -1,4 +1,4 @@
-"""A topic of a broker with TLS and SASL is written and read, and no secret shows where a query is described."""
+"""A topic of a broker with TLS and SASL is written and read, and descriptions of the query have no secret."""
 
 from __future__ import annotations
 

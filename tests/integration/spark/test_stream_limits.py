@@ -1,4 +1,4 @@
-"""How much a batch takes: bytes, a minimum that is waited for, and tasks that small partitions share, on real Spark."""
+"""Limits of batches on real Spark: bytes, the minimum of offsets, and tasks that small partitions share."""
 
 from __future__ import annotations
 

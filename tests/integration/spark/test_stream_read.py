@@ -1,4 +1,4 @@
-"""Streams: every record once, through restarts, limits, failing batches, new partitions and lost data."""
+"""Streams have every record once, with restarts, limits, failing batches, new partitions and lost data."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_restarted_query_goes_on_where_it_stopped(
 
 
 class Collector:
-    """A `foreachBatch` sink that keeps rows by batch id (as an idempotent sink would) and fails on demand."""
+    """A `foreachBatch` sink that keeps rows by batch id, as an idempotent sink does, and fails on demand."""
 
     def __init__(self) -> None:
         self.batches: dict[int, list[tuple[int, int]]] = {}

@@ -1,4 +1,4 @@
-"""Streams written to topics: once, though tasks die, commits fail, batches are repeated and their division changes."""
+"""Streams are written once although tasks end, commits fail, batches are repeated and their division changes."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def numbers(*ranges: range) -> list[str]:
 
 
 class FaultyWriter(HeadraceStreamWriter):
-    """A sink whose process ends in the middle of a task, or whose driver fails in the middle of a commit."""
+    """A sink whose process ends during a task, or whose driver fails during a commit."""
 
     fault = ""
 
@@ -98,7 +98,7 @@ class FaultyWriter(HeadraceStreamWriter):
 
 
 class FaultySink(HeadraceDataSource):
-    """The source and sink under test, with faults."""
+    """The source and sink under test, with injected faults."""
 
     @classmethod
     def name(cls) -> str:
@@ -120,7 +120,7 @@ def faulty(spark: Any) -> str:
 
 
 def two_tasks(read: Reader, source: str) -> Any:
-    """The rows of a topic of two partitions, however few there are, by two tasks."""
+    """Read the rows of a topic of two partitions with two tasks, however few there are."""
     return read.stream(source, startingOffsets="earliest", minPartitions=2).select("key", "value")
 
 

@@ -1,4 +1,4 @@
-"""A task's ranges read from a server, without Spark: in few rounds, whole, with the accelerator and without."""
+"""A task's ranges are read from a server completely and in few rounds, with and without the accelerator."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class CountingClient(ClusterClient):
 
 
 class Task:
-    """Reads ranges as a task does."""
+    """Read ranges as a task does."""
 
     def __init__(self, server: Target, topic: str, **given: str) -> None:
         required = {"kafka.bootstrap.servers": server.bootstrap, "subscribe": topic}

@@ -1,4 +1,4 @@
-"""Spark as a user has it: a program that fills Parquet files, two pipelines, an archive that is read without Spark."""
+"""A user's work with Spark: a program that writes Parquet files, two pipelines, and an archive read without Spark."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def test_files_pipelines_and_an_archive(
     [behind] = shell.json("group", "describe", "lake", *at)
     assert behind["total_lag"] == 1, behind
 
-    # The session that all tests share has another directory than this user.
+    # The session that all tests share has a different working directory.
     text = (PROGRAMS / "two_pipelines.py").read_text().replace("tables/", f"{tmp_path}/tables/")
     pipelines = str(tmp_path / "two_pipelines.py")
     (tmp_path / "two_pipelines.py").write_text(text)
-    # The commands themselves, in the session that is there; other tests start them as processes.
+    # The commands run in this session. Other tests start them as processes.
     for module, opened in ((session, "local_session"), (pipelines_session, "open_session")):
         monkeypatch.setattr(module, opened, lambda *_arguments, **_named: spark)
         monkeypatch.setattr(module, "stop_session", lambda _session: None)

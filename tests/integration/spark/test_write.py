@@ -1,4 +1,4 @@
-"""Batch writes: what was written is what is read."""
+"""Batch writes: the written rows can be read."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_topics_are_never_overwritten(topics: Topics, read: Reader) -> None:
 
 
 def test_reads_by_time_see_rows_and_no_markers(topics: Topics, read: Reader) -> None:
-    """Times of events, a month before those of the markers that end the transactions of exactly-once writes."""
+    """The records' times are a month before the times of the transaction markers of exactly-once writes."""
     topic = topics.create()
     first_ms = 1_792_880_000_000
     for version in range(3):

@@ -1,4 +1,4 @@
-"""Which failures are final, how long the others wait, and what of pages of text a user is shown."""
+"""Final failures, the delays before restarts, and the summaries of failures."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def test_the_schema_of_a_struct_type_keeps_unusual_names() -> None:
     ],
 )
 def test_a_source_has_no_column_twice(tmp_path: Path, source: dict[str, Any], said: str) -> None:
-    """A Parquet file of two columns of one name has the values of one in the other, without an error."""
+    """Parquet would write the values of one column to both columns of the same name, without an error."""
     (text,) = wrong(tmp_path, declared(source=topic("orders", **source)))
     assert said in text
 

@@ -1,4 +1,4 @@
-"""Batches that a Delta table has are known, whatever has become of the table since."""
+"""Batches that a Delta table has are recognised, even if the table was altered since."""
 
 from __future__ import annotations
 

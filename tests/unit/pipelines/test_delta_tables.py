@@ -1,4 +1,4 @@
-"""Which Delta tables are read and written: those of which everything is known that their logs ask for."""
+"""Delta tables are read and written only if all features in their logs are supported."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ MAPPED = {
 
 
 Case = tuple[dict[str, Any], dict[str, Any], dict[str, str], str | None, str | None]
-"""Protocol, column, settings; what is wrong for readers, and for writers."""
+"""Protocol, column and settings of a table; the problem for readers, and the problem for writers."""
 CASES: list[Case] = [
     (OLD, {}, {}, None, None),
     (features("timestampNtz"), {}, {}, None, None),

@@ -1,4 +1,4 @@
-"""Keys of records that are times."""
+"""Times as keys of records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes of pipelines: lost ones come again, those that know why they end do not."""
+"""Processes of pipelines: lost processes are restarted; processes with a final exit code are not."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""The parts of Spark that frames need where they could be missing; with Spark:
-tests/integration/spark/test_pipeline_examples.py."""
+"""Parts of Spark that frames need and that may be missing, with fakes.
+
+tests/integration/spark/test_pipeline_examples.py uses Spark.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers of a batch from what Spark reports, and how long records have waited."""
+"""The numbers of a batch in Spark's report, and the age of unread records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several pipelines of one process, with sessions and frames that only look like Spark's."""
+"""Several pipelines in one process, with fakes of Spark's sessions and frames."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class FakeFrame:
 
 
 class FakeQuery:
-    """One between two batches, of which none has finished."""
+    """A fake query between two batches that has finished none."""
 
     def __init__(self) -> None:
         self.isActive = True
@@ -45,7 +45,7 @@ class FakeQuery:
         self.isActive = False
 
 
-class Told:
+class StatusRecorder:
     def __init__(self) -> None:
         self.states: list[tuple[str, str]] = []
         self.ticks = 0
@@ -74,7 +74,7 @@ class Harness:
         kind: Any = FakeSessions
         self.sessions = kind()
         self.state = StateDirectory(tmp_path / "state")
-        self.told = Told()
+        self.told = StatusRecorder()
         self.signals = Signals()
         self.signals.came.set()  # the first look is at once
         self.wrong: dict[str, list[str]] = {}

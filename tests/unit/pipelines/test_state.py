@@ -1,4 +1,4 @@
-"""The state of a pipeline that other terminals see, also after its process has been killed."""
+"""The status of a pipeline in other processes, also after the pipeline's process was killed."""
 
 from __future__ import annotations
 

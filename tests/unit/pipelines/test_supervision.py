@@ -1,4 +1,4 @@
-"""The life of a pipeline with queries that only look like Spark's: starts, batches, failures, stops."""
+"""A supervised pipeline with fake queries: starts, batches, failures, stops."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headrace.pipelines.supervision import Supervised
 
 
 class FakeQuery:
-    """A query whose batches a test finishes."""
+    """A fake query whose batches the test finishes."""
 
     def __init__(self) -> None:
         self.isActive = True

@@ -1,4 +1,4 @@
-"""Topics of plans, against a broker in the test's process behind a port."""
+"""Topics of plans, with a broker of this process that listens on a port."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_topics_are_found_or_created_by_choice(headrace_bootstrap: str, tmp_path
         plans = check_topics([plan(tmp_path, connection, source, sink)], connection)
         assert plans[0].creates == ("letters", "made")
         create_topics(plans, connection)
-        create_topics(plans, connection)  # somebody was faster
+        create_topics(plans, connection)  # another process has created the topic
 
         assert len(client.metadata(["made"]).topics["made"].partitions) == 3
         configs = client.describe_configs(ConfigResourceType.TOPIC, ["made"])["made"]

@@ -1,4 +1,4 @@
-"""Nobody waits until brokers in memory agree."""
+"""No pauses between requests, because clusters in memory have no stale brokers."""
 
 from __future__ import annotations
 

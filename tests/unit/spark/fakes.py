@@ -1,4 +1,4 @@
-"""A cluster in memory for the source's planning and reading."""
+"""A cluster in memory for the tests of planning and reading."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from headrace.types import TopicPartition
 
 
 class FakeCluster:
-    """Partitions as (log start offset, log end offset); values are `topic-partition-offset`."""
+    """A cluster of partitions, each (log start offset, log end offset). Values are `topic-partition-offset`."""
 
     def __init__(self) -> None:
         self.logs: dict[TopicPartition, tuple[int, int]] = {}
         self.ids: dict[str, str] = {}
         self.stale: list[dict[str, TopicDescription]] = []
-        """The answer of a broker that is behind, given before the others are asked."""
+        """The topology that a stale broker returns for the first request."""
         self.batch_records = 3
         self.errors: list[ErrorCode] = []
         self.fetches: list[tuple[TopicPartition, int]] = []
@@ -61,7 +61,7 @@ class FakeCluster:
         }
 
     def offsets_at(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """A record's time is its offset times ten."""
+        """Find offsets by time: a record's time is its offset times ten."""
         found = {each: max(self.logs[each][0], -(-time // 10)) for each, time in times.items()}
         return {each: at if at < self.logs[each][1] else -1 for each, at in found.items()}
 

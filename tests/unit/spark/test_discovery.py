@@ -1,4 +1,4 @@
-"""How Spark finds the format, and that a look-up never costs or breaks anything for those who do not want it."""
+"""Spark finds the format, and a look-up loads no large library and never fails."""
 
 from __future__ import annotations
 
@@ -74,5 +74,5 @@ print(rows.fill({}, 1, 0, -1), {"pandas", "pyarrow.compute"} & set(sys.modules),
 
 @pytest.mark.parametrize("reader", [HeadraceBatchReader, HeadraceStreamReader])
 def test_readers_have_no_method_for_filters(reader: type) -> None:
-    """Spark fails every query of a source that merely has this method, unless a setting allows it."""
+    """Spark fails every query of a source with this method, unless a setting allows filters."""
     assert "pushFilters" not in reader.__dict__

@@ -17,14 +17,14 @@ VERSIONS = {"pyspark": "4.3.0", "pyarrow": "26.0.1"}
 
 @pytest.fixture(autouse=True)
 def plain(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Versions that fit, and an environment that sets nothing."""
+    """Report supported versions, and clear the environment variables of Spark. Tests may change the versions."""
     found = dict(VERSIONS)
     for module in (doctor, versions):
         monkeypatch.setattr(module, "installed", found.get)
     monkeypatch.setattr(doctor, "check_java", lambda: 21)
     for name in ("SPARK_HOME", "PYSPARK_PYTHON", "JAVA_HOME"):
         monkeypatch.delenv(name, raising=False)
-    # As in an environment that was activated: PySpark takes the first python3 there is.
+    # In an activated environment PySpark starts the first python3 of PATH.
     own = str(Path(sys.executable).parent)
     monkeypatch.setenv("PATH", os.pathsep.join([own, os.environ["PATH"]]))
     return found

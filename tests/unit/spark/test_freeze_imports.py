@@ -1,4 +1,4 @@
-"""`headrace.spark.worker`: garbage is looked for among less, in Spark's workers and nowhere else."""
+"""`headrace.spark.worker`: garbage collections in Spark's workers, and only there, leave out imported modules."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ print(*counts, len(gc.get_objects()))
 
 
 def counts(main: str) -> list[int]:
-    """Return the number of frozen objects after each of three calls, and of those that are still looked at."""
+    """Return the number of frozen objects after each of three calls, and the number of other objects."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, main], capture_output=True, text=True, check=True
     )

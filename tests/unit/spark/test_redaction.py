@@ -1,4 +1,4 @@
-"""Plans that Spark logs and shows in its UI name the options of writes: those that are secrets it has to leave out."""
+"""Plans that Spark logs and shows in its UI have the options of writes, without secrets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace.pipelines import session as of_pipelines
 from headrace.spark import session as of_spark
 
 BY_ITSELF = "(?i)secret|password|token|access[.]?key"
-"""Options that Spark redacts without a setting."""
+"""Names of options that Spark redacts without a setting."""
 
 
 @pytest.mark.parametrize("settings", [of_pipelines.SETTINGS, of_spark.SETTINGS])

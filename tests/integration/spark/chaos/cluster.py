@@ -1,6 +1,7 @@
-"""A standalone cluster on loopback: a master and workers, each a process.
+"""A standalone Spark cluster on loopback: a master and workers, each in its own process.
 
-Spark starts no copy of a task on the host of the original, and knows hosts by name: workers of one machine have two.
+Spark does not start the copy of a task on the host of the original, and it identifies hosts by name. So the workers
+of this machine have two host names.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _EXECUTOR = "CoarseGrainedExecutorBackend"
 
 @contextlib.contextmanager
 def cluster(directory: Path, *, cores: int) -> Iterator[str]:
-    """Run a master and a worker on each host; the master's address."""
+    """Run a master, and a worker on each host; yield the master's address."""
     processes: list[subprocess.Popen[bytes]] = []
     try:
         log = _start(processes, directory / "master.log", ["--host", "127.0.0.1", "--port", "0"])
@@ -71,7 +72,7 @@ def _start(processes: list[subprocess.Popen[bytes]], log: Path, arguments: Seque
 
 
 def executors() -> dict[str, psutil.Process]:
-    """Executors below this process, by the host that they are on."""
+    """Return the executors among this process's descendants, by host."""
     found = {}
     for each in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):  # it has just ended
@@ -82,7 +83,7 @@ def executors() -> dict[str, psutil.Process]:
 
 
 def until(condition: Callable[[], Any]) -> Any:
-    """Wait until something is so, and return it."""
+    """Wait until a function returns something true, and return it."""
     deadline = time.monotonic() + PATIENCE_S
     while not (found := condition()):
         assert time.monotonic() < deadline, "it does not come about"

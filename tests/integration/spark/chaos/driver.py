@@ -25,13 +25,13 @@ def topic(spark: Any, bootstrap: str) -> Any:
 
 
 def fake_aws(endpoint: str) -> dict[str, str]:
-    """Return options that say where the fake of AWS is."""
+    """Return the options with the endpoint and credentials of the AWS fake."""
     keys = dict.fromkeys(("accessKeyId", "secretAccessKey"), "fake")
     return {"endpointUrl": endpoint, "region": "us-east-1", **keys}
 
 
 def stream(spark: Any, endpoint: str, directory: Path) -> Any:
-    """Return the stream of Kinesis as a streaming DataFrame."""
+    """Return the Kinesis stream as a streaming DataFrame."""
     return (
         spark.readStream.format("headrace-kinesis")
         .options(**fake_aws(endpoint))
@@ -45,24 +45,24 @@ def stream(spark: Any, endpoint: str, directory: Path) -> Any:
 
 
 def to_files(rows: Any, directory: Path) -> Any:
-    """The source is on trial: Spark's own files have each batch once."""
+    """Test the source: Spark's own file sink has each batch once."""
     return rows.select("value").writeStream.format("parquet").option("path", str(directory / "out"))
 
 
 def source(spark: Any, bootstrap: str, directory: Path) -> list[Any]:
-    """Copy a topic to files."""
+    """Copy a topic to files with Spark's file sink."""
     return [to_files(topic(spark, bootstrap), directory)]
 
 
 def sink(spark: Any, bootstrap: str, _: Path) -> list[Any]:
-    """Topic to topic: the sink is on trial."""
+    """Test the sink: copy a topic to a topic."""
     rows = topic(spark, bootstrap).select("key", "value", "partition").writeStream
     rows = rows.format("headrace").option("kafka.bootstrap.servers", bootstrap)
     return [rows.option("topic", "output")]
 
 
 def kinesis(spark: Any, endpoint: str, directory: Path) -> list[Any]:
-    """Stream to files and, by another query, to a stream: source and sink of Kinesis die together."""
+    """Copy a stream to files and, with another query, to a stream: source and sink of Kinesis are killed together."""
     rows = stream(spark, endpoint, directory)
     copies = rows.select("partitionKey", "data").writeStream.format("headrace-kinesis")
     return [
@@ -75,7 +75,7 @@ SUBJECTS = {each.__name__: each for each in (source, sink, kinesis)}
 
 
 def main() -> None:
-    """Run the queries of one subject until the end."""
+    """Run the queries of one subject until SIGTERM."""
     subject, address, place = sys.argv[1:]
     directory = Path(place)
     over = threading.Event()

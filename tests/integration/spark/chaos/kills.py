@@ -1,9 +1,8 @@
-"""Streams on Spark whose driver, Python workers and broker are killed: the output must have every record of the input
-once.
+"""Kill the driver, the Python workers and the broker of streams on Spark. The output must have each input record once.
 
-A run has one topic that is fed all the time, one driver process that reads it, and an output that can be read.
-Victims are killed (SIGKILL) at random moments while rows come out; a driver that has died is started again with its
-checkpoint. In the end the output is compared with what the broker had acknowledged.
+A run has one topic to which records are sent all the time, one driver process that reads the topic, and an output that
+can be read. The victims are killed (SIGKILL) at random moments while rows are written. A killed driver is started again
+with its checkpoint. In the end the output is compared with the records that the broker has acknowledged.
 """
 
 from __future__ import annotations
@@ -26,29 +25,29 @@ from tests.fixtures.processes import ServerProcess
 
 ROOT = Path(__file__).resolve().parents[4]
 MASTER = os.environ.get("HEADRACE_SPARK_MASTER", "local[2,4]")
-"""Where Spark runs: `local-cluster[2,1,1024]` has two executors in processes of their own."""
+"""Spark's master URL. `local-cluster[2,1,1024]` has two executors, each in its own process."""
 PARTITIONS = 3
 INPUT, COPIES = "input", "copies"
 PATIENCE_S = 120.0
 LOOK_S = 0.2
 Row = tuple[int, int]
-"""Partition and number of a record: what its value says."""
+"""The partition and the number in a record's value."""
 
 
 class Subject(Protocol):
-    """The system under test: a driver, and a way to read what it has committed."""
+    """The system under test: a driver, and a function that reads the committed output."""
 
     repeats: bool
-    """Whether rows may come out more than once: at least once by choice."""
+    """Whether the subject is at least once, so that the output may have duplicates."""
 
     def prepare(self, bootstrap: str, directory: Path) -> None:
-        """Make what the driver needs to be there."""
+        """Create the topics or streams that the driver needs."""
 
     def command(self) -> list[str]:
-        """The driver's command line, the same at each start."""
+        """Return the driver's command line, the same at each start."""
 
     def rows(self) -> list[Row]:
-        """All rows that are committed so far, in any order."""
+        """Return all rows that are committed so far, in any order."""
 
 
 class Feeder:
@@ -66,7 +65,7 @@ class Feeder:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop; everything that was sent is acknowledged then."""
+        """Stop the thread, after all sent records are acknowledged."""
         self._over.set()
         self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive(), "the feeder does not end"
@@ -96,7 +95,7 @@ class Feeder:
 
 
 class KillRun:
-    """One subject, one seed."""
+    """A run of one subject with one seed."""
 
     def __init__(self, directory: Path, subject: Subject, seed: int) -> None:
         self.counts: Counter[str] = Counter()
@@ -121,7 +120,7 @@ class KillRun:
         """Kill each victim, wait for the output, and check it.
 
         Raises:
-            AssertionError: Rows are missing, came twice or were never sent, or nothing comes out any more.
+            AssertionError: Rows are missing, are duplicates or were never sent, or no more rows are written.
         """
         kill: dict[str, Callable[[], None]] = {
             "driver": self._kill_driver,
@@ -166,14 +165,14 @@ class KillRun:
             )
 
     def _kill_driver(self) -> None:
-        """Kill the program and its JVM; what workers it leaves behind find out by themselves."""
+        """Kill the program and its JVM. Remaining Python workers end by themselves."""
         assert self._driver is not None
         self._descendants()
         os.killpg(self._driver.pid, signal.SIGKILL)
         self._driver.wait(PATIENCE_S)
 
     def _kill_worker(self) -> None:
-        """Kill one of the Python processes that the JVM has: of a task, or of the plan."""
+        """Kill one of the JVM's Python processes: of a task, or of the planner."""
         workers = [each for each in self._descendants() if "pyspark" in " ".join(_words(each))]
         assert workers, "there is no Python worker to kill"
         self._random.choice(workers).kill()
@@ -184,7 +183,7 @@ class KillRun:
         self._server.start()
 
     def _descendants(self) -> list[psutil.Process]:
-        """Return the processes below the driver. They are remembered, so that none outlives the run."""
+        """Return the driver's descendants. The run remembers them, to end those that are left."""
         assert self._driver is not None
         try:
             found: list[psutil.Process] = psutil.Process(self._driver.pid).children(recursive=True)
@@ -201,12 +200,12 @@ class KillRun:
             self._start_driver()
 
     def _wait_for_rows(self) -> None:
-        """Wait until more has come out than there is."""
+        """Wait until the output has more rows than at the call."""
         before = len(self._subject.rows())
         self._until(lambda: len(self._subject.rows()) > before, "no rows come out")
 
     def _settle(self, sent: list[int]) -> None:
-        """Wait until as many rows have come out as were sent. The check follows later."""
+        """Wait until the output has as many rows as were sent. The check follows later."""
         self._until(lambda: len(set(self._subject.rows())) >= sum(sent), "some rows never come out")
 
     def _until(self, condition: Callable[[], bool], problem: str) -> None:
@@ -260,6 +259,6 @@ def _words(process: psutil.Process) -> list[str]:
 
 
 def parse_row(value: bytes) -> Row:
-    """Read what the feeder wrote."""
+    """Parse a value that the feeder wrote."""
     number, _, each = value.partition(b":")
     return int(number), int(each)

@@ -1,4 +1,4 @@
-"""A driver program: `kinesis_copies.py WHY ENDPOINT DIRECTORY MASTER`. It holds a task up until it is done twice."""
+"""A driver program: `kinesis_copies.py WHY ENDPOINT DIRECTORY MASTER`. It delays a task until a copy of it runs."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ SETTINGS = {
     "spark.executor.memory": "512m",
     "spark.cores.max": "2",
 }
-"""A copy of whatever takes longer than the first task that is done."""
+"""Spark's settings for a copy of every task that takes longer than the first finished task."""
 
 
 def host() -> str:
-    """Return where this task runs, as the cluster calls it."""
+    """Return the host name under which the cluster knows this task's worker."""
     parents = psutil.Process().parents()
     words = next(each.cmdline() for each in parents if "--hostname" in each.cmdline())
     return str(words[words.index("--hostname") + 1])
 
 
 def main() -> None:
-    """Run one query up to what there is, and print how many rows each action on its batch saw."""
+    """Run one query over the present records, and print the number of rows that each action on its batch had."""
     why, endpoint, place, master = sys.argv[1:]
     directory = Path(place)
 

@@ -1,4 +1,4 @@
-"""Outputs of several subjects."""
+"""The output topic that several subjects use."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ OUTPUT = "output"
 
 
 class TopicOutput:
-    """A topic, of which committed records count."""
+    """A subject whose output is the committed records of a topic."""
 
     repeats = False
 

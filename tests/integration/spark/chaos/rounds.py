@@ -18,7 +18,7 @@ VICTIMS = ("worker", "broker", "driver")
 
 
 def run_all(directory: Path, subject: Callable[[], Subject]) -> None:
-    """Do all runs of a subject; each kills every victim once, in its own order."""
+    """Do all runs of a subject. Each run kills every victim once, in an order of its own."""
     for number in range(ROUNDS):
         seed = int(SEED) if SEED else random.randrange(1 << 32)
         victims = list(VICTIMS)

@@ -1,4 +1,4 @@
-"""The archive under kill -9: the files that its table has list the input, once, as plain readers of Parquet see it."""
+"""The archive under kill -9: for plain readers of Parquet, the files of its table have each input record once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Archive:
         self._bootstrap, self._table = bootstrap, open_location(self.table(directory))
 
     def table(self, directory: Path) -> str:
-        """Where the table is to be."""
+        """The location of the archive's table."""
         return str(directory / "table")
 
     def command(self) -> list[str]:
@@ -47,7 +47,7 @@ class Archive:
         return [*COMMAND, *words, "--master", MASTER]
 
     def rows(self) -> list[Row]:
-        """Return the rows in the files of which the table consists now."""
+        """Return the rows in the present files of the table."""
         if self._table.find("_delta_log") is None:
             return []
         listed = subprocess.run(

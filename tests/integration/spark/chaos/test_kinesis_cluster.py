@@ -1,4 +1,4 @@
-"""The source of Kinesis on a cluster: a task that is done twice, at the same time or again, has the same rows.
+"""The Kinesis source on a cluster: a repeated task, or two copies of a task, have the same rows.
 
 Only in `make chaos-spark`.
 """
@@ -23,7 +23,7 @@ from tests.integration.spark.chaos.kills import INPUT, ROOT
 @pytest.mark.skipif("HEADRACE_SPARK_ROUNDS" not in os.environ, reason="for make chaos-spark")
 @pytest.mark.parametrize("why", ["speculation", "loss"])
 def test_a_task_that_is_done_twice_has_the_same_rows(why: str, tmp_path: Path) -> None:
-    """Two living copies, as `spark.speculation` starts them; or an executor is lost when a task has rows."""
+    """Spark runs two copies of a task, as with `spark.speculation`; or an executor is lost while a task has rows."""
     with FakeAws(limits=Limits().unthrottled()) as fake, cluster(tmp_path, cores=1) as master:
         fake.kinesis.create_stream(INPUT, 2)
         for number in range(60):
@@ -51,5 +51,5 @@ def test_a_task_that_is_done_twice_has_the_same_rows(why: str, tmp_path: Path) -
 
 
 def _attempts(directory: Path) -> list[str]:
-    """The tasks of the attempts that have rows."""
+    """Return the tasks of the attempts that have rows."""
     return [path.name.split("-")[1] for path in directory.glob("task-*")]

@@ -1,6 +1,7 @@
-"""Source and sink of Kinesis under kill -9 and resharding.
+"""The Kinesis source and sink under kill -9 and resharding.
 
-What Spark's file sink has is the stream, once; what a second query wrote to another stream is all of it, at least once.
+Spark's file sink has each record of the stream once. A second query copies the stream to another stream, which has
+each record at least once.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ VICTIMS = ("worker", "driver", "worker") if rounds.ROUNDS > 1 else ("worker", "d
 
 
 class StreamOfKinesis(Source):
-    """Stream to files, and to a stream."""
+    """A driver that copies a stream to files and to another stream."""
 
     def command(self) -> list[str]:
         words = [
@@ -37,7 +38,7 @@ class StreamOfKinesis(Source):
 
 
 class StreamFeeder:
-    """Puts `number:count` all the time, over all shards."""
+    """A thread that puts `number:count` all the time, over all shards."""
 
     def __init__(self, fake: FakeAws, chance: random.Random) -> None:
         self.sent = [0] * PARTITIONS
@@ -61,10 +62,10 @@ class StreamFeeder:
 
 
 class KinesisKillRun(KillRun):
-    """Victims are killed while shards are split and merged."""
+    """A run that kills its victims while shards are split and merged."""
 
     def run_on(self, fake: FakeAws, victims: list[str]) -> None:
-        """Kill each victim, and check files and copies."""
+        """Kill each victim, and check the files and the copies."""
         self._fake = fake
         self._subject.prepare(fake.endpoint_url, self._directory)
         feeder = StreamFeeder(fake, random.Random(self._random.randrange(1 << 32)))

@@ -1,4 +1,4 @@
-"""A pipeline under kill -9, run by its command: topic to topic, with a state that must be right each time."""
+"""A pipeline under kill -9, run by its command: topic to topic, with a state that must be right after each restart."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def once(records):
 
 
 class Pipeline(TopicOutput):
-    """`headrace pipeline run`: the driver is the command, which starts failed queries again by itself."""
+    """`headrace pipeline run`: the driver is the command, which restarts failed queries by itself."""
 
     def prepare(self, bootstrap: str, directory: Path) -> None:
         super().prepare(bootstrap, directory)

@@ -1,4 +1,4 @@
-"""The streaming sink under kill -9: what a reader of committed records finds in the output topic is the input, once."""
+"""The streaming sink under kill -9: a reader of committed records finds each input record once in the output topic."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.integration.spark.chaos.outputs import TopicOutput
 
 
 class Sink(TopicOutput):
-    """Topic to topic, exactly once as it is the default."""
+    """A driver that copies a topic to a topic, exactly once by default."""
 
     def command(self) -> list[str]:
         words = [

@@ -1,4 +1,4 @@
-"""The streaming source under kill -9: what Spark's file sink has is the input, once."""
+"""The streaming source under kill -9: Spark's file sink has each input record once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.integration.spark.chaos.kills import Row, parse_row
 
 
 class Source:
-    """Topic to files: Spark's file sink commits a batch by a list of its files."""
+    """A driver that copies a topic to files. Spark's file sink commits a batch with a list of its files."""
 
     repeats = False
 

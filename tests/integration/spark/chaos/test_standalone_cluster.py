@@ -1,4 +1,4 @@
-"""A standalone cluster of two workers on loopback: a stream is written once, whatever becomes of executors and tasks.
+"""A standalone cluster of two workers on loopback: a stream is written once although executors and tasks are lost.
 
 Each worker has an address of its own, for Spark starts the copy of a slow task on another host only.
 """
@@ -28,12 +28,12 @@ pytestmark = [
 
 PARTITIONS = 4
 RECORDS = 250
-"""Number of records in each partition."""
+"""The number of records in each partition."""
 
 
 @pytest.fixture(scope="module")
 def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a cluster's master."""
+    """Yield the address of a cluster's master."""
     with cluster(tmp_path_factory.mktemp("standalone"), cores=2) as address:
         yield address
 
@@ -67,7 +67,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 
 class Copy:
-    """A stream from topic to topic, and what has come out of it."""
+    """A stream that copies a topic to a topic, and its output."""
 
     def __init__(self, spark: Any, server: ServerProcess, directory: Path) -> None:
         self.spark, self.bootstrap, self.directory = spark, server.bootstrap, directory
@@ -102,7 +102,7 @@ class Copy:
         )
 
     def finish(self, between: Any = None) -> int:
-        """Run it to its end, as often as that takes; return how often it failed."""
+        """Run the query until it ends without an error. Return the number of failures."""
         for failures in range(5):
             query = self.start(between)
             try:

@@ -23,7 +23,7 @@ def fake() -> Iterator[FakeAws]:
 
 @dataclass
 class Stream:
-    """A stream of the fake's, and how Spark reaches it."""
+    """A stream of the fake, and the options with which Spark reaches it."""
 
     spark: Any
     fake: FakeAws
@@ -47,7 +47,7 @@ class Stream:
         return f"sqlite:///{self.home / 'store.db'}"
 
     def put(self, count: int) -> list[str]:
-        """Put records with numbers, over all open shards."""
+        """Put records with numbers, distributed over all open shards."""
         new = [f"{self.put_count + each:06d}" for each in range(count)]
         self.put_count += count
         for each in new:
@@ -71,7 +71,7 @@ class Stream:
         return builder.format("headrace-kinesis").options(**given).load()
 
     def run(self, take: Callable[[Any, int], None], **options: Any) -> Any:
-        """Run a query up to what there is now; each batch goes to `take`."""
+        """Run a query over the present records, and call `take` with each batch."""
         checkpoint = options.pop("checkpoint", self.home / "checkpoint")
         query = (
             self.stream(**options)
@@ -84,7 +84,7 @@ class Stream:
         return query
 
     def sink(self, **options: Any) -> Any:
-        """Run a query up to what there is now, into files."""
+        """Run a query over the present records, and write them to files."""
         query = (
             self.stream(**options)
             .selectExpr("shardId", "sequenceNumber", "CAST(data AS STRING) AS value")

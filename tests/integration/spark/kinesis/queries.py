@@ -1,4 +1,4 @@
-"""A streaming query as Spark's driver runs one, without Spark: offsets in and out, tasks, commits, restarts."""
+"""A streaming query without Spark, which calls the reader like Spark's driver: offsets, tasks, commits, restarts."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ KEYS = 1 << 128
 
 @dataclass
 class Query:
-    """Goes batch by batch; `checkpoint` has what Spark's would have."""
+    """Runs batch by batch. `checkpoint` has the content of Spark's checkpoint."""
 
     given: Mapping[str, str]
     available_now: bool = True
     clock: Callable[[], int] | None = None
-    """The driver's, if it is not the machine's."""
+    """The driver's clock; None is the machine's clock."""
     checkpoint: list[str] = field(default_factory=list)
-    """The offsets that were written, each before its batch was read."""
+    """The offsets that were logged, each before its batch was read."""
     done: int = 0
-    """How many of them are of finished batches."""
+    """The number of logged offsets whose batches are finished."""
     batches: list[list[str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.restart()
 
     def restart(self, *, available_now: bool | None = None, **changed: str) -> None:
-        """Begin again as a new driver would."""
+        """Restart the query with a new reader, as a new driver does."""
         self.given = {**self.given, **changed}
         options = read_options(self.given, streaming=True)
         self.reader = KinesisStreamReader(options)
@@ -47,11 +47,11 @@ class Query:
 
     @property
     def end(self) -> dict[str, Any]:
-        """The last offset that was written, or the initial one."""
+        """Return the last logged offset, or the initial offset."""
         return dict(json.loads(self.checkpoint[-1])) if self.checkpoint else self.first
 
     def plan(self) -> bool:
-        """Ask for the next batch, and write it down; whether there is one."""
+        """Request the next batch and log its offset. Return whether there is one."""
         limit = self.reader.getDefaultReadLimit()
         start = self.end
         end = json.loads(json.dumps(self.reader.latestOffset(start, limit)))
@@ -63,12 +63,12 @@ class Query:
         return True
 
     def tasks(self) -> list[Any]:
-        """Return the tasks of the batch that was written down last."""
+        """Return the tasks of the batch that was logged last."""
         start = json.loads(self.checkpoint[-2]) if len(self.checkpoint) > 1 else self.first
         return list(self.reader.partitions(start, self.end))
 
     def rows(self) -> list[str]:
-        """Read the batch that was written down last."""
+        """Read the batch that was logged last."""
         return [row for task in self.tasks() for row in self.read(task)]
 
     def read(self, task: Any) -> list[str]:
@@ -80,7 +80,7 @@ class Query:
         ]
 
     def batch(self) -> bool:
-        """Plan a batch, or take the one that is not done, and do it; whether there was one."""
+        """Read and commit the next batch, or the unfinished one. Return whether there was one."""
         if self.done == len(self.checkpoint) and not self.plan():
             return False
         self.batches.append(self.rows())
@@ -88,7 +88,7 @@ class Query:
         return True
 
     def run(self, most: int = 50) -> list[str]:
-        """Do batches until there are no more; return all rows so far, sorted."""
+        """Read and commit batches until there are no more. Return all rows so far, sorted."""
         count = 0
         while self.batch():
             count += 1
@@ -97,7 +97,7 @@ class Query:
 
 
 def put_numbers(fake: FakeAws, stream: str, numbers: range) -> list[str]:
-    """Put records with numbers, over all open shards."""
+    """Put records with numbers, distributed over all open shards."""
     new = [f"{each:06d}" for each in numbers]
     for each in new:
         spread = int(each) * 2654435761 % 1000 * (KEYS // 1000)

@@ -1,4 +1,4 @@
-"""A stream of Kinesis as a table."""
+"""Batch reads of a Kinesis stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rounds whose ends are in a table of DynamoDB: what a cluster has."""
+"""Rounds whose ends are in a DynamoDB table, as on a cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rounds planned and read as Spark does it, over HTTP from the fake, with everything that can happen in between."""
+"""Rounds planned and read as Spark does it, over HTTP from the fake, with faults between all steps."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DAY_MS = 86_400_000
 
 @pytest.fixture
 def aws() -> Iterator[FakeAws]:
-    """One whose clock a test may move."""
+    """A query with a clock that tests move."""
     with FakeAws(limits=Limits().unthrottled(), region="eu-central-1") as fake:
         yield fake
 
@@ -169,7 +169,7 @@ def test_latest_is_fixed_by_the_first_batch(aws: FakeAws, query: Callable[..., Q
     assert flights.batch()
     assert flights.batches == [[]]
     aws.advance(1000)
-    values = put_numbers(aws, "flights", range(20, 50))  # nobody runs
+    values = put_numbers(aws, "flights", range(20, 50))  # no query runs
     flights.restart(available_now=False)
     assert flights.batch()
     assert sorted(flights.batches[-1]) == values
@@ -433,7 +433,7 @@ def test_a_task_of_a_table_reads_its_shards_at_the_same_time_and_may_stop_anywhe
 
 
 async def _left() -> set[Any]:
-    """The reads that go on although nobody wants them any more."""
+    """Return the pending reads of an abandoned task."""
     reads = {each for each in asyncio.all_tasks() if "fetch" in repr(each)}
     ended, going = await asyncio.wait(reads, timeout=10) if reads else (set(), set())
     return going | {each for each in ended if not each.cancelled()}

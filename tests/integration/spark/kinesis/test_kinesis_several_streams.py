@@ -1,4 +1,4 @@
-"""One query over several streams: each record once, a checkpoint for all of them, and streams that come and go."""
+"""One query over several streams: each record once, one checkpoint, and streams that are added and removed."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_checkpoint_of_the_first_form_goes_on_with_more_streams(
 
 
 def _as_first_form(query: Query) -> None:
-    """Write down the plan of a batch as the first version would have; nobody has read it yet."""
+    """Log the plan of a batch as the first version did. No task has read the batch yet."""
     end = json.loads(query.checkpoint[-1])
     ((stream, part),) = end["planned"].pop("streams").items()
     end |= {"version": 1, "planned": end["planned"] | part | {"stream": stream}}
@@ -119,7 +119,7 @@ def test_the_start_of_a_new_stream_is_fixed_before_its_first_record(
     both.reader.planner._followed["weather"]._clock = aws.clock.now_ms
     assert both.batch()
     aws.advance(1000)
-    values += put_numbers(aws, "weather", range(1010, 1020))  # nobody runs
+    values += put_numbers(aws, "weather", range(1010, 1020))  # no query runs
     both.restart(available_now=False)
     assert both.batch()
     assert sorted(value for rows in both.batches for value in rows) == sorted(values)

@@ -1,4 +1,4 @@
-"""Real queries of Spark over a stream of Kinesis: every record once, whatever is killed, split or read again."""
+"""Queries of Spark over a Kinesis stream: every record once although processes are killed and shards are split."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_every_action_on_a_batch_sees_the_same_rows(stream: Streams) -> None:
     rows: list[Any] = []
 
     def take(batch: Any, _: int) -> None:
-        # LIMIT reads a part of one shard; two actions at once are what speculation makes.
+        # LIMIT reads a part of one shard. Two concurrent actions read a batch like speculative tasks.
         assert len(batch.limit(3).collect()) == 3
         flights.put(20)
         actions = [threading.Thread(target=lambda: seen.append(values_of(batch))) for _ in "ab"]
@@ -77,12 +77,12 @@ def test_a_failed_batch_is_repeated_unchanged_after_a_restart(stream: Streams) -
 
     def fail(batch: Any, number: int) -> None:
         seen.append((number, values_of(batch)))
-        raise RuntimeError("no room for it")
+        raise RuntimeError("no space for it")
 
     def take(batch: Any, number: int) -> None:
         seen.append((number, values_of(batch)))
 
-    with pytest.raises(Exception, match="no room for it"):
+    with pytest.raises(Exception, match="no space for it"):
         flights.run(fail)
     (shard, *_) = flights.open_shards()
     flights.fake.kinesis.split(flights.name, shard)
@@ -93,7 +93,7 @@ def test_a_failed_batch_is_repeated_unchanged_after_a_restart(stream: Streams) -
 
 
 class Killer(threading.Thread):
-    """Kills the Python workers of Spark's tasks when the ends of a round are written down."""
+    """Kill the Python workers of Spark's tasks when the ends of a round are in the store."""
 
     def __init__(self, flights: Stream, killed: Path, ends: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Rows written to a stream of Kinesis, and read back."""
+"""Rows are written to a Kinesis stream and read back."""
 
 from __future__ import annotations
 

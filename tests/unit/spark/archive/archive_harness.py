@@ -1,4 +1,4 @@
-"""A cluster in memory, a table on disk, and tasks that run in this process: all of an archive but Spark."""
+"""An archive without Spark: a cluster in memory, a table on disk, and tasks in this process."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def rows(source: TopicPartition | ArchivedPartition, offsets: list[int]) -> pa.R
 
 
 class ArchiveHarness:
-    """`holes` are offsets that have no record."""
+    """A cluster whose partitions may have gaps: `holes` are offsets without a record."""
 
     def __init__(self, root: Path, kind: str = "delta", **limits: Any) -> None:
         self.root = root / "table"
@@ -68,14 +68,14 @@ class ArchiveHarness:
 
     @property
     def place(self) -> TableLocation:
-        """Where the table is."""
+        """The directory of the table."""
         return open_location(self.root)
 
     def table(self) -> ArchiveTable:
         return open_table(self.kind, self.root)
 
     def archiver(self, *topics: str, **settings: Any) -> Archiver:
-        """A process that archives, as it is after its start."""
+        """Return an archiver as it is after the start of a process."""
         return Archiver(
             self.cluster,
             create_table(self.kind, self.root, None, SCHEMA),
@@ -108,7 +108,7 @@ class ArchiveHarness:
             yield rows(source, wanted[first : first + self.batch_rows])
 
     def archived(self) -> list[tuple[str, int, int]]:
-        """The rows of the table, as a program reads them that knows nothing of archives."""
+        """Return the rows of the table as an ordinary program reads them."""
         found: list[tuple[str, int, int]] = []
         for file in self.table().snapshot().files:
             with self.place.open(file.path) as source:

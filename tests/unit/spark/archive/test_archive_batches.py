@@ -1,4 +1,4 @@
-"""Batches into a table: exactly once, whatever happens between any two steps."""
+"""Batches are archived exactly once, although the process is killed between any two steps."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KINDS = ["delta", "iceberg"]
 
 
 class KilledError(BaseException):
-    """The process ends here; nothing of Headrace's catches it."""
+    """Simulates the end of the process. No code of Headrace catches it."""
 
 
 def drain(archiver: Archiver) -> None:
@@ -263,7 +263,7 @@ def test_an_archive_begins_at_the_first_remaining_record(tmp_path: Path) -> None
     assert [offset for _, _, offset in world.archived()] == [3, 4]
 
 
-@pytest.mark.parametrize("wrong", ["a file missing", "a file twice", "a file of nobody"])
+@pytest.mark.parametrize("wrong", ["a file missing", "a file twice", "an unplanned file"])
 def test_a_batch_whose_tasks_did_not_write_what_was_planned_is_not_committed(
     wrong: str, tmp_path: Path
 ) -> None:

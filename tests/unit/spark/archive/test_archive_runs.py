@@ -1,4 +1,4 @@
-"""A run: batch after batch until there is nothing left, a signal comes, or trying again does not help."""
+"""A run archives batch after batch until no records are left, a signal arrives, or retries do not help."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.unit.spark.archive.archive_harness import SCHEMA, ArchiveHarness, row
 
 
 class Stopped(threading.Event):
-    """Time passes without waiting; ends the run after so many waits."""
+    """An event with virtual time that ends the run after a number of waits."""
 
     def __init__(self, waits: int) -> None:
         super().__init__()
@@ -136,7 +136,7 @@ org.apache.spark.api.python.PythonException: Traceback (most recent call last):
 
 
 class EndedSpark:
-    """A session whose JVM is gone."""
+    """A session whose JVM has ended."""
 
     class dataSource:  # noqa: N801 - PySpark's name
         @staticmethod

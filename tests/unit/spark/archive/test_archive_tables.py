@@ -1,4 +1,4 @@
-"""Files of a table: their sizes, order and layout; compaction; orphans; two who write at the same time."""
+"""Files of a table: sizes, order and layout; compaction; orphans; concurrent writers."""
 
 from __future__ import annotations
 
@@ -275,7 +275,7 @@ def test_a_file_that_is_deleted_before_its_commit_is_an_error_and_the_batch_is_w
     assert world.archived() == world.expected()
 
 
-@pytest.mark.skipif(not DESCRIPTORS.exists(), reason="the system does not tell what is open")
+@pytest.mark.skipif(not DESCRIPTORS.exists(), reason="the system does not list open files")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_commit_is_durable_when_it_returns(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -287,7 +287,7 @@ def test_a_commit_is_durable_when_it_returns(
 
     def noted(descriptor: int) -> None:
         fsync(descriptor)
-        # A file's own descriptor is synced under its first name.
+        # A new file is synced through its descriptor, under its temporary name.
         synced.add((DESCRIPTORS / str(descriptor)).resolve())
 
     monkeypatch.setattr(os, "fsync", noted)

@@ -1,4 +1,4 @@
-"""Reads that begin in an archive and end at the brokers: the same rows, wherever they are by now."""
+"""Reads that begin in an archive and end at the brokers have the same rows, wherever the records are."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def archive(world: ArchiveHarness) -> None:
 
 
 def batch_read(world: ArchiveHarness, seen: History | None = None, **given: str) -> list[int]:
-    """The offsets of a batch read, in the order in which they come."""
+    """Return the offsets of a batch read in the order of its rows."""
     chosen, known = options(world, **given), seen or history(world)
     ranges = batch_ranges(HistoryClient(world.cluster, known), chosen)
     batches = list(read_history(world.cluster, known, ReadTask(ranges), chosen))
@@ -81,7 +81,7 @@ def delta_world(tmp_path: Path) -> ArchiveHarness:
 
 
 def keep_from(world: ArchiveHarness, offset: int) -> None:
-    """The brokers remove what is older."""
+    """Remove older records at the brokers."""
     world.cluster.logs[FLIGHTS] = (offset, world.cluster.logs[FLIGHTS][1])
 
 
@@ -200,7 +200,7 @@ def test_a_gap_between_archive_and_brokers_is_lost_data(delta_world: ArchiveHarn
     lenient = options(delta_world, failOnDataLoss="false")
     assert len(pieces(client, batch_ranges(client, lenient), lenient)) == 1
     assert batch_read(delta_world, failOnDataLoss="false") == [*range(12), 15, 16, 17]
-    # What is not read cannot be missed.
+    # A gap before the read's start is no error.
     assert batch_read(delta_world, startingOffsets='{"flights": {"0": 15}}') == [15, 16, 17]
 
 
@@ -299,7 +299,7 @@ def test_paths_sort_by_offset() -> None:
 def test_a_file_deleted_during_a_read_is_continued_after_the_last_row(
     delta_world: ArchiveHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A store has no open files: what is deleted fails in the middle."""
+    """An object store has no open files: a read of a deleted object fails in the middle."""
     keep_from(delta_world, 12)
     known = history(delta_world)
     failed: list[str] = []

@@ -1,4 +1,4 @@
-"""Clients that the tasks of one process share."""
+"""The clients that the tasks of one process share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A wrong address ends a read or a write within seconds, and a broker that is about to start is waited for."""
+"""Reads and writes fail within seconds for a wrong address, and wait for a broker that is starting."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.fixtures.kafka import free_ports
 
 
 class Clock:
-    """Time that passes only where it is slept."""
+    """A clock that advances only in `sleep`."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0

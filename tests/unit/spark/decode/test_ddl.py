@@ -1,4 +1,4 @@
-"""Schemas as text: what Spark writes is read, and written as Spark writes it."""
+"""Schemas as text are parsed and written as Spark does it."""
 
 from __future__ import annotations
 

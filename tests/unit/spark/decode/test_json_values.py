@@ -1,4 +1,4 @@
-"""JSON values: every type, what is missing and what is more, and what does not fit."""
+"""JSON values: every type, missing and additional fields, and values that do not fit."""
 
 from __future__ import annotations
 

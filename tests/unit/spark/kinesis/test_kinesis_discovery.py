@@ -1,4 +1,4 @@
-"""How Spark finds the format, and that a look-up costs nobody anything."""
+"""Spark finds the format, and a look-up loads no large library."""
 
 from __future__ import annotations
 

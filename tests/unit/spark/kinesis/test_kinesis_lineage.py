@@ -1,4 +1,4 @@
-"""Which shards of a stream are read when: parents first, nobody twice, nothing forgotten."""
+"""The order of shards: parents first, each shard once, no shard left out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options of reads and writes of streams: what they mean, and what is said of those that cannot be."""
+"""The options of reads and writes of Kinesis streams, and the errors for wrong options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The declarations of options say what the options do."""
+"""The declarations of options agree with the parsers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NEEDED = {
     "onError": {"format": "json", "schema": "a int"},
     "framing": {"format": "json", "schema": "a int"},
 }
-"""Options without which the key cannot be given."""
+"""The options that the option in the key needs."""
 
 
 def parsed(options: tuple[Option, ...], given: dict[str, str], *, streaming: bool) -> Any:

@@ -1,4 +1,4 @@
-"""Wrong options are refused before anything runs, by a message that names option and remedy."""
+"""Wrong options are refused before anything runs, with a message that names the option and the remedy."""
 
 from __future__ import annotations
 

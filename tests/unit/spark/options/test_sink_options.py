@@ -1,4 +1,4 @@
-"""The options of a write: what makes it exactly once, and what contradicts it."""
+"""The options of a write: exactly-once writes, and contradictory options."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def records(batch: pa.RecordBatch, topic: str | None = "t") -> dict[str, list[Ro
 
 
 def taken(rows: Rows) -> Iterator[Row]:
-    """Return all rows: where no batch is open, none has room for the next."""
+    """Return all rows. No open batch has space for another row."""
     while (row := rows.fill({}, 1, 0, -1)) is not None:
         yield row
 
@@ -157,7 +157,7 @@ def test_columns_of_wrong_names_and_types_are_refused(
 
 
 def test_two_columns_of_one_name_are_refused() -> None:
-    """Arrow finds neither of them by its name: the records would have no value."""
+    """Arrow cannot look up a name that two columns have, so the records would have no value."""
     schema = StructType().add("value", StringType()).add("key", StringType())
     assert columns_of(schema) == {"value": "string", "key": "string"}
     with pytest.raises(ConfigError, match="two columns value: drop or rename"):
@@ -166,7 +166,7 @@ def test_two_columns_of_one_name_are_refused() -> None:
 
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/New_York", "Asia/Kathmandu"])
 def test_times_do_not_depend_on_the_zone_of_the_session(zone: str) -> None:
-    """The column has the session's zone. Every hour of it is written, those that a clock shows twice or never, too."""
+    """The column has the session's time zone. Every hour is written, also hours that clocks repeat or skip."""
     first = int(dt.datetime(1800, 1, 1, tzinfo=dt.UTC).timestamp())
     changes = [1792888200, 1793511000, 1774746000, 1772953200]  # in Berlin and New York, 2026
     seconds = [first, -1, 0, *(at + 1800 * step for at in changes for step in range(-4, 5))]

@@ -1,4 +1,4 @@
-"""Errors of an exactly-once write that cannot be sure of its result; test_sink_once.py checks the results."""
+"""Errors of exactly-once writes whose result is uncertain; test_sink_once.py checks the results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows that nobody asks the fate of one by one, and transactions that somebody else ends."""
+"""Rows without a delivery future for each row, and transactions that another process ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decoding record batches to Arrow, without Spark: equal to reading records one by one, in pieces of bounded size."""
+"""The decoder of record batches to Arrow equals reading records one by one, in batches of bounded size."""
 
 from __future__ import annotations
 

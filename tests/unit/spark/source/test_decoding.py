@@ -109,7 +109,7 @@ def test_the_read_takes_what_errors_need_and_no_more() -> None:
 
 
 def test_a_timestamp_is_of_the_same_type_in_every_session() -> None:
-    """With `spark.sql.timestampType=TIMESTAMP_NTZ` a session reads the word `timestamp` as the other type."""
+    """A session with `spark.sql.timestampType=TIMESTAMP_NTZ` reads the word `timestamp` as the other type."""
     wanted = options(schema="a timestamp, b timestamp_ntz", columns="value,timestamp")
     assert spark_schema(wanted) == (
         "value struct<`a`:timestamp_ltz,`b`:timestamp_ntz>, timestamp timestamp_ltz"

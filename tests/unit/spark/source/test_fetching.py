@@ -1,4 +1,4 @@
-"""Rounds of fetches: what is asked for together, how much, in which order it comes, and when waiting ends."""
+"""Rounds of fetches: the ranges and bytes of each request, the order of results, and the timeout."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def whole(number: int, count: int) -> OffsetRange:
 
 
 class Brokers(FakeCluster):
-    """Answers as a function says."""
+    """A cluster whose fetches a function answers."""
 
     def __init__(self, answer: Answers) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Brokers(FakeCluster):
 
 
 def rounds(cluster: FakeCluster) -> list[dict[int, int]]:
-    """For each round: the offsets asked for, by partition, in the order of the request."""
+    """The requested offsets of each round, by partition, in the order of the request."""
     return [
         {each[0].partition: each[1].offset for each in asked.items()} for asked in cluster.rounds
     ]
@@ -195,7 +195,7 @@ def test_a_length_that_no_batch_can_have_is_an_error() -> None:
 
 
 def cut_off(*, fail_on_data_loss: bool) -> list[FetchedPart]:
-    """Fetch up to offset 9 of a log that ends at 5 since that was planned."""
+    """Fetch up to offset 9 of a log that was truncated to offset 5 after the plan."""
     cluster = FakeCluster()
     cluster.grow("a", 0, 5)
     cluster.grow("a", 1, 3)
@@ -220,7 +220,7 @@ def test_a_log_that_has_become_shorter_than_planned_is_lost_data() -> None:
 
 
 class Recreated(FakeCluster):
-    """A topic that is deleted and created again with other records while one of the fetches is in flight."""
+    """A cluster whose topic is deleted and created again with other records while a fetch is in flight."""
 
     def __init__(self, during: int) -> None:
         super().__init__()

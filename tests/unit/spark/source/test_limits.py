@@ -1,4 +1,4 @@
-"""Limits per trigger: never exceeded by more than one offset for each partition, shared, and nobody starves."""
+"""Limits of batches are shared by all partitions, none of which starves, and exceeded by less than one offset each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Planning: what a checkpoint holds, ranges, limits, and what is noticed when topics change."""
+"""Offsets in checkpoints, the ranges of a batch, and the detection of changed topics."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_the_json_is_sparks_with_one_extra_key() -> None:
     )
 
 
-# What earlier versions wrote, and Spark's own connector; checkpoints of all of them are gone on with.
+# Checkpoints of earlier versions and of Spark's own connector. Queries continue from all of them.
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

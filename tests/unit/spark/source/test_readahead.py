@@ -1,4 +1,4 @@
-"""A thread that stays ahead of a consumer: in order, in bounds, with its errors, and ended with its consumer."""
+"""A thread produces items ahead of a consumer, in order and in bounds, raises errors, and ends with its consumer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace.spark.source.readahead import read_ahead
 
 
 class Source:
-    """Numbers from 0 on, and what became of it."""
+    """A source of numbers from 0 on, and its state."""
 
     def __init__(self, count: int, error: Exception | None = None) -> None:
         self.count = count

@@ -30,7 +30,7 @@ def options(**changes: Any) -> SourceOptions:
 
 
 class Time:
-    """A clock that moves only when somebody waits or asks."""
+    """A clock that advances with each reading and each pause."""
 
     def __init__(self) -> None:
         self.now = 0.0

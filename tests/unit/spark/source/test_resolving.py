@@ -102,7 +102,7 @@ def test_without_fail_on_data_loss_a_read_ends_where_the_log_does(cluster: FakeC
         ({"startingOffsetsByTimestamp": '{"a": {"0": -2}}', "endingTimestamp": "120"}, (0, 12)),
         ({"startingOffsetsByTimestamp": '{"a": {"0": 150}}'}, (15, 20)),
         ({"endingOffsetsByTimestamp": '{"a": {"0": 150}}'}, (0, 15)),
-        # The time for all goes before times for each, and those go before offsets.
+        # A time for all partitions takes precedence over times for each, and times over offsets.
         ({"startingTimestamp": "50", "startingOffsetsByTimestamp": '{"a": {"0": 1}}'}, (5, 20)),
         (
             {"startingOffsetsByTimestamp": '{"a": {"0": 60}}', "startingOffsets": "earliest"},
@@ -133,7 +133,7 @@ def test_times_for_each_partition_are_for_all_of_them(cluster: FakeCluster) -> N
 
 
 def test_spark_is_offered_no_filters() -> None:
-    """Were there a `pushFilters`, Spark would refuse each query while its setting for it is off, as by default."""
+    """If the reader had a method `pushFilters`, Spark would fail each query with its default settings."""
     assert "pushFilters" not in vars(HeadraceBatchReader)
 
 

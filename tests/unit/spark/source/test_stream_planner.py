@@ -1,4 +1,4 @@
-"""The stream's planner against a cluster in memory: start, batches, restarts, and topics that change under it."""
+"""The planner of streams with a cluster in memory: start, batches, restarts, and topics that change."""
 
 from __future__ import annotations
 

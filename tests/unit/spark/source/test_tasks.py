@@ -1,4 +1,4 @@
-"""Ranges become tasks: split as Spark's connector splits them, small ones together, each offset once."""
+"""Ranges are divided into tasks: split as by Spark's connector, small ranges together, each offset once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looking for a time in topics with transactions, from every offset that a broker could answer."""
+"""The search by time in topics with transactions, from every offset that a broker may return."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ MONTH_AGO = 1_792_880_000_000
 
 @pytest.fixture
 def bootstrap(headrace_bootstrap: str) -> str:
-    """A topic with the times of events, a month ago: in each of four transactions two records, the third is aborted.
+    """A topic with times a month ago. Each of four transactions has two records, and the third transaction is aborted.
 
-    Times in seconds since then: (0, 10) marker (20, 5) marker (30, 40) abort marker (15, 50) marker.
+    The times are in seconds since then: (0, 10) marker (20, 5) marker (30, 40) abort marker (15, 50) marker.
     """
     with BlockingClient(headrace_bootstrap) as client:
         client.create_topics([NewTopic("t", 1, configs={"retention.ms": "-1"})])
@@ -42,7 +42,7 @@ def bootstrap(headrace_bootstrap: str) -> str:
 
 
 OFFSETS = {0: 0, 10: 1, 20: 3, 5: 4, 15: 9, 50: 10}
-"""Offsets of the committed records, by their time."""
+"""Offsets and times of the committed records."""
 ABORTED = {30: 6, 40: 7}
 
 
@@ -57,14 +57,14 @@ def found(bootstrap: str, seconds: int, answered: int, isolation: str = "read_co
 
 
 def wanted(seconds: int, answered: int, records: dict[int, int]) -> int:
-    """The first record at or behind an answer, whose time is late enough."""
+    """Return the first record at or after an offset whose time is late enough."""
     later = [offset for at, offset in records.items() if at >= seconds and offset >= answered]
     return min(later, default=-1)
 
 
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
 def test_the_first_record_is_found_from_every_offset(bootstrap: str, isolation: str) -> None:
-    """Markers are at 2, 5, 8 and 11, and Apache Kafka answers them: they are later than all records."""
+    """Apache Kafka returns the markers at 2, 5, 8 and 11, because their times are later than those of all records."""
     records = OFFSETS if isolation == "read_committed" else {**OFFSETS, **ABORTED}
     for seconds in (0, 1, 5, 10, 15, 20, 30, 41, 50, 51):
         for answered in range(12):
@@ -103,7 +103,7 @@ def test_a_search_by_time_skips_records_that_retention_deletes(
 
 
 class Log:
-    """A cluster that answers fetches with one partition, again and again."""
+    """A cluster that returns the same result for every fetch."""
 
     def __init__(self, fetched: FetchedPartition) -> None:
         self.fetched = fetched
@@ -118,7 +118,7 @@ class Log:
 @pytest.mark.parametrize(
     ("fetched", "kind", "said"),
     [
-        # of a broker that throttles its clients
+        # the broker throttles its clients
         (FetchedPartition(), TransportError, "quota"),
         (
             FetchedPartition(error=ErrorCode.LEADER_NOT_AVAILABLE),
@@ -131,7 +131,7 @@ class Log:
             r"last error: .*b:1 hung up \(see whether a broker runs",
         ),
         (FetchedPartition(error=ErrorCode.TOPIC_AUTHORIZATION_FAILED), ApiError, ""),
-        # of a log that ends before what was answered; the log begins at 0
+        # the log ends before the returned offset and begins at 0
         (FetchedPartition(error=ErrorCode.OFFSET_OUT_OF_RANGE), ApiError, ""),
     ],
 )
