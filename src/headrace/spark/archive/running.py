@@ -112,7 +112,7 @@ def run(
 
     With `once` the run ends at the end offsets that the partitions had at its start. Otherwise it runs until `stopped`
     is set: the next batch begins at once if many offsets are pending, else `interval_s` after the start of the last
-    batch. Errors that may be transient, as an unavailable broker or a failed task, are retried.
+    batch. Errors that may be transient, such as an unavailable broker or a failed task, are retried.
 
     Raises:
         ConfigError: Topics or table do not fit the settings.
