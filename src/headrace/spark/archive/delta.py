@@ -330,7 +330,7 @@ def _refuses_second(root: TableLocation) -> bool:
 
 @contextmanager
 def _errors_of(root: TableLocation) -> Iterator[None]:
-    """Raise errors that may be transient, such as an unavailable store, as `HeadraceError`, which the caller retries."""
+    """Raise transient errors, such as an unavailable store, as `HeadraceError`, which the caller retries."""
     try:
         yield
     except TableNotFoundError:

@@ -62,7 +62,7 @@ logging.getLogger("pyiceberg.io.pyarrow").addFilter(
 
 
 def _transient_errors(method: Callable[P, T]) -> Callable[P, T]:
-    """Raise errors that may be transient, such as an unavailable store, as `HeadraceError`, which the caller retries."""
+    """Raise transient errors, such as an unavailable store, as `HeadraceError`, which the caller retries."""
 
     @functools.wraps(method)
     def call(*arguments: P.args, **given: P.kwargs) -> T:
