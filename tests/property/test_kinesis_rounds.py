@@ -149,7 +149,7 @@ def test_every_read_of_a_round_has_the_same_rows_and_rounds_are_the_shard() -> N
             found += reads[0]
             end = parse_end(world.stored[str(number)])
             assert end.rows == len(reads[0]), f"seed {seed}, round {number}"
-            start = end.place.checkpoint
+            start = end.continuation.checkpoint
             number += 1
             assert number < 60, f"seed {seed} comes to no end"
         assert found == [each.data for each in world.records], f"seed {seed}"

@@ -20,7 +20,7 @@ from headrace.pipelines.running import Runner, Signals
 from headrace.pipelines.state import StateDirectory
 from headrace.pipelines.topics import check_topics, create_topics
 from tests.integration.spark.conftest import Reader
-from tests.integration.spark.test_pipeline_examples import SharedSessions, Told
+from tests.integration.spark.test_pipeline_examples import SharedSessions, StatusRecorder
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "guides" / "pipelines.md"
 
@@ -50,7 +50,7 @@ def test_the_pipelines_of_the_page_run(
             producer.send(names["changes"], {"op": op, "id": 7, "name": "Ann", "version": version})
     state = StateDirectory(tmp_path / "state")
     sessions: Any = SharedSessions(read.spark)
-    assert Runner(sessions, state, Told(), Signals()).run(plans)
+    assert Runner(sessions, state, StatusRecorder(), Signals()).run(plans)
 
     def values(topic: str) -> list[tuple[str, str | None]]:
         frame = read.batch(names[topic], kafka__isolation__level="read_committed")

@@ -177,7 +177,7 @@ def test_all_problems_are_listed_with_file_and_line(tmp_path: Path) -> None:
         ({"sink": for_each_batch(print, to=topic("a,b"))}, "a sink has one topic"),
         ({"sink": table("t"), "output_mode": "update"}, "must be append, not update"),
         ({"sink": table("t", format="delta", partition_by=("a",))}, "cannot be partitioned"),
-        ({"sink": table("s3://b/t", format="delta")}, "is a directory of this machine"),
+        ({"sink": table("s3://b/t", format="delta")}, "must be a directory of this machine"),
     ],
 )
 def test_a_wrong_declaration_is_reported(
@@ -191,7 +191,7 @@ def test_a_checkpoint_is_a_directory_that_can_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (message,) = wrong(tmp_path, declared(checkpoint=str(tmp_path / "file" / "here")))
 
-    assert f"file/here cannot be written: {tmp_path}/file is not a directory" in message
+    assert f"file/here cannot be written: {tmp_path}/file is not a writable directory" in message
     elsewhere = declared(checkpoint="s3a://bucket/here")
     assert plan_of(tmp_path, elsewhere)[0].checkpoint == "s3a://bucket/here"
 

@@ -96,7 +96,7 @@ def test_checkpoints_of_others_are_refused() -> None:
 def test_ends_are_read_back_and_those_of_others_refused() -> None:
     end = End(position="SHARD_END", rows=3, first="1", last="9", read_ms=5, behind_ms=0)
     assert parse_end(end.to_text()) == end
-    assert end.place == ShardPosition(SHARD_END, 5)
+    assert end.continuation == ShardPosition(SHARD_END, 5)
     with pytest.raises(ConfigError, match="another program writes to it"):
         parse_end("?")
     with pytest.raises(ConfigError, match="form 2"):

@@ -141,7 +141,7 @@ def test_wrong_source_options_are_refused(options: dict[str, str], message: str)
         ),
         (
             {"startingTimestamp": "50", "endingTimestamp": "49"},
-            "startingTimestamp 50 lies behind endingTimestamp 49",
+            "startingTimestamp 50 is after endingTimestamp 49",
         ),
         (
             {

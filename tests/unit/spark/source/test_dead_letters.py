@@ -8,7 +8,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.unit.spark.decode.test_step import batch
 
 from headrace import Producer
 from headrace.errors import HeadraceError
@@ -16,6 +15,7 @@ from headrace.records.decoding import MAX_HEADERS
 from headrace.spark.options.source import SourceOptions, source_options
 from headrace.spark.source.dead_letters import DeadLetters
 from headrace.testing import Broker
+from tests.unit.spark.source.test_decoding import batch
 
 WHY = {1: "no JSON"}
 
