@@ -1,8 +1,8 @@
-"""How Spark finds `format("headrace")`: it imports every top-level module whose name begins with `pyspark_`.
+"""The module in which Spark finds `format("headrace")`. Spark imports every top-level module named `pyspark_...`.
 
-Spark imports this module for any Python data source, also where Headrace's source is not wanted, and an exception
-here would break the lookup for all of them. So nothing heavy is imported, and a missing part only means that the
-format is not found.
+Spark imports this module for any Python data source, also in programs that do not use Headrace. An exception here would
+break the look-up of all sources. So the module imports no large library, and if a part is missing, Spark only does not
+find the format.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""How Spark finds `format("headrace-kinesis")`: it imports every top-level module whose name begins with `pyspark_`.
+"""The module in which Spark finds `format("headrace-kinesis")`; see `pyspark_headrace` for its rules.
 
-As in `pyspark_headrace`: nothing heavy is imported, and a missing part only means that the format is not found.
+The module imports no large library, and if a part is missing, Spark only does not find the format.
 """
 
 from __future__ import annotations

@@ -300,7 +300,7 @@ def test_a_table_of_other_columns_or_another_name_is_refused(tmp_path: Path) -> 
     (tmp_path / "full" / "letter").write_text("mine")
     with pytest.raises(ConfigError, match="not empty"):
         create_table("delta", tmp_path / "full", None, SCHEMA)
-    with pytest.raises(ConfigError, match="not in ftp://"):
+    with pytest.raises(ConfigError, match="cannot be in ftp://"):
         create_table("delta", "ftp://host/table", None, SCHEMA)
     with pytest.raises(ConfigError, match="there is no archive"):
         open_table("delta", tmp_path / "nowhere")

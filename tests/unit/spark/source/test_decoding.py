@@ -146,9 +146,9 @@ def test_wrong_options_are_refused_before_anything_runs(given: dict[str, str], s
 @pytest.mark.parametrize(
     ("selection", "said"),
     [
-        ({"subscribe": "t, letters"}, "letters, which the query reads: name another topic"),
-        ({"subscribePattern": "t|let.*"}, "the query reads .subscribePattern 't|let.*' matches"),
-        ({"assign": '{"t": [1], "letters": [0]}'}, "letters, which the query reads"),
+        ({"subscribe": "t, t-dlq"}, "t-dlq, which the query reads: name another topic"),
+        ({"subscribePattern": "t|t-d.*"}, "the query reads .subscribePattern 't|t-d.*' matches"),
+        ({"assign": '{"t": [1], "t-dlq": [0]}'}, "t-dlq, which the query reads"),
     ],
 )
 def test_a_read_refuses_its_own_dead_letter_topic(selection: dict[str, str], said: str) -> None:
@@ -157,7 +157,7 @@ def test_a_read_refuses_its_own_dead_letter_topic(selection: dict[str, str], sai
     for streaming in (True, False, None):
         source_options({**given, "onError": "dlq:others"}, streaming=streaming)
         with pytest.raises(ConfigError, match=said.replace("|", "[|]")):
-            source_options({**given, "onError": "dlq:letters"}, streaming=streaming)
+            source_options({**given, "onError": "dlq:t-dlq"}, streaming=streaming)
 
 
 def test_framing_needs_a_format() -> None:
@@ -179,8 +179,8 @@ def test_dead_letters_use_the_connection_options_of_the_read() -> None:
         "kafka.isolation.level": "read_committed",
         "kafka.fetch.max.wait.ms": "10",
     }
-    with DeadLetters(options(onError="dlq:bad", **given)) as letters:
-        config = letters._producer.config
+    with DeadLetters(options(onError="dlq:bad", **given)) as dead_letters:
+        config = dead_letters._producer.config
     assert config.sasl_username == "alice"
     assert config.security_protocol.upper() == "SASL_PLAINTEXT"
     assert config.request_timeout_ms == 200_000
