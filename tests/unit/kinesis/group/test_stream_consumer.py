@@ -14,7 +14,7 @@ from headrace.core.lease.actions import Why
 from headrace.core.lease.checkpoint import TRIM_HORIZON
 from headrace.core.lease.lease import Lease, LeaseKey
 from headrace.kinesis import kinesis
-from headrace.kinesis.group import consumer as group_consumer
+from headrace.kinesis.group import member_shards
 from headrace.kinesis.group.consumer import StreamConsumer
 from headrace.kinesis.reading.reader import Fetched, ReadCounts
 
@@ -33,7 +33,7 @@ def test_a_look_at_a_shard_that_finds_nothing_wakes_nobody(
         consumer = StreamConsumer(streams, "g", durable=False, drain_timeout_s=1, owner="me")
         polling = asyncio.create_task(consumer.poll(60))
         await asyncio.sleep(0)
-        consumer._fetched(KEY, fetched)
+        consumer._shards.fetched(KEY, fetched)
         await asyncio.wait({polling}, timeout=0.05)
         assert polling.done() is is_news
         polling.cancel()
@@ -70,19 +70,21 @@ class Unreadable:
 async def unreadable_shard(
     monkeypatch: pytest.MonkeyPatch,
 ) -> AsyncIterator[tuple[Unreadable, StreamConsumer]]:
-    monkeypatch.setattr(group_consumer, "UNREAD_MS", 1)
+    monkeypatch.setattr(member_shards, "UNREAD_MS", 1)
     world = Unreadable()
     streams = kinesis("orders", region="eu-central-1", leases="memory://unreadable")
     consumer = StreamConsumer(streams, "g", durable=False, drain_timeout_s=1, owner="me")
     readers: Any = world
     member: Any = SimpleNamespace(drained=world.drained.append, close=world.aclose)
-    consumer._readers, consumer._member = readers, member
-    consumer._names = {"orders@1": "orders"}
-    await consumer.assigned(Lease(key=KEY, checkpoint=TRIM_HORIZON))
+    listener: Any = None
+    consumer._member = member
+    names = {"orders@1": "orders"}
+    consumer._shards.begin(listener, member, readers, names=names, listers={})
+    await consumer._shards.assigned(Lease(key=KEY, checkpoint=TRIM_HORIZON))
     try:
         yield world, consumer
     finally:
-        await consumer._ahead.aclose()
+        await consumer._shards.ahead.aclose()
         await consumer.leave(1)
 
 
@@ -92,7 +94,10 @@ def test_a_shard_that_cannot_be_read_is_reported_and_retried(
     async def run() -> None:
         async with unreadable_shard(monkeypatch) as (world, consumer):
             [line] = caplog.records
-            said = f"g: {KEY} cannot be read, and it is tried again until it can or is another's: no reader today"
+            said = (
+                f"g: {KEY} cannot be read. Reading is retried until it works or another member owns the shard: "
+                "no reader today"
+            )
             assert (line.levelname, line.getMessage()) == ("ERROR", said)
             [status] = consumer.statuses({})
             assert (status.shard, status.error) == (KEY.shard, "no reader today")
@@ -109,11 +114,11 @@ def test_a_shard_that_cannot_be_read_is_reported_and_retried(
 def test_a_shard_that_cannot_be_read_is_given_up_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
         async with unreadable_shard(monkeypatch) as (world, consumer):
-            await consumer.drain(KEY, Why.STALLED, None)
+            await consumer._shards.drain(KEY, Why.STALLED, None)
             assert world.drained == [KEY]
             world.is_readable = True
             async with asyncio.timeout(5):
-                await asyncio.gather(*consumer._tasks)  # it is not tried again
+                await asyncio.gather(*consumer._shards.tasks)  # it is not tried again
             assert not consumer.positions()
 
     asyncio.run(run())
