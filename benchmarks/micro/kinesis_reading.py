@@ -20,7 +20,8 @@ from headrace.core.lease.checkpoint import TRIM_HORIZON
 from headrace.kinesis.aggregation.decoding import taken_apart
 from headrace.kinesis.aggregation.encoding import Aggregate
 from headrace.kinesis.client.get_records import get_records, prepare
-from headrace.kinesis.client.settings import AwsClient, AwsSettings, open_client
+from headrace.kinesis.client.opening import open_client
+from headrace.kinesis.client.settings import AwsClient, AwsSettings
 from headrace.kinesis.reading.reader import ShardReader
 
 ROUNDS = 12

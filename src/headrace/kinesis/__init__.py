@@ -14,8 +14,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from headrace.kinesis.aio import Producer
     from headrace.kinesis.client.settings import AwsSettings
-    from headrace.kinesis.producing.producer import Producer
     from headrace.kinesis.producing.records import SentRecord
     from headrace.kinesis.producing.settings import ProducerSettings
     from headrace.kinesis.stream import Streams, kinesis
@@ -24,7 +24,7 @@ __all__ = ["AwsSettings", "Producer", "ProducerSettings", "SentRecord", "Streams
 
 _MODULES: Final = {
     "AwsSettings": "headrace.kinesis.client.settings",
-    "Producer": "headrace.kinesis.producing.producer",
+    "Producer": "headrace.kinesis.aio",
     "ProducerSettings": "headrace.kinesis.producing.settings",
     "SentRecord": "headrace.kinesis.producing.records",
     "Streams": "headrace.kinesis.stream",

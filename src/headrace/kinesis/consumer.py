@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from headrace.errors import ClosedError, ConfigError, LeaseLostError
 from headrace.forking import FORKED, disown_in_children
 from headrace.kinesis.client.streams import stream_name
-from headrace.kinesis.given import GivenClients, ShardLog
 from headrace.kinesis.group.owners import process_owner
+from headrace.kinesis.injected import InjectedClients, ShardLog
 from headrace.kinesis.messages import Message, bound, message_of, place_of
 from headrace.kinesis.stream import LATEST
 from headrace.kinesis.stream import kinesis as streams_of
@@ -106,7 +106,7 @@ class Consumer:
         self.stream, self.group = stream, group
         self.owner = owner or process_owner("consumer")
         self._batch_size = _at_least_one(batch_size)
-        self._given = GivenClients(aws, kinesis=kinesis, dynamodb=dynamodb)
+        self._given = InjectedClients(aws, kinesis=kinesis, dynamodb=dynamodb)
         self._streams = streams_of(
             stream,
             aws=self._given.settings,

@@ -17,7 +17,7 @@ from headrace.kinesis.reading.settings import ReadSettings
 
 if TYPE_CHECKING:
     from headrace.kinesis.group.consumer import StreamConsumer
-    from headrace.kinesis.group.letters import StreamLetters
+    from headrace.kinesis.group.dead_letter_stream import DeadLetterStream
     from headrace.kinesis.leases.store import LeaseStore
 
 DEFAULT_LEASES: Final = "dynamodb://headrace-leases"
@@ -69,11 +69,11 @@ class Streams(StreamGroupSettings):
             owner=self.owner or process_owner(client_id),
         )
 
-    def open_letters(self, place: str) -> StreamLetters:
+    def open_letters(self, place: str) -> DeadLetterStream:
         """Return what writes dead letters to another stream."""
-        from headrace.kinesis.group.letters import StreamLetters  # noqa: PLC0415 - only where there are any
+        from headrace.kinesis.group.dead_letter_stream import DeadLetterStream  # noqa: PLC0415 - only where there are any
 
-        return StreamLetters(_letters_stream(place), self.aws)
+        return DeadLetterStream(_letters_stream(place), self.aws)
 
 
 def kinesis(

@@ -18,7 +18,8 @@ from typing import Protocol, TextIO, TypeVar
 
 import pytest
 
-from headrace.kinesis.client.settings import AwsClient, AwsSettings, open_client
+from headrace.kinesis.client.opening import open_client
+from headrace.kinesis.client.settings import AwsClient, AwsSettings
 from tests.fixtures.javascript import NodeUnavailableError, node_packages
 
 JS = Path(__file__).parent / "js"

@@ -21,7 +21,8 @@ from botocore.exceptions import ConnectionClosedError
 from headrace.core.lease.checkpoint import TRIM_HORIZON, Checkpoint
 from headrace.core.lease.lease import LeaseKey
 from headrace.errors import ConfigError, LeaseStoreError
-from headrace.kinesis.client.settings import AwsClient, AwsSettings, open_client
+from headrace.kinesis.client.opening import open_client
+from headrace.kinesis.client.settings import AwsClient, AwsSettings
 from headrace.kinesis.leases.dynamodb import DynamoLeaseStore
 from headrace.kinesis.leases.dynamodb_rows import item_of
 from headrace.kinesis.leases.dynamodb_table import TableSettings

@@ -18,7 +18,8 @@ from click.testing import CliRunner, Result
 from headrace.cli import main
 from headrace.core.lease.checkpoint import SHARD_END, TRIM_HORIZON, Checkpoint
 from headrace.core.lease.lease import Lease, LeaseKey
-from headrace.kinesis.client.settings import AwsClient, open_client
+from headrace.kinesis.client.opening import open_client
+from headrace.kinesis.client.settings import AwsClient
 from headrace.kinesis.leases.administration import Move, apply
 from headrace.kinesis.leases.memory import MemoryLeaseStore
 from headrace.kinesis.leases.opening import open_store

@@ -19,7 +19,8 @@ from typing import Any
 import pytest
 
 from headrace.core.lease.lease import Lease
-from headrace.kinesis.client.settings import AwsSettings, open_client
+from headrace.kinesis.client.opening import open_client
+from headrace.kinesis.client.settings import AwsSettings
 from headrace.kinesis.leases.opening import open_store
 from tests.integration.kinesis.servers import REGION, dummy_aws
 

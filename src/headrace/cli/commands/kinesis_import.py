@@ -110,7 +110,7 @@ async def _stopped(
     place: Place, description: StreamDescription, options: dict[str, Any]
 ) -> list[KclLease]:
     """Return the library's leases of the stream, after checking that its application has stopped."""
-    from headrace.kinesis.client.settings import open_client
+    from headrace.kinesis.client.opening import open_client
     from headrace.kinesis.leases.dynamodb_calls import DynamoCalls
     from headrace.kinesis.leases.kcl import of_stream, read_table, renewed
     from headrace.kinesis.leases.opening import table_place

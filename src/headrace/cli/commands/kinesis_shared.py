@@ -95,7 +95,7 @@ class Place:
     @asynccontextmanager
     async def client(self, service: str = "kinesis") -> AsyncIterator[AwsClient]:
         """Open a Kinesis client of AWS."""
-        from headrace.kinesis.client.settings import open_client
+        from headrace.kinesis.client.opening import open_client
 
         async with open_client(self.aws, service) as client:
             yield client

@@ -28,12 +28,12 @@ from headrace.errors import (
     UnknownMemberIdError,
     UnknownTopicOrPartitionError,
 )
+from headrace.kinesis.aio import Producer
 from headrace.kinesis.bridge.names import StreamPlace, check_topic
 from headrace.kinesis.bridge.shard_copy import CopyProgress
 from headrace.kinesis.client.backoff import FIRST_CONTACT_MS
-from headrace.kinesis.client.settings import open_client
-from headrace.kinesis.producing.delivery import RecordDelivery
-from headrace.kinesis.producing.producer import Producer
+from headrace.kinesis.client.opening import open_client
+from headrace.kinesis.producing.aio_delivery import RecordDelivery
 from headrace.kinesis.producing.settings import MAX_KEY_CHARACTERS, ProducerSettings
 from headrace.kinesis.reading.shards import StreamShards
 from headrace.types import TopicPartition

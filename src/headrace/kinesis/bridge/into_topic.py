@@ -17,10 +17,11 @@ from headrace.core.lease.lease import HashRange, Lease, LeaseKey
 from headrace.core.lease.settings import LeaseSettings
 from headrace.errors import ConfigError, ProducerFencedError
 from headrace.kinesis.bridge.names import StreamPlace, check_topic
-from headrace.kinesis.bridge.positions import Positions
+from headrace.kinesis.bridge.positions import BridgePositions
 from headrace.kinesis.bridge.shard_copy import CopyProgress, Destination, ShardCopy
 from headrace.kinesis.client.backoff import FIRST_CONTACT_MS
-from headrace.kinesis.client.settings import AwsClient, open_client
+from headrace.kinesis.client.opening import open_client
+from headrace.kinesis.client.settings import AwsClient
 from headrace.kinesis.group.member import LeaseMember
 from headrace.kinesis.group.owners import process_owner
 from headrace.kinesis.leases.opening import open_store
@@ -146,11 +147,11 @@ class IntoTopicBridge:
             await self._member.start()
             await self._wait(stopping, shards)
 
-    async def _open_positions(self, stack: AsyncExitStack) -> Positions:
+    async def _open_positions(self, stack: AsyncExitStack) -> BridgePositions:
         plan = self._plan
         await check_topic(plan.target, plan.topic, plan.client_properties)
         timeout_ms = int(plan.properties.get("transaction_timeout_ms", TRANSACTION_TIMEOUT_MS))
-        positions = Positions(
+        positions = BridgePositions(
             plan.target, plan.name, plan.client_properties, 2 * timeout_ms / 1000 + 10
         )
         stack.push_async_callback(positions.close)

@@ -50,7 +50,7 @@ class _Written(msgspec.Struct):
     sub_sequence: int | None = None
 
 
-class Positions:
+class BridgePositions:
     """The positions of one bridge."""
 
     def __init__(

@@ -22,7 +22,7 @@ from headrace.errors import (
     TransportError,
 )
 from headrace.kinesis.bridge.names import check_topic
-from headrace.kinesis.bridge.positions import Positions, claim_of
+from headrace.kinesis.bridge.positions import BridgePositions, claim_of
 from headrace.kinesis.client.backoff import JitteredBackoff
 from headrace.kinesis.reading.reader import Fetched, Reader
 from headrace.kinesis.reading.records import KinesisRecord
@@ -70,7 +70,7 @@ class Destination:
     """The name of the bridge."""
     properties: dict[str, Any]
     """The properties of the producers that write to the topic."""
-    positions: Positions
+    positions: BridgePositions
     client_properties: Mapping[str, Any] = field(default_factory=dict)
 
     async def check(self) -> None:

@@ -9,7 +9,7 @@ import msgspec
 
 from headrace.kinesis.client.get_records import (
     ChildShard,
-    StoredRecord,
+    FetchedRecord,
     child_shards,
     stored_record,
 )
@@ -20,7 +20,7 @@ _NAME: Final = "SubscribeToShardEvent"
 class PushedEvent(msgspec.Struct, rename="pascal"):
     """Records that were pushed."""
 
-    records: list[StoredRecord] = []
+    records: list[FetchedRecord] = []
     continuation_sequence_number: str | None = None
     """Where the next subscription begins; None: the shard has ended."""
     millis_behind_latest: int | None = None

@@ -17,7 +17,7 @@ import msgspec
 from headrace.kinesis.client.settings import AwsClient
 
 
-class StoredRecord(msgspec.Struct, rename="pascal", gc=False):
+class FetchedRecord(msgspec.Struct, rename="pascal", gc=False):
     """A record as Kinesis returns it."""
 
     sequence_number: str
@@ -43,17 +43,17 @@ class ChildShard(msgspec.Struct, rename="pascal"):
     hash_key_range: HashKeyRange
 
 
-class Reply(msgspec.Struct, rename="pascal"):
+class GetRecordsReply(msgspec.Struct, rename="pascal"):
     """The answer of a GetRecords call."""
 
-    records: list[StoredRecord] = []
+    records: list[FetchedRecord] = []
     next_shard_iterator: str | None = None
     """None: the shard has ended, and these are its last records."""
     millis_behind_latest: int | None = None
     child_shards: list[ChildShard] | None = None
 
 
-_decoder: Final = msgspec.json.Decoder(Reply)
+_decoder: Final = msgspec.json.Decoder(GetRecordsReply)
 _REPLY: Final = "HeadraceReply"
 _wanted: Final[ContextVar[bool]] = ContextVar("_wanted", default=False)
 """Whether the current call in this task is Headrace's. The program may share the client and expects dicts."""
@@ -66,7 +66,7 @@ def prepare(client: AwsClient) -> None:
         register("before-parse.kinesis.GetRecords", _before_parse, unique_id="headrace-get-records")
 
 
-async def get_records(client: AwsClient, arguments: Mapping[str, Any]) -> Reply:
+async def get_records(client: AwsClient, arguments: Mapping[str, Any]) -> GetRecordsReply:
     """Call GetRecords.
 
     Raises:
@@ -78,12 +78,12 @@ async def get_records(client: AwsClient, arguments: Mapping[str, Any]) -> Reply:
     finally:
         _wanted.reset(token)
     reply = answer.get(_REPLY)
-    return reply if isinstance(reply, Reply) else reply_of(answer)
+    return reply if isinstance(reply, GetRecordsReply) else reply_of(answer)
 
 
-def reply_of(answer: Mapping[str, Any]) -> Reply:
+def reply_of(answer: Mapping[str, Any]) -> GetRecordsReply:
     """Return an answer that was parsed by botocore in the same form."""
-    return Reply(
+    return GetRecordsReply(
         records=[stored_record(record) for record in answer.get("Records", ())],
         next_shard_iterator=answer.get("NextShardIterator"),
         millis_behind_latest=answer.get("MillisBehindLatest"),
@@ -91,10 +91,10 @@ def reply_of(answer: Mapping[str, Any]) -> Reply:
     )
 
 
-def stored_record(record: Mapping[str, Any]) -> StoredRecord:
+def stored_record(record: Mapping[str, Any]) -> FetchedRecord:
     """Return a record that was parsed by botocore."""
     stamp = record.get("ApproximateArrivalTimestamp", 0.0)
-    return StoredRecord(
+    return FetchedRecord(
         sequence_number=record["SequenceNumber"],
         data=record["Data"],
         partition_key=record["PartitionKey"],

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -72,26 +71,3 @@ class AwsSettings:
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise ConfigError(f"{name}={value}: it is at least 1")
-
-
-@asynccontextmanager
-async def open_client(settings: AwsSettings, service: str) -> AsyncIterator[AwsClient]:
-    """Open a client of a service (`kinesis`, `dynamodb`) until the block ends.
-
-    It repeats nothing by itself: who calls it knows the limits, and backs off.
-
-    Raises:
-        ConfigError: Headrace was installed without its extra `kinesis`; or there is no region, profile or key.
-    """
-    given = settings.clients.get(service)
-    if given is not None:
-        yield given
-        return
-    try:
-        from headrace.kinesis.client.session import opened  # noqa: PLC0415 - an extra
-    except ImportError:
-        raise ConfigError(
-            "Kinesis and DynamoDB need aiobotocore: pip install 'headrace[kinesis]'"
-        ) from None
-    async with opened(settings, service) as client:
-        yield client

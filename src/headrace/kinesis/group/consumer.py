@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace.errors import ClosedError, ConfigError, HeadraceError, LeaseLostError
 from headrace.forking import FORKED, disown_in_children, keep_for_ever
 from headrace.kinesis.client.backoff import FIRST_CONTACT_MS
-from headrace.kinesis.client.settings import open_client
+from headrace.kinesis.client.opening import open_client
 from headrace.kinesis.group.beginnings import lease_settings, opened_store
 from headrace.kinesis.group.member import LeaseMember, wall_ms
 from headrace.kinesis.group.member_shards import MemberShards, ShardRevocationListener

@@ -13,7 +13,8 @@ from typing import Any, Final
 from headrace.core.lease.checkpoint import Checkpoint
 from headrace.core.lease.lease import Lease, LeaseKey
 from headrace.errors import LeaseStoreError
-from headrace.kinesis.client.settings import AwsSettings, open_client
+from headrace.kinesis.client.opening import open_client
+from headrace.kinesis.client.settings import AwsSettings
 from headrace.kinesis.leases import writes
 from headrace.kinesis.leases.dynamodb_calls import ConditionRefusedError, DynamoCalls
 from headrace.kinesis.leases.dynamodb_rows import (

@@ -1,14 +1,13 @@
-"""What a producer does with the records of one stream, and when. No clock, no I/O: time comes with each call.
+"""What a producer decides about the records of one stream. It reads no clock and does no I/O: time is an argument.
 
-(1) Records wait in lanes: a partition key's, or, where records are aggregated, a shard's. (2) A request takes one
-parcel of each lane that has nothing under way, so whatever fails of it, no later record of the lane has overtaken it.
-PutRecords by itself promises no order: a record that is throttled does not hold up those behind it. (3) What fails goes
-back to the front of its lane and pauses, with the shard that was too busy, or with the stream.
+(1) A record waits in a lane: the lane of its partition key, or, if records are aggregated, the lane of its shard. (2) A
+request takes one parcel from each lane that has no parcel in flight. So no later record of a lane can overtake a record
+that fails. (PutRecords itself promises no order: it writes the records behind a throttled one.) (3) A failed record
+returns to the front of its lane. The lane then pauses together with the throttled shard, or the whole stream pauses.
 """
 
 from __future__ import annotations
 
-import heapq
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
@@ -16,31 +15,31 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from headrace.errors import HeadraceError, KinesisError
-from headrace.kinesis.aggregation.encoding import Aggregate
-from headrace.kinesis.producing.lanes import Lane, Parcel, Pause, Result
+from headrace.kinesis.producing.lane_queue import LaneQueue
+from headrace.kinesis.producing.lanes import Parcel, PutResult, RetryPause
 from headrace.kinesis.producing.records import Outgoing, SentRecord
 from headrace.kinesis.producing.settings import ProducerSettings
 from headrace.kinesis.producing.shards import ShardMap
 
 THROTTLED: Final = "ProvisionedThroughputExceededException"
 ABOUT_ONE_RECORD: Final = frozenset({"ValidationException", "InvalidArgumentException"})
-"""What a record is called that the stream does not take, as one that is too large; some servers refuse only that one,
-others the whole request."""
+"""Error codes for a record that the stream does not accept, such as one that is too large.
+
+Some servers refuse only this record, others refuse the whole request."""
 _SHARD: Final = re.compile(r"shardId-[0-9]{12,}", re.ASCII)
-_NOWHERE: Final = "?"
-"""The lane of records whose shard is not known yet."""
 
 
-class Outcome(NamedTuple):
-    """A record's fate."""
+class RecordOutcome(NamedTuple):
+    """What happened to a record: it was written, or it was given up with an error."""
 
     record: Outgoing
     sent: SentRecord | None
+    """Shard and sequence number of the record. None: the record was given up."""
     error: HeadraceError | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Request:
+class PutRequest:
     """One call of PutRecords."""
 
     parcels: list[Parcel]
@@ -49,9 +48,9 @@ class Request:
 class StreamCore:
     """The records of one stream.
 
-    The shell gives records (`add`), asks for requests until there is none (`next_request`), sends them, and tells what
-    came of each (`on_results`, `on_lost`, `on_refused`). It comes back at `next_deadline_ms`, and brings a map of the
-    shards when `wants_map`. Fates are in what the methods return.
+    The shell adds records (`add`), takes requests until there is none (`next_request`), sends them, and reports the
+    answer of each (`on_results`, `on_lost`, `on_refused`). The shell calls again at `next_deadline_ms`, and supplies a
+    map of the shards when `wants_map` is true. The methods return the outcomes of records.
     """
 
     def __init__(
@@ -59,98 +58,72 @@ class StreamCore:
     ) -> None:
         self.stream = stream
         self.flushing = False
+        """Whether records are sent at once, without waiting for `linger_ms`."""
         self.wants_map = settings.aggregate_bytes > 0
+        """Whether the core needs a new map of the shards."""
         self._settings = settings
         self._random = random
-        self._map = ShardMap({})
+        self._queue = LaneQueue(settings)
         self._mapless = False
+        """Whether plain records are sent without a map, because the shards cannot be listed."""
         self._new_map: ShardMap | None = None
-        self._lanes: dict[object, Lane] = {}
-        self._ready: OrderedDict[Lane, None] = OrderedDict()
-        self._ready_bytes = 0
-        self._resting: list[tuple[int, int, Lane]] = []
-        self._rests = 0
-        self._busy_shards: dict[str, Pause] = {}
-        self._pause = Pause()
-        self._ages: OrderedDict[Outgoing, None] = OrderedDict()  # those without a fate, by age
-        self._in_flight: set[Request] = set()
-        self._misplaced: list[tuple[Parcel, Result]] = []
+        """A map that is used as soon as no request is in flight. None: there is no newer map."""
+        self._pause = RetryPause()
+        """The pause of the whole stream."""
+        self._ages: OrderedDict[Outgoing, None] = OrderedDict()
+        """The records whose outcome is not known, the oldest first."""
+        self._in_flight: set[PutRequest] = set()
+        self._misplaced: list[tuple[Parcel, PutResult]] = []
+        """Aggregates that were written to another shard than planned; a new map decides about their records."""
 
-    # What the program gives
+    # Records of the program
 
     @property
     def idle(self) -> bool:
-        """Whether nothing waits, and nothing is under way."""
-        return not self._in_flight and not self._misplaced and not self._lanes
+        """Whether no record is pending or in flight."""
+        return not self._in_flight and not self._misplaced and not self._queue.lanes
 
     def add(self, record: Outgoing) -> None:
-        """Take a record over."""
+        """Accept a record from the program."""
         self._ages[record] = None
-        self._enqueue(record)
+        self._queue.add(record)
 
-    def _enqueue(self, record: Outgoing) -> None:
-        name = self._lane_of(record)
-        lane = self._lanes.get(name)
-        if lane is None:
-            lane = self._lanes[name] = Lane(name)
-            self._wait(lane)
-        lane.add(record)
-        if self._settings.aggregate_bytes or len(lane.waiting) == 1:
-            self._ready_bytes += record.size
-
-    def _lane_of(self, record: Outgoing) -> object:
-        if self._settings.aggregate_bytes:
-            return self._map.find(record.hash_key) or _NOWHERE
-        return record.partition_key if self._settings.ordered else record
-
-    def expire(self, now_ms: int) -> list[Outcome]:
-        """Give up records whose time is over; those under way are given up when they fail."""
+    def expire(self, now_ms: int) -> list[RecordOutcome]:
+        """Give up the records whose time has ended. Records in flight are given up when their request fails."""
         outcomes = []
         while self._ages and self._is_late(next(iter(self._ages)), now_ms):
             record, _ = self._ages.popitem(last=False)
             if record.waiting:
                 outcomes.append(self._late(record))
-                self._forget_empty(self._lanes[self._lane_of(record)])
+                self._queue.forget_lane_of(record)
         for parcel, result in list(self._misplaced):
             if self._is_late(parcel.records[-1], now_ms):
                 self._misplaced.remove((parcel, result))
                 for record in parcel.records:
                     record.in_doubt = True
                     outcomes.append(self._late(record))
-                self._continue(parcel.lane, self._wait)
+                self._queue.requeue_last(parcel.lane)
         return outcomes
 
-    def give_up(self, error: HeadraceError) -> list[Outcome]:
-        """Give up everything, also what is under way; nothing is to be told or asked of the core afterwards."""
-        under_way = [parcel for request in self._in_flight for parcel in request.parcels]
-        under_way += [parcel for parcel, _ in self._misplaced]
+    def give_up(self, error: HeadraceError) -> list[RecordOutcome]:
+        """Give up all records, also those in flight. No method of the core is to be called afterwards."""
+        in_flight = [parcel for request in self._in_flight for parcel in request.parcels]
+        in_flight += [parcel for parcel, _ in self._misplaced]
         outcomes = [
-            self._failed(record, error) for parcel in under_way for record in parcel.records
+            self._failed(record, error) for parcel in in_flight for record in parcel.records
         ]
         return outcomes + self._give_up_waiting(error)
 
-    def _give_up_waiting(self, error: HeadraceError) -> list[Outcome]:
-        outcomes = [
-            self._failed(record, error)
-            for lane in self._lanes.values()
-            for record in lane.waiting
-            if not record.done
-        ]
-        for lane in list(self._ready):
-            self._forget_empty(lane)
+    def _give_up_waiting(self, error: HeadraceError) -> list[RecordOutcome]:
+        outcomes = [self._failed(record, error) for record in self._queue.waiting()]
+        self._queue.forget_empty()
         return outcomes
-
-    def _forget_empty(self, lane: Lane) -> None:
-        """Drop a lane that waits, and of which nothing is left but records that were given up."""
-        if lane.head() is None and lane in self._ready:
-            del self._ready[lane]
-            del self._lanes[lane.name]
 
     def _is_late(self, record: Outgoing, now_ms: int) -> bool:
         return now_ms - record.added_ms >= self._settings.delivery_timeout_ms
 
-    def _late(self, record: Outgoing) -> Outcome:
-        doubt = "; whether it is written is not known" if record.in_doubt else ""
+    def _late(self, record: Outgoing) -> RecordOutcome:
+        doubt = "; it is not known whether it was written" if record.in_doubt else ""
         why = f": {record.reason}" if record.reason else ""
         return self._failed(
             record,
@@ -160,212 +133,132 @@ class StreamCore:
             ),
         )
 
-    def _failed(self, record: Outgoing, error: HeadraceError) -> Outcome:
+    def _failed(self, record: Outgoing, error: HeadraceError) -> RecordOutcome:
         self._finish(record)
-        return Outcome(record, None, error)
+        return RecordOutcome(record, None, error)
 
-    # What is to be sent
+    # Requests
 
-    def next_request(self, now_ms: int) -> Request | None:
-        """Return what is to be sent now, or None."""
-        while self._resting and self._resting[0][0] <= now_ms:
-            self._continue(heapq.heappop(self._resting)[2], self._rise)
-        if self._is_blocked(now_ms) or not self._is_due(now_ms):
+    def next_request(self, now_ms: int) -> PutRequest | None:
+        """Return the request that is to be sent now, or None."""
+        if not self._queue.is_due(now_ms, flushing=self.flushing) or self._is_blocked(now_ms):
             return None
-        parcels: list[Parcel] = []
-        size = 0
-        while self._ready and len(parcels) < self._settings.request_records:
-            lane = next(iter(self._ready))
-            parcel = self._form(lane)
-            if parcel is not None and parcels and size + parcel.size > self._settings.request_bytes:
-                lane.give_back(parcel.records)
-                break
-            del self._ready[lane]
-            if parcel is None:
-                self._lanes.pop(lane.name, None)
-                continue
-            pause = self._busy_shards.get(parcel.shard or "")
-            if pause is not None and pause.until_ms > now_ms:
-                lane.give_back(parcel.records)
-                self._rest(lane, pause.until_ms)
-                continue
-            if lane.alone and parcels:
-                lane.give_back(parcel.records)
-                self._rise(lane)
-                break
-            parcels.append(parcel)
-            size += parcel.size
-            if lane.alone:
-                break
-        few = len(self._ready) < self._settings.request_records  # more are enough by their number
-        self._ready_bytes = sum(map(self._weight, self._ready)) if few else 0
+        parcels = self._queue.take_parcels(now_ms)
         if not parcels:
             return None
-        request = Request(parcels)
+        request = PutRequest(parcels)
         self._in_flight.add(request)
         return request
 
     def _is_blocked(self, now_ms: int) -> bool:
-        """Whether nothing may be sent: during pauses, and while aggregates would go astray."""
-        strays = bool(self._settings.aggregate_bytes) and (
+        """Whether nothing may be sent: during pauses, and while aggregates would be written to wrong shards."""
+        misplaces = bool(self._settings.aggregate_bytes) and (
             self.wants_map or self._new_map is not None
         )
         full = len(self._in_flight) >= self._settings.max_in_flight
-        return strays or full or self._pause.until_ms > now_ms
-
-    def _is_due(self, now_ms: int) -> bool:
-        if not self._ready:
-            return False
-        settings = self._settings
-        enough = (
-            len(self._ready) >= settings.request_records
-            or self._ready_bytes >= settings.request_bytes
-        )
-        return enough or self.flushing or self._first_ready_ms() + settings.linger_ms <= now_ms
-
-    def _first_ready_ms(self) -> int:
-        return next(iter(self._ready)).waiting[0].added_ms
-
-    def _weight(self, lane: Lane) -> int:
-        return lane.size if self._settings.aggregate_bytes else lane.waiting[0].size
-
-    def _wait(self, lane: Lane) -> None:
-        self._ready[lane] = None
-
-    def _rise(self, lane: Lane) -> None:
-        self._ready[lane] = None
-        self._ready.move_to_end(lane, last=False)
-        self._ready_bytes += self._weight(lane)
-
-    def _rest(self, lane: Lane, until_ms: int) -> None:
-        self._rests += 1
-        heapq.heappush(self._resting, (until_ms, self._rests, lane))
-
-    def _form(self, lane: Lane) -> Parcel | None:
-        """Make a parcel of the first records of a lane: one, or as many as an aggregate holds."""
-        first = lane.head()
-        if first is None:
-            return None
-        shard = self._map.find(first.hash_key)
-        limit = self._settings.aggregate_bytes
-        if limit and shard is not None:
-            whole = Aggregate(
-                min(limit, self._settings.record_bytes - len(first.partition_key.encode()))
-            )
-            records: list[Outgoing] = []
-            while (head := lane.head()) is not None and whole.add(
-                head.partition_key, head.explicit_hash_key, head.data
-            ):
-                records.append(lane.take())
-            if len(records) > 1:
-                return Parcel(
-                    lane, records, first.partition_key, str(first.hash_key), whole.encode(), shard
-                )
-            lane.give_back(records)
-        lane.take()
-        return Parcel(
-            lane, [first], first.partition_key, first.explicit_hash_key, first.data, shard
-        )
+        return misplaces or full or self._pause.until_ms > now_ms
 
     def next_deadline_ms(self, now_ms: int) -> int | None:
-        """Return when to come back if nothing happens before."""
+        """Return when the shell has to call again if no other event occurs before, or None."""
         times = []
         if self._ages:
             times.append(next(iter(self._ages)).added_ms + self._settings.delivery_timeout_ms)
-        if self._resting:
-            times.append(self._resting[0][0])
+        if self._queue.pausing:
+            times.append(self._queue.pausing[0][0])
         if self._pause.until_ms > now_ms:
             times.append(self._pause.until_ms)
-        elif self._ready and not self._is_blocked(now_ms):
-            times.append(self._first_ready_ms() + self._settings.linger_ms)
+        elif self._queue.ready and not self._is_blocked(now_ms):
+            times.append(self._queue.first_due_ms())
         return min(times, default=None)
 
-    # What came of it
+    # Answers
 
-    def on_results(self, request: Request, results: Sequence[Result], now_ms: int) -> list[Outcome]:
-        """Take an answer: one result for each parcel, in their order."""
-        outcomes: list[Outcome] = []
+    def on_results(
+        self, request: PutRequest, results: Sequence[PutResult], now_ms: int
+    ) -> list[RecordOutcome]:
+        """Process an answer: one result for each parcel, in the order of the parcels."""
+        outcomes: list[RecordOutcome] = []
         self._in_flight.discard(request)
         self._pause.attempts = 0
         for parcel, result in zip(request.parcels, results, strict=True):
             if result.error in ABOUT_ONE_RECORD:
-                said = f"writing to {self.stream}: {result.error}: {result.message}"
-                outcomes += self._refused(parcel, KinesisError(said))
+                reason = f"writing to {self.stream}: {result.error}: {result.message}"
+                outcomes += self._refused(parcel, KinesisError(reason))
             elif result.error:
-                outcomes += self._again(parcel, result, now_ms)
+                outcomes += self._retry_later(parcel, result, now_ms)
             else:
                 outcomes += self._written(parcel, result, now_ms)
         self._adopt_map()
         return outcomes
 
     def on_lost(
-        self, request: Request, reason: str, now_ms: int, *, in_doubt: bool
-    ) -> list[Outcome]:
-        """Take a request that failed as a whole and is worth another try.
+        self, request: PutRequest, reason: str, now_ms: int, *, in_doubt: bool
+    ) -> list[RecordOutcome]:
+        """Process the failure of a whole request that is worth a retry.
 
         Args:
-            request: What was sent.
-            reason: What happened, in words.
-            now_ms: The time.
-            in_doubt: Whether it may have been carried out, as when the answer was lost.
+            request: The request.
+            reason: The error as text.
+            now_ms: The time in milliseconds.
+            in_doubt: Whether Kinesis may have executed the request, as when its answer was lost.
         """
         self._in_flight.discard(request)
         settings = self._settings
         self._pause.extend(now_ms, settings.backoff_ms, settings.backoff_max_ms, self._random)
-        outcomes: list[Outcome] = []
+        outcomes: list[RecordOutcome] = []
         for parcel in reversed(request.parcels):
             outcomes += self._put_back(parcel, reason, now_ms, in_doubt=in_doubt)
-            self._continue(parcel.lane, self._rise)
+            self._queue.requeue_first(parcel.lane)
         self._adopt_map()
         return outcomes
 
     def on_refused(
-        self, request: Request, error: HeadraceError, now_ms: int, *, because_of_one: bool
-    ) -> list[Outcome]:
-        """Take a request that Kinesis will never carry out.
+        self, request: PutRequest, error: HeadraceError, now_ms: int, *, because_of_one: bool
+    ) -> list[RecordOutcome]:
+        """Process the refusal of a whole request that Kinesis will never accept.
 
         Args:
-            request: What was sent.
-            error: What Kinesis says.
-            now_ms: The time.
-            because_of_one: Whether one record may be to blame: then each is tried alone.
+            request: The request.
+            error: The answer of Kinesis.
+            now_ms: The time in milliseconds.
+            because_of_one: Whether a single record may be the cause. If so, each record is sent again alone.
         """
         self._in_flight.discard(request)
-        outcomes: list[Outcome] = []
+        outcomes: list[RecordOutcome] = []
         for parcel in reversed(request.parcels):
             if because_of_one and len(request.parcels) > 1:
                 parcel.lane.alone = True
                 outcomes += self._put_back(parcel, str(error), now_ms)
-                self._continue(parcel.lane, self._rise)
+                self._queue.requeue_first(parcel.lane)
             else:
                 outcomes += self._refused(parcel, error)
         self._adopt_map()
         return outcomes
 
-    def _refused(self, parcel: Parcel, error: HeadraceError) -> list[Outcome]:
+    def _refused(self, parcel: Parcel, error: HeadraceError) -> list[RecordOutcome]:
         parcel.lane.alone = False
         outcomes = [self._failed(record, error) for record in parcel.records]
-        self._continue(parcel.lane, self._rise)
+        self._queue.requeue_first(parcel.lane)
         return outcomes
 
-    def _written(self, parcel: Parcel, result: Result, now_ms: int) -> list[Outcome]:
+    def _written(self, parcel: Parcel, result: PutResult, now_ms: int) -> list[RecordOutcome]:
         parcel.lane.attempts = 0
         parcel.lane.alone = False
-        busy = self._busy_shards.get(result.shard)
+        busy = self._queue.busy_shards.get(result.shard)
         if busy is not None and busy.until_ms <= now_ms:
-            del self._busy_shards[result.shard]
-        astray = parcel.shard is not None and parcel.shard != result.shard
-        self.wants_map = self.wants_map or astray
-        if astray and parcel.aggregated:
+            del self._queue.busy_shards[result.shard]
+        misplaced = parcel.shard is not None and parcel.shard != result.shard
+        self.wants_map = self.wants_map or misplaced
+        if misplaced and parcel.aggregated:
             self._misplaced.append((parcel, result))
             return []
-        self._continue(parcel.lane, self._wait)
+        self._queue.requeue_last(parcel.lane)
         return self._delivered(parcel, parcel.records, result)
 
-    def _again(self, parcel: Parcel, result: Result, now_ms: int) -> list[Outcome]:
+    def _retry_later(self, parcel: Parcel, result: PutResult, now_ms: int) -> list[RecordOutcome]:
         settings = self._settings
         outcomes = self._put_back(parcel, f"{result.error} {result.message}".strip(), now_ms)
-        pause = Pause()
+        pause = RetryPause()
         pause.attempts = parcel.lane.attempts
         parcel.lane.attempts += 1
         if result.error == THROTTLED:
@@ -373,15 +266,14 @@ class StreamCore:
             shard = named.group() if named else parcel.shard
             self.wants_map = self.wants_map or (parcel.shard is None and not self._mapless)
             if shard is not None:
-                pause = self._busy_shards.setdefault(shard, Pause())
+                pause = self._queue.busy_shards.setdefault(shard, RetryPause())
         pause.extend(now_ms, settings.backoff_ms, settings.backoff_max_ms, self._random)
-        until_ms = pause.until_ms
-        self._continue(parcel.lane, lambda lane: self._rest(lane, until_ms))
+        self._queue.requeue_at(parcel.lane, pause.until_ms)
         return outcomes
 
     def _put_back(
         self, parcel: Parcel, reason: str, now_ms: int, *, in_doubt: bool = False
-    ) -> list[Outcome]:
+    ) -> list[RecordOutcome]:
         outcomes, kept = [], []
         for record in parcel.records:
             record.reason = reason
@@ -393,32 +285,25 @@ class StreamCore:
         parcel.lane.give_back(kept)
         return outcomes
 
-    def _continue(self, lane: Lane, place: Callable[[Lane], None]) -> None:
-        """A lane has nothing under way any more: let it wait or pause, or forget it."""
-        if lane.head() is None:
-            self._lanes.pop(lane.name, None)
-        else:
-            place(lane)
+    # The map of the shards
 
-    # Where shards are
-
-    def on_map(self, shards: ShardMap) -> list[Outcome]:
-        """Take a map of the open shards."""
+    def on_map(self, shards: ShardMap) -> list[RecordOutcome]:
+        """Accept a map of the shards."""
         self.wants_map = False
         outcomes = self._settle(shards)
         self._new_map = shards
         self._adopt_map()
         return outcomes
 
-    def on_no_map(self, error: HeadraceError, *, passing: bool) -> list[Outcome]:
-        """Take that the shards are not listed: plain records do without, others cannot be written.
+    def on_no_map(self, error: HeadraceError, *, passing: bool) -> list[RecordOutcome]:
+        """Process a failure to list the shards. Plain records are sent without a map; aggregates need one.
 
         Args:
-            error: Why not.
-            passing: Whether it is worth another try: then nothing is given up before its time is over.
+            error: The reason of the failure.
+            passing: Whether a retry may help. If so, records are given up only when their time ends.
         """
         if passing:
-            for lane in self._lanes.values():
+            for lane in self._queue.lanes.values():
                 for record in lane.waiting:
                     record.reason = str(error)
             return []
@@ -427,12 +312,16 @@ class StreamCore:
         self.wants_map, self._mapless = False, True
         return []
 
-    def _settle(self, shards: ShardMap) -> list[Outcome]:
-        """Tell aggregates that landed elsewhere apart: readers keep of each what belongs to the shard it is in."""
-        outcomes: list[Outcome] = []
+    def _settle(self, shards: ShardMap) -> list[RecordOutcome]:
+        """Decide about misplaced aggregates by a new map.
+
+        Readers deliver the records of an aggregate whose hash keys belong to the shard that contains the aggregate.
+        These records are written; the others are sent again.
+        """
+        outcomes: list[RecordOutcome] = []
         misplaced, self._misplaced = self._misplaced, []
         for parcel, result in misplaced:
-            if not shards.knows(result.shard):  # the list of shards is older than it
+            if not shards.knows(result.shard):  # the map is older than the shard
                 self._misplaced.append((parcel, result))
                 continue
             inside = [one for one in parcel.records if shards.takes(result.shard, one.hash_key)]
@@ -440,47 +329,38 @@ class StreamCore:
             strays = [record for record in parcel.records if not record.done]
             self._time_again(strays)
             parcel.lane.give_back(strays)
-            self._continue(parcel.lane, self._wait)
+            self._queue.requeue_last(parcel.lane)
         self.wants_map = bool(self._misplaced)
         return outcomes
 
     def _time_again(self, records: Sequence[Outgoing]) -> None:
-        """Have `expire` look at records again: it drops those that are under way when their time ends."""
+        """Let `expire` check records again: it has dropped those that were in flight when their time ended."""
         for record in reversed(records):
-            if record not in self._ages:  # then it is older than all that are
+            if record not in self._ages:  # then it is older than all records in `_ages`
                 self._ages[record] = None
                 self._ages.move_to_end(record, last=False)
 
     def _adopt_map(self) -> None:
-        """Go on by a new map as soon as nothing is under way: until then lanes of old and new shards would mix."""
+        """Use the new map as soon as no aggregate is in flight: otherwise lanes of old and new shards would mix."""
         aggregates = self._settings.aggregate_bytes > 0
         if self._new_map is None or (aggregates and (self._in_flight or self._misplaced)):
             return
-        self._map, self._new_map = self._new_map, None
-        if not aggregates:
-            return
-        lanes = list(self._lanes.values())
-        self._lanes, self._ready, self._resting = {}, OrderedDict(), []
-        self._ready_bytes = 0
-        for lane in lanes:
-            for record in lane.waiting:
-                if not record.done:
-                    self._enqueue(record)
+        shards, self._new_map = self._new_map, None
+        self._queue.adopt(shards)
 
-    # Fates
+    # Outcomes
 
     def _delivered(
-        self, parcel: Parcel, records: Iterable[Outgoing], result: Result
-    ) -> list[Outcome]:
+        self, parcel: Parcel, records: Iterable[Outgoing], result: PutResult
+    ) -> list[RecordOutcome]:
         chosen = set(map(id, records))
         outcomes = []
         for number, record in enumerate(parcel.records):
             if id(record) in chosen:
                 self._finish(record)
                 sub_sequence = number if parcel.aggregated else None
-                outcomes.append(
-                    Outcome(record, SentRecord(result.shard, result.sequence_number, sub_sequence))
-                )
+                sent = SentRecord(result.shard, result.sequence_number, sub_sequence)
+                outcomes.append(RecordOutcome(record, sent))
         return outcomes
 
     def _finish(self, record: Outgoing) -> None:

@@ -74,7 +74,7 @@ class Parcel:
         return len(self.records) > 1
 
 
-class Result(NamedTuple):
+class PutResult(NamedTuple):
     """What Kinesis says of one record of a request."""
 
     shard: str = ""
@@ -83,7 +83,7 @@ class Result(NamedTuple):
     message: str = ""
 
 
-class Pause:
+class RetryPause:
     """Full jitter: each pause is anything up to a limit that doubles while failures go on."""
 
     __slots__ = ("attempts", "until_ms")

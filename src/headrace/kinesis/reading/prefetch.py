@@ -17,7 +17,7 @@ from headrace.kinesis.reading.settings import ReadSettings
 _Key = TypeVar("_Key", bound=Hashable)
 
 
-class Arrival(NamedTuple, Generic[_Key]):
+class ShardArrival(NamedTuple, Generic[_Key]):
     """Something of a shard: either what was fetched, or why nothing will be any more."""
 
     key: _Key
@@ -26,7 +26,7 @@ class Arrival(NamedTuple, Generic[_Key]):
 
 
 @dataclass(slots=True)
-class _Lane:
+class _ShardQueue:
     reader: Reader
     room: asyncio.Event = field(default_factory=asyncio.Event)
     queue: deque[tuple[Fetched, Exception | None, int]] = field(default_factory=deque)
@@ -46,7 +46,7 @@ class ReadAhead(Generic[_Key]):
     def __init__(self, settings: ReadSettings | None = None) -> None:
         """Take the settings."""
         self._budget = Budget(settings or ReadSettings())
-        self._lanes: dict[_Key, _Lane] = {}
+        self._lanes: dict[_Key, _ShardQueue] = {}
         self._ready: deque[_Key] = deque()
         self._arrived = asyncio.Event()
 
@@ -58,7 +58,7 @@ class ReadAhead(Generic[_Key]):
     def add(self, key: _Key, reader: Reader) -> None:
         """Begin to read a shard; the reader is closed when the shard is removed."""
         assert key not in self._lanes
-        lane = self._lanes[key] = _Lane(reader)
+        lane = self._lanes[key] = _ShardQueue(reader)
         self._budget.join(key)
         lane.task = asyncio.create_task(self._run(key, lane), name=f"read {key}")
 
@@ -100,7 +100,7 @@ class ReadAhead(Generic[_Key]):
         ready = [] if lane is None else [fetched.records for fetched, _, _ in lane.queue]
         return next((records[0].timestamp_ms for records in ready if records), None)
 
-    def take(self) -> Arrival[_Key] | None:
+    def take(self) -> ShardArrival[_Key] | None:
         """Return what is ready of the shard whose turn it is, or None."""
         while self._ready:
             key = self._ready.popleft()
@@ -115,11 +115,11 @@ class ReadAhead(Generic[_Key]):
             lane.room.set()  # others need no waking: each has a part of its own, and what it holds is taken some time
             if lane.queue:
                 self._announce(key, lane)
-            return Arrival(key, fetched, error)
+            return ShardArrival(key, fetched, error)
         self._arrived.clear()
         return None
 
-    async def next(self, timeout_ms: float | None = None) -> Arrival[_Key] | None:
+    async def next(self, timeout_ms: float | None = None) -> ShardArrival[_Key] | None:
         """Wait until something is ready, and return it; None if nothing was in time."""
         with suppress(TimeoutError):
             async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
@@ -128,7 +128,7 @@ class ReadAhead(Generic[_Key]):
                 return arrival
         return None
 
-    async def _run(self, key: _Key, lane: _Lane) -> None:
+    async def _run(self, key: _Key, lane: _ShardQueue) -> None:
         ended = False
         while not ended:
             while not self._budget.has_room(key):
@@ -142,13 +142,13 @@ class ReadAhead(Generic[_Key]):
             self._put(key, lane, fetched, None)
             ended = fetched.ended
 
-    async def _fetch(self, key: _Key, lane: _Lane) -> Fetched:
+    async def _fetch(self, key: _Key, lane: _ShardQueue) -> Fetched:
         try:
             return await lane.reader.fetch(lambda: self._budget.reserve(key))
         finally:
             self._budget.settle(key, 0)
 
-    def _put(self, key: _Key, lane: _Lane, fetched: Fetched, error: Exception | None) -> None:
+    def _put(self, key: _Key, lane: _ShardQueue, fetched: Fetched, error: Exception | None) -> None:
         if fetched.behind_ms is not None:
             lane.behind_ms = fetched.behind_ms
         if not fetched.records and not fetched.ended and error is None:
@@ -159,7 +159,7 @@ class ReadAhead(Generic[_Key]):
         if not lane.is_paused:
             self._announce(key, lane)
 
-    def _announce(self, key: _Key, lane: _Lane) -> None:
+    def _announce(self, key: _Key, lane: _ShardQueue) -> None:
         if not lane.is_announced:
             lane.is_announced = True
             self._ready.append(key)

@@ -13,7 +13,7 @@ from headrace.core.lease.checkpoint import Checkpoint
 from headrace.core.lease.lease import HashRange
 from headrace.kinesis.client.backoff import REPEATABLE, RealTiming, Timing, region_of
 from headrace.kinesis.client.errors import FailureKind, error_code, explained, failure_kind, of_aws
-from headrace.kinesis.client.get_records import Reply, get_records, prepare
+from headrace.kinesis.client.get_records import GetRecordsReply, get_records, prepare
 from headrace.kinesis.client.settings import AwsClient
 from headrace.kinesis.client.streams import is_arn, stream_arguments, stream_name
 from headrace.kinesis.reading.pacing import ITERATOR_AGE_MS, Pacing
@@ -137,7 +137,7 @@ class ShardReader:
         self._iterator_ms = 0
         self._failures = 0  # since the last answer
         self._is_renewed = False  # the iterator, since then
-        self._rest: Reply | None = None
+        self._rest: GetRecordsReply | None = None
         """What was read and not made into records yet."""
         self._end: Fetched | None = Fetched(ended=True) if start.is_end else None
         prepare(client)
@@ -196,7 +196,7 @@ class ShardReader:
         self.counts.size_bytes += size
         return self._fetched(reply)
 
-    def _fetched(self, reply: Reply) -> Fetched:
+    def _fetched(self, reply: GetRecordsReply) -> Fetched:
         """Make records of the beginning of a reply; the next fetch goes on with its rest."""
         count = self._unpacking.count(reply.records)
         stored, rest = reply.records[:count], reply.records[count:]

@@ -9,7 +9,7 @@ from headrace.core.lease.checkpoint import Checkpoint
 from headrace.core.lease.lease import HashRange
 from headrace.kinesis.aggregation.decoding import UserRecord, belongs, taken_apart
 from headrace.kinesis.aggregation.encoding import MAGIC
-from headrace.kinesis.client.get_records import StoredRecord
+from headrace.kinesis.client.get_records import FetchedRecord
 from headrace.kinesis.reading.records import KinesisRecord
 
 AGGREGATES_BYTES: Final = 2 << 20
@@ -29,7 +29,7 @@ class Unpacking:
         self._hash_range = None if hash_range == _ALL_KEYS else hash_range
         self._deaggregate = deaggregate
 
-    def count(self, stored: list[StoredRecord]) -> int:
+    def count(self, stored: list[FetchedRecord]) -> int:
         """Return how many records of a reply, from the first on, are to be made into records at a time."""
         if not self._deaggregate:
             return len(stored)
@@ -41,7 +41,7 @@ class Unpacking:
                     return index
         return len(stored)
 
-    def records(self, stored: Iterable[StoredRecord], start: Checkpoint) -> list[KinesisRecord]:
+    def records(self, stored: Iterable[FetchedRecord], start: Checkpoint) -> list[KinesisRecord]:
         """Return the records of what was stored, in order.
 
         Args:
@@ -79,7 +79,7 @@ class Unpacking:
         return records
 
     def _of_aggregate(
-        self, stored: StoredRecord, users: list[UserRecord], start: Checkpoint
+        self, stored: FetchedRecord, users: list[UserRecord], start: Checkpoint
     ) -> list[KinesisRecord]:
         sequence_number = stored.sequence_number
         done = -1

@@ -15,7 +15,8 @@ from contextlib import AsyncExitStack, suppress
 from typing import Any, Final, TypeVar
 
 from headrace.errors import ConfigError, LeaseStoreError
-from headrace.kinesis.client.settings import AwsClient, AwsSettings, open_client
+from headrace.kinesis.client.opening import open_client
+from headrace.kinesis.client.settings import AwsClient, AwsSettings
 from headrace.kinesis.leases.opening import open_store
 from headrace.kinesis.leases.store import LeaseStore
 from headrace.spark.worker import freeze_imports

@@ -17,8 +17,8 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from headrace.errors import ConfigError, HeadraceError
+from headrace.kinesis.aio import Producer
 from headrace.kinesis.client.settings import AwsSettings
-from headrace.kinesis.producing.producer import Producer
 from headrace.kinesis.producing.settings import MAX_RECORD_BYTES, ProducerSettings
 from headrace.kinesis.reading.shards import StreamShards
 from headrace.spark.errors import short_tracebacks

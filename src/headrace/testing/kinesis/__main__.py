@@ -17,9 +17,9 @@ from contextlib import suppress
 import click
 
 from headrace.errors import HeadraceError
+from headrace.testing.kinesis.account import ShardEnd
 from headrace.testing.kinesis.aws import FakeAws
 from headrace.testing.kinesis.limits import Limits
-from headrace.testing.kinesis.world import ShardEnd
 
 
 @click.command(

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Self
 from headrace.errors import ConfigError
 from headrace.streams.clock import Clock
 from headrace.testing.clock import LeapingClock
+from headrace.testing.kinesis.account import ShardEnd
 from headrace.testing.kinesis.dynamodb.machine import FakeDynamoDB
 from headrace.testing.kinesis.limits import Limits
 from headrace.testing.kinesis.machine import FakeKinesis
 from headrace.testing.kinesis.service import Service
-from headrace.testing.kinesis.world import ShardEnd
 
 if TYPE_CHECKING:
     from headrace.testing.kinesis.server import Server

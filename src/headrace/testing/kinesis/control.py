@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from headrace.testing.kinesis.account import Account
 from headrace.testing.kinesis.calls import Call
 from headrace.testing.kinesis.errors import AwsError, in_use, invalid, malformed
 from headrace.testing.kinesis.limits import KIB
 from headrace.testing.kinesis.stream import ACCOUNT, ACTIVE, CREATING, DELETING, UPDATING, Stream
-from headrace.testing.kinesis.world import World
 
 _MODE: Final = "StreamModeDetails"
 _MODES: Final = frozenset({"PROVISIONED", "ON_DEMAND"})
@@ -18,21 +18,21 @@ _SHORTEST_RETENTION_HOURS: Final = 24
 _LONGEST_RETENTION_HOURS: Final = 8_760
 
 
-def create_stream(world: World, call: Call) -> None:
+def create_stream(account: Account, call: Call) -> None:
     """Handle CreateStream: create a stream."""
     request = call.request
     name = request["StreamName"]
-    world.settle(call.now_ms)
-    if name in world.streams:
+    account.settle(call.now_ms)
+    if name in account.streams:
         raise in_use(f"Stream {name} under account {ACCOUNT} already exists.")
     mode = _mode(request.get(_MODE, {}))
     shards = request.get("ShardCount", _ON_DEMAND_SHARDS if mode == "ON_DEMAND" else None)
     if shards is None:
         raise invalid("ShardCount must be specified for a stream of mode PROVISIONED.")
-    stream = Stream(name, world.arn(name), shards, call.now_ms, mode)
+    stream = Stream(name, account.arn(name), shards, call.now_ms, mode)
     stream.max_record_bytes = request.get("MaxRecordSizeInKiB", KIB) * KIB
-    world.streams[name] = stream
-    world.begin(stream, CREATING, call.now_ms, stream.build)
+    account.streams[name] = stream
+    account.begin(stream, CREATING, call.now_ms, stream.build)
 
 
 def _mode(details: dict[str, str]) -> str:
@@ -44,39 +44,39 @@ def _mode(details: dict[str, str]) -> str:
     return mode
 
 
-def delete_stream(world: World, call: Call) -> None:
+def delete_stream(account: Account, call: Call) -> None:
     """Delete a stream; its consumers of fan-out go with it, if that is asked for."""
-    stream = world.stream(call)
+    stream = account.stream(call)
     if stream.status == DELETING:
         return
-    readers = [each for each in world.consumers.values() if each.stream is stream]
+    readers = [each for each in account.consumers.values() if each.stream is stream]
     if readers and not call.request.get("EnforceConsumerDeletion"):
         raise in_use(
             f"Stream {stream.name} under account {ACCOUNT} has enhanced consumers registered and "
             "EnforceConsumerDeletion is not set."
         )
-    world.begin(stream, DELETING, call.now_ms, lambda _: world.remove(stream))
+    account.begin(stream, DELETING, call.now_ms, lambda _: account.remove(stream))
 
 
-def list_streams(world: World, call: Call) -> dict[str, object]:
+def list_streams(account: Account, call: Call) -> dict[str, object]:
     """List streams by name."""
-    world.settle(call.now_ms)
+    account.settle(call.now_ms)
     after = call.request.get("NextToken") or call.request.get("ExclusiveStartStreamName") or ""
     limit = call.request.get("Limit", _DEFAULT_PAGE)
-    names = sorted(name for name in world.streams if name > after)
+    names = sorted(name for name in account.streams if name > after)
     page = names[:limit]
     told: dict[str, object] = {
         "StreamNames": page,
         "HasMoreStreams": len(names) > limit,
-        "StreamSummaries": [_summary(world.streams[name]) for name in page],
+        "StreamSummaries": [_summary(account.streams[name]) for name in page],
     }
     return told | ({"NextToken": page[-1]} if len(names) > limit else {})
 
 
-def describe_stream_summary(world: World, call: Call) -> dict[str, object]:
+def describe_stream_summary(account: Account, call: Call) -> dict[str, object]:
     """Describe a stream without its shards."""
-    stream = world.stream(call)
-    consumers = sum(each.stream is stream for each in world.consumers.values())
+    stream = account.stream(call)
+    consumers = sum(each.stream is stream for each in account.consumers.values())
     told = _described(stream) | {
         "OpenShardCount": len(stream.open_shards()),
         "ConsumerCount": consumers,
@@ -85,9 +85,9 @@ def describe_stream_summary(world: World, call: Call) -> dict[str, object]:
     return {"StreamDescriptionSummary": told}
 
 
-def describe_stream(world: World, call: Call) -> dict[str, object]:
+def describe_stream(account: Account, call: Call) -> dict[str, object]:
     """Describe a stream with a page of its shards."""
-    stream = world.stream(call)
+    stream = account.stream(call)
     after = call.request.get("ExclusiveStartShardId", "")
     limit = call.request.get("Limit", _DEFAULT_PAGE)
     shards = [shard for shard in stream.listed(call.now_ms) if shard.name > after]
@@ -122,18 +122,18 @@ def _described(stream: Stream) -> dict[str, object]:
     )
 
 
-def increase_retention(world: World, call: Call) -> None:
+def increase_retention(account: Account, call: Call) -> None:
     """Handle IncreaseStreamRetentionPeriod: keep records longer."""
-    _set_retention(world, call, grow=True)
+    _set_retention(account, call, grow=True)
 
 
-def decrease_retention(world: World, call: Call) -> None:
+def decrease_retention(account: Account, call: Call) -> None:
     """Keep records for less time."""
-    _set_retention(world, call, grow=False)
+    _set_retention(account, call, grow=False)
 
 
-def _set_retention(world: World, call: Call, *, grow: bool) -> None:
-    stream = world.stream(call)
+def _set_retention(account: Account, call: Call, *, grow: bool) -> None:
+    stream = account.stream(call)
     hours = call.request["RetentionPeriodHours"]
     if not _SHORTEST_RETENTION_HOURS <= hours <= _LONGEST_RETENTION_HOURS:
         raise invalid(
@@ -150,34 +150,34 @@ def _set_retention(world: World, call: Call, *, grow: bool) -> None:
     stream.retention_hours = hours
 
 
-def update_max_record_size(world: World, call: Call) -> None:
+def update_max_record_size(account: Account, call: Call) -> None:
     """Handle UpdateMaxRecordSize: allow larger records."""
-    stream = world.stream(call)
+    stream = account.stream(call)
     stream.require_active()
     stream.max_record_bytes = call.request["MaxRecordSizeInKiB"] * KIB
 
 
-def update_stream_mode(world: World, call: Call) -> None:
+def update_stream_mode(account: Account, call: Call) -> None:
     """Change between provisioned and on demand."""
-    stream = world.stream(call)
+    stream = account.stream(call)
     stream.require_active()
     stream.mode = _mode(call.request[_MODE])
 
 
-def start_encryption(world: World, call: Call) -> None:
+def start_encryption(account: Account, call: Call) -> None:
     """Encrypt what comes; the fake only says so."""
-    stream = world.stream(call)
+    stream = account.stream(call)
     stream.require_active()
     stream.key_id = call.request["KeyId"]
-    world.begin(stream, UPDATING, call.now_ms, lambda _: None)
+    account.begin(stream, UPDATING, call.now_ms, lambda _: None)
 
 
-def stop_encryption(world: World, call: Call) -> None:
+def stop_encryption(account: Account, call: Call) -> None:
     """Handle StopStreamEncryption: stop encrypting records."""
-    stream = world.stream(call)
+    stream = account.stream(call)
     stream.require_active()
     stream.key_id = None
-    world.begin(stream, UPDATING, call.now_ms, lambda _: None)
+    account.begin(stream, UPDATING, call.now_ms, lambda _: None)
 
 
 def require_provisioned(stream: Stream) -> None:

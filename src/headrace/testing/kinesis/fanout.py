@@ -7,15 +7,16 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from headrace.testing.kinesis import eventstream
+from headrace.testing.kinesis.account import Account
 from headrace.testing.kinesis.calls import Call
-from headrace.testing.kinesis.consumers import Consumer, consumer_of
+from headrace.testing.kinesis.consumers import consumer_of
 from headrace.testing.kinesis.errors import AwsError, in_use, malformed, not_found
 from headrace.testing.kinesis.limits import MIB, Window
 from headrace.testing.kinesis.reading import Start, has_ended, starting_sequence
+from headrace.testing.kinesis.registered_consumer import RegisteredConsumer
 from headrace.testing.kinesis.shard import Shard, Slice
 from headrace.testing.kinesis.stream import ACCOUNT, ACTIVE
 from headrace.testing.kinesis.validation import KINDS_OF_START
-from headrace.testing.kinesis.world import World
 
 _AGAIN_AFTER_MS: Final = 5_000
 _QUIET_MS: Final = 5_000
@@ -50,7 +51,9 @@ class Subscription:
         is_over: Whether it has ended.
     """
 
-    def __init__(self, consumer: Consumer, shard: Shard, sequence: int, now_ms: int) -> None:
+    def __init__(
+        self, consumer: RegisteredConsumer, shard: Shard, sequence: int, now_ms: int
+    ) -> None:
         self.consumer = consumer
         self.shard = shard
         self.began_ms = now_ms
@@ -67,28 +70,28 @@ class Subscription:
         else:
             self._end = Push(eventstream.exception(error.kind, error.body()), is_over=True)
 
-    def next(self, world: World, now_ms: int) -> Push:
+    def next(self, account: Account, now_ms: int) -> Push:
         """Return what comes next."""
-        found = self._end or self._expired(world, now_ms) or self._event(world, now_ms)
+        found = self._end or self._expired(account, now_ms) or self._event(account, now_ms)
         self.is_over = found.is_over
         return found
 
-    def _expired(self, world: World, now_ms: int) -> Push | None:
-        if world.consumers.get(self.consumer.arn) is not self.consumer:
+    def _expired(self, account: Account, now_ms: int) -> Push | None:
+        if account.consumers.get(self.consumer.arn) is not self.consumer:
             gone = not_found(f"Consumer {self.consumer.arn} under account {ACCOUNT} not found.")
             self.end(gone)
             return self._end
-        if now_ms >= self.began_ms + world.limits.subscription_ms:
+        if now_ms >= self.began_ms + account.limits.subscription_ms:
             return Push(is_over=True)
         return None
 
-    def _event(self, world: World, now_ms: int) -> Push:
-        limits = world.limits
+    def _event(self, account: Account, now_ms: int) -> Push:
+        limits = account.limits
         if limits.throttled and self._sent.total(now_ms) >= limits.read_bytes_per_s:
             return Push(due_ms=now_ms + _BUSY_MS)
         self.shard.trim(self.consumer.stream.horizon_ms(now_ms))
         found = self.shard.read(self._sequence, limits.get_records, _EVENT_BYTES, now_ms)
-        ended = has_ended(world, self.shard, found)
+        ended = has_ended(account, self.shard, found)
         if not found.records and not ended and now_ms < self._quiet_until_ms:
             return Push(due_ms=min(self._quiet_until_ms, self.began_ms + limits.subscription_ms))
         self._sequence = found.next_sequence
@@ -107,18 +110,18 @@ class Subscription:
         return eventstream.event("SubscribeToShardEvent", body)
 
 
-def subscribe(world: World, call: Call) -> Subscription:
+def subscribe(account: Account, call: Call) -> Subscription:
     """Begin to push a shard's records to a consumer, in place of its subscription of before."""
     request = call.request
-    consumer = consumer_of(world, request["ConsumerARN"])
+    consumer = consumer_of(account, request["ConsumerARN"])
     call.stream = consumer.stream.name
-    stream = world.named(consumer.stream.name, call.now_ms)
+    stream = account.named(consumer.stream.name, call.now_ms)
     if consumer.status(call.now_ms) != ACTIVE:
         raise in_use(
             f"Consumer {consumer.arn} not ACTIVE, instead in state {consumer.status(call.now_ms)}."
         )
     shard = stream.shard(request["ShardId"])
-    _admit(world, consumer, shard, call.now_ms)
+    _admit(account, consumer, shard, call.now_ms)
     shard.trim(stream.horizon_ms(call.now_ms))
     sequence = starting_sequence(stream, shard, _start(request["StartingPosition"]), call)
     before = consumer.subscriptions.get(shard.number)
@@ -129,8 +132,8 @@ def subscribe(world: World, call: Call) -> Subscription:
     return begun
 
 
-def _admit(world: World, consumer: Consumer, shard: Shard, now_ms: int) -> None:
-    if not world.limits.throttled:
+def _admit(account: Account, consumer: RegisteredConsumer, shard: Shard, now_ms: int) -> None:
+    if not account.limits.throttled:
         return
     if not consumer.calls.setdefault(shard.number, Window()).take(now_ms, 1, 1):
         raise AwsError(

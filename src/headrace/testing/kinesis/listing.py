@@ -7,42 +7,42 @@ from typing import Any, Final
 
 import msgspec
 
+from headrace.testing.kinesis.account import Account, stream_name
 from headrace.testing.kinesis.calls import Call
 from headrace.testing.kinesis.errors import in_use, invalid, not_found
 from headrace.testing.kinesis.shard import Shard
 from headrace.testing.kinesis.stream import ACCOUNT, ACTIVE, UPDATING, Stream
 from headrace.testing.kinesis.tokens import Page
-from headrace.testing.kinesis.world import World, stream_name
 
 _DEFAULT_PAGE: Final = 1_000
 _TIMED: Final = frozenset({"AT_TIMESTAMP", "FROM_TIMESTAMP"})
 
 
-def list_shards(world: World, call: Call) -> dict[str, object]:
+def list_shards(account: Account, call: Call) -> dict[str, object]:
     """List shards, a page at a time."""
-    stream, after, chosen = _wanted(world, call)
+    stream, after, chosen = _wanted(account, call)
     limit = call.request.get("MaxResults", _DEFAULT_PAGE)
     keep = _keeps(chosen, stream, call.now_ms)
     shards = [each for each in stream.listed(call.now_ms) if each.name > after and keep(each)]
     told: dict[str, object] = {"Shards": [shard.described() for shard in shards[:limit]]}
     if len(shards) > limit:
         page = Page(stream.name, shards[limit - 1].name, msgspec.json.encode(chosen).decode())
-        told["NextToken"] = world.tokens.write_page(page, call.now_ms)
+        told["NextToken"] = account.tokens.write_page(page, call.now_ms)
     return told
 
 
-def _wanted(world: World, call: Call) -> tuple[Stream, str, dict[str, Any]]:
+def _wanted(account: Account, call: Call) -> tuple[Stream, str, dict[str, Any]]:
     """Return the stream, the shard to begin behind, and the filter."""
     request = call.request
     token = request.get("NextToken")
     if token is None:
-        stream = world.stream(call)
+        stream = account.stream(call)
         _require_listable(stream, request)
         return stream, request.get("ExclusiveStartShardId", ""), request.get("ShardFilter", {})
     if stream_name(request) is not None:
         raise invalid("NextToken and StreamName cannot be provided together.")
-    page = world.tokens.read_page(token, call.now_ms, world.limits)
-    return world.named(page.stream, call.now_ms), page.after, msgspec.json.decode(page.filter)
+    page = account.tokens.read_page(token, call.now_ms, account.limits)
+    return account.named(page.stream, call.now_ms), page.after, msgspec.json.decode(page.filter)
 
 
 def _require_listable(stream: Stream, request: dict[str, Any]) -> None:

@@ -16,6 +16,7 @@ from headrace.testing.kinesis import (
     reading,
     resharding,
 )
+from headrace.testing.kinesis.account import Account, ShardEnd, stream_name
 from headrace.testing.kinesis.calls import Call
 from headrace.testing.kinesis.errors import AwsError
 from headrace.testing.kinesis.fanout import Push, Subscription
@@ -25,9 +26,8 @@ from headrace.testing.kinesis.service import Service, replied
 from headrace.testing.kinesis.shard import Shard, StoredRecord
 from headrace.testing.kinesis.stream import Stream
 from headrace.testing.kinesis.validation import validate
-from headrace.testing.kinesis.world import ShardEnd, World, stream_name
 
-Operation = Callable[[World, Call], dict[str, object] | bytes | None]
+Operation = Callable[[Account, Call], dict[str, object] | bytes | None]
 
 OPERATIONS: Final[Mapping[str, Operation]] = {
     "CreateStream": control.create_stream,
@@ -94,7 +94,7 @@ class FakeKinesis(Service):
             region: What ARNs say.
         """
         super().__init__(clock)
-        self.world = World(
+        self.account = Account(
             region=region,
             limits=limits or Limits(),
             transition_ms=transition_ms,
@@ -104,7 +104,7 @@ class FakeKinesis(Service):
     def create_stream(self, name: str, shards: int = 1, **members: Any) -> str:
         """Create a stream; return its ARN."""
         self.call("CreateStream", StreamName=name, ShardCount=shards, **members)
-        return self.world.arn(name)
+        return self.account.arn(name)
 
     def put(
         self,
@@ -167,12 +167,12 @@ class FakeKinesis(Service):
     def expire_iterators(self) -> None:
         """Let all iterators and tokens of next pages expire that were given out so far."""
         with self.lock:
-            self.world.tokens.expire()
+            self.account.tokens.expire()
 
     def register_consumer(self, stream: str, name: str) -> str:
         """Register a consumer of fan-out; return its ARN."""
         told = self.call(
-            "RegisterStreamConsumer", StreamARN=self.world.arn(stream), ConsumerName=name
+            "RegisterStreamConsumer", StreamARN=self.account.arn(stream), ConsumerName=name
         )
         return str(told["Consumer"]["ConsumerARN"])
 
@@ -184,7 +184,7 @@ class FakeKinesis(Service):
         """
         with self.lock:
             refusal = AwsError(kind, "A fault of the test.") if kind else None
-            for consumer in self.world.consumers.values():
+            for consumer in self.account.consumers.values():
                 for subscription in consumer.subscriptions.values():
                     subscription.end(refusal)
         self.changed()
@@ -192,10 +192,10 @@ class FakeKinesis(Service):
     def next_push(self, subscription: Subscription) -> Push:
         """Return what comes next on a subscription."""
         with self.lock:
-            return subscription.next(self.world, self.clock.now_ms())
+            return subscription.next(self.account, self.clock.now_ms())
 
     def _stream(self, name: str) -> Stream:
-        return self.world.named(name, self.clock.now_ms())
+        return self.account.named(name, self.clock.now_ms())
 
     def locate(self, call: Call) -> None:
         """Note the stream and the shard that a request is about."""
@@ -213,7 +213,9 @@ class FakeKinesis(Service):
     def _locate_iterator(self, call: Call) -> None:
         token = call.request.get("ShardIterator")
         try:
-            place, *_ = self.world.tokens.peek_iterator(str(token), call.now_ms, self.world.limits)
+            place, *_ = self.account.tokens.peek_iterator(
+                str(token), call.now_ms, self.account.limits
+            )
         except AwsError:
             return
         call.stream, call.shard = place.stream, f"shardId-{place.shard:012d}"
@@ -221,28 +223,28 @@ class FakeKinesis(Service):
     def perform(self, call: Call) -> Reply:
         """Do what a request asks for."""
         validate(call.operation, call.request)
-        self.world.admit(call)
+        self.account.admit(call)
         if call.operation == "SubscribeToShard":
-            return Reply(200, subscription=fanout.subscribe(self.world, call))
+            return Reply(200, subscription=fanout.subscribe(self.account, call))
         operation = OPERATIONS.get(call.operation)
         if operation is None:
             raise AwsError(
                 "UnknownOperationException", f"the fake has no operation {call.operation!r}"
             )
-        return replied(operation(self.world, call))
+        return replied(operation(self.account, call))
 
     def undisturbed(self, call: Call) -> Reply:
         """Do what the test itself asks for, without limits by the second."""
-        limits = self.world.limits
-        self.world.limits = limits.unthrottled()
+        limits = self.account.limits
+        self.account.limits = limits.unthrottled()
         try:
             return self.perform(call)
         finally:
-            self.world.limits = limits
+            self.account.limits = limits
 
     def answer_empty(self, call: Call) -> Reply:
         """Answer a GetRecords without records."""
         if call.operation != "GetRecords":
             return super().answer_empty(call)
         validate(call.operation, call.request)
-        return replied(reading.nothing_yet(self.world, call))
+        return replied(reading.nothing_yet(self.account, call))

@@ -5,18 +5,18 @@ from __future__ import annotations
 import binascii
 from typing import Any, Final, NamedTuple
 
+from headrace.testing.kinesis.account import Account
 from headrace.testing.kinesis.calls import Call
 from headrace.testing.kinesis.errors import THROTTLED, AwsError, invalid, malformed
 from headrace.testing.kinesis.limits import MIB
 from headrace.testing.kinesis.numbers import LAST_HASH_KEY, hash_key
 from headrace.testing.kinesis.shard import Shard
 from headrace.testing.kinesis.stream import ACCOUNT, Stream
-from headrace.testing.kinesis.world import World
 
 _LONGEST_KEY: Final = 256
 
 
-class Entry(NamedTuple):
+class PutEntry(NamedTuple):
     """A record that is to be written.
 
     Attributes:
@@ -32,29 +32,29 @@ class Entry(NamedTuple):
     shard: Shard
 
 
-def put_record(world: World, call: Call) -> dict[str, object]:
+def put_record(account: Account, call: Call) -> dict[str, object]:
     """Handle PutRecord: write one record."""
-    stream = world.usable(call)
+    stream = account.usable(call)
     entry = _entry(call.request, stream, "")
     call.shard = entry.shard.name
-    sequence = _store(world, stream, entry, call.now_ms)
+    sequence = _store(account, stream, entry, call.now_ms)
     if sequence is None:
         raise AwsError(THROTTLED, throttled_message(stream, entry.shard))
     told: dict[str, object] = {"ShardId": entry.shard.name, "SequenceNumber": str(sequence)}
     return told | _encryption(stream)
 
 
-def put_records(world: World, call: Call) -> dict[str, object]:
+def put_records(account: Account, call: Call) -> dict[str, object]:
     """Write records, each for itself: some may be refused."""
     rows = call.request["Records"]
-    most = world.limits.put_request_records
+    most = account.limits.put_request_records
     if not 1 <= len(rows) <= most:
         raise malformed("[...]", "Records", f"have length between 1 and {most}")
-    stream = world.usable(call)
+    stream = account.usable(call)
     entries = [_entry(row, stream, f"records.{at}.member.") for at, row in enumerate(rows, 1)]
-    if sum(entry.size for entry in entries) > world.limits.put_request_bytes:
-        raise invalid(f"Records size exceeds {world.limits.put_request_bytes // MIB} MB limit")
-    told = [_put_one(world, stream, entry, call, at) for at, entry in enumerate(entries)]
+    if sum(entry.size for entry in entries) > account.limits.put_request_bytes:
+        raise invalid(f"Records size exceeds {account.limits.put_request_bytes // MIB} MB limit")
+    told = [_put_one(account, stream, entry, call, at) for at, entry in enumerate(entries)]
     if len({entry.shard.name for entry in entries}) == 1:
         call.shard = entries[0].shard.name
     failed = sum("ErrorCode" in each for each in told)
@@ -66,19 +66,21 @@ def throttled_message(stream: Stream, shard: Shard) -> str:
     return f"Rate exceeded for shard {shard.name} in stream {stream.name} under account {ACCOUNT}."
 
 
-def _put_one(world: World, stream: Stream, entry: Entry, call: Call, at: int) -> dict[str, str]:
+def _put_one(
+    account: Account, stream: Stream, entry: PutEntry, call: Call, at: int
+) -> dict[str, str]:
     if at in call.failing:
         kind = call.failing[at]
         internal = "Internal service failure."
         message = throttled_message(stream, entry.shard) if kind == THROTTLED else internal
         return {"ErrorCode": kind, "ErrorMessage": message}
-    sequence = _store(world, stream, entry, call.now_ms)
+    sequence = _store(account, stream, entry, call.now_ms)
     if sequence is None:
         return {"ErrorCode": THROTTLED, "ErrorMessage": throttled_message(stream, entry.shard)}
     return {"SequenceNumber": str(sequence), "ShardId": entry.shard.name}
 
 
-def _entry(row: dict[str, Any], stream: Stream, where: str) -> Entry:
+def _entry(row: dict[str, Any], stream: Stream, where: str) -> PutEntry:
     data, key = row.get("Data"), row.get("PartitionKey")
     if not isinstance(data, str):
         raise malformed(None, f"{where}data", "not be null")
@@ -96,7 +98,7 @@ def _entry(row: dict[str, Any], stream: Stream, where: str) -> Entry:
         raise malformed(
             "java.nio.HeapByteBuffer", f"{where}data", f"have length less than or equal to {most}"
         )
-    return Entry(data, key, size, _shard_for(row, key, stream))
+    return PutEntry(data, key, size, _shard_for(row, key, stream))
 
 
 def _shard_for(row: dict[str, Any], partition_key: str, stream: Stream) -> Shard:
@@ -112,9 +114,9 @@ def _shard_for(row: dict[str, Any], partition_key: str, stream: Stream) -> Shard
     return stream.shard_of(key)
 
 
-def _store(world: World, stream: Stream, entry: Entry, now_ms: int) -> int | None:
+def _store(account: Account, stream: Stream, entry: PutEntry, now_ms: int) -> int | None:
     """Write a record; None if the shard has had enough for this second."""
-    if not entry.shard.put_budget.take(now_ms, entry.size, world.limits):
+    if not entry.shard.put_budget.take(now_ms, entry.size, account.limits):
         return None
     return entry.shard.append(
         stream.next_record(),

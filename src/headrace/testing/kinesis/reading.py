@@ -6,6 +6,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from headrace.testing.kinesis.account import Account
 from headrace.testing.kinesis.calls import Call
 from headrace.testing.kinesis.errors import THROTTLED, AwsError, invalid, not_found
 from headrace.testing.kinesis.numbers import parse_sequence
@@ -13,7 +14,6 @@ from headrace.testing.kinesis.putting import throttled_message
 from headrace.testing.kinesis.shard import Shard, Slice
 from headrace.testing.kinesis.stream import ACCOUNT, Stream
 from headrace.testing.kinesis.tokens import Iterator
-from headrace.testing.kinesis.world import World
 
 AT: Final = "AT_SEQUENCE_NUMBER"
 AFTER: Final = "AFTER_SEQUENCE_NUMBER"
@@ -27,14 +27,14 @@ class Start(NamedTuple):
     timestamp: float | None
 
 
-def get_shard_iterator(world: World, call: Call) -> dict[str, object]:
+def get_shard_iterator(account: Account, call: Call) -> dict[str, object]:
     """Say where to read from."""
     request = call.request
-    stream = world.usable(call)
+    stream = account.usable(call)
     shard = stream.shard(request["ShardId"])
     shard.trim(stream.horizon_ms(call.now_ms))
-    if world.limits.throttled and not shard.iterator_calls.take(
-        call.now_ms, 1, world.limits.reads_per_s
+    if account.limits.throttled and not shard.iterator_calls.take(
+        call.now_ms, 1, account.limits.reads_per_s
     ):
         raise AwsError(THROTTLED, throttled_message(stream, shard))
     start = Start(
@@ -44,7 +44,7 @@ def get_shard_iterator(world: World, call: Call) -> dict[str, object]:
     )
     sequence = starting_sequence(stream, shard, start, call)
     place = Iterator(stream.name, stream.created_ms, shard.number, sequence)
-    return {"ShardIterator": world.tokens.write_iterator(place, call.now_ms)}
+    return {"ShardIterator": account.tokens.write_iterator(place, call.now_ms)}
 
 
 def starting_sequence(stream: Stream, shard: Shard, start: Start, call: Call) -> int:
@@ -86,52 +86,52 @@ def _at_timestamp(shard: Shard, timestamp: Any, now_ms: int) -> int:
     return shard.sequence_at(timestamp_ms)
 
 
-def get_records(world: World, call: Call) -> bytes:
+def get_records(account: Account, call: Call) -> bytes:
     """Return what a shard has from an iterator on."""
-    limits = world.limits
-    place = world.tokens.read_iterator(call.request["ShardIterator"], call.now_ms, limits)
+    limits = account.limits
+    place = account.tokens.read_iterator(call.request["ShardIterator"], call.now_ms, limits)
     limit = min(call.request.get("Limit", limits.get_records), limits.get_records)
-    stream, shard = _shard_at(world, place, call.now_ms)
+    stream, shard = _shard_at(account, place, call.now_ms)
     if not shard.read_budget.admit(call.now_ms, limits):
         raise AwsError(THROTTLED, throttled_message(stream, shard))
     found = shard.read(place.sequence, limit, limits.get_bytes, call.now_ms)
     shard.read_budget.spend(call.now_ms, found.size, limits)
-    return _answer(world, call, place, shard, found)
+    return _answer(account, call, place, shard, found)
 
 
-def _answer(world: World, call: Call, place: Iterator, shard: Shard, found: Slice) -> bytes:
+def _answer(account: Account, call: Call, place: Iterator, shard: Shard, found: Slice) -> bytes:
     rest: dict[str, object] = {"MillisBehindLatest": found.behind_ms}
-    if has_ended(world, shard, found):
+    if has_ended(account, shard, found):
         rest["ChildShards"] = shard.child_shards()
     else:
         following = place._replace(sequence=found.next_sequence)
-        rest["NextShardIterator"] = world.tokens.write_iterator(following, call.now_ms)
+        rest["NextShardIterator"] = account.tokens.write_iterator(following, call.now_ms)
     return b'{"Records":[%b],%b' % (found.body, msgspec.json.encode(rest)[1:])
 
 
-def nothing_yet(world: World, call: Call) -> bytes:
+def nothing_yet(account: Account, call: Call) -> bytes:
     """Answer without records though there may be some, as GetRecords does now and then; the place stays."""
-    place = world.tokens.read_iterator(call.request["ShardIterator"], call.now_ms, world.limits)
-    stream, shard = _shard_at(world, place, call.now_ms)
-    if not shard.read_budget.admit(call.now_ms, world.limits):
+    place = account.tokens.read_iterator(call.request["ShardIterator"], call.now_ms, account.limits)
+    stream, shard = _shard_at(account, place, call.now_ms)
+    if not shard.read_budget.admit(call.now_ms, account.limits):
         raise AwsError(THROTTLED, throttled_message(stream, shard))
     told = {
         "Records": [],
-        "NextShardIterator": world.tokens.write_iterator(place, call.now_ms),
+        "NextShardIterator": account.tokens.write_iterator(place, call.now_ms),
         "MillisBehindLatest": shard.behind_ms(place.sequence, call.now_ms),
     }
     return msgspec.json.encode(told)
 
 
-def has_ended(world: World, shard: Shard, found: Slice) -> bool:
+def has_ended(account: Account, shard: Shard, found: Slice) -> bool:
     """Whether a read has come to the end of a closed shard."""
     if shard.closed_ms is None or not found.is_last:
         return False
-    return not found.records or world.shard_end == "with_data"
+    return not found.records or account.shard_end == "with_data"
 
 
-def _shard_at(world: World, place: Iterator, now_ms: int) -> tuple[Stream, Shard]:
-    stream = world.named(place.stream, now_ms)
+def _shard_at(account: Account, place: Iterator, now_ms: int) -> tuple[Stream, Shard]:
+    stream = account.named(place.stream, now_ms)
     if stream.created_ms != place.created_ms or place.shard not in stream.shards:
         raise not_found(
             f"Shard of the iterator in stream {place.stream} under account {ACCOUNT} does not "

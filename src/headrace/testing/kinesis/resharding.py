@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from headrace.core.lease.lease import HashRange
+from headrace.testing.kinesis.account import Account
 from headrace.testing.kinesis.calls import Call
 from headrace.testing.kinesis.control import require_provisioned
 from headrace.testing.kinesis.errors import AwsError, invalid
 from headrace.testing.kinesis.numbers import uniform_ranges
 from headrace.testing.kinesis.shard import Shard
 from headrace.testing.kinesis.stream import ACCOUNT, UPDATING, Stream
-from headrace.testing.kinesis.world import World
 
 
-def split_shard(world: World, call: Call) -> None:
+def split_shard(account: Account, call: Call) -> None:
     """Make two shards of one."""
-    stream = world.stream(call)
+    stream = account.stream(call)
     require_provisioned(stream)
     shard = stream.open_shard(call.request["ShardToSplit"])
     at = int(call.request["NewStartingHashKey"])
@@ -27,12 +27,12 @@ def split_shard(world: World, call: Call) -> None:
             "and less than the shard's "
             f"EndingHashKey {last}."
         )
-    world.begin(stream, UPDATING, call.now_ms, lambda now_ms: _split(stream, shard, at, now_ms))
+    account.begin(stream, UPDATING, call.now_ms, lambda now_ms: _split(stream, shard, at, now_ms))
 
 
-def merge_shards(world: World, call: Call) -> None:
+def merge_shards(account: Account, call: Call) -> None:
     """Make one shard of two neighbours."""
-    stream = world.stream(call)
+    stream = account.stream(call)
     require_provisioned(stream)
     one = stream.open_shard(call.request["ShardToMerge"])
     other = stream.open_shard(call.request["AdjacentShardToMerge"])
@@ -43,12 +43,12 @@ def merge_shards(world: World, call: Call) -> None:
             "are not an adjacent pair "
             "of shards eligible for merging"
         )
-    world.begin(stream, UPDATING, call.now_ms, lambda now_ms: _merge(stream, one, other, now_ms))
+    account.begin(stream, UPDATING, call.now_ms, lambda now_ms: _merge(stream, one, other, now_ms))
 
 
-def update_shard_count(world: World, call: Call) -> dict[str, object]:
+def update_shard_count(account: Account, call: Call) -> dict[str, object]:
     """Split and merge until there are so many shards, with equal ranges of hash keys."""
-    stream = world.stream(call)
+    stream = account.stream(call)
     require_provisioned(stream)
     current = len(stream.open_shards())
     target = call.request["TargetShardCount"]
@@ -60,7 +60,7 @@ def update_shard_count(world: World, call: Call) -> dict[str, object]:
             "at most to the double or the half of what there is.",
         )
     if target != current:
-        world.begin(stream, UPDATING, call.now_ms, lambda now_ms: _scale(stream, target, now_ms))
+        account.begin(stream, UPDATING, call.now_ms, lambda now_ms: _scale(stream, target, now_ms))
     return {
         "StreamName": stream.name,
         "StreamARN": stream.arn,

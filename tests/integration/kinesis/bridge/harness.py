@@ -12,7 +12,7 @@ from headrace.clients.consumer.records import ConsumerRecord
 from headrace.clients.producer.aio import Producer
 from headrace.core.lease.checkpoint import TRIM_HORIZON, Checkpoint
 from headrace.core.lease.lease import Lease, LeaseKey
-from headrace.kinesis.bridge.positions import Positions
+from headrace.kinesis.bridge.positions import BridgePositions
 from headrace.kinesis.bridge.shard_copy import CopyProgress, Destination, ShardCopy
 from headrace.kinesis.reading.reader import Fetched, ReadCounts
 from headrace.kinesis.reading.records import KinesisRecord
@@ -140,7 +140,7 @@ class Process:
         self.records = records
         self.leased = True
         self.producers: list[MortalProducer] = []
-        self.positions = Positions(broker, topic, {}, 10)
+        self.positions = BridgePositions(broker, topic, {}, 10)
         self.progress = CopyProgress()
         process = self
 

@@ -19,7 +19,7 @@ import pytest
 from headrace import Admin, Consumer
 from headrace.clients.consumer.records import ConsumerRecord
 from headrace.core.lease.checkpoint import TRIM_HORIZON
-from headrace.kinesis.client.settings import open_client
+from headrace.kinesis.client.opening import open_client
 from headrace.kinesis.reading.reader import ShardReader
 from headrace.kinesis.reading.records import KinesisRecord
 from headrace.kinesis.reading.settings import ReadSettings

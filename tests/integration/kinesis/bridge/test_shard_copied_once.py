@@ -11,7 +11,7 @@ import pytest
 from headrace.core.lease.checkpoint import TRIM_HORIZON, Checkpoint
 from headrace.core.lease.lease import Lease, LeaseKey
 from headrace.errors import ConfigError, HeadraceError, ProducerFencedError
-from headrace.kinesis.bridge.positions import Positions, TakeOver, claim_of
+from headrace.kinesis.bridge.positions import BridgePositions, TakeOver, claim_of
 from headrace.kinesis.reading.reader import Fetched, Reader
 from headrace.testing import Broker
 from tests.integration.kinesis.bridge.harness import (
@@ -92,7 +92,7 @@ def test_every_record_is_there_once_wherever_a_process_ends(scenario: Scenario) 
     asyncio.run(main())
 
 
-class Forgetful(Positions):
+class Forgetful(BridgePositions):
     """A broken rule: the position is not read behind the take-over."""
 
     async def take_over(self, producer, stream, shard, claim):
@@ -101,7 +101,7 @@ class Forgetful(Positions):
         return taken._replace(position=before)
 
 
-class Unfenced(Positions):
+class Unfenced(BridgePositions):
     """A broken rule: earlier producers are not fenced before positions are read."""
 
     async def take_over(self, producer, stream, shard, claim):
@@ -117,7 +117,7 @@ class Unfenced(Positions):
     ("broken", "noticed_by"), [(Forgetful, "held_up_between"), (Unfenced, "held_up")]
 )
 def test_these_tests_notice_what_a_take_over_must_do(
-    broken: type[Positions], noticed_by: str, monkeypatch: pytest.MonkeyPatch
+    broken: type[BridgePositions], noticed_by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
         with Broker() as broker:
@@ -125,7 +125,7 @@ def test_these_tests_notice_what_a_take_over_must_do(
             await scenario(broker, "orders", 0)
             await check(broker, "orders")
 
-    monkeypatch.setattr("tests.integration.kinesis.bridge.harness.Positions", broken)
+    monkeypatch.setattr("tests.integration.kinesis.bridge.harness.BridgePositions", broken)
     with pytest.raises(AssertionError):
         asyncio.run(main())
 

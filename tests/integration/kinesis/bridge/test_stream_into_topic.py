@@ -15,7 +15,7 @@ from headrace.errors import ConfigError, HeadraceError, StreamNotFoundError, Tra
 from headrace.kinesis.aggregation.encoding import Aggregate
 from headrace.kinesis.bridge.into_topic import IntoTopic, IntoTopicBridge
 from headrace.kinesis.bridge.names import StreamPlace, bridge_name, parse_stream
-from headrace.kinesis.bridge.positions import Positions
+from headrace.kinesis.bridge.positions import BridgePositions
 from headrace.kinesis.client.settings import AwsSettings
 from headrace.kinesis.reading.settings import ReadSettings
 from headrace.testing import ApiKey, Broker, error
@@ -261,7 +261,7 @@ def test_a_bridge_knows_its_positions_also_where_brokers_are_slow() -> None:
     async def tell(broker: Broker, aws: FakeAws) -> None:
         put(aws, range(10))
         assert await copy(plan(broker, aws)) == 10
-        positions = Positions(broker, "copy", {}, 10)
+        positions = BridgePositions(broker, "copy", {}, 10)
         poll, empty = positions._consumer.poll, 3
 
         async def slow_poll(timeout_s: float = 1.0, max_records: int | None = None) -> Any:
@@ -282,7 +282,7 @@ def test_positions_that_cannot_be_read_in_time_say_why() -> None:
     async def tell(broker: Broker, aws: FakeAws) -> None:
         put(aws, range(10))
         assert await copy(plan(broker, aws)) == 10
-        positions = Positions(broker, "copy", {}, 1)
+        positions = BridgePositions(broker, "copy", {}, 1)
         with (
             broker.faults.on(ApiKey.FETCH, error("KAFKA_STORAGE_ERROR")),
             pytest.raises(

@@ -17,6 +17,7 @@ from headrace.clients.consumer.aio import Consumer
 from headrace.clients.consumer.records import ConsumerRecord
 from headrace.clients.producer.blocking import Producer
 from headrace.errors import ConfigError, KinesisError, StreamNotFoundError
+from headrace.kinesis.aio import Producer as StreamProducer
 from headrace.kinesis.bridge.into_stream import (
     IntoStream,
     IntoStreamBridge,
@@ -25,7 +26,6 @@ from headrace.kinesis.bridge.into_stream import (
 )
 from headrace.kinesis.bridge.names import StreamPlace
 from headrace.kinesis.client.settings import AwsSettings
-from headrace.kinesis.producing.producer import Producer as StreamProducer
 from headrace.protocol.api_keys import ApiKey
 from headrace.testing import Broker
 from headrace.testing import drop_connection as drop_kafka_connection

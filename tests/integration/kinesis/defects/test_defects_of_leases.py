@@ -14,7 +14,7 @@ from headrace.core.lease.checkpoint import SHARD_END, TRIM_HORIZON, Checkpoint
 from headrace.core.lease.lease import Lease, LeaseKey
 from headrace.errors import ConfigError
 from headrace.kinesis import AwsSettings
-from headrace.kinesis.client.settings import open_client
+from headrace.kinesis.client.opening import open_client
 from headrace.kinesis.consumer import Consumer, Message
 from headrace.kinesis.leases.memory import MemoryLeaseStore
 from headrace.kinesis.leases.opening import open_store

@@ -68,7 +68,7 @@ def test_a_fate_is_waited_for_no_longer_than_it_is_said(aws: FakeAws) -> None:
     slow = aws.kinesis.faults.on("PutRecords", delay(60))
     with Producer(place(aws), linger_ms=0) as producer:
         sent = producer.send("orders", b"1", partition_key="k")
-        with pytest.raises(TransportError, match=r"not known within 0\.05 s"):
+        with pytest.raises(TransportError, match=r"neither delivered nor given up within 0\.05 s"):
             sent.result(0.05)
         slow.remove()
         producer.close(flush=False)
@@ -79,12 +79,12 @@ def test_a_fate_that_is_not_known_in_time_comes_with_the_last_error(aws: FakeAws
     aws.kinesis.faults.on("PutRecords", throttle())
     with Producer(place(aws), linger_ms=0, backoff_ms=1, backoff_max_ms=5) as producer:
         sent = producer.send("orders", b"1", partition_key="k")
-        while not sent._fate.reason:  # until the first attempt was refused
+        while not sent._delivery.reason:  # until the first attempt was refused
             time.sleep(0.01)
         with pytest.raises(TransportError, match=r"0\.05 s.*last error: .*Throughput"):
             sent.result(0.05)
         producer.close(flush=False)
-    assert sent._fate.record is None, "nothing is kept of it"
+    assert sent._delivery.record is None, "nothing is kept of it"
 
 
 def test_a_block_that_fails_gives_up_what_is_left_and_keeps_its_error(aws: FakeAws) -> None:

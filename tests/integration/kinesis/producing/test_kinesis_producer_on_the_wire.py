@@ -12,8 +12,9 @@ import pytest
 
 from headrace.core.lease.checkpoint import TRIM_HORIZON
 from headrace.errors import ClosedError, ConfigError, KinesisError, StreamNotFoundError
-from headrace.kinesis.client.settings import AwsSettings, open_client
-from headrace.kinesis.producing.producer import Producer
+from headrace.kinesis.aio import Producer
+from headrace.kinesis.client.opening import open_client
+from headrace.kinesis.client.settings import AwsSettings
 from headrace.kinesis.reading.reader import ShardReader
 from headrace.kinesis.reading.records import KinesisRecord
 from headrace.kinesis.reading.shards import StreamShards
@@ -135,7 +136,7 @@ def test_send_waits_for_room() -> None:
                 most = 0
                 for number in range(50):
                     _ = await producer.send("orders", bytes(200), partition_key=f"k{number}")
-                    most = max(most, producer._buffered)
+                    most = max(most, producer._engine.buffered)
                 assert most <= 1_000
             assert len(await everything(aws, "orders")) == 50
 
@@ -207,13 +208,13 @@ def test_failures_are_not_kept_for_a_program_that_asks_for_them_or_never_does() 
             for _ in range(3):
                 with pytest.raises(StreamNotFoundError):
                     await (await producer.send("missing", b"", partition_key="k"))
-            assert producer._failures == []
+            assert producer._engine.failures == []
             unheard = [
                 await producer.send("missing", b"", partition_key=f"k{number}")
                 for number in range(1_500)
             ]
             await asyncio.gather(*(each.settled() for each in unheard))
-            assert len(producer._failures) == 1_000
+            assert len(producer._engine.failures) == 1_000
             with pytest.raises(StreamNotFoundError):
                 await producer.close()
 
@@ -257,7 +258,7 @@ def test_a_producer_that_is_closed_while_it_connects_leaves_no_connection(
             yield object()
             told.append("closed")
 
-        monkeypatch.setattr("headrace.kinesis.producing.producer.open_client", slow_client)
+        monkeypatch.setattr("headrace.kinesis.producing.aio_engine.open_client", slow_client)
         producer = Producer()
         sending = asyncio.ensure_future(producer.send("orders", b"", partition_key="k"))
         await connecting.wait()

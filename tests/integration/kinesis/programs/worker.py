@@ -14,7 +14,8 @@ from typing import Any
 
 import headrace
 from headrace.kinesis import kinesis
-from headrace.kinesis.client.settings import AwsSettings, open_client
+from headrace.kinesis.client.opening import open_client
+from headrace.kinesis.client.settings import AwsSettings
 from headrace.workers.context import Context
 
 SAID = json.dumps(

@@ -10,7 +10,8 @@ from typing import Any
 
 from headrace.core.lease.checkpoint import TRIM_HORIZON, Checkpoint
 from headrace.core.lease.lease import HashRange
-from headrace.kinesis.client.settings import AwsClient, AwsSettings, open_client
+from headrace.kinesis.client.opening import open_client
+from headrace.kinesis.client.settings import AwsClient, AwsSettings
 from headrace.kinesis.reading.reader import Fetched, Reader, ShardReader
 from headrace.kinesis.reading.records import KinesisRecord
 from headrace.kinesis.reading.settings import ReadSettings

@@ -28,7 +28,7 @@ from tests.integration.kinesis.reading.test_shard_reader import numbered
 
 
 async def subscriber(it: Lab, start: Checkpoint = TRIM_HORIZON, **options: Any) -> FanOutReader:
-    arn = it.aws.kinesis.world.arn("orders")
+    arn = it.aws.kinesis.account.arn("orders")
     consumer = await registered_consumer(it.client, arn, "billing", timing=it.timing)
     return FanOutReader(it.client, arn, consumer, FIRST, start, timing=it.timing, **options)
 
@@ -67,7 +67,7 @@ def test_both_parsers_return_the_same_events() -> None:
         async with lab() as it:
             it.put(b"", b"\x00\xff" * 1_000)
             it.aws.kinesis.split("orders", FIRST)
-            arn = it.aws.kinesis.world.arn("orders")
+            arn = it.aws.kinesis.account.arn("orders")
             consumer = await registered_consumer(it.client, arn, "billing", timing=it.timing)
             events = []
             for wrapped in (Public, lambda stream: stream):
@@ -141,7 +141,7 @@ def test_broken_connections_and_refusals_lose_and_repeat_nothing() -> None:
                 error("InternalFailure"),
             ):
                 it.aws.kinesis.faults.on("SubscribeToShard", action, times=2)
-                for subscription in it.aws.kinesis.world.consumers.values():
+                for subscription in it.aws.kinesis.account.consumers.values():
                     for each in subscription.subscriptions.values():
                         each.end()
                 it.aws.kinesis.changed()
@@ -220,7 +220,7 @@ def test_expired_records_and_deleted_consumers_have_different_errors() -> None:
                 fetched = await reader.fetch()
                 assert (fetched.ended, fetched.data_expired) == (True, True)
             reader = await subscriber(it)
-            arn = next(iter(it.aws.kinesis.world.consumers))
+            arn = next(iter(it.aws.kinesis.account.consumers))
             it.aws.kinesis.call("DeregisterStreamConsumer", ConsumerARN=arn)
             with pytest.raises(KinesisError, match=r"looking for the consumer .*not found"):
                 await reader.fetch()
@@ -257,7 +257,7 @@ def test_a_consumer_is_registered_once_for_all_members() -> None:
     async def scenario() -> None:
         async with lab(transition_ms=3_000) as it:
             it.aws.advance(3_000)
-            arn = it.aws.kinesis.world.arn("orders")
+            arn = it.aws.kinesis.account.arn("orders")
             with pytest.raises(KinesisError, match="it is not registered"):
                 await registered_consumer(
                     it.client, arn, "billing", register=False, timing=it.timing
@@ -268,7 +268,7 @@ def test_a_consumer_is_registered_once_for_all_members() -> None:
                     for _ in range(3)
                 ]
             )
-            assert len(set(arns)) == len(it.aws.kinesis.world.consumers) == 1
+            assert len(set(arns)) == len(it.aws.kinesis.account.consumers) == 1
             assert (
                 await registered_consumer(
                     it.client, arn, "billing", register=False, timing=it.timing

@@ -8,7 +8,7 @@ from functools import partial
 from headrace.core.lease.lease import HashRange
 from headrace.kinesis.aggregation.encoding import Aggregate
 from headrace.kinesis.client.get_records import get_records, prepare
-from headrace.kinesis.client.settings import open_client
+from headrace.kinesis.client.opening import open_client
 from headrace.kinesis.hash_keys import hash_key_of
 from headrace.kinesis.reading.records import KinesisRecord
 from tests.integration.kinesis.reading.harness import (

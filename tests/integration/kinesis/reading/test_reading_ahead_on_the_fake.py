@@ -6,7 +6,7 @@ import asyncio
 import time
 
 from headrace.core.lease.checkpoint import TRIM_HORIZON
-from headrace.kinesis.client.settings import open_client
+from headrace.kinesis.client.opening import open_client
 from headrace.kinesis.reading.prefetch import ReadAhead
 from headrace.kinesis.reading.reader import ShardReader
 from headrace.kinesis.reading.records import KinesisRecord

@@ -45,7 +45,7 @@ def test_a_stream_is_found_by_its_arn() -> None:
     async def scenario() -> None:
         async with lab() as it:
             it.put(b"a")
-            reader = it.reader(stream=it.aws.kinesis.world.arn("orders"))
+            reader = it.reader(stream=it.aws.kinesis.account.arn("orders"))
             records = await read_until(reader, bool)
             assert [(each.stream, each.data) for each in records] == [("orders", b"a")]
 

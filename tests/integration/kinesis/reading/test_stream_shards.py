@@ -8,7 +8,7 @@ import pytest
 
 from headrace.core.lease.lease import HashRange
 from headrace.errors import ConfigError, KinesisError, StreamNotFoundError
-from headrace.kinesis.client.settings import open_client
+from headrace.kinesis.client.opening import open_client
 from headrace.kinesis.reading.shards import ShardInfo, StreamShards
 from headrace.testing.kinesis import Call, FakeAws, drop_connection, error, throttle
 from tests.integration.kinesis.reading.harness import Lab, aws_settings, lab
@@ -49,7 +49,7 @@ def test_splits_and_merges_are_listed_with_their_parents() -> None:
                     closed=False,
                 ),
             ]
-            arn = it.aws.kinesis.world.arn("orders")
+            arn = it.aws.kinesis.account.arn("orders")
             assert await shards_of(it, arn).list_shards() == listed
 
     asyncio.run(scenario())

@@ -16,7 +16,7 @@ from headrace.core.lease.checkpoint import TRIM_HORIZON, Checkpoint
 from headrace.core.lease.lease import HashRange
 from headrace.kinesis.aggregation.decoding import UserRecord, belongs, taken_apart
 from headrace.kinesis.aggregation.encoding import MAGIC, Aggregate
-from headrace.kinesis.client.get_records import StoredRecord
+from headrace.kinesis.client.get_records import FetchedRecord
 from headrace.kinesis.hash_keys import hash_key_of
 from headrace.kinesis.reading.records import KinesisRecord
 from headrace.kinesis.reading.unpacking import Unpacking
@@ -170,7 +170,7 @@ def test_any_bytes_are_either_an_aggregate_or_not(message: bytes) -> None:
 def test_what_is_no_whole_aggregate_is_a_record_like_any_other(message: bytes) -> None:
     data = sealed(message)
     assert taken_apart(data) is None
-    (record,) = unpacked(StoredRecord("1", data, "k"))
+    (record,) = unpacked(FetchedRecord("1", data, "k"))
     assert (record.data, record.sub_sequence, record.partition_key) == (data, None, "k")
 
 
@@ -186,7 +186,7 @@ def test_sizes_that_a_stranger_claims_take_no_memory() -> None:
 
 
 def unpacked(
-    *stored: StoredRecord, start: Checkpoint = TRIM_HORIZON, **options: Any
+    *stored: FetchedRecord, start: Checkpoint = TRIM_HORIZON, **options: Any
 ) -> list[KinesisRecord]:
     options = {"hash_range": None, "deaggregate": True, **options}
     return Unpacking("orders", "shardId-0", **options).records(stored, start)
@@ -199,9 +199,9 @@ def aggregated(*users: tuple[str, str | None, bytes]) -> bytes:
 def test_plain_records_between_aggregates_are_delivered_and_positions_distinguish_them() -> None:
     data = aggregated(("a", None, b"0"), ("b", "17", b"1"), ("a", None, b"2"))
     records = unpacked(
-        StoredRecord("10", b"first", "p", 1.5),
-        StoredRecord("11", data, "q", 2.5, "KMS"),
-        StoredRecord("12", b"last", "p", 3.5),
+        FetchedRecord("10", b"first", "p", 1.5),
+        FetchedRecord("11", data, "q", 2.5, "KMS"),
+        FetchedRecord("12", b"last", "p", 3.5),
     )
     assert [each.data for each in records] == [b"first", b"0", b"1", b"2", b"last"]
     assert [each.checkpoint for each in records] == [
@@ -216,7 +216,7 @@ def test_plain_records_between_aggregates_are_delivered_and_positions_distinguis
 
 def test_of_an_aggregate_that_is_finished_in_part_the_rest_comes() -> None:
     data = aggregated(("a", None, b"0"), ("b", None, b"1"), ("c", None, b"2"))
-    stored = [StoredRecord("11", data, "q"), StoredRecord("12", data, "q")]
+    stored = [FetchedRecord("11", data, "q"), FetchedRecord("12", data, "q")]
     assert [each.data for each in unpacked(*stored, start=Checkpoint("11", 0))] == [
         b"1",
         b"2",
@@ -237,14 +237,14 @@ def test_user_records_of_another_shard_are_dropped_and_keep_their_numbers() -> N
     keys = sorted((f"k{number}" for number in range(9)), key=hash_key_of)
     data = aggregated(*[(key, None, key.encode()) for key in keys])
     own = HashRange(hash_key_of(keys[2]), hash_key_of(keys[5]))
-    records = unpacked(StoredRecord("11", data, "q"), hash_range=own)
+    records = unpacked(FetchedRecord("11", data, "q"), hash_range=own)
     assert [each.partition_key for each in records] == keys[2:6]
     assert [each.sub_sequence for each in records] == [2, 3, 4, 5]
     assert [each.is_last_sub for each in records] == [False, False, False, True]
     assert records[-1].checkpoint == Checkpoint("11")
-    rest = unpacked(StoredRecord("11", data, "q"), hash_range=own, start=Checkpoint("11", 3))
+    rest = unpacked(FetchedRecord("11", data, "q"), hash_range=own, start=Checkpoint("11", 3))
     assert [each.sub_sequence for each in rest] == [4, 5]
-    assert unpacked(StoredRecord("11", data, "q"), hash_range=HashRange(0, 0)) == []
+    assert unpacked(FetchedRecord("11", data, "q"), hash_range=HashRange(0, 0)) == []
 
 
 def test_an_explicit_hash_key_decides_where_it_is_one() -> None:

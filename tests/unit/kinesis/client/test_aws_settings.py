@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from headrace.errors import ConfigError
-from headrace.kinesis.client.settings import AwsSettings, open_client
+from headrace.kinesis.client.opening import open_client
+from headrace.kinesis.client.settings import AwsSettings
 from headrace.kinesis.client.streams import stream_arguments, stream_name
 
 ARN = "arn:aws:kinesis:eu-central-1:123456789012:stream/orders"
@@ -68,7 +69,8 @@ def test_without_the_extra_it_is_named_and_nothing_else_needs_it() -> None:
 import asyncio, sys
 sys.modules["aiobotocore"] = sys.modules["botocore"] = None
 import headrace.kinesis.reading.prefetch, headrace.kinesis.reading.fan_out, headrace.kinesis.reading.registering
-from headrace.kinesis.client.settings import AwsSettings, open_client
+from headrace.kinesis.client.opening import open_client
+from headrace.kinesis.client.settings import AwsSettings
 async def main():
     async with open_client(AwsSettings(region="eu-central-1"), "kinesis"): pass
 try:

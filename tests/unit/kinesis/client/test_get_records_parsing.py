@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from headrace.kinesis.client.get_records import (
     ChildShard,
+    GetRecordsReply,
     HashKeyRange,
-    Reply,
     get_records,
     prepare,
     reply_of,
@@ -91,7 +91,7 @@ class BotocoreClient:
         return parsed | custom
 
 
-def asked(client: Any) -> Reply:
+def asked(client: Any) -> GetRecordsReply:
     return asyncio.run(get_records(client, {"ShardIterator": "x"}))
 
 
@@ -135,5 +135,5 @@ def test_a_client_without_events_is_used_as_it_is() -> None:
     fake: Any = Fake()
     prepare(fake)
     children = [ChildShard("c", ["p"], HashKeyRange("0", "9"))]
-    assert asked(fake) == Reply([], None, 5, children)
-    assert reply_of({}) == Reply()
+    assert asked(fake) == GetRecordsReply([], None, 5, children)
+    assert reply_of({}) == GetRecordsReply()

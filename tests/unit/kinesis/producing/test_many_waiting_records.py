@@ -12,13 +12,13 @@ from typing import Any, Self
 
 import pytest
 
-from headrace.kinesis.producing.core import Request, StreamCore
-from headrace.kinesis.producing.lanes import Result
+from headrace.kinesis.producing.core import PutRequest, StreamCore
+from headrace.kinesis.producing.lanes import PutResult
 from headrace.kinesis.producing.records import Outgoing, outgoing
 from headrace.kinesis.producing.settings import ProducerSettings
 
-WRITTEN = Result("shardId-000000000000", "1")
-REFUSED = Result(error="InternalFailure")
+WRITTEN = PutResult("shardId-000000000000", "1")
+REFUSED = PutResult(error="InternalFailure")
 
 
 class Ticket:
@@ -115,7 +115,7 @@ def test_nothing_is_kept_of_written_records_while_one_is_refused_again_and_again
     core = StreamCore("orders", ProducerSettings(linger_ms=0), random.random)
     core.add(record("refused"))
     kept: weakref.WeakSet[Ticket] = weakref.WeakSet()
-    request: Request | None = None
+    request: PutRequest | None = None
     for now_ms in range(100):
         other = record(f"key-{now_ms}", now_ms)
         other.ticket = Ticket()

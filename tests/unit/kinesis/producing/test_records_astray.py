@@ -5,7 +5,7 @@ from __future__ import annotations
 from headrace.core.lease.lease import HashRange
 from headrace.kinesis.hash_keys import HASH_KEYS
 from headrace.kinesis.producing.core import StreamCore
-from headrace.kinesis.producing.lanes import Result
+from headrace.kinesis.producing.lanes import PutResult
 from headrace.kinesis.producing.records import outgoing
 from headrace.kinesis.producing.settings import ProducerSettings
 from headrace.kinesis.producing.shards import ShardMap
@@ -29,7 +29,9 @@ def test_a_record_whose_time_ended_while_it_was_astray_is_given_up() -> None:
     core.flushing = True
     request = core.next_request(950)
     assert request is not None
-    assert core.on_results(request, [Result("C", "1")], 960) == [], "the stream was split meanwhile"
+    assert core.on_results(request, [PutResult("C", "1")], 960) == [], (
+        "the stream was split meanwhile"
+    )
 
     assert core.expire(1001) == [], "the position may still arrive"
     (written,) = core.on_map(SPLIT)

@@ -131,7 +131,7 @@ def test_or_with_its_consumer(kinesis: FakeKinesis, arn: str) -> None:
 
 
 def test_consumers_are_found_by_name_and_by_the_page(kinesis: FakeKinesis, arn: str) -> None:
-    stream = kinesis.world.arn("orders")
+    stream = kinesis.account.arn("orders")
     kinesis.register_consumer("orders", "audit")
     told = ask(kinesis, "ListStreamConsumers", StreamARN=stream, MaxResults=1)
     more = ask(kinesis, "ListStreamConsumers", StreamARN=stream, NextToken=told["NextToken"])

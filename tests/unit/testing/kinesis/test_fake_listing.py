@@ -81,7 +81,7 @@ def test_a_closed_shard_is_forgotten_with_its_records() -> None:
 
 def test_a_stream_is_found_by_its_arn_and_distinguished_from_the_one_before() -> None:
     kinesis = fake()
-    told = ask(kinesis, "DescribeStreamSummary", StreamARN=kinesis.world.arn("orders"))
+    told = ask(kinesis, "DescribeStreamSummary", StreamARN=kinesis.account.arn("orders"))
     summary = told["StreamDescriptionSummary"]
     assert (summary["StreamName"], summary["OpenShardCount"], summary["RetentionPeriodHours"]) == (
         "orders",
@@ -157,7 +157,7 @@ def test_a_stream_on_demand_has_four_shards_that_aws_alone_changes() -> None:
     with pytest.raises(AwsError, match="ValidationException: Stream flow is in mode ON_DEMAND"):
         kinesis.reshard("flow", 8)
     provisioned = {"StreamMode": "PROVISIONED"}
-    arn = kinesis.world.arn("flow")
+    arn = kinesis.account.arn("flow")
     ask(kinesis, "UpdateStreamMode", StreamARN=arn, StreamModeDetails=provisioned)
     kinesis.reshard("flow", 8)
     with pytest.raises(AwsError, match="ShardCount must be specified"):

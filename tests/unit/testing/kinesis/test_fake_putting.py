@@ -75,7 +75,7 @@ def test_records_of_more_than_one_mib_are_taken_where_the_stream_allows_them() -
     with pytest.raises(AwsError, match="have length less than or equal to 1048576"):
         put_many(kinesis, large)
     kinesis.call(
-        "UpdateMaxRecordSize", StreamARN=kinesis.world.arn("orders"), MaxRecordSizeInKiB=10_240
+        "UpdateMaxRecordSize", StreamARN=kinesis.account.arn("orders"), MaxRecordSizeInKiB=10_240
     )
     assert put_many(kinesis, large, large) == [FIRST, "ProvisionedThroughputExceededException"]
     assert put_many(kinesis, entry(b"small")) == [FIRST]

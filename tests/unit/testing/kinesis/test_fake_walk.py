@@ -9,7 +9,7 @@ from typing import get_args
 import pytest
 
 from headrace.testing.kinesis import AwsError, FakeKinesis, Limits
-from headrace.testing.kinesis.world import ShardEnd
+from headrace.testing.kinesis.account import ShardEnd
 from tests.unit.testing.kinesis.asking import FIRST, datas, fake, get, iterator
 
 

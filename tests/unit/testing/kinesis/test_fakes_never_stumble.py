@@ -36,7 +36,7 @@ ODD: list[Any] = [
 def members_of_kinesis(kinesis: FakeKinesis) -> dict[str, Any]:
     return {
         "StreamName": "orders",
-        "StreamARN": kinesis.world.arn("orders"),
+        "StreamARN": kinesis.account.arn("orders"),
         "ConsumerARN": kinesis.register_consumer("orders", "billing"),
         "ConsumerName": "audit",
         "ShardId": FIRST,

@@ -9,7 +9,7 @@ from base64 import b64decode
 import pytest
 
 from headrace.kinesis import AwsSettings
-from headrace.kinesis.group.letters import StreamLetters
+from headrace.kinesis.group.dead_letter_stream import DeadLetterStream
 from headrace.stream_record import StreamRecord
 from headrace.workers.failures import MAX_TEXT
 
@@ -38,7 +38,7 @@ class Stream:
 @pytest.mark.parametrize("size", [0, 10, 700_000, LIMIT - 256])
 def test_a_letter_fits_into_a_record_whatever_the_record_has(size: int) -> None:
     async def write() -> dict[str, object]:
-        letters, stream = StreamLetters("dead", AwsSettings(region="eu-central-1")), Stream()
+        letters, stream = DeadLetterStream("dead", AwsSettings(region="eu-central-1")), Stream()
         letters._producer = stream  # type: ignore[assignment] # it has what is asked of it
         record = StreamRecord("orders", 3, 9 << 24, 7, KEY.encode(), b"x" * size, (), 1)
         await letters.write(record, HEADERS)

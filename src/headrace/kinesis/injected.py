@@ -18,7 +18,7 @@ _OPERATIONS: Final = {"kinesis": "get_records", "dynamodb": "update_item"}
 """A method of each service's client that the result of `session.create_client(...)` does not have."""
 
 
-class GivenClients:
+class InjectedClients:
     """Clients that are open already, or are to be opened and closed here."""
 
     def __init__(self, aws: AwsSettings | None, **given: Any) -> None:

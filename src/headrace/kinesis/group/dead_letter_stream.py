@@ -10,9 +10,9 @@ import msgspec
 
 from headrace.clients.consumer.records import ConsumerRecord
 from headrace.errors import KinesisError, StreamNotFoundError
+from headrace.kinesis.aio import Producer
 from headrace.kinesis.client.backoff import FIRST_CONTACT_MS
-from headrace.kinesis.client.settings import open_client
-from headrace.kinesis.producing.producer import Producer
+from headrace.kinesis.client.opening import open_client
 from headrace.kinesis.reading.shards import StreamShards
 from headrace.stream_record import StreamRecord
 
@@ -27,7 +27,7 @@ RECORD_BYTES: Final = 1 << 20
 """What every stream takes, key and data together."""
 
 
-class StreamLetters:
+class DeadLetterStream:
     """Writes dead letters to a stream: `{"data": <base64>, "stream": .., "error-type": .., ...}`."""
 
     def __init__(self, stream: str, aws: AwsSettings) -> None:

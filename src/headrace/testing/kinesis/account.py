@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from headrace.testing.kinesis.calls import Call
 from headrace.testing.kinesis.errors import AwsError, invalid, not_found
 from headrace.testing.kinesis.limits import Limits, Window
+from headrace.testing.kinesis.registered_consumer import RegisteredConsumer
 from headrace.testing.kinesis.stream import ACCOUNT, ACTIVE, DELETING, UPDATING, Stream
 from headrace.testing.kinesis.tokens import Tokens
-
-if TYPE_CHECKING:
-    from headrace.testing.kinesis.consumers import Consumer
 
 ShardEnd = Literal["with_data", "extra_call"]
 """How reading comes to know that a closed shard has ended: with its last records, or by one more call without any."""
 
 
 @dataclass(slots=True)
-class World:
+class Account:
     """An account in a region.
 
     Attributes:
@@ -38,7 +36,7 @@ class World:
     transition_ms: int = 0
     shard_end: ShardEnd = "with_data"
     streams: dict[str, Stream] = field(default_factory=dict)
-    consumers: dict[str, Consumer] = field(default_factory=dict)
+    consumers: dict[str, RegisteredConsumer] = field(default_factory=dict)
     tokens: Tokens = field(default_factory=Tokens)
     _calls: dict[str, Window] = field(default_factory=dict)
 
