@@ -215,7 +215,7 @@ def test_a_server_that_hangs_is_asked_again(with_faults: Callable[..., None]) ->
         assert await faults.store.renew(row.key, "a", 1, 2) == replace(row, beat=2)
         faults.hang(1000)
         with pytest.raises(
-            LeaseStoreError, match=r"update_item .*: no answer within 1.5 s from .*check region"
+            LeaseStoreError, match=r"update_item .*: no answer within 1.5 s from .*Check region"
         ):
             await faults.store.renew(row.key, "a", 1, 2)
         assert faults.attempts >= 4
@@ -343,7 +343,7 @@ def test_a_missing_table_that_is_not_to_be_created(with_client: Callable[..., An
     async def scenario(client: AwsClient, aws: AwsSettings) -> None:
         name = f"missing-{uuid4()}"
         store = DynamoLeaseStore(name, aws, settings=TableSettings(create=False))
-        with pytest.raises(ConfigError, match=f"there is no table {name} for leases: create it"):
+        with pytest.raises(ConfigError, match=f"there is no lease table {name}. Create it"):
             await store.open()
         assert name not in (await client.list_tables())["TableNames"]
 
@@ -389,7 +389,7 @@ def test_rows_of_others_are_skipped_and_left_alone(
                 for _ in range(2):
                     assert await store.leases(*lease.key[:2]) == [lease]
             assert [
-                record.message.partition(" is no lease of ours")[0] for record in caplog.records
+                record.message.partition(" is not a lease of Headrace")[0] for record in caplog.records
             ] == [
                 f"table {TABLE}: the row {pk}, {item['sk']['S']}"
                 for item in sorted(foreign, key=lambda item: str(item["sk"]["S"]))
@@ -442,7 +442,7 @@ def test_a_row_of_a_later_version_is_not_touched(with_client: Callable[..., Any]
         async with opened(lambda: DynamoLeaseStore(TABLE, aws, timeout_ms=PATIENT_MS)) as store:
             lease = new_lease()
             await client.put_item(TableName=TABLE, Item={**item_of(lease), "v": {"N": "2"}})
-            with pytest.raises(ConfigError, match=r"later version of Headrace \(v=2\): upgrade"):
+            with pytest.raises(ConfigError, match=r"later version of Headrace \(v=2\). Upgrade"):
                 await store.leases(*lease.key[:2])
 
     with_client(scenario)

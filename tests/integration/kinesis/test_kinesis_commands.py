@@ -419,7 +419,7 @@ def test_a_table_that_is_not_the_kcls(fake: Cloud) -> None:
     ours = fake.leases
     result = fake.run("import-kcl", ours, "g", "-s", reading.name, "--dry-run")
     assert result.exit_code == 2
-    assert "is no lease table of the Kinesis Client Library" in result.output
+    assert "is not a lease table of the Kinesis Client Library" in result.output
     result = fake.run("import-kcl", "none-such", "g", "-s", reading.name, "--dry-run")
     assert result.exit_code == 2
     assert "there is no table none-such: it has the name" in result.output

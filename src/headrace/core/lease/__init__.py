@@ -1,1 +1,1 @@
-"""Leases of shards: which member of a group reads which shard, and how far it has come."""
+"""Leases of shards: which member of a group reads which shard, and the group's checkpoint in each shard."""

@@ -1,6 +1,6 @@
 """The actions of a group member: requests to the lease store, and news for the reader of the shards.
 
-A request is answered with `LeaseCore.on_reply`, once, whatever comes of it. News are not answered.
+Each request is answered exactly once with `LeaseCore.on_reply`, also if it failed. News are not answered.
 """
 
 from __future__ import annotations
@@ -35,11 +35,12 @@ class Why(StrEnum):
     HANDOVER = "handover"
     """Another member asks for the lease."""
     LOST = "lost"
-    """The lease expired or belongs to another member. Records since the last checkpoint are handled again there."""
+    """The lease expired or belongs to another member. The new owner handles the records since the last checkpoint
+    again."""
     ENDED = "ended"
     """The shard is closed and was read to its end."""
     SHUTDOWN = "shutdown"
-    """This member is closed."""
+    """The program closes this member."""
     STALLED = "stalled"
     """Fetches failed for too long. Another member may be able to read the shard."""
 
@@ -51,76 +52,73 @@ class Unknown(Enum):
 
 
 UNKNOWN: Final = Unknown.UNKNOWN
-"""The outcome of a request that was not answered: it may have happened, or may happen yet."""
+"""The outcome of a request that was not answered: the store may have executed the request, or may still execute it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """Read the leases on a stream; answered by a list of leases."""
+    """Read the leases on a stream. The answer is a list of leases."""
 
     stream: str
 
 
 @dataclass(frozen=True, slots=True)
 class ListShards:
-    """List the shards of a stream; answered by a list of shards."""
+    """List the shards of a stream. The answer is a list of shards."""
 
     stream: str
 
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Write a lease if there is none; answered by whether it was written."""
+    """Write a lease that does not exist yet. The answer is whether the lease was written."""
 
     lease: Lease
 
     @property
     def key(self) -> LeaseKey:
-        """The key of the lease."""
         return self.lease.key
 
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """Make this member the owner; answered by the lease, or None if it is not as it was seen."""
+    """Make this member the owner of a lease. The answer is the lease, or None if it differs from `seen`."""
 
     seen: Lease
 
     @property
     def key(self) -> LeaseKey:
-        """The key of the lease."""
         return self.seen.key
 
 
 @dataclass(frozen=True, slots=True)
 class Renew:
-    """Renew a lease, with a checkpoint or without; answered by the lease, or None if it is another's."""
+    """Renew a lease, with a checkpoint or without. The answer is the lease, or None if another member owns it."""
 
     key: LeaseKey
     epoch: int
     beat: int
-    """The number of this request: of two, the one with the higher was sent later, and the other does nothing then."""
+    """The number of this request. The store ignores a request whose number is lower than that of an executed one."""
     checkpoint: Checkpoint | None
     bytes_per_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Ask the owner of a lease for it; answered by whether the question stands."""
+    """Ask the owner of a lease for the lease. The answer is whether the request was stored."""
 
     seen: Lease
 
     @property
     def key(self) -> LeaseKey:
-        """The key of the lease."""
         return self.seen.key
 
 
 @dataclass(frozen=True, slots=True)
 class Give:
-    """Free a lease, for another member to take if `to` is one, with its last checkpoint (None: as it is).
+    """Release a lease, or transfer it to the member `to`, with its last checkpoint (None: the stored one).
 
-    Answered by whether it was this member's.
+    The answer is whether this member owned the lease.
     """
 
     key: LeaseKey
@@ -131,43 +129,42 @@ class Give:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Remove the lease of a shard that is gone; answered by whether it is gone."""
+    """Remove the lease of a shard that does not exist any more. The answer is whether the lease is removed."""
 
     seen: Lease
 
     @property
     def key(self) -> LeaseKey:
-        """The key of the lease."""
         return self.seen.key
 
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """A shard is to be read from the checkpoint of its lease on."""
+    """The reader must read a shard, from the checkpoint of its lease."""
 
     lease: Lease
 
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """A shard is to begin nothing new, to finish what it has begun, and to say so with `on_drained`."""
+    """The reader must begin no further record of a shard, finish the begun ones, and report with `on_drained`."""
 
     key: LeaseKey
     why: Why
     deadline_ms: int | None
-    """When the lease goes whether it has finished or not; None: it is waited for."""
+    """The time at which the lease ends even if records are unfinished. None: the member waits for the records."""
 
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """The reader of a shard has fetched nothing for too long, and is to begin again where it is."""
+    """The reader of a shard has not completed a fetch for too long, and must be restarted at its position."""
 
     key: LeaseKey
 
 
 @dataclass(frozen=True, slots=True)
 class Revoked:
-    """A shard is this member's no more: whatever runs there is to stop at once."""
+    """This member does not own a shard any more. The reader must stop all processing of the shard at once."""
 
     key: LeaseKey
     why: Why

@@ -17,7 +17,7 @@ from headrace.ports import Chance
 
 
 class Decider:
-    """Decides after each scan."""
+    """Decides, after each scan, which leases the member takes and which leases it asks other members for."""
 
     def __init__(
         self,
@@ -27,45 +27,45 @@ class Decider:
         *,
         views: Mapping[str, StreamView],
         holdings: Holdings,
-        under_way: Mapping[LeaseKey, Write],
+        in_flight: Mapping[LeaseKey, Write],
     ) -> None:
         self._owner = owner
         self._settings = settings
         self._chance = chance
         self._views = views
         self._holdings = holdings
-        self._under_way = under_way
+        self._in_flight = in_flight
         self._asked: dict[LeaseKey, int] = {}
-        """The leases that were asked for, and when."""
+        """The times, in milliseconds, at which this member asked for leases."""
         self._shunned: dict[LeaseKey, int] = {}
-        """Leases that were given up because nothing could be fetched, and until when they are left to others."""
+        """The times, in milliseconds, until which this member leaves stalled leases to other members."""
 
     def divide(self, now_ms: int) -> list[Take | Ask]:
-        """Decide what to take, and, where nothing is free, what to ask for."""
+        """Return the leases to take, and, if no lease is free, the leases to ask for."""
         division, own = self._division(now_ms)
         self._forget_answered(now_ms)
         takes = [*own, *division.takes()][: self._room()]
         wishes = division.wishes(self._settings.asked_at_once - len(self._asked))
         if not wishes and not takes and not self._asked:
             wishes = [lease for lease in [division.wish()] if lease is not None]
-        asks = [lease for lease in wishes if lease.key not in self._under_way]
+        asks = [lease for lease in wishes if lease.key not in self._in_flight]
         self._asked.update((lease.key, now_ms) for lease in asks)
         return [*map(Take, takes), *map(Ask, asks)]
 
     def _room(self) -> int | None:
-        """Return how many leases this member may have more; None: as many as there are."""
+        """Return how many further leases this member may own, or None if there is no limit."""
         most = most_of(self._owner)
         if most is None:
             return None
-        coming = sum(isinstance(write, Take) for write in self._under_way.values())
+        coming = sum(isinstance(write, Take) for write in self._in_flight.values())
         return max(0, most - len(self._holdings) - coming)
 
     def asks_on(self, stream: str) -> bool:
-        """Whether a lease on a stream is asked for."""
+        """Whether this member has asked for a lease on a stream."""
         return any(key.stream == stream for key in self._asked)
 
     def has_all(self, view: StreamView) -> bool:
-        """Whether this member reads all of a stream that can be read: who else wants some of it has to ask."""
+        """Whether this member reads every readable shard of a stream. Then another member has to ask for a lease."""
         for seen in view.rows.values():
             held = self._holdings.get(seen.lease.key)
             is_read = held is not None and held.phase is Phase.READING
@@ -75,15 +75,16 @@ class Decider:
         return is_known and not view.wants_list()
 
     def shun(self, key: LeaseKey, now_ms: int) -> None:
-        """Leave a lease to others for as long as they need to take it."""
+        """Leave a lease to other members for as long as they need to take it."""
         settings = self._settings
         wait_ms = settings.duration_ms + settings.margin_ms + 2 * settings.scan_ms
         self._shunned[key] = now_ms + wait_ms
 
     def _division(self, now_ms: int) -> tuple[LeaseDivision, list[Lease]]:
-        """Return who has what, and besides what is stored as this member's, but not held.
+        """Return how the leases are divided, and the leases that are stored as this member's but that it does not hold.
 
-        That is what another has given, or an answer was lost, or the lease ran out here and nobody has it yet.
+        A lease of the second kind was transferred by another member, or the answer to a request was lost, or the lease
+        has expired here and no member has taken it yet.
         """
         division = LeaseDivision(self._owner)
         own: list[Lease] = []
@@ -96,7 +97,7 @@ class Decider:
                 if held is not None:
                     if held.phase in {Phase.READING, Phase.DRAINING}:
                         division.add(held.lease)
-                elif isinstance(self._under_way.get(lease.key), Take):
+                elif isinstance(self._in_flight.get(lease.key), Take):
                     division.add(replace(lease, owner=self._owner, next_owner=None))
                 elif self._is_renewed(seen, now_ms):
                     division.add(lease)
@@ -112,7 +113,7 @@ class Decider:
         return division, own
 
     def _is_renewed(self, seen: Seen, now_ms: int) -> bool:
-        """Whether a lease is another's, or was given to another, as far as this member's own clock can tell."""
+        """Whether another member owns a lease, or was given it, as far as this member's own clock can show."""
         whose = seen.lease.owner or seen.lease.next_owner
         return whose not in {None, self._owner} and now_ms < self._silent_ms(seen)
 
@@ -123,17 +124,17 @@ class Decider:
         return seen.changed_ms + settings.duration_ms + settings.margin_ms
 
     def next_silent_ms(self, view: StreamView, now_ms: int) -> int | None:
-        """Return when a lease of another member will be free next, unless it is renewed: worth a look just then."""
+        """Return when the next lease of another member expires unless it is renewed: a scan is useful just then."""
         times = [
             self._silent_ms(seen) for seen in view.rows.values() if self._is_renewed(seen, now_ms)
         ]
         return min(times, default=None)
 
     def _forget_answered(self, now_ms: int) -> None:
-        """Forget what was asked for and answered; also owners that let others wait for ever."""
+        """Forget the requests for leases that were answered, and those whose owner does not react for too long."""
         patience_ms = self._settings.handover_timeout_ms + self._settings.duration_ms
         for key, asked_ms in list(self._asked.items()):
             seen = self._views[key.stream].rows.get(key.shard)
             stands = seen is not None and seen.lease.next_owner == self._owner
-            if key not in self._under_way and not (stands and now_ms < asked_ms + patience_ms):
+            if key not in self._in_flight and not (stands and now_ms < asked_ms + patience_ms):
                 del self._asked[key]

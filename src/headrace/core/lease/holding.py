@@ -57,7 +57,7 @@ class HeldLease:
     """Whether every record that was begun is finished: then a checkpoint now leaves no record to be repeated."""
     is_busy: bool = False
     """Whether a write is in flight. There is never a second one."""
-    is_told: bool = False
+    is_reported: bool = False
     """Whether the readers of the shard were notified of the end of the lease."""
     is_restarted: bool = False
     """Whether the shard's reader was restarted since the last completed fetch."""

@@ -1,4 +1,4 @@
-"""The leases that a member holds: how they are kept, and all the ways in which they go."""
+"""The leases that a member owns: how they are renewed, and every way in which they end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from headrace.core.lease.settings import LeaseSettings
 
 
 class Holdings:
-    """Leases by key. A lease that goes is reported with `Revoked`, exactly once after its `Assigned`."""
+    """The owned leases by key. The end of a lease is reported with `Revoked`, exactly once after its `Assigned`."""
 
     def __init__(self, settings: LeaseSettings, retry_ms: Callable[[], int]) -> None:
         self._settings = settings
@@ -42,29 +42,29 @@ class Holdings:
         return iter(list(self._held.values()))
 
     def get(self, key: LeaseKey) -> HeldLease | None:
-        """Return a lease that is held."""
+        """Return an owned lease, or None."""
         return self._held.get(key)
 
     def due_ms(self) -> int | None:
-        """Return when `step` has something to do."""
+        """Return the earliest time at which `step` has something to do, or None."""
         dues = [held.due_ms(self._settings) for held in self._held.values()]
         return min(dues, default=None)
 
-    # How a lease comes and is kept
+    # How a lease starts and is renewed
 
     def take(self, lease: Lease, sent_ms: int, now_ms: int, *, closing: bool) -> list[Action]:
-        """Hold a lease that was taken; a member that is being closed gives it back unread."""
+        """Own a lease that was taken. A member that is being closed releases the lease unread."""
         held = HeldLease.taken(lease, sent_ms, now_ms, self._settings)
         if now_ms >= held.deadline_ms:
-            return []  # the answer came too late: it is taken again when a scan finds it
+            return []  # the answer came too late: the lease is taken again when a scan finds it
         self._held[lease.key] = held
         if not closing:
             return [Assigned(lease)]
-        held.phase, held.why, held.is_told = Phase.GIVING, Why.SHUTDOWN, True
+        held.phase, held.why, held.is_reported = Phase.GIVING, Why.SHUTDOWN, True
         return self.step(held, now_ms)
 
     def step(self, held: HeldLease, now_ms: int) -> list[Action]:
-        """Do what is due for a lease."""
+        """Return the actions that are due for a lease."""
         if self._held.get(held.lease.key) is not held:
             return []
         if now_ms >= held.deadline_ms:
@@ -72,21 +72,21 @@ class Holdings:
         actions = self._watch(held, now_ms)
         if held.is_drained_by(now_ms):
             held.phase = Phase.GIVING
-            actions += _tell(held, held.why)  # before anybody else can have it
+            actions += _report_end(held, held.why)  # before another member can own the lease
         write = held.write(now_ms, self._settings)
         return [*actions, write] if write is not None else actions
 
     def on_renewed(
         self, request: Renew, sent_ms: int, now_ms: int, outcome: Lease | Unknown | None
     ) -> list[Action]:
-        """Take the answer of a renewal or checkpoint."""
+        """Process the answer to a renewal or checkpoint."""
         held = self._of(request)
         if held is None:
             return []
         if outcome is None:
             return self._end(held, Why.LOST)
         if outcome is not UNKNOWN and outcome.beat != request.beat:
-            # Somebody else has raised the beat: this was not written, and is to be sent with a higher one.
+            # Another program has raised the beat. This request was not executed: send it again with a higher beat.
             held.beat, outcome = max(held.beat, outcome.beat), UNKNOWN
         if outcome is UNKNOWN:
             held.is_unanswered(now_ms + self._retry_ms())
@@ -95,7 +95,7 @@ class Holdings:
         return self.on_asked(held, outcome.next_owner, now_ms) + self.step(held, now_ms)
 
     def on_asked(self, held: HeldLease, asker: str | None, now_ms: int) -> list[Action]:
-        """Take that another member asks for a lease: it changes nothing but that the shard is drained."""
+        """Process that another member asks for a lease. The only effect is that the shard is drained."""
         if asker is None or held.lease.owner == asker:
             return []
         held.lease = replace(held.lease, next_owner=asker)
@@ -106,7 +106,7 @@ class Holdings:
         return _drain(held, Why.HANDOVER, by_ms)
 
     def on_seen(self, lease: Lease, now_ms: int) -> list[Action]:
-        """Take what a scan has found of a lease, if it is held; it may be older than what is known."""
+        """Process what a scan found of an owned lease. The scan may be older than this member's knowledge."""
         held = self._held.get(lease.key)
         if held is None:
             return []
@@ -116,12 +116,12 @@ class Holdings:
             return []
         return self.on_asked(held, lease.next_owner, now_ms)
 
-    # What readers say
+    # Reports of readers
 
     def advance(
         self, key: LeaseKey, checkpoint: Checkpoint, now_ms: int, *, in_flight: bool
     ) -> list[Action]:
-        """Take how far a shard is finished."""
+        """Accept a checkpoint of a shard."""
         held = self._held.get(key)
         if held is None or held.phase not in {Phase.READING, Phase.DRAINING}:
             return []
@@ -129,13 +129,13 @@ class Holdings:
         return self.step(held, now_ms)
 
     def progressed(self, key: LeaseKey, now_ms: int, size_bytes: int) -> None:
-        """Take note of a completed fetch."""
+        """Note a completed fetch."""
         held = self._held.get(key)
         if held is not None:
             held.progressed(now_ms, size_bytes)
 
     def on_drained(self, key: LeaseKey, now_ms: int, checkpoint: Checkpoint | None) -> list[Action]:
-        """Take that a shard has finished what it had begun."""
+        """Process that all begun records of a shard are finished."""
         held = self._held.get(key)
         if held is None or held.phase is not Phase.DRAINING:
             return []
@@ -145,7 +145,7 @@ class Holdings:
         return self.step(held, now_ms)
 
     def on_ended(self, key: LeaseKey, children: Sequence[ListedShard], now_ms: int) -> bool:
-        """Take that the last record of a closed shard is finished; return whether it was this member's."""
+        """Process that the last record of a closed shard is finished; return whether this member owned the shard."""
         held = self._held.get(key)
         if held is None or not held.is_valid(now_ms):
             return False
@@ -153,10 +153,10 @@ class Holdings:
         held.children, held.ended_ms = children, now_ms
         return True
 
-    # How a lease goes
+    # How a lease ends
 
     def drain(self, now_ms: int) -> list[Action]:
-        """Let go of everything."""
+        """Drain all shards, because the member is closed."""
         actions: list[Action] = []
         by_ms = now_ms + self._settings.drain_timeout_ms
         for held in self:
@@ -167,7 +167,7 @@ class Holdings:
         return actions
 
     def finish(self, held: HeldLease) -> None:
-        """Take that the children of a shard that has ended have their leases."""
+        """Process that the leases of all children of a closed shard exist."""
         held.finished = SHARD_END
         held.phase = Phase.GIVING
 
@@ -175,9 +175,9 @@ class Holdings:
         self,
         request: Give,
         now_ms: int,
-        outcome: bool | Unknown,  # noqa: FBT001 - it is what a store answers
+        outcome: bool | Unknown,  # noqa: FBT001 - the answer of a store
     ) -> tuple[list[Action], Lease | None]:
-        """Take the answer of a lease that was given away; return what it is now, too, where that is known."""
+        """Process the answer to a release or transfer. Return actions, and the lease as it is now stored, if known."""
         held = self._of(request)
         if held is None:
             return [], None
@@ -201,10 +201,10 @@ class Holdings:
 
     def _end(self, held: HeldLease, why: Why) -> list[Action]:
         del self._held[held.lease.key]
-        return _tell(held, why)
+        return _report_end(held, why)
 
     def _watch(self, held: HeldLease, now_ms: int) -> list[Action]:
-        """Notice that nothing was fetched for long."""
+        """Restart a reader that has not completed a fetch for long. If that has not helped, drain the shard."""
         stalled_ms = held.stalled_ms(self._settings)
         if stalled_ms is None or now_ms < stalled_ms:
             return []
@@ -220,8 +220,8 @@ def _drain(held: HeldLease, why: Why, by_ms: int | None) -> list[Action]:
     return [Drain(held.lease.key, why, by_ms)]
 
 
-def _tell(held: HeldLease, why: Why) -> list[Action]:
-    if held.is_told:
+def _report_end(held: HeldLease, why: Why) -> list[Action]:
+    if held.is_reported:
         return []
-    held.is_told = True
+    held.is_reported = True
     return [Revoked(held.lease.key, why)]

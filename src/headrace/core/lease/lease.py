@@ -9,11 +9,11 @@ from headrace.core.lease.checkpoint import Checkpoint
 
 
 class LeaseKey(NamedTuple):
-    """Which shard, and for whom."""
+    """The key of a lease: one shard, read by one group."""
 
     group: str
     stream: str
-    """`<name>@<creation time, s since 1970>`: a stream that is deleted and created again is another one."""
+    """`<name>@<creation time in s since 1970>`. A stream that is deleted and created again has another key."""
     shard: str
 
     def __str__(self) -> str:
@@ -21,7 +21,7 @@ class LeaseKey(NamedTuple):
 
 
 class HashRange(NamedTuple):
-    """The hash keys whose records a shard takes, both ends included; integers of 128 bits."""
+    """The hash keys whose records a shard accepts: integers of 128 bits, both ends included."""
 
     first: int
     last: int
@@ -31,21 +31,22 @@ class HashRange(NamedTuple):
 class Lease:
     """The group's state for one shard: its owner and its checkpoint.
 
-    `epoch` and `beat` are two counters instead of the Kinesis Client Library's one: renewals and checkpoints are
-    conditional on (owner, epoch), and on a beat that is lower than the number that the owner gave them. So one may be
-    repeated after a lost answer, and one that comes late takes nothing back.
+    The Kinesis Client Library has one counter. A lease has two, `epoch` and `beat`. A renewal or checkpoint is
+    conditional on (owner, epoch), and on a stored beat that is lower than the request's beat. So the owner can repeat a
+    request after a lost answer, and a late request cannot undo a later one.
 
     Attributes:
-        key: Whose it is.
-        checkpoint: How far the group has come.
-        owner: Who reads it, a name that nobody else ever has; None when it is free.
-        epoch: Fencing token: one more at every change of the owner.
-        beat: The number of the last renewal, which grows; who watches it needs no clock but its own.
-        parents: The shards that this one came from: none, one (a split) or two (a merge).
-        next_owner: Who asks for it; of a free one, whom it was given to.
-        hash_range: Which records are the shard's; None where it is not known.
-        bytes_per_s: How much it carries, averaged.
-        switches: How often it changed hands since the last checkpoint.
+        key: The shard and the group.
+        checkpoint: The position up to which the group has finished the shard.
+        owner: The unique name of the member that reads the shard; None if the lease is free.
+        epoch: The fencing token. Each change of the owner increases it by one.
+        beat: The number of the last renewal. It only grows, so an observer needs no clock but its own.
+        parents: The shards that this shard came from: none, one (after a split) or two (after a merge).
+        next_owner: The member that asks for the lease. If the lease is free: the member to which it was given. None: no
+            member.
+        hash_range: The hash keys of the shard's records; None if they are not known.
+        bytes_per_s: The average number of bytes that are read from the shard per second.
+        switches: The number of changes of the owner since the last checkpoint.
     """
 
     key: LeaseKey

@@ -1,4 +1,4 @@
-"""A member of a group that shares the shards of streams by leases: every rule, and no clock."""
+"""The rules by which a member of a group shares the shards of streams. Time is an argument."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from headrace.core.lease.view import StreamView
 from headrace.ports import Chance
 
 SPREAD: Final = 0.25
-"""The part by which scans come earlier or later, so that members do not decide at the same time."""
+"""The largest random change of a scan interval, as a part of it, so that members do not decide at the same time."""
 
 
 class _Reply(NamedTuple):
@@ -46,10 +46,10 @@ class _Reply(NamedTuple):
 
 
 class LeaseCore:
-    """One member.
+    """One member of a group.
 
-    Every method takes the time, in milliseconds of a clock that never goes back (its zero does not matter), and
-    returns what is to be done now. `tick` is to be called at `next_deadline_ms`.
+    Every method takes the time, in milliseconds of a clock that never goes back (its zero does not matter), and returns
+    the actions that are to be executed now. `tick` is to be called at `next_deadline_ms`.
     """
 
     def __init__(
@@ -60,14 +60,14 @@ class LeaseCore:
         settings: LeaseSettings,
         chance: Chance,
     ) -> None:
-        """Take who this is, and what it reads; nothing happens before the first `tick`.
+        """Prepare a member; nothing happens before the first `tick`.
 
         Args:
-            group: The group.
-            streams: Streams, as `<name>@<creation time>`.
-            owner: A name that no other member has, nor this one had before it was started again.
+            group: The name of the group.
+            streams: The streams, as `<name>@<creation time>`.
+            owner: The member's name. No other member has it, and this member did not have it before a restart.
             settings: The settings of the group.
-            chance: Where randomness comes from.
+            chance: The source of random numbers.
         """
         self._owner = owner
         self._settings = settings
@@ -76,15 +76,15 @@ class LeaseCore:
         self._scans = {stream: Pace() for stream in streams}
         self._lists = {stream: Pace() for stream in streams}
         self._holdings = Holdings(settings, self._retry_ms)
-        self._under_way: dict[LeaseKey, Write] = {}
-        """Writes on leases that are not held; one at a time for each."""
+        self._in_flight: dict[LeaseKey, Write] = {}
+        """Requests in flight for leases that this member does not own; at most one for each lease."""
         self._decider = Decider(
             owner,
             settings,
             chance,
             views=self._views,
             holdings=self._holdings,
-            under_way=self._under_way,
+            in_flight=self._in_flight,
         )
         self._answers: dict[type[Request], Callable[[Any, _Reply], list[Action]]] = {
             Scan: self._on_leases,
@@ -101,7 +101,7 @@ class LeaseCore:
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When `tick` has something to do; None before the first one, and when there is nothing left to do."""
+        """The time at which `tick` has something to do. None: before the first `tick`, and after the end."""
         paces = [] if self.is_closed else [*self._lists.values()]
         if not self._is_closing:
             paces += self._scans.values()
@@ -111,13 +111,13 @@ class LeaseCore:
 
     @property
     def held(self) -> Iterable[Lease]:
-        """The leases that are held, as they were last seen."""
+        """The leases that this member owns, as they were last seen."""
         return [held.lease for held in self._holdings]
 
     @property
     def is_closed(self) -> bool:
         """Whether `close` was called and nothing is left to do."""
-        return self._is_closing and not self._holdings and not self._under_way
+        return self._is_closing and not self._holdings and not self._in_flight
 
     def valid(self, key: LeaseKey, now_ms: int) -> bool:
         """Whether a record of a shard may be handled now."""
@@ -125,12 +125,12 @@ class LeaseCore:
         return held is not None and held.is_valid(now_ms)
 
     def written(self, key: LeaseKey) -> Checkpoint | None:
-        """Return the last checkpoint of a held lease that is known to be stored."""
+        """Return the last stored checkpoint of an owned lease, or None if this member does not own the lease."""
         held = self._holdings.get(key)
         return None if held is None else held.lease.checkpoint
 
     def tick(self, now_ms: int) -> list[Action]:
-        """Do what is due."""
+        """Return the actions that are due."""
         if not self._is_begun:
             self._is_begun = True
             for pace in (*self._lists.values(), *self._scans.values()):
@@ -138,8 +138,8 @@ class LeaseCore:
         actions: list[Action] = []
         for stream, view in self._views.items():
             if not self._is_closing and self._scans[stream].starts(now_ms):
-                # Until the shards are listed again a scan could tell a member that has them all nothing but who asks
-                # for one, and so do its renewals.
+                # A member that owns all shards learns from its renewals which member asks for a lease. A scan shows
+                # nothing more until the shards are listed again.
                 if self._decider.has_all(view):
                     self._scans[stream].wait(now_ms, self._scan_ms())
                 else:
@@ -151,46 +151,46 @@ class LeaseCore:
         return actions
 
     def close(self, now_ms: int) -> list[Action]:
-        """Drain all shards and give them away; it is over when `is_closed`."""
+        """Drain all shards and release their leases. `is_closed` becomes true at the end."""
         self._is_closing = True
         return self._holdings.drain(now_ms)
 
-    # What readers say
+    # Reports of readers
 
     def advance(
         self, key: LeaseKey, checkpoint: Checkpoint, now_ms: int, *, in_flight: bool = False
     ) -> list[Action]:
-        """Take how far a shard is finished: all before it is, too. What is behind an earlier call does nothing.
+        """Accept a checkpoint: all records up to it are finished. One before an earlier checkpoint is ignored.
 
         Args:
             key: The shard.
-            checkpoint: How far.
-            now_ms: The time.
-            in_flight: Whether something behind it has been begun; if not, it is a good moment to write it.
+            checkpoint: The position of the last finished record.
+            now_ms: The time in milliseconds.
+            in_flight: Whether records behind the checkpoint are being handled. If not, it is a good moment to store it.
         """
         if checkpoint.is_end:
             raise ValueError(
-                "a shard comes to its end by on_ended: its children are to be known first"
+                "SHARD_END is set by on_ended only: the leases of the children have to exist first"
             )
         return self._holdings.advance(key, checkpoint, now_ms, in_flight=in_flight)
 
     def progressed(self, key: LeaseKey, now_ms: int, size_bytes: int = 0) -> None:
-        """Take note of a completed fetch; also to be called while fetching waits on purpose."""
+        """Note a completed fetch. To be called, too, while the reader waits for room."""
         self._holdings.progressed(key, now_ms, size_bytes)
 
     def on_drained(
         self, key: LeaseKey, now_ms: int, checkpoint: Checkpoint | None = None
     ) -> list[Action]:
-        """Take that a shard has finished what it had begun, after `Drain`, and how far it is."""
+        """Process that a shard has finished its begun records, after `Drain`, with the final checkpoint."""
         return self._holdings.on_drained(key, now_ms, checkpoint)
 
     def on_ended(self, key: LeaseKey, children: Sequence[ListedShard], now_ms: int) -> list[Action]:
-        """Take that the last record of a closed shard is finished.
+        """Process that the last record of a closed shard is finished.
 
         Args:
             key: The shard.
-            children: Those that follow it, as far as they are known.
-            now_ms: The time.
+            children: The shards that follow it, as far as they are known.
+            now_ms: The time in milliseconds.
         """
         held = self._holdings.get(key)
         if held is None or not self._holdings.on_ended(key, children, now_ms):
@@ -202,10 +202,11 @@ class LeaseCore:
         return actions + self._holdings.step(held, now_ms)
 
     def _give_way(self, held: HeldLease, now_ms: int) -> list[Action]:
-        """Create the leases of the children; when they are there, and not before, the shard is marked as finished.
+        """Create the leases of the children. Only when they exist, mark the shard as finished.
 
-        Otherwise: (1) the shard is marked, (2) this member dies, (3) the shard expires from the stream, and nobody
-        knows any more that its children are to be read from their beginning.
+        In the other order a range of records could be lost: (1) The member marks the shard. (2) The member dies. (3)
+        The shard expires from the stream. Then no member knows that the children have to be read from their first
+        record.
         """
         if held.retry_ms is not None and now_ms < held.retry_ms:
             return []
@@ -215,7 +216,7 @@ class LeaseCore:
         children = {info.shard: info for info in held.children}
         children.update((info.shard, info) for info in view.children_of(key.shard))
         if not children and not view.is_listed_after(held.ended_ms):
-            self._lists[key.stream].hurry(now_ms)  # it says which they are
+            self._lists[key.stream].hurry(now_ms)  # a list of shards names the children
             return []
         missing = [info for shard, info in children.items() if not view.is_there(shard)]
         if not missing:
@@ -228,17 +229,18 @@ class LeaseCore:
     def on_reply(
         self, request: Request, sent_ms: int, now_ms: int, outcome: Outcome, wall_ms: int
     ) -> list[Action]:
-        """Take the answer of a request that was sent.
+        """Process the answer to a request.
 
         Args:
             request: The request.
-            sent_ms: The time before it was sent.
-            now_ms: The time.
+            sent_ms: The time before the request was sent, in milliseconds.
+            now_ms: The time in milliseconds.
             outcome: The answer, or `UNKNOWN`.
-            wall_ms: When it was sent, ms since 1970: where a group begins at LATEST; nothing else is decided by it.
+            wall_ms: The time at which the request was sent, in ms since 1970. It only decides where a group begins that
+                starts at LATEST.
         """
         if isinstance(request, Create | Take | Ask | Delete):
-            del self._under_way[request.key]
+            del self._in_flight[request.key]
         return self._answers[type(request)](request, _Reply(outcome, sent_ms, now_ms, wall_ms))
 
     def _on_leases(self, request: Scan, reply: _Reply) -> list[Action]:
@@ -295,7 +297,7 @@ class LeaseCore:
     def _grow(
         self, view: StreamView, creatable: Iterable[ListedShard], now_ms: int
     ) -> list[Action]:
-        """Go on with what has waited for shards to be listed, or for leases to be there."""
+        """Continue what has waited for a list of shards, or for leases of parents."""
         actions: list[Action] = []
         for held in self._ending(view):
             actions += self._step(held, now_ms)
@@ -311,15 +313,15 @@ class LeaseCore:
     def _on_taken(self, request: Take, reply: _Reply) -> list[Action]:
         lease = reply.outcome
         if lease is UNKNOWN or lease is None:
-            return []  # the next scan shows whose it is; if it is this member's, it is taken again
+            return []  # the next scan shows the owner; if it is this member, the lease is taken again
         self._views[request.key.stream].on_lease(lease, reply.now_ms)
-        if request.seen.next_owner == self._owner:  # it was given: perhaps there is more to ask for
+        if request.seen.next_owner == self._owner:  # transferred: perhaps there are more to ask for
             self._scans[request.key.stream].want(reply.now_ms + self._settings.asking_ms)
         return self._holdings.take(lease, reply.sent_ms, reply.now_ms, closing=self._is_closing)
 
     def _on_renewed(self, request: Renew, reply: _Reply) -> list[Action]:
         actions = self._holdings.on_renewed(request, reply.sent_ms, reply.now_ms, reply.outcome)
-        if any(isinstance(action, Drain) for action in actions):  # more may be asked for
+        if any(isinstance(action, Drain) for action in actions):  # a member may ask for more
             self._scans[request.key.stream].want(reply.now_ms)
         return actions
 
@@ -346,10 +348,10 @@ class LeaseCore:
             self._views[request.key.stream].on_deleted(request.key.shard)
         return []
 
-    # Writes on leases that are not held
+    # Requests for leases that this member does not own
 
     def _create(self, view: StreamView, infos: Iterable[ListedShard]) -> list[Action]:
-        wanted = [info for info in infos if view.key(info.shard) not in self._under_way]
+        wanted = [info for info in infos if view.key(info.shard) not in self._in_flight]
         return self._send(Create(view.first_lease(info)) for info in wanted)
 
     def _delete(self, view: StreamView) -> list[Action]:
@@ -359,8 +361,8 @@ class LeaseCore:
         """Return the requests for leases without a request in flight."""
         actions: list[Action] = []
         for request in requests:
-            if request.key not in self._under_way:
-                self._under_way[request.key] = request
+            if request.key not in self._in_flight:
+                self._in_flight[request.key] = request
                 actions.append(request)
         return actions
 

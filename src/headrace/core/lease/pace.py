@@ -1,4 +1,4 @@
-"""When something that is repeated is due."""
+"""When a repeated request is due."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class Pace:
             self.due_ms = min(self.due_ms, now_ms)
 
     def want(self, now_ms: int) -> None:
-        """Have one that begins from now on, as soon as may be."""
+        """Have a request that starts at `now_ms` or later, as soon as possible. A request in flight does not count."""
         if self.due_ms is None:
             self._is_wanted = True
         else:
             self.due_ms = min(self.due_ms, now_ms)
 
     def wait(self, now_ms: int, wait_ms: int) -> None:
-        """Take that one is over, and when the next one is due."""
+        """Process the end of a request. The next one is due after `wait_ms`; at once if `want` was called meanwhile."""
         self.due_ms = now_ms if self._is_wanted else now_ms + wait_ms
         self._is_wanted = False

@@ -1,6 +1,7 @@
-"""How shards are divided among the members of a group: by number first, by load where that is uneven.
+"""How shards are divided among the members of a group: by number, and then by load if the load is uneven.
 
-Each member decides for itself, from the leases alone: who owns one that is renewed is there, so is who asks for one.
+Each member decides alone, from the leases only. The owners of renewed leases and the members that ask for leases are
+the members of the group.
 """
 
 from __future__ import annotations
@@ -13,17 +14,17 @@ from headrace.core.lease.lease import Lease
 from headrace.core.lease.names import most_of
 
 IDLE_SHARE: Final = 0.1
-"""A shard weighs this part of the mean load of a shard at least: also one without records has to be polled."""
+"""The least weight of a shard, as a part of the mean load of a shard. A shard without records has to be polled, too."""
 WORTH: Final = 0.1
 """The least improvement for which a lease is moved, as a part of the mean load; see `LeaseDivision.wishes`."""
 
 
 def level(readable: int, most: Iterable[int | None]) -> int:
-    """Return how many shards a member may have that has no bound: the whole, divided, rounded up.
+    """Return how many shards a member without a limit may own: the shards, divided by the members, rounded up.
 
     Args:
-        readable: How many there are.
-        most: How many each member has at most; what is too much for some is divided among the others.
+        readable: The number of readable shards.
+        most: The limit of each member; None: no limit. Shards beyond the limits are divided among the other members.
     """
     bounds = list(most)
     members = len(bounds)
@@ -37,7 +38,7 @@ def level(readable: int, most: Iterable[int | None]) -> int:
 
 @dataclass(slots=True)
 class LeaseDivision:
-    """Which member has, or is about to have, which leases; only those that are renewed."""
+    """How the renewed leases are divided: each lease counts for the member that asks for it, or else for its owner."""
 
     me: str
     leases: dict[str, list[Lease]] = field(default_factory=dict)
@@ -48,23 +49,23 @@ class LeaseDivision:
         self.leases.setdefault(self.me, [])
 
     def add(self, lease: Lease) -> None:
-        """Count a lease for who asks for it, or for its owner."""
+        """Count a lease for the member that asks for it, or else for its owner."""
         for member in (lease.owner, lease.next_owner):
             if member is not None:
                 self.leases.setdefault(member, [])
         whose = lease.next_owner or lease.owner
-        assert whose is not None, "it is free"
+        assert whose is not None, "the lease is not free"
         self.leases[whose].append(lease)
 
     @property
     def level(self) -> int:
-        """How many shards a member may have that has no bound."""
+        """The number of shards that a member without a limit may own."""
         readable = len(self.free) + sum(len(leases) for leases in self.leases.values())
         return level(readable, map(most_of, self.leases))
 
     @property
     def missing(self) -> int:
-        """How many leases this member has too few; not below 0."""
+        """The number of leases that this member lacks; 0 if it has enough."""
         most = most_of(self.me)
         target = self.level if most is None else min(most, self.level)
         return max(0, target - len(self.leases[self.me]))
@@ -74,12 +75,13 @@ class LeaseDivision:
         return self.free[: self.missing]
 
     def wishes(self, limit: int) -> list[Lease]:
-        """Return the leases that this member should ask for, at most so many: none as long as there are free ones.
+        """Return at most `limit` leases that this member should ask other members for; none while leases are free.
 
-        By number: a member that has fewer than its target asks those that have more; or just as many, if two are
-        missing here. By load, one at a time: the member with the least asks the one with the most, if they differ by
-        more than a tenth of the mean, and by a tenth less (of the difference, or of what moves) afterwards. Both only
-        where the new owner does not end up with more load than the old owner had: so no lease moves back and forth.
+        By number: a member below its target asks members that are above theirs. If it lacks two leases, it also asks
+        members that are at their target. By load, one lease at a time: the member with the least load asks the one with
+        the most, if their loads differ by more than a tenth of the mean, and if the move improves the difference by
+        more than a tenth (of the difference, or of the moved load, whichever is smaller). In both cases the new owner
+        must not end up with more load than the old owner had, so that no lease moves back and forth.
         """
         wishes: list[Lease] = []
         weights = _Weights(self.leases)
@@ -88,14 +90,14 @@ class LeaseDivision:
             if lease is None:
                 break
             wishes.append(lease)
-            assert lease.owner is not None, "somebody has it"
+            assert lease.owner is not None, "the lease has an owner"
             self.leases[lease.owner].remove(lease)
             self.add(replace(lease, next_owner=self.me))
             weights.move(lease, lease.owner, self.me)
         return wishes
 
     def wish(self) -> Lease | None:
-        """Return the lease that this member should ask for on account of its load; see `wishes`."""
+        """Return the lease that this member should ask for because of its load, or None; see `wishes`."""
         return None if self.free else self._by_load(_Weights(self.leases))
 
     def _others(self) -> list[str]:
@@ -141,7 +143,7 @@ class LeaseDivision:
 
 
 class _Weights:
-    """How heavy leases are."""
+    """The weights of leases, and the loads of members, in bytes per second."""
 
     def __init__(self, leases: dict[str, list[Lease]]) -> None:
         rates = [lease.bytes_per_s for held in leases.values() for lease in held]
@@ -162,6 +164,6 @@ class _Weights:
         self._loads[taker] += self.of(lease)
 
     def best(self, leases: Iterable[Lease], spread: float) -> Lease | None:
-        """Return the lease that brings two members closest together, if one does."""
+        """Return the lease whose move brings the loads of two members closest together, or None if no move helps."""
         light = [lease for lease in leases if self.of(lease) < spread]
         return min(light, key=lambda lease: abs(spread - 2 * self.of(lease)), default=None)

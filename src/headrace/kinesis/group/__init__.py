@@ -1,1 +1,1 @@
-"""A member of a group: which shards it reads, and their records to a worker."""
+"""Members of groups: a member owns shards by leases, reads them, and passes their records to a worker."""

@@ -1,4 +1,4 @@
-"""What a member begins with: where leases are, how long they last, and where its group starts to read."""
+"""The parts with which a member begins: the open lease store, and its settings with the group's start position."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def opened_store(streams: StreamGroupSettings) -> AsyncIterator[LeaseStore]:
-    """Open where the leases are; a store that was handed in is not closed.
+    """Open the lease store. A store that the program passed is not closed at the end.
 
     Raises:
-        ConfigError: It cannot be used.
-        LeaseStoreError: It cannot be reached.
+        ConfigError: The store cannot be used with these settings.
+        LeaseStoreError: The store does not answer.
     """
     given = streams.leases
     store = open_store(given, streams.aws) if isinstance(given, str) else given
@@ -52,14 +52,14 @@ async def lease_settings(
     """Return the settings of a member.
 
     Args:
-        streams: What is read, and how.
-        client: Of Kinesis.
-        store: Where the leases are.
-        group: The group.
-        shards: By stream, as leases call it, who lists its shards.
+        streams: The streams and the settings of reading and of leases.
+        client: The client of Kinesis.
+        store: The lease store.
+        group: The group's name.
+        shards: The shard listers, by the name that lease keys use for the stream.
 
     Raises:
-        ConfigError: The group is to begin behind a sequence number, and no shard has it.
+        ConfigError: The group is to begin behind a sequence number that belongs to no shard.
     """
     settings = replace(streams.lease, start=streams.start, stalled_ms=streams.reading.stall_ms)
     if streams.start is None or not streams.start.is_sequence_number:
@@ -76,7 +76,7 @@ async def _shard_of(
     shards: Mapping[str, StreamShards],
     number: Checkpoint,
 ) -> str:
-    """Return the shard that a sequence number is of: Kinesis refuses it for every other."""
+    """Return the shard of a sequence number. Kinesis refuses the number for every other shard."""
     for name, lister in zip(streams.names, shards.values(), strict=True):
         for shard in await lister.list_shards():
             try:
@@ -93,5 +93,5 @@ async def _shard_of(
             else:
                 return shard.shard
     raise ConfigError(
-        f"start=AFTER:{number.position}: no shard of {', '.join(streams.names)} has such a sequence number"
+        f"start=AFTER:{number.position}: no shard of {', '.join(streams.names)} has this sequence number"
     )

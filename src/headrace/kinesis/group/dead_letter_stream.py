@@ -1,4 +1,4 @@
-"""Dead letters that go to another stream, whose records have no headers: JSON that has everything."""
+"""Dead letters in a stream. Records of streams have no headers, so a dead letter is a JSON object."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ _log: Final = logging.getLogger("headrace.kinesis")
 _PREFIX = "dlq-"
 _TRACEBACK: Final = "kafka_dlt-exception-stacktrace"
 RECORD_BYTES: Final = 1 << 20
-"""What every stream takes, key and data together."""
+"""The largest record that every stream accepts, in bytes of key and data together."""
 
 
 class DeadLetterStream:
     """Writes dead letters to a stream: `{"data": <base64>, "stream": .., "error-type": .., ...}`."""
 
     def __init__(self, stream: str, aws: AwsSettings) -> None:
-        """Take the stream's name or ARN, and where it is."""
+        """Prepare a writer; it connects in `prepare` or with the first dead letter."""
         self._stream = stream
         self._aws = aws
         self._producer = Producer(aws, linger_ms=0)
 
     async def prepare(self) -> None:
-        """Look whether the stream is there. A worker may write to a stream that it has no right to describe.
+        """Check that the stream exists. A worker without permission to describe the stream can still write to it.
 
         Raises:
-            StreamNotFoundError: There is none.
+            StreamNotFoundError: The stream does not exist.
             ConfigError: Credentials, region or endpoint are wrong.
         """
         async with open_client(self._aws, "kinesis") as client:
@@ -51,45 +51,45 @@ class DeadLetterStream:
             except StreamNotFoundError:
                 raise
             except KinesisError as error:
-                _log.info("the stream for dead letters cannot be looked at: %s", error)
+                _log.info("the stream for dead letters cannot be described: %s", error)
 
     async def write(
         self, record: ConsumerRecord, headers: tuple[tuple[str, bytes | None], ...]
     ) -> None:
-        """Write a record with what its dead letter's headers say, and wait until it is safe.
+        """Write a record with the headers of its dead letter as fields, and wait until the dead letter is stored.
 
         Raises:
-            KinesisError: It could not be written.
+            KinesisError: The dead letter could not be written.
         """
-        said = {
+        fields = {
             name.removeprefix(_PREFIX): (value or b"").decode(errors="backslashreplace")
             for name, value in headers
             if name.startswith(_PREFIX)
         }
         traceback = dict(headers).get(_TRACEBACK)
         if traceback is not None:
-            said["error-traceback"] = traceback.decode(errors="replace")
+            fields["error-traceback"] = traceback.decode(errors="replace")
         key = (record.key or b"").decode()
         letter = {
             "stream": record.topic,
             "shard": record.shard if isinstance(record, StreamRecord) else str(record.partition),
             "timestamp_ms": record.timestamp_ms,
             "partition_key": key,
-            **said,
+            **fields,
         }
         data = _with_data(letter, record.value or b"", RECORD_BYTES - len(key.encode()))
         await (await self._producer.send(self._stream, data, partition_key=key))
 
     async def close(self) -> None:
-        """Disconnect."""
+        """Disconnect from Kinesis at once."""
         await self._producer.close(flush=False)
 
 
 def _with_data(letter: dict[str, Any], data: bytes, limit_bytes: int) -> bytes:
-    """Return a letter as JSON; of data that does not fit, the first part and how many bytes all are.
+    """Return a dead letter as JSON. If the data is too large, include its first part and the number of all its bytes.
 
-    Letters are longer than their records. One that the stream refuses would be written again for ever, and hold up its
-    shard; it says where the whole record is.
+    A dead letter is larger than its record. If the stream refused it, the worker would retry the write for ever and the
+    shard would not advance. The dead letter says where the whole record is.
     """
     cut = {**letter, "data_bytes": len(data), "data": ""}
     room = max(0, limit_bytes - len(msgspec.json.encode(cut)))

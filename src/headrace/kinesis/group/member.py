@@ -1,4 +1,4 @@
-"""A member of a group, on an event loop: it does what `LeaseCore` decides, and decides nothing."""
+"""A member of a group on an event loop: it executes what `LeaseCore` decides, and decides nothing itself."""
 
 from __future__ import annotations
 
@@ -50,47 +50,48 @@ from headrace.kinesis.leases.store import LeaseStore
 from headrace.ports import Chance
 
 WRITES_AT_ONCE: Final = 64
-"""Of very many shards not all are written at the same moment: with a connection for each, none would be in time."""
+"""The most requests to the lease store in flight. With a connection for each of many shards, no request would be in
+time."""
 LOOK_S: Final = 0.01
-"""How long it takes until it is found out when the core has something to do: it looks at every lease for that."""
+"""The delay in seconds until the next deadline of the core is computed. The computation visits every lease."""
 
 _log: Final = logging.getLogger("headrace.kinesis")
 
 
 class Lister(Protocol):
-    """Where a member learns of the shards of a stream."""
+    """The source of a stream's list of shards."""
 
     async def list_shards(self) -> Sequence[ListedShard]:
         """Return every shard that still has records."""
 
 
 class LeaseListener(Protocol):
-    """Who reads the shards. Calls for one shard come one after another, for several at once."""
+    """The reader of the shards. Calls for one shard run in sequence, calls for several shards at the same time."""
 
     async def assigned(self, lease: Lease) -> None:
-        """Begin to read a shard, behind the checkpoint of its lease."""
+        """Start to read a shard behind the checkpoint of its lease."""
 
     async def drain(self, key: LeaseKey, why: Why, deadline_ms: int | None) -> None:
-        """Begin nothing new in a shard; call `LeaseMember.drained` when what was begun is finished.
+        """Begin no further record of a shard; call `LeaseMember.drained` when the begun records are finished.
 
         Args:
             key: The shard.
-            why: Why it goes.
-            deadline_ms: When it goes in any case, by the member's clock; None: it is waited for.
+            why: The reason for which the lease ends.
+            deadline_ms: The time, by the member's clock, at which the lease ends anyway. None: the member waits.
         """
 
     async def restart(self, key: LeaseKey) -> None:
-        """Restart the reader of a shard, which has fetched nothing for too long."""
+        """Restart the reader of a shard that has not completed a fetch for too long."""
 
     async def revoked(self, key: LeaseKey, why: Why) -> None:
-        """Stop whatever still runs in a shard."""
+        """Stop all processing of a shard."""
 
     async def failed(self, error: HeadraceError) -> None:
-        """Take what makes it pointless to go on: access was taken away, the stream was deleted."""
+        """Process an error that ends the member: access was revoked, or the stream was deleted."""
 
 
 def monotonic_ms() -> int:
-    """Return milliseconds of a clock that never goes back, and goes on while the machine is suspended."""
+    """Return milliseconds of a clock that never goes back and that includes the time of a suspended machine."""
     return boot_ns() // 1_000_000
 
 
@@ -100,7 +101,7 @@ def wall_ms() -> int:
 
 
 class LeaseMember:
-    """One member of a group, on one or several streams."""
+    """One member of a group that reads one or several streams."""
 
     def __init__(
         self,
@@ -115,22 +116,22 @@ class LeaseMember:
         wall_clock: Callable[[], int] = wall_ms,
         chance: Chance | None = None,
     ) -> None:
-        """Take what it needs; nothing is sent yet.
+        """Prepare a member; nothing is sent before `start`.
 
         Args:
-            store: Where leases are; opened and closed by who made it.
-            group: The group.
-            streams: By stream (`<name>@<creation time>`), who lists its shards.
-            listener: Who is told of shards.
-            settings: How long leases last, and where the group begins.
-            owner: What the program calls this process, for people who look at the leases.
-            clock: Milliseconds that never go back.
-            wall_clock: Milliseconds since 1970, for a group that begins at LATEST.
-            chance: Where randomness comes from.
+            store: The lease store. The caller opens and closes it.
+            group: The group's name.
+            streams: The shard listers, by stream (`<name>@<creation time>`).
+            listener: The reader of the shards.
+            settings: The settings of leases, with the position at which the group begins.
+            owner: The program's name for this process, which tools show.
+            clock: A function that returns milliseconds that never go back.
+            wall_clock: A function that returns milliseconds since 1970, for a group that begins at LATEST.
+            chance: The source of random numbers.
         """
         self._settings = settings or LeaseSettings()
         self.owner = named(owner, secrets.token_hex(8), self._settings.max_shards)
-        """The name of this member: no other has it, nor will this one when it is started again."""
+        """The unique name of this member. After a restart the member has another name."""
         self._group = group
         self._store = store
         self._listers = dict(streams)
@@ -142,54 +143,55 @@ class LeaseMember:
             list(streams),
             self.owner,
             self._settings,
-            chance or random.Random(),  # noqa: S311 - it spreads scans, and guards nothing
+            chance or random.Random(),  # noqa: S311 - it spreads scans, and protects nothing
         )
         self._timer: asyncio.TimerHandle | None = None
         self._looking: asyncio.TimerHandle | None = None
-        """When it is found out for when the timer is to be set."""
+        """The timer of the next computation of `_timer`; None if no computation is due."""
         self._requests: set[asyncio.Task[None]] = set()
         self._at_once = asyncio.Semaphore(WRITES_AT_ONCE)
         self._news: dict[LeaseKey, deque[News]] = {}
-        """What the listener was not told yet; there is a task for each key."""
-        self._tellers: set[asyncio.Task[None]] = set()
+        """News that the listener has not processed, by shard. A task processes the news of each shard."""
+        self._notifiers: set[asyncio.Task[None]] = set()
         self._written: list[tuple[LeaseKey, Checkpoint, asyncio.Future[None]]] = []
+        """The checkpoints that callers wait for."""
         self._closed = asyncio.Event()
         self._is_over = False
         self._failing: dict[str, Exception] = {}
-        """By kind of request, why it is not answered at present."""
+        """The errors of requests that are not answered at present, by kind of request."""
         self._has_failed = False
 
     @property
     def held(self) -> list[Lease]:
-        """The leases that this member holds, as they were last seen."""
+        """The leases that this member owns, as they were last seen."""
         return list(self._core.held)
 
     @property
     def trouble(self) -> str | None:
-        """Which kind of request is not answered at present, and why; None where all are."""
+        """Which kind of request is not answered at present, with its error; None if all are answered."""
         for what, error in self._failing.items():
             return f"{what} was not answered: {error!r}"
         return None
 
     async def start(self) -> None:
-        """Begin to share the shards."""
+        """Start to share the shards with the other members."""
         self._wake()
 
     def advance(self, key: LeaseKey, checkpoint: Checkpoint, *, in_flight: bool = False) -> None:
-        """Take how far a shard is finished, with all before it; it is written within a second or so.
+        """Accept a checkpoint: all records up to it are finished. It is stored within about a second.
 
         Args:
             key: The shard.
-            checkpoint: How far.
-            in_flight: Whether something behind it has been begun; if not, it is written soon.
+            checkpoint: The position of the last finished record.
+            in_flight: Whether records behind the checkpoint are being handled. If not, it is stored soon.
         """
         self._perform(self._core.advance(key, checkpoint, self._clock(), in_flight=in_flight))
 
     async def checkpoint(self, key: LeaseKey, checkpoint: Checkpoint) -> None:
-        """As `advance`, and wait until it is written.
+        """Accept a checkpoint as `advance` does, and wait until it is stored.
 
         Raises:
-            LeaseLostError: The lease is not this member's (any more).
+            LeaseLostError: This member does not own the lease, or has lost it meanwhile.
         """
         future = asyncio.get_running_loop().create_future()
         self._written.append((key, checkpoint, future))
@@ -197,63 +199,63 @@ class LeaseMember:
         await future
 
     def progressed(self, key: LeaseKey, size_bytes: int = 0) -> None:
-        """Take note of a completed fetch; also to be called while fetching waits on purpose."""
+        """Note a completed fetch. To be called, too, while a reader waits for room."""
         self._core.progressed(key, self._clock(), size_bytes)
 
     def valid(self, key: LeaseKey) -> bool:
-        """Whether a record of a shard may be handled now; to be asked before each."""
+        """Whether a record of a shard may be handled now. To be called before each record."""
         return self._core.valid(key, self._clock())
 
     def drained(self, key: LeaseKey, checkpoint: Checkpoint | None = None) -> None:
-        """Take that a shard has finished what it had begun, and how far it is; after `LeaseListener.drain`."""
+        """Process that a shard has finished its begun records, after `LeaseListener.drain`."""
         self._perform(self._core.on_drained(key, self._clock(), checkpoint))
 
     def ended(self, key: LeaseKey, children: Sequence[ListedShard] = ()) -> None:
-        """Take that the last record of a closed shard is finished, and which shards follow it."""
+        """Process that the last record of a closed shard is finished, with the shards that follow it."""
         self._perform(self._core.on_ended(key, children, self._clock()))
 
     async def close(self) -> None:
-        """Drain all shards, give them away with their last checkpoints, and end; within `drain_timeout_ms`.
+        """Drain all shards, release their leases with the last checkpoints, and end, within `drain_timeout_ms`.
 
-        Cancelled, it ends at once: leases that are left run out.
+        If the call is cancelled, the member ends at once, and the remaining leases expire.
         """
         try:
             self._perform(self._core.close(self._clock()))
             await self._closed.wait()
-            while self._tellers:
-                await asyncio.wait(self._tellers)
+            while self._notifiers:
+                await asyncio.wait(self._notifiers)
         finally:
             self._is_over = True
             for timer in (self._timer, self._looking):
                 if timer is not None:
                     timer.cancel()
-            left = [*self._requests, *self._tellers]
+            left = [*self._requests, *self._notifiers]
             for task in left:
                 task.cancel()
             await asyncio.gather(*left, return_exceptions=True)
-            self._tell_written()
+            self._resolve_written()
 
     def disown(self) -> None:
-        """Send nothing any more, in a forked child: the leases are the parent's."""
+        """Send nothing any more, in a forked child: the leases belong to the parent."""
         self._is_over = True
 
-    # What the core decides is done
+    # Actions of the core
 
     def _wake(self) -> None:
         self._perform(self._core.tick(self._clock()))
 
     def _perform(self, actions: list[Action]) -> None:
         if self._is_over:
-            self._tell_written()
-            return  # who reads is told no more, and nobody would wait for what is sent
+            self._resolve_written()
+            return  # the listener gets no further news, and nothing would wait for an answer
         for action in actions:
             if isinstance(action, News):
-                self._tell(action)
+                self._notify(action)
             else:
                 task = asyncio.create_task(self._request(action))
                 self._requests.add(task)
                 task.add_done_callback(self._requests.discard)
-        self._tell_written()
+        self._resolve_written()
         if self._core.is_closed:
             self._closed.set()
         if self._looking is None:
@@ -271,7 +273,7 @@ class LeaseMember:
         self._timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self._wake)
 
     async def _request(self, request: Request) -> None:
-        """Send a request; whatever comes of it, the core is told."""
+        """Send a request, and report its outcome to the core in every case."""
         if isinstance(request, Scan | ListShards):
             await self._send(request)
             return
@@ -279,7 +281,7 @@ class LeaseMember:
             await self._send(request)
 
     async def _send(self, request: Request) -> None:
-        sent_ms, sent_wall_ms = self._clock(), self._wall_clock()  # not when it began to wait
+        sent_ms, sent_wall_ms = self._clock(), self._wall_clock()  # after the semaphore
         is_list = isinstance(request, ListShards)
         limit_ms = self._settings.list_ms if is_list else self._settings.call_timeout_ms
         outcome: Outcome = UNKNOWN
@@ -288,29 +290,31 @@ class LeaseMember:
                 outcome = await self._answer(request)
             self._is_answered(request)
         except TimeoutError:
-            whom = "Kinesis" if is_list else "the store of leases"
-            text = f"no answer within {limit_ms / 1000:g} s: see whether {whom} can be reached"
+            whom = "Kinesis" if is_list else "the lease store"
+            text = (
+                f"{whom} did not answer within {limit_ms / 1000:g} s: check the network connection"
+            )
             self._is_unanswered(request, LeaseStoreError(text))
-        except Exception as error:  # noqa: BLE001 - without an answer of some kind the core would wait for ever
+        except Exception as error:  # noqa: BLE001 - the core waits for ever for a request without an outcome
             self._is_unanswered(request, error)
         if isinstance(request, Give) and outcome is True:
-            self._tell_given(request)
+            self._resolve_given(request)
         now_ms = self._clock()
         self._perform(self._core.on_reply(request, sent_ms, now_ms, outcome, sent_wall_ms))
 
     def _is_answered(self, request: Request) -> None:
         if self._failing.pop(type(request).__name__, None) is not None:
-            _log.info("%s of group %s works again", type(request).__name__, self._group)
+            _log.info("%s of group %s is answered again", type(request).__name__, self._group)
 
     def _is_unanswered(self, request: Request, error: Exception) -> None:
-        """Report a failure, once until it works again; what it means for leases is the core's to say."""
+        """Log a failure once until the request is answered again. The core decides what it means for leases."""
         what = type(request).__name__
         if what not in self._failing:
             _log.warning("%s of group %s was not answered: %r", what, self._group, error)
         self._failing[what] = error
         if not self._has_failed and isinstance(error, HeadraceError) and _is_fatal(error):
             self._has_failed = True
-            self._start_telling(self._listener.failed(error))
+            self._start_notifying(self._listener.failed(error))
 
     async def _answer(self, request: Request) -> Outcome:
         match request:
@@ -339,30 +343,30 @@ class LeaseMember:
                 call = store.delete(seen)
         return await call
 
-    # What is told
+    # Notifications of the listener
 
-    def _tell(self, news: News) -> None:
+    def _notify(self, news: News) -> None:
         key = news.lease.key if isinstance(news, Assigned) else news.key
         waiting = self._news.get(key)
         if waiting is not None:
             waiting.append(news)
             return
         self._news[key] = deque([news])
-        self._start_telling(self._tell_all(key))
+        self._start_notifying(self._notify_all(key))
 
-    async def _tell_all(self, key: LeaseKey) -> None:
+    async def _notify_all(self, key: LeaseKey) -> None:
         waiting = self._news[key]
         while waiting:
             news = waiting.popleft()
             try:
-                await self._told(news)
-            except Exception as error:  # noqa: BLE001 - the listener's own; what follows is told all the same
+                await self._deliver(news)
+            except Exception as error:  # noqa: BLE001 - an error of the listener; the next news are delivered
                 asyncio.get_running_loop().call_exception_handler(
-                    {"message": f"{news} was not taken", "exception": error}
+                    {"message": f"the listener failed to process {news}", "exception": error}
                 )
         del self._news[key]
 
-    async def _told(self, news: News) -> None:
+    async def _deliver(self, news: News) -> None:
         match news:
             case Assigned(lease):
                 await self._listener.assigned(lease)
@@ -373,27 +377,27 @@ class LeaseMember:
             case Revoked(key, why):
                 await self._listener.revoked(key, why)
 
-    def _start_telling(self, telling: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(telling)
-        self._tellers.add(task)
-        task.add_done_callback(self._tellers.discard)
+    def _start_notifying(self, notifying: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(notifying)
+        self._notifiers.add(task)
+        task.add_done_callback(self._notifiers.discard)
 
-    def _tell_written(self) -> None:
-        """Let those go on who wait for a checkpoint that is written, or never will be."""
+    def _resolve_written(self) -> None:
+        """Resolve the futures of checkpoints that are stored, or that never will be."""
         left = []
         for key, checkpoint, future in self._written:
             written = None if self._is_over else self._core.written(key)
             if future.done():
                 continue
             if written is None:
-                future.set_exception(LeaseLostError(f"the lease of {key} is another's by now"))
+                future.set_exception(LeaseLostError(f"this member has lost the lease of {key}"))
             elif written.is_before(checkpoint):
                 left.append((key, checkpoint, future))
             else:
                 future.set_result(None)
         self._written = left
 
-    def _tell_given(self, give: Give) -> None:
+    def _resolve_given(self, give: Give) -> None:
         for key, checkpoint, future in self._written:
             last = give.checkpoint
             is_waiting = key == give.key and not future.done()
@@ -402,7 +406,7 @@ class LeaseMember:
 
 
 def _is_fatal(error: HeadraceError) -> bool:
-    """Return whether it is pointless to try again: access was taken away, the stream is gone."""
+    """Whether a retry cannot help: access was revoked, or the stream does not exist any more."""
     if isinstance(error, LeaseStoreError):
         return False
     if isinstance(error, ConfigError | StreamNotFoundError):

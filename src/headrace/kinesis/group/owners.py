@@ -1,4 +1,4 @@
-"""What leases and `headrace kinesis describe` call a process that reads shards."""
+"""The owner: the name of a process in the leases and in `headrace kinesis describe`."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ OWNER_BYTES_LIMIT: Final = 128
 
 
 def process_owner(program: str) -> str:
-    """Return the owner of a process whose program names none: the program, the host and the process id."""
+    """Return the owner of a process without a name of its own: program, host and process id."""
     return f"{program}@{socket.gethostname()}:{os.getpid()}"
 
 
 def check_owner(owner: str) -> None:
-    """Refuse a name that leases and tables of them cannot show.
+    """Check that leases and tables can show a name.
 
     Raises:
-        ConfigError: It says why.
+        ConfigError: The name is empty, too long, or not printable.
     """
     if not 0 < len(owner.encode(errors="surrogatepass")) <= OWNER_BYTES_LIMIT or (
         not owner.isprintable()
     ):
         raise ConfigError(
-            f"owner={owner!r}: it is printable text of 1 to {OWNER_BYTES_LIMIT} bytes, or None"
+            f"owner={owner!r} is not allowed: use printable text of 1 to {OWNER_BYTES_LIMIT} bytes, or None"
         )

@@ -1,4 +1,4 @@
-"""Readers of shards, made as the settings say, and watched: a fetch that brings nothing is news, too."""
+"""Opens the readers of shards as the settings say, and observes their fetches."""
 
 from __future__ import annotations
 
@@ -19,32 +19,35 @@ if TYPE_CHECKING:
 
 
 class WatchedReader:
-    """A `Reader` of which it is known what it does."""
+    """A `Reader` whose fetches are observed."""
 
     def __init__(
-        self, reader: Reader, key: LeaseKey, told: Callable[[LeaseKey, Fetched | None], object]
+        self,
+        reader: Reader,
+        key: LeaseKey,
+        on_fetched: Callable[[LeaseKey, Fetched | None], object],
     ) -> None:
-        """Watch a reader.
+        """Observe a reader.
 
         Args:
-            reader: Who reads.
-            key: Which shard.
-            told: Called after each fetch that succeeded, with what it brought, and (with None) for one that did not.
+            reader: The reader.
+            key: The key of the shard's lease.
+            on_fetched: Called after each fetch, with what it returned, or with None if it failed.
         """
         self._reader = reader
         self._key = key
-        self._told = told
+        self._on_fetched = on_fetched
         self.counts = reader.counts
         self.is_fetching = False
         self.count = 0
-        """Records that were brought."""
+        """The number of records that the reader has returned."""
         self.behind_ms: int | None = None
-        """How far the last fetch was behind the newest records."""
+        """The distance of the last fetch from the newest records, in milliseconds; None before the first fetch."""
         self.current_at = -1.0
-        """When the last fetch was begun, if there was nothing new; -1 if there was."""
+        """The start of the last fetch if it found nothing new, by the event loop's time; -1 if it found records."""
 
     async def fetch(self, room: Callable[[], int] | None = None) -> Fetched:
-        """See `Reader`."""
+        """Fetch records; see `Reader`."""
         begun_at = asyncio.get_running_loop().time()
         self.is_fetching = True
         fetched = None
@@ -52,44 +55,44 @@ class WatchedReader:
             fetched = await self._reader.fetch(room)
         finally:
             self.is_fetching = False
-            self._told(self._key, fetched)
+            self._on_fetched(self._key, fetched)
         self.count += len(fetched.records)
         self.behind_ms = fetched.behind_ms
         self.current_at = -1.0 if fetched.records or fetched.behind_ms else begun_at
         return fetched
 
     def restart(self) -> None:
-        """See `Reader`."""
+        """Restart the reader; see `Reader`."""
         self._reader.restart()
 
     async def aclose(self) -> None:
-        """See `Reader`."""
+        """Close the reader; see `Reader`."""
         await self._reader.aclose()
 
 
 class Readers:
-    """Makes readers of the shards of some streams."""
+    """Opens readers of the shards of some streams."""
 
     def __init__(
         self,
         client: AwsClient,
         streams: StreamGroupSettings,
         found: Sequence[StreamDescription],
-        told: Callable[[LeaseKey, Fetched | None], object],
+        on_fetched: Callable[[LeaseKey, Fetched | None], object],
     ) -> None:
         self._client = client
         self._streams = streams
         self._arns = {each.stream: each.arn for each in found}
         self._given = {each.stream: name for each, name in zip(found, streams.names, strict=True)}
-        self._told = told
+        self._on_fetched = on_fetched
         self._consumers: dict[str, str] = {}
-        """By stream: what is registered for fan-out."""
+        """The ARNs of the registered fan-out consumers, by stream."""
 
     async def register(self, group: str) -> None:
-        """Have a consumer of the group registered with each stream, if records are pushed.
+        """Register a consumer of the group with each stream, if the settings say so.
 
         Raises:
-            KinesisError: It may not be, or is not in time.
+            KinesisError: The registration is not permitted, or takes too long.
         """
         if not self._streams.fan_out:
             return
@@ -123,4 +126,4 @@ class Readers:
                 hash_range=hash_range,
                 lease_stream=stream,
             )
-        return WatchedReader(reader, lease.key, self._told)
+        return WatchedReader(reader, lease.key, self._on_fetched)

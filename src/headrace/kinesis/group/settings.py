@@ -1,4 +1,4 @@
-"""What a member of a group reads from streams, and how."""
+"""The settings of a member of a group that reads streams."""
 
 from __future__ import annotations
 

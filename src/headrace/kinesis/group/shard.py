@@ -1,4 +1,4 @@
-"""One shard that a member reads: what was taken over from its reader, and how far it is finished."""
+"""One shard that a member reads: its fetched records, the records that were handed out, and its checkpoint."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class AssignedShard:
     """The records of one shard, from the reader to the checkpoint."""
 
     def __init__(self, lease: Lease, stream: str, reader: WatchedReader, limit_bytes: int) -> None:
-        """Begin behind the checkpoint of a lease.
+        """Start behind the checkpoint of a lease.
 
         Args:
             lease: The lease.
             stream: The stream's name.
-            reader: Where records come from.
-            limit_bytes: How much may be handed out that is not finished, with what records take besides their data; one
-                record may go beyond it.
+            reader: The reader of the shard.
+            limit_bytes: The most bytes of unfinished records that are handed out, with the overhead per record. One
+                record may exceed it.
         """
         self._limit_bytes = limit_bytes
         self.lease = lease
@@ -35,35 +35,35 @@ class AssignedShard:
         self.name = TopicPartition(stream, partition_of(lease.key.shard))
         self.reader = reader
         self.finished: Checkpoint = lease.checkpoint
-        """Behind the last record that is finished with all before it."""
+        """The checkpoint up to which all records are finished."""
         self.position: int | None = None
-        """One past the last record that was handed out."""
+        """One past the last offset that was handed out; None before the first record."""
         self.paused = False
         self.is_read = True
-        """Whether there is a reader at work."""
+        """Whether a reader reads the shard."""
         self.held_back = False
-        """Whether nothing is taken over from it for now."""
+        """Whether further fetches of the shard are not accepted for now."""
         self.leaving: asyncio.Task[None] | None = None
-        """It goes, or has ended: nothing more is handed out, and this waits for what was."""
+        """The task that gives the shard up; None before. Nothing is handed out while the task runs."""
         self.end: Fetched | None = None
-        """The last fetch of a closed shard."""
+        """The last fetch of a closed shard; None before it."""
         self._waiting: deque[KinesisRecord] = deque()
         self._handed: deque[tuple[int, KinesisRecord]] = deque()
-        """With their offsets; handed out and not finished, or behind one that is not."""
+        """Offsets and records that were handed out and are not finished, or are behind an unfinished record."""
         self._handed_bytes = 0
         self._count = 0
 
-    # Records in, records out
+    # Records
 
     def take_in(self, fetched: Fetched) -> None:
-        """Take what a fetch brought."""
+        """Accept the records of a fetch."""
         self._waiting.extend(fetched.records)
         self._count += len(fetched.records)
         if fetched.ended:
             self.end = fetched
 
     def hand_out(self, limit: int) -> list[StreamRecord]:
-        """Return the next records, at most so many."""
+        """Return at most `limit` further records."""
         records: list[StreamRecord] = []
         while self._waiting and len(records) < limit and not self.is_full:
             records.append(self._next())
@@ -82,43 +82,43 @@ class AssignedShard:
 
     @property
     def has_records(self) -> bool:
-        """Whether there is something to hand out."""
+        """Whether `hand_out` would return a record."""
         return bool(self._waiting) and not self.paused and not self.is_full and not self.leaving
 
     @property
     def is_full(self) -> bool:
-        """Whether much was handed out that is not finished."""
+        """Whether the unfinished records that were handed out reach the limit of bytes."""
         return self._handed_bytes >= self._limit_bytes
 
     @property
     def wants_more(self) -> bool:
-        """Whether what was fetched next is to be taken over."""
+        """Whether the next fetch is to be accepted."""
         return not (self._waiting or self.paused or self.is_full)
 
     @property
     def in_flight(self) -> bool:
-        """Whether something was handed out that is not finished."""
+        """Whether records are handed out and not finished."""
         return bool(self._handed)
 
     @property
     def is_over(self) -> bool:
-        """Whether the shard has ended and all of it was handed out."""
+        """Whether the shard is closed and all its records were handed out."""
         return self.end is not None and not self._waiting
 
     @property
     def is_finished(self) -> bool:
-        """Whether all of it was handed out, and is finished."""
+        """Whether the shard is closed and all its records are finished."""
         return self.is_over and not self._handed
 
     def is_current(self, since: float) -> bool:
-        """Whether a fetch that was begun since a moment found nothing new, and all before was handed out."""
+        """Whether a fetch since a moment found nothing new, and all earlier records were handed out."""
         read = self.reader.current_at >= since and self.reader.count == self._count
         return read and not self._waiting and self.end is None
 
-    # How far it is finished
+    # Checkpoints
 
     def checkpoint_at(self, position: int) -> Checkpoint | None:
-        """Return the checkpoint that a position is, if that is news."""
+        """Return the checkpoint for a position, or None if it is not beyond the present checkpoint."""
         last = None
         for offset, record in self._handed:
             if offset >= position:
@@ -127,17 +127,17 @@ class AssignedShard:
         return None if last is None else last.checkpoint
 
     def finish(self, position: int) -> None:
-        """Take that everything before a position is finished."""
+        """Mark all records before a position as finished."""
         while self._handed and self._handed[0][0] < position:
             record = self._handed.popleft()[1]
             self.finished = record.checkpoint
             self._handed_bytes -= _size(record)
 
     def oldest_ms(self, position: int | None) -> int | None:
-        """Return the time of the first record that is not finished; None if there is none.
+        """Return the timestamp of the oldest unfinished record in milliseconds, or None if there is none.
 
         Args:
-            position: Where who handles them has got to; None: everything that was handed out is finished.
+            position: The first unfinished offset. None: all records that were handed out are finished.
         """
         if position is not None:
             for offset, record in self._handed:
@@ -146,7 +146,7 @@ class AssignedShard:
         return self._waiting[0].timestamp_ms if self._waiting else None
 
     def take_back(self, offset: int) -> None:
-        """Take back what was handed out from an offset on: it is handed out again."""
+        """Take back the records from an offset on: they are handed out again."""
         while self._handed and self._handed[-1][0] >= offset:
             record = self._handed.pop()[1]
             self._handed_bytes -= _size(record)
@@ -154,19 +154,19 @@ class AssignedShard:
         self.position = offset
 
     def read_by(self, reader: WatchedReader) -> None:
-        """Take records from another reader, which begins at `read_to`."""
+        """Accept records of another reader, which starts at `read_to`."""
         self.reader = reader
         self._count = 0
         self.held_back = False
 
     @property
     def read_to(self) -> Checkpoint:
-        """Behind what reading goes on."""
+        """The checkpoint behind which a new reader has to start."""
         if self._waiting:
             return self._waiting[-1].checkpoint
         return self._handed[-1][1].checkpoint if self._handed else self.finished
 
 
 def _size(record: KinesisRecord) -> int:
-    # Many may have no data at all, and all share one long key that each is handed out with.
+    # Many records may have no data and share one long key: each of them is handed out with a copy of the key.
     return len(record.data) + len(record.partition_key) + RECORD_OVERHEAD_BYTES

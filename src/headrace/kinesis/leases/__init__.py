@@ -1,1 +1,1 @@
-"""Where leases are kept: DynamoDB, a SQLite file, memory."""
+"""The stores of leases: DynamoDB, SQLite and memory; and the tables of the Kinesis Client Library."""

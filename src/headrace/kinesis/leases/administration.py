@@ -1,4 +1,4 @@
-"""What administrators do with the leases of a group: see who lives, and have it go on elsewhere."""
+"""Administration of a group's leases: find out which owners are alive, and reset checkpoints."""
 
 from __future__ import annotations
 
@@ -17,24 +17,25 @@ _LOOK_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """Leases of a group on a stream, after they were watched for a while."""
+    """The leases of a group on a stream after an observation."""
 
     leases: list[Lease]
     alive: frozenset[str]
-    """Owners that wrote something meanwhile."""
+    """The owners that wrote something during the observation."""
 
 
 async def watched(
     store: LeaseStore, group: str, stream: str, *, wait_ms: int, until_one: bool = False
 ) -> Watched:
-    """Watch leases until every owner gave a sign of life, or the time is over.
+    """Observe leases until every owner has written something, or the time has passed.
 
     Args:
-        store: Where they are.
-        group: Whose they are.
-        stream: Of which stream, with its creation time.
-        wait_ms: How long: an owner that wrote nothing for as long as its leases last has lost them.
-        until_one: Whether one that lives is enough.
+        store: The lease store.
+        group: The group's name.
+        stream: The stream, with its creation time.
+        wait_ms: The longest observation in milliseconds. An owner that writes nothing for its lease time has lost its
+            leases.
+        until_one: Whether one owner that is alive ends the observation.
 
     Raises:
         LeaseStoreError: The store does not answer.
@@ -60,23 +61,23 @@ def _stirred(lease: Lease, first: dict[LeaseKey, Lease]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A lease, and where it is to go on."""
+    """The new checkpoint of a lease."""
 
     key: LeaseKey
     seen: Lease | None
-    """None: the shard has no lease yet, and gets one."""
+    """The lease before the move. None: the shard has no lease yet."""
     lease: Lease
-    """As it is to be."""
+    """The lease after the move."""
 
 
 async def apply(store: LeaseStore, moves: Sequence[Move]) -> list[Move]:
-    """Write moves, and return those that failed: somebody else has written there meanwhile.
+    """Write moves, and return those that failed because another process has written the lease meanwhile.
 
-    Shards that came from others first: who finds the lease of a parent without its child's takes the child for one
-    that is younger than the group, and reads it from its beginning.
+    Child shards are written first. A member that finds the lease of a parent without the lease of a child takes the
+    child for a new one, and reads it from its first record.
 
     Raises:
-        LeaseStoreError: The store does not answer; some of them may be written.
+        LeaseStoreError: The store does not answer. Some moves may be written.
     """
     failed = []
     for move in sorted(moves, key=lambda each: each.key.shard, reverse=True):
@@ -88,7 +89,7 @@ async def apply(store: LeaseStore, moves: Sequence[Move]) -> list[Move]:
             failed.append(move)
     if not failed:
         return []
-    # One that was written by an attempt whose answer was lost is refused to the next attempt.
+    # If the answer to an attempt was lost, the next attempt is refused although the lease was written.
     key = failed[0].key
     written = {lease.key: lease for lease in await store.leases(key.group, key.stream)}
     return [move for move in failed if written.get(move.key) != move.lease]
@@ -103,15 +104,15 @@ def moves(
     *,
     keep_ended: bool,
 ) -> list[Move]:
-    """Return what a reset does: a move for each shard that the stream has, oldest first.
+    """Return the moves of a reset: one for each shard of the stream, oldest first.
 
     Args:
-        group: Whose leases they are.
-        stream: Of which stream, with its creation time.
-        leases: As they are.
-        listed: The shards; leases of others have no records any more and stay as they are.
-        to: Where to go on.
-        keep_ended: Whether shards that were read to their end stay so.
+        group: The group's name.
+        stream: The stream, with its creation time.
+        leases: The present leases.
+        listed: The shards of the stream. Leases of other shards have no records any more and stay unchanged.
+        to: The new checkpoint.
+        keep_ended: Whether shards that were read to their end are left out.
     """
     seen = {lease.key.shard: lease for lease in leases}
     found = []

@@ -1,6 +1,6 @@
 """Leases in a table of DynamoDB: for members on any number of machines, and any number of groups in one table.
 
-Only plain conditional writes are used, no transactions, secondary indexes or times to live; and no clock at all.
+The store only uses conditional writes: no transactions, no secondary indexes, no time to live, and no clock.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from headrace.kinesis.leases.dynamodb_update import Update
 _LOG: Final = logging.getLogger(__name__)
 _AT_ONCE: Final = 16
 _TIMEOUT_MS: Final = 4_500
-"""Below what a member waits for its store, so that it hears why."""
+"""The default timeout. It is shorter than a member's own timeout, so that the member gets the reason of a failure."""
 
 
 class DynamoLeaseStore:
     """A `LeaseStore` in a table of DynamoDB.
 
     Args:
-        table: Its name.
-        aws: Region, credentials, endpoint; or a client.
-        settings: Whether and how to create it.
-        timeout_ms: How long an operation may take with all its attempts.
+        table: The name of the table.
+        aws: Region, credentials and endpoint; or a client.
+        settings: Whether and how the table is created.
+        timeout_ms: The time limit of an operation with all its attempts, in milliseconds.
     """
 
     def __init__(
@@ -65,11 +65,11 @@ class DynamoLeaseStore:
         self._warned: set[tuple[str, str]] = set()
 
     async def open(self) -> None:
-        """Connect, create the table where it is missing, and check its key.
+        """Connect, create the table if it is missing, and check its key.
 
         Raises:
-            ConfigError: The table is another one, is missing and not to be created, or is not allowed.
-            LeaseStoreError: DynamoDB cannot be reached.
+            ConfigError: The table has another key, is missing and is not to be created, or access is denied.
+            LeaseStoreError: DynamoDB does not answer.
         """
         if self._opened is not None:
             return
@@ -83,12 +83,12 @@ class DynamoLeaseStore:
         self._opened = calls
 
     async def close(self) -> None:
-        """Let go of connections."""
+        """Close the connections of the store."""
         self._opened = None
         await self._stack.aclose()
 
     async def leases(self, group: str, stream: str) -> list[Lease]:
-        """Return all leases of a group on a stream, by shard; a consistent read."""
+        """Return all leases of a group on a stream, sorted by shard. The read is consistent."""
         found = []
         key = row_key(LeaseKey(group, stream, ""))[PARTITION_KEY]
         async for item in self._query(key):
@@ -99,7 +99,7 @@ class DynamoLeaseStore:
         return found
 
     async def streams(self) -> list[tuple[str, str]]:
-        """Return every (group, stream) that has leases, sorted. It reads the whole table."""
+        """Return every (group, stream) that has leases, sorted. This reads the whole table."""
         found = set()
         scan = self._calls.pages(
             "scan",
@@ -117,12 +117,12 @@ class DynamoLeaseStore:
         return sorted(found)
 
     async def create(self, lease: Lease) -> bool:
-        """Write a lease unless there is one with its key."""
+        """Write a lease unless one with its key exists; return whether it was written."""
         writes.check_key(lease.key)
         return await self._put_new(item_of(lease))
 
     async def take(self, seen: Lease, owner: str) -> Lease | None:
-        """Make somebody the owner, if epoch and beat are as they were seen."""
+        """Make a member the owner if epoch and beat are as seen; return the lease, or None."""
         update = Update().set("owner", {"S": owner}).remove("next").add("switches", 1)
         update.set("epoch", number(seen.epoch + 1)).set("beat", number(seen.beat + 1))
         row = await self._write(seen.key, update.when_seen(seen))
@@ -135,7 +135,8 @@ class DynamoLeaseStore:
             seen.beat + 1,
         ):
             return None
-        # Written before, by an attempt whose answer was lost: a new beat, since others count from the first one.
+        # An earlier attempt, whose answer was lost, has written this. Other members measure the lease from that
+        # attempt, and this owner from now, so the beat has to change again.
         row = await self.renew(seen.key, owner, seen.epoch + 1, seen.beat + 2)
         return row if row is not None and row.beat == seen.beat + 2 else None
 
@@ -160,12 +161,12 @@ class DynamoLeaseStore:
         row = await self._write(key, update)
         if row is not None:
             return row
-        # Another's by now; or this one was written before, by an attempt whose answer was lost; or it is late.
+        # The lease has another owner; or an earlier attempt has written this renewal; or the renewal is late.
         now = await self._read(key)
         return now if now is not None and (now.owner, now.epoch) == (owner, epoch) else None
 
     async def ask(self, seen: Lease, asker: str) -> bool:
-        """Write who asks, if the epoch is as seen and nobody else asks."""
+        """Write the asking member if the epoch is as seen and no other member asks."""
         update = Update().set("next", {"S": asker}).when("epoch", number(seen.epoch))
         return await self._write(seen.key, update.when_absent_or("next", {"S": asker})) is not None
 
@@ -178,7 +179,7 @@ class DynamoLeaseStore:
         to: str | None,
         checkpoint: Checkpoint | None,
     ) -> bool:
-        """Write the checkpoint and who may take the lease in one."""
+        """Release the lease, or transfer it, with the checkpoint, in one write."""
         update = Update().set("epoch", number(epoch + 1)).remove("owner")
         update = update.remove("next") if to is None else update.set("next", {"S": to})
         if checkpoint is not None:
@@ -189,7 +190,7 @@ class DynamoLeaseStore:
         return now is not None and (now.owner, now.next_owner, now.epoch) == (None, to, epoch + 1)
 
     async def reset(self, seen: Lease, checkpoint: Checkpoint) -> Lease | None:
-        """Write an administrator's checkpoint, if epoch and beat are as seen."""
+        """Write an administrator's checkpoint if epoch and beat are as seen."""
         update = Update().set("epoch", number(seen.epoch + 1)).remove("owner").remove("next")
         row = await self._write(seen.key, update.checkpoint(checkpoint).when_seen(seen))
         if row is not None:
@@ -199,7 +200,7 @@ class DynamoLeaseStore:
         return now if repeated else None
 
     async def delete(self, seen: Lease) -> bool:
-        """Remove a row if its epoch is as seen."""
+        """Remove a row if its epoch is as seen; return whether it is removed."""
         try:
             await self._calls.call(
                 "delete_item",
@@ -213,23 +214,23 @@ class DynamoLeaseStore:
         return True
 
     async def record_once(self, scope: str, name: str, value: str) -> str:
-        """Write a value under a name unless there is one; return the one that is there now."""
+        """Write a value under a name unless it has one; return the value that is stored now."""
         writes.check_name("scope", scope)
         key = value_key(scope, name)
         if await self._put_new({**key, "value": {"S": value}}):
             return value
         answer = await self._calls.call("get_item", Key=key, ConsistentRead=True)
         if "Item" not in answer:
-            return await self.record_once(scope, name, value)  # forgotten meanwhile
+            return await self.record_once(scope, name, value)  # it was removed meanwhile
         return str(answer["Item"]["value"]["S"])
 
     async def recorded(self, scope: str) -> dict[str, str]:
-        """Return all values of a scope by name; a consistent read."""
+        """Return all values of a scope by name. The read is consistent."""
         rows = self._query(value_key(scope, "")[PARTITION_KEY])
         return {item[SORT_KEY]["S"]: item["value"]["S"] async for item in rows if "value" in item}
 
     async def forget(self, scope: str, names: list[str]) -> None:
-        """Remove values."""
+        """Remove values. Missing ones are ignored."""
         for first in range(0, len(names), _AT_ONCE):
             some = names[first : first + _AT_ONCE]
             await asyncio.gather(
@@ -239,7 +240,7 @@ class DynamoLeaseStore:
     @property
     def _calls(self) -> DynamoCalls:
         if self._opened is None:
-            raise LeaseStoreError(f"the store of leases in the table {self._table} is not open")
+            raise LeaseStoreError(f"the lease store in the table {self._table} is not open")
         return self._opened
 
     def _query(self, partition_key: dict[str, str]) -> Any:
@@ -288,7 +289,7 @@ class DynamoLeaseStore:
         if key not in self._warned:
             self._warned.add(key)
             _LOG.warning(
-                "table %s: the row %s, %s is no lease of ours and is left alone: %s",
+                "table %s: the row %s, %s is not a lease of Headrace and is ignored: %s",
                 self._table,
                 *key,
                 error,

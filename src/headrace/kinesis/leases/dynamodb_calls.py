@@ -1,4 +1,4 @@
-"""Calls to DynamoDB: each attempt has a time, is repeated where that can help, and ends in an answer or an error."""
+"""Calls to DynamoDB: each attempt has a time limit, and is repeated if a retry can help."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _LONGEST_PAUSE_S: Final = 1.0
 
 
 class ConditionRefusedError(Exception):
-    """The condition of a write does not hold, or did not for its last attempt: an earlier one may have been written."""
+    """The condition of a write does not hold. An earlier attempt of the call may have been executed."""
 
 
 class DynamoCalls:
-    """The client, and how patient it is.
+    """A client of DynamoDB with the time limit and the retries of calls.
 
     Args:
-        client: Of aiobotocore, which repeats nothing itself.
-        table: Whose operations these are.
-        timeout_ms: All attempts of a call and the pauses between them. Renewals of leases wait for it, so it is far
-            less than a lease lasts.
-        pause: Draws a number from 0 to 1: how much of a pause is made.
+        client: A client of aiobotocore, without retries of its own.
+        table: The table of all calls.
+        timeout_ms: The time limit of all attempts of a call with their pauses, in milliseconds. Renewals of leases wait for
+            it, so it must be far shorter than a lease.
+        pause: A function that returns a random number from 0 to 1, the part of a pause that is used.
     """
 
     def __init__(
@@ -46,18 +46,18 @@ class DynamoCalls:
         self._pause = pause
 
     async def call(self, operation: str, **parameters: Any) -> dict[str, Any]:
-        """Call an operation on the table, again where it was throttled or had no answer.
+        """Call an operation on the table; retry if it was throttled or not answered.
 
         Raises:
-            ConditionRefusedError: The condition of a write was refused.
-            LeaseStoreError: No answer in time, or one that repeating does not change; the cause is what AWS said.
+            ConditionRefusedError: The condition of a write does not hold.
+            LeaseStoreError: No answer came in time, or a retry cannot change the answer. The cause is the error of AWS.
         """
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + self._timeout_s
-        attempt, told = 0, None
+        attempt, reported = 0, None
         while True:
             try:
-                # A lost answer must not take the time of all attempts.
+                # One lost answer must not use up the time of all attempts.
                 async with asyncio.timeout_at(min(deadline_s, loop.time() + self._timeout_s / 3)):
                     answer: dict[str, Any] = await getattr(self._client, operation)(
                         TableName=self.table, **parameters
@@ -68,12 +68,12 @@ class DynamoCalls:
                     raise ConditionRefusedError from error
                 if not of_aws(error):
                     raise
-                if told is None or not isinstance(error, TimeoutError):
-                    told = error  # the last one may have had hardly any time: what was wrong before says more
+                if reported is None or not isinstance(error, TimeoutError):
+                    reported = error  # the last attempt may have timed out for lack of time only
                 pause_s = self._pause() * min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**attempt)
                 hopeless = loop.time() + pause_s >= deadline_s
                 if failure_kind(error) not in _REPEATED or hopeless:
-                    raise LeaseStoreError(str(self._explained(operation, told))) from told
+                    raise LeaseStoreError(str(self._explained(operation, reported))) from reported
             attempt += 1
             await asyncio.sleep(pause_s)
 
@@ -81,7 +81,7 @@ class DynamoCalls:
         """Yield every item of a Query or Scan, page by page.
 
         Raises:
-            LeaseStoreError: A page could not be had.
+            LeaseStoreError: A page could not be read.
         """
         while True:
             answer = await self.call(operation, **parameters)
@@ -93,20 +93,20 @@ class DynamoCalls:
             parameters["ExclusiveStartKey"] = last
 
     def _explained(self, operation: str, error: Exception) -> HeadraceError:
-        doing = f"{operation} on the table {self.table} of leases"
+        doing = f"{operation} on the lease table {self.table}"
         region, endpoint = region_of(self._client), endpoint_of(self._client)
         if isinstance(error, TimeoutError):
-            asked = f" from {endpoint}" if endpoint else ""
+            source = f" from {endpoint}" if endpoint else ""
             where = f" in region {region}" if region else ""
             return LeaseStoreError(
-                f"{doing}: no answer within {self._timeout_s:g} s{asked}{where}: check region, endpoint_url and the "
+                f"{doing}: no answer within {self._timeout_s:g} s{source}{where}. Check region, endpoint_url and the "
                 "network"
             )
         return explained(error, doing, region=region, endpoint=endpoint)
 
 
 def as_configuration(error: LeaseStoreError) -> HeadraceError:
-    """Return an error of opening: what no repetition would change is a matter of configuration."""
+    """Return an error of opening as a `ConfigError` if no retry can help."""
     cause = error.__cause__
     if cause is None or failure_kind(cause) in _REPEATED:
         return error

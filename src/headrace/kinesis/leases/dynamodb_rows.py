@@ -1,7 +1,7 @@
-"""The row of a lease in DynamoDB: what is promised about what is stored (docs/reference/kinesis-leases.md).
+"""The row of a lease in DynamoDB, a stable format (docs/reference/kinesis-leases.md).
 
-Whoever reads tolerates attributes that it does not know, and whoever writes leaves them alone. A row with a later `v`
-than ours is not for us; one that lacks what every lease has is somebody else's.
+A reader ignores attributes that it does not know, and a writer leaves them unchanged. A row with a higher `v` was
+written by a later version. A row without the attributes of every lease belongs to another program.
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ ROW_VERSION: Final = 1
 PARTITION_KEY: Final = "pk"
 SORT_KEY: Final = "sk"
 SEPARATOR: Final = "#"
-"""Between group and stream. Streams have none in their names, so the last one separates; nothing follows it in the key
-of recorded values."""
+"""The separator of group and stream in the partition key. Names of streams do not contain it, so the last one
+separates.
+
+In the key of a recorded value nothing follows it."""
 
 Item = Mapping[str, Mapping[str, Any]]
 
 
 class ForeignRowError(Exception):
-    """A row that is no lease; the message says why."""
+    """A row is not a lease; the message contains the reason."""
 
 
 def row_key(key: LeaseKey) -> dict[str, dict[str, str]]:
@@ -68,8 +70,8 @@ def lease_of(item: Item) -> Lease:
     """Return the lease in a row.
 
     Raises:
-        ForeignRowError: It is none.
-        ConfigError: A later version of Headrace wrote it.
+        ForeignRowError: The row is not a lease.
+        ConfigError: A later version of Headrace has written the row.
     """
     pk, shard = item[PARTITION_KEY]["S"], item[SORT_KEY]["S"]
     try:
@@ -80,10 +82,10 @@ def lease_of(item: Item) -> Lease:
         raise ForeignRowError(_reason(error)) from error
     if checkpoint is None:
         raise ConfigError(
-            f"the lease {pk}/{shard} was written by a later version of Headrace (v={version}): upgrade this one"
+            f"the lease {pk}/{shard} was written by a later version of Headrace (v={version}). Upgrade Headrace"
         )
     if not group or not separator or not stream:
-        raise ForeignRowError("its key is no group#stream")
+        raise ForeignRowError("its key is not group#stream")
     return _lease(item, LeaseKey(group, stream, shard), checkpoint)
 
 
@@ -93,7 +95,7 @@ def _lease(item: Item, key: LeaseKey, checkpoint: Checkpoint) -> Lease:
             key=key,
             checkpoint=checkpoint,
             owner=item.get("owner", {}).get("S"),
-            # These two are conditions of writes: without them it would be a lease that nobody could take.
+            # Writes depend on epoch and beat: without them no member could ever take the lease.
             epoch=int(item["epoch"]["N"]),
             beat=int(item["beat"]["N"]),
             parents=frozenset(item.get("parents", {}).get("SS", ())),
@@ -119,7 +121,7 @@ def _hash_range(text: str | None) -> HashRange | None:
 
 
 def number(value: float) -> dict[str, str]:
-    """Return a number as DynamoDB takes it: text of at most 38 digits. Sequence numbers have more and go as strings."""
+    """Return a number in DynamoDB's form, text of at most 38 digits. Sequence numbers are longer and stay strings."""
     return {"N": repr(value)}
 
 

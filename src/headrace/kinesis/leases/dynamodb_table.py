@@ -1,4 +1,4 @@
-"""The table of leases in DynamoDB: created where it is missing, refused where it is another one."""
+"""The lease table in DynamoDB: it is created if it is missing, and refused if it has another key."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ _LONGEST_POLL_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSettings:
-    """What to do where the table is missing, and how to create it.
+    """Whether and how a missing table is created.
 
     Attributes:
-        create: Whether to create it.
-        read_capacity: Units a second, with `write_capacity`; without both the table is paid for by request.
-        write_capacity: Units a second.
-        tags: What the table is marked with.
-        wait_ms: How long creation may take.
+        create: Whether a missing table is created.
+        read_capacity: Read units per second, together with `write_capacity`. None for both: the table is billed by
+            request.
+        write_capacity: Write units per second.
+        tags: The tags of the table.
+        wait_ms: The time limit of the creation, in milliseconds.
     """
 
     create: bool = True
@@ -37,31 +38,31 @@ class TableSettings:
     wait_ms: int = 120_000
 
     def __post_init__(self) -> None:
-        """Refuse what DynamoDB would.
+        """Check the capacities.
 
         Raises:
-            ConfigError: It says which setting, and why.
+            ConfigError: Only one capacity is set, or one is below 1.
         """
         capacities = (self.read_capacity, self.write_capacity)
         if (None in capacities) != (capacities == (None, None)):
-            raise ConfigError("read_capacity and write_capacity go together: one is missing")
+            raise ConfigError("read_capacity and write_capacity go together: set both, or none")
         if any(capacity is not None and capacity < 1 for capacity in capacities):
-            raise ConfigError("read_capacity and write_capacity are at least 1")
+            raise ConfigError("read_capacity and write_capacity must be at least 1")
 
 
 async def open_table(calls: DynamoCalls, settings: TableSettings) -> None:
-    """See that the table is there, is ours, and can be used.
+    """Check that the table exists, has the key of lease tables, and can be used; create it if it is missing.
 
     Raises:
-        ConfigError: It is missing and not to be created, has another key, or is not allowed.
-        LeaseStoreError: DynamoDB cannot be reached, or creation takes too long.
+        ConfigError: The table is missing and is not to be created, has another key, or access is denied.
+        LeaseStoreError: DynamoDB does not answer, or the creation takes too long.
     """
     description = await _described(calls)
     if description is None:
         if not settings.create:
             raise ConfigError(
-                f"there is no table {calls.table} for leases: create it with the partition key {PARTITION_KEY} and the "
-                f"sort key {SORT_KEY}, both strings, or let it be created; or check region and endpoint_url"
+                f"there is no lease table {calls.table}. Create it with the partition key {PARTITION_KEY} and the sort "
+                f"key {SORT_KEY}, both strings, or allow its creation; or check region and endpoint_url"
             )
         await _create(calls, settings)
     try:
@@ -69,8 +70,8 @@ async def open_table(calls: DynamoCalls, settings: TableSettings) -> None:
             description = await _usable(calls, description)
     except TimeoutError as error:
         raise LeaseStoreError(
-            f"the table {calls.table} is still being created after {settings.wait_ms / 1000:.0f} s: look at its "
-            "status in DynamoDB, and start again when it is ACTIVE"
+            f"the table {calls.table} is still being created after {settings.wait_ms / 1000:.0f} s. Check its status "
+            "in DynamoDB, and start again when it is ACTIVE"
         ) from error
     _check_key(calls.table, description)
 
@@ -103,7 +104,7 @@ async def _create(calls: DynamoCalls, settings: TableSettings) -> None:
     try:
         await calls.call("create_table", **parameters)
     except LeaseStoreError as error:
-        # Somebody else creates it at the same time, or an attempt of ours did whose answer was lost.
+        # Another process creates the table at the same time, or an earlier attempt did whose answer was lost.
         if error.__cause__ is None or failure_kind(error.__cause__) is not FailureKind.IN_USE:
             raise as_configuration(error) from error
 
@@ -111,12 +112,12 @@ async def _create(calls: DynamoCalls, settings: TableSettings) -> None:
 async def _usable(calls: DynamoCalls, description: dict[str, Any] | None) -> dict[str, Any]:
     poll_s = _POLL_S
     while True:
-        # A table that was just created may not be known everywhere yet.
+        # DescribeTable may not find a table that was just created.
         status = "CREATING" if description is None else description["TableStatus"]
         if description is not None and status in _USABLE:
             return description
         if status != "CREATING":
-            raise ConfigError(f"the table {calls.table} cannot be used: it is {status}")
+            raise ConfigError(f"the table {calls.table} cannot be used: its status is {status}")
         await asyncio.sleep(poll_s)
         poll_s = min(_LONGEST_POLL_S, poll_s * 1.5)
         description = await _described(calls)
@@ -136,6 +137,6 @@ def _check_key(table: str, description: dict[str, Any]) -> None:
         else ""
     )
     raise ConfigError(
-        f"the table {table} is not one of Headrace's leases: its key is {found}, not {PARTITION_KEY} (HASH, S), "
-        f"{SORT_KEY} (RANGE, S); name another one.{hint}"
+        f"the table {table} is not a lease table of Headrace: its key is {found}, not {PARTITION_KEY} (HASH, S), "
+        f"{SORT_KEY} (RANGE, S). Use another table.{hint}"
     )

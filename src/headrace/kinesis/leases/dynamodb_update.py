@@ -1,4 +1,4 @@
-"""A conditional update of a row, as DynamoDB's expressions."""
+"""A conditional update of a row, as expressions of DynamoDB."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Value = dict[str, str]
 
 
 class Update:
-    """What is written, and on which conditions. Names and values are placeholders: many are reserved words."""
+    """The changes of a row and their conditions. Names and values are placeholders: many names are reserved words."""
 
     def __init__(self) -> None:
         self._sets: list[str] = []
@@ -23,41 +23,41 @@ class Update:
         self._values: dict[str, Value] = {}
 
     def set(self, name: str, value: Value) -> Self:
-        """Write an attribute."""
+        """Write an attribute of the row."""
         self._sets.append(f"{self._name(name)} = {self._value('to_' + name, value)}")
         return self
 
     def add(self, name: str, count: int) -> Self:
-        """Add to a number, which is 0 where it is missing."""
+        """Add to a number. A missing number counts as 0."""
         self._adds.append(f"{self._name(name)} {self._value('plus_' + name, number(count))}")
         return self
 
     def remove(self, name: str) -> Self:
-        """Take an attribute away."""
+        """Remove an attribute from the row."""
         self._removes.append(self._name(name))
         return self
 
     def checkpoint(self, checkpoint: Checkpoint) -> Self:
-        """Write how far the group has come."""
+        """Write a checkpoint, and reset `switches`."""
         self.set("cp", {"S": checkpoint.position}).set("switches", number(0))
         if checkpoint.sub_sequence is None:
             return self.remove("sub")
         return self.set("sub", number(checkpoint.sub_sequence))
 
     def when(self, name: str, value: Value) -> Self:
-        """Demand that an attribute is what was seen."""
+        """Require that an attribute has a value."""
         self._conditions.append(f"{self._name(name)} = {self._value('is_' + name, value)}")
         return self
 
     def when_below(self, name: str, count: int) -> Self:
-        """Demand that a number is lower."""
+        """Require that a number is lower."""
         self._conditions.append(
             f"{self._name(name)} < {self._value('below_' + name, number(count))}"
         )
         return self
 
     def when_absent_or(self, name: str, value: Value) -> Self:
-        """Demand that an attribute is missing, or is this."""
+        """Require that an attribute is missing or has a value."""
         placeholder = self._name(name)
         self._conditions.append(
             f"(attribute_not_exists({placeholder}) OR {placeholder} = {self._value('is_' + name, value)})"
@@ -65,11 +65,11 @@ class Update:
         return self
 
     def when_owned(self, owner: str, epoch: int) -> Self:
-        """Demand owner and epoch."""
+        """Require an owner and an epoch."""
         return self.when("owner", {"S": owner}).when("epoch", number(epoch))
 
     def when_seen(self, seen: Lease) -> Self:
-        """Demand epoch and beat."""
+        """Require the epoch and the beat of a lease."""
         return self.when("epoch", number(seen.epoch)).when("beat", number(seen.beat))
 
     def parameters(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Lease tables of the Kinesis Client Library (1 to 3), read once to go on where its application stopped."""
+"""Lease tables of the Kinesis Client Library (1 to 3), from which a group takes over the checkpoints once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from headrace.kinesis.leases.dynamodb_calls import DynamoCalls, as_configuration
 
 _KEY: Final = "leaseKey"
 _OF_LEASES: Final = "LEASE"
-"""The entityType of leases in the one table of KCL 3.5; before, rows have none."""
+"""The `entityType` of leases in the single table of KCL 3.5. Rows of earlier versions have no such attribute."""
 _MULTI_STREAM: Final = re.compile(
     r"(?P<account>\d+):(?P<stream>[^:]+):(?P<created>\d+):(?P<shard>[^:]+)"
 )
@@ -30,10 +30,10 @@ _MULTI_STREAM: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class KclLease:
-    """A row, as far as it matters here."""
+    """A row of a lease table, with the attributes that matter here."""
 
     stream: str | None
-    """`name:creation` of applications that read several streams; None where the table is of one."""
+    """`name:creation` if the application reads several streams; None if the table is of one stream."""
     shard: str
     checkpoint: str
     sub_sequence: int | None
@@ -43,10 +43,10 @@ class KclLease:
 
 
 async def read_table(calls: DynamoCalls) -> list[KclLease]:
-    """Return all leases of a table; a consistent read. Nothing is written.
+    """Return all leases of a table, by a consistent read. Nothing is written.
 
     Raises:
-        ConfigError: It is missing, not allowed, or no lease table.
+        ConfigError: The table is missing, access is denied, or it is not a lease table.
         LeaseStoreError: DynamoDB does not answer.
     """
     try:
@@ -54,14 +54,14 @@ async def read_table(calls: DynamoCalls) -> list[KclLease]:
     except LeaseStoreError as error:
         if error.__cause__ is not None and failure_kind(error.__cause__) is FailureKind.MISSING:
             raise ConfigError(
-                f"there is no table {calls.table}: it has the name of the application of the Kinesis Client Library; "
-                "check region and credentials"
+                f"there is no table {calls.table}. The table has the name of the application of the Kinesis Client "
+                "Library. Check the name, region and credentials"
             ) from error
         raise as_configuration(error) from error
     if [each["AttributeName"] for each in description["KeySchema"]] != [_KEY]:
         raise ConfigError(
-            f"the table {calls.table} is no lease table of the Kinesis Client Library: its key is not {_KEY}; the "
-            "table's name is the application's"
+            f"the table {calls.table} is not a lease table of the Kinesis Client Library: its key is not {_KEY}. The "
+            "table has the name of the application"
         )
     items = [item async for item in calls.pages("scan", ConsistentRead=True)]
     return [lease for lease in map(_lease, items) if lease is not None]
@@ -69,7 +69,7 @@ async def read_table(calls: DynamoCalls) -> list[KclLease]:
 
 def _lease(item: Mapping[str, Any]) -> KclLease | None:
     if item.get("entityType", {}).get("S", _OF_LEASES) != _OF_LEASES:
-        return None  # of its leader, its workers, its streams
+        return None  # a row about the leader, a worker or a stream
     key = item[_KEY]["S"]
     several = _MULTI_STREAM.fullmatch(key)
     sub = item.get("checkpointSubSequenceNumber", {}).get("N")
@@ -91,12 +91,13 @@ def of_stream(leases: Sequence[KclLease], stream: str, created_s: int) -> list[K
     """Return the leases of one stream.
 
     Args:
-        leases: All of the table.
+        leases: All leases of the table.
         stream: The stream's name.
-        created_s: When it was created, since 1970; applications may give anything else for it, if only one thing.
+        created_s: The stream's creation time, in seconds since 1970. If all leases have one other time, this time is
+            accepted.
 
     Raises:
-        ConfigError: There are none, or of several streams of the name.
+        ConfigError: There are no leases of the stream, or leases of several streams with this name.
     """
     if all(lease.stream is None for lease in leases):
         return list(leases)
@@ -108,16 +109,16 @@ def of_stream(leases: Sequence[KclLease], stream: str, created_s: int) -> list[K
     if not names:
         others = sorted({lease.stream.rpartition(":")[0] for lease in leases if lease.stream})
         raise ConfigError(
-            f"the table has no leases of the stream {stream}, but of {', '.join(others)}"
+            f"the table has no leases of the stream {stream}. It has leases of {', '.join(others)}"
         )
     if len(names) > 1 and wanted not in names:
-        raise ConfigError(f"the table has leases of {', '.join(names)}, and none is of {wanted}")
+        raise ConfigError(f"the table has leases of {', '.join(names)}, but none of {wanted}")
     chosen = wanted if wanted in names else names[0]
     return [lease for lease in named if lease.stream == chosen]
 
 
 def renewed(before: Iterable[KclLease], after: Iterable[KclLease]) -> list[str]:
-    """Return the owners that renewed something meanwhile, or took it: the application runs."""
+    """Return the owners that took or renewed a lease meanwhile: the application is running."""
     counters = {(lease.stream, lease.shard): lease.counter for lease in before}
     return sorted(
         {
@@ -137,21 +138,22 @@ def converted(
     now_ms: int,
     at_timestamp_ms: int | None = None,
 ) -> list[Lease]:
-    """Return the leases with which a group goes on: one for each shard that the stream has, oldest first.
+    """Return the leases with which a group continues: one for each shard of the stream, oldest first.
 
-    The library deletes leases of shards that are finished when those of their children are under way, and creates the
-    children's late. So a shard without a lease is finished if one that came from it has one, and else it was not begun.
+    The library deletes the lease of a finished shard when the leases of its children are in progress, and creates the
+    leases of children late. So a shard without a lease is finished if one of its descendants has a lease; otherwise it
+    was not begun.
 
     Args:
-        group: Whose leases they will be.
-        stream: As our leases name it, with its creation time.
-        leases: The library's, of this stream.
-        listed: The shards of the stream; leases of others are left out, there is nothing to read.
-        now_ms: The time, since 1970: where LATEST is from now on.
-        at_timestamp_ms: What AT_TIMESTAMP means; the table does not say.
+        group: The group's name.
+        stream: The stream's name in Headrace's leases, with its creation time.
+        leases: The library's leases of this stream.
+        listed: The shards of the stream. Leases of other shards are ignored: they have no records.
+        now_ms: The time in milliseconds since 1970. It replaces the checkpoint LATEST.
+        at_timestamp_ms: The time of the checkpoint AT_TIMESTAMP, which the table does not contain.
 
     Raises:
-        ConfigError: A checkpoint cannot be understood.
+        ConfigError: A checkpoint has an unknown form.
     """
     known = {lease.shard: lease for lease in leases}
     parents = {info.shard: info.parents for info in listed}
@@ -182,11 +184,13 @@ def _checkpoint(lease: KclLease, now_ms: int, at_timestamp_ms: int | None) -> Ch
     if lease.checkpoint == "AT_TIMESTAMP":
         if at_timestamp_ms is None:
             raise ConfigError(
-                f"{lease.shard} has not been read yet and begins at a time that is in the application's configuration, "
-                "not in its table: say which"
+                f"{lease.shard} has not been read yet. It begins at a time that is in the application's configuration, "
+                "not in its table. Pass this time"
             )
         return at_timestamp(at_timestamp_ms)
     try:
         return parse_checkpoint(lease.checkpoint, lease.sub_sequence)
     except ConfigError as error:
-        raise ConfigError(f"the checkpoint of {lease.shard} is not understood: {error}") from error
+        raise ConfigError(
+            f"the checkpoint of {lease.shard} has an unknown form: {error}"
+        ) from error

@@ -1,4 +1,4 @@
-"""Leases in memory: for tests, and for all the members of one process."""
+"""Leases in memory: for tests, and for groups whose members run in one process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.kinesis.leases import writes
 
 
 class _Rows:
-    """What the stores of one name share; members may run in several threads."""
+    """The rows that all stores of one name share. Members may run in several threads."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -24,22 +24,22 @@ _NAMED: defaultdict[str, _Rows] = defaultdict(_Rows)
 
 
 class MemoryLeaseStore:
-    """A `LeaseStore` that ends with the process.
+    """A `LeaseStore` whose leases end with the process.
 
-    Stores of one name have the same rows for as long as the process lives; a store without a name has its own.
+    Stores with the same name share their rows for the life of the process. A store without a name has rows of its own.
     """
 
     def __init__(self, name: str | None = None) -> None:
         self._rows = _Rows() if name is None else _NAMED[name]
 
     async def open(self) -> None:
-        """Do nothing: it is there."""
+        """Do nothing: the store is always open."""
 
     async def close(self) -> None:
-        """Do nothing: the rows stay for others of the name."""
+        """Do nothing: other stores of the name may use the rows."""
 
     async def leases(self, group: str, stream: str) -> list[Lease]:
-        """Return all leases of a group on a stream, by shard."""
+        """Return all leases of a group on a stream, sorted by shard."""
         with self._rows.lock:
             found = [row for key, row in self._rows.leases.items() if key[:2] == (group, stream)]
         return sorted(found, key=lambda lease: lease.key)
@@ -50,7 +50,7 @@ class MemoryLeaseStore:
             return sorted({(key.group, key.stream) for key in self._rows.leases})
 
     async def create(self, lease: Lease) -> bool:
-        """Write a lease unless there is one with its key."""
+        """Write a lease unless one with its key exists; return whether it was written."""
         writes.check_key(lease.key)
         with self._rows.lock:
             if lease.key in self._rows.leases:
@@ -59,7 +59,7 @@ class MemoryLeaseStore:
             return True
 
     async def take(self, seen: Lease, owner: str) -> Lease | None:
-        """Make somebody the owner, if epoch and beat are as they were seen."""
+        """Make a member the owner if epoch and beat are as seen; return the lease, or None."""
         return self._write(seen.key, lambda row: writes.taken(row, seen, owner))
 
     async def renew(
@@ -81,7 +81,7 @@ class MemoryLeaseStore:
         )
 
     async def ask(self, seen: Lease, asker: str) -> bool:
-        """Write who asks, if the epoch is as seen and nobody else asks."""
+        """Write the asking member if the epoch is as seen and no other member asks."""
         return self._write(seen.key, lambda row: writes.asked(row, seen, asker)) is not None
 
     async def give(
@@ -93,18 +93,18 @@ class MemoryLeaseStore:
         to: str | None,
         checkpoint: Checkpoint | None,
     ) -> bool:
-        """Write the checkpoint and who may take the lease in one."""
+        """Release the lease, or transfer it, with the checkpoint, in one write."""
         row = self._write(
             key, lambda row: writes.given(row, owner, epoch, to=to, checkpoint=checkpoint)
         )
         return row is not None
 
     async def reset(self, seen: Lease, checkpoint: Checkpoint) -> Lease | None:
-        """Write an administrator's checkpoint, if epoch and beat are as seen."""
+        """Write an administrator's checkpoint if epoch and beat are as seen."""
         return self._write(seen.key, lambda row: writes.moved(row, seen, checkpoint))
 
     async def delete(self, seen: Lease) -> bool:
-        """Remove a row if its epoch is as seen."""
+        """Remove a row if its epoch is as seen; return whether it is removed."""
         with self._rows.lock:
             row = self._rows.leases.get(seen.key)
             if row is not None and row.epoch != seen.epoch:
@@ -113,7 +113,7 @@ class MemoryLeaseStore:
             return True
 
     async def record_once(self, scope: str, name: str, value: str) -> str:
-        """Write a value under a name unless there is one; return the one that is there now."""
+        """Write a value under a name unless it has one; return the value that is stored now."""
         writes.check_name("scope", scope)
         with self._rows.lock:
             return self._rows.values[scope].setdefault(name, value)
@@ -124,7 +124,7 @@ class MemoryLeaseStore:
             return dict(self._rows.values.get(scope, {}))
 
     async def forget(self, scope: str, names: list[str]) -> None:
-        """Remove values."""
+        """Remove values. Missing ones are ignored."""
         with self._rows.lock:
             values = self._rows.values.get(scope, {})
             for name in names:

@@ -1,4 +1,4 @@
-"""Which store of leases a text names."""
+"""The lease store that a URL names."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ _NUMBERS: Final = frozenset({"read_capacity", "write_capacity", "timeout_ms"})
 
 
 def open_store(text: str, aws: AwsSettings | None = None, *, create: bool = True) -> LeaseStore:
-    """Return the store that a text names; it has still to be opened.
+    """Return the store that a URL names. The caller has to open the store.
 
     Args:
-        text: `dynamodb://table`, with `?region=`, `endpoint_url=`, `create=false` and more behind it (see
+        text: `dynamodb://table`, optionally with `?region=`, `endpoint_url=`, `create=false` and more (see
             docs/reference/kinesis-leases.md); `sqlite:///file` (four slashes begin an absolute path); or
             `memory://name`.
-        aws: Region, credentials and endpoint for DynamoDB; what the text says goes before.
-        create: Whether a table or file that is missing is created.
+        aws: Region, credentials and endpoint for DynamoDB. Values in the URL take precedence.
+        create: Whether a missing table or file is created.
 
     Raises:
-        ConfigError: It names none.
+        ConfigError: The text is not the URL of a lease store.
     """
     scheme, separator, rest = text.partition("://")
     if separator and scheme == "memory":
@@ -45,16 +45,16 @@ def open_store(text: str, aws: AwsSettings | None = None, *, create: bool = True
         return _sqlite(text, rest, create=create)
     if separator and scheme == "dynamodb":
         return _dynamodb(text, aws, create=create)
-    raise ConfigError(f"{text!r} names no store of leases: {_FORMS}")
+    raise ConfigError(f"{text!r} is not the URL of a lease store. Use {_FORMS}")
 
 
 def _sqlite(text: str, rest: str, *, create: bool) -> LeaseStore:
-    from headrace.kinesis.leases.sqlite import SqliteLeaseStore  # noqa: PLC0415 - SQLite only for whom it is
+    from headrace.kinesis.leases.sqlite import SqliteLeaseStore  # noqa: PLC0415 - loaded only when used
 
     path = rest.removeprefix("/")
     if path == rest or not path:
         raise ConfigError(
-            f"{text!r} names no file: sqlite:///leases.db is relative, sqlite:////var/lib/leases.db absolute"
+            f"{text!r} contains no file name: sqlite:///leases.db is relative, sqlite:////var/lib/leases.db absolute"
         )
     return SqliteLeaseStore(Path(path).expanduser(), create=create)
 
@@ -76,28 +76,28 @@ def _dynamodb(text: str, aws: AwsSettings | None, *, create: bool) -> LeaseStore
 
 
 def table_place(text: str, aws: AwsSettings | None) -> tuple[str, AwsSettings, dict[str, str]]:
-    """Return a table's name, how to reach it, and everything that `dynamodb://TABLE?name=value` says.
+    """Return a table's name, how to reach it, and all parameters of `dynamodb://TABLE?name=value`.
 
     Raises:
-        ConfigError: It names no table, or says something that is not known.
+        ConfigError: The URL contains no table name, or an unknown parameter.
     """
     from headrace.kinesis.client.settings import AwsSettings  # noqa: PLC0415 - AWS only for whom it is
 
     table, _, query = text.removeprefix("dynamodb://").partition("?")
     if not _TABLE.fullmatch(table):
         raise ConfigError(
-            f"{text!r} names no table: 3 to 255 of a-z, A-Z, 0-9, '_', '-' and '.' are wanted"
+            f"{text!r} contains no table name: use 3 to 255 of a-z, A-Z, 0-9, '_', '-' and '.'"
         )
     try:
         given = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
     except ValueError:
         raise ConfigError(
-            f"{text!r}: what follows the question mark is name=value&name=value"
+            f"{text!r}: write name=value&name=value behind the question mark"
         ) from None
     known = _AWS | _NUMBERS | {"create"}
     if unknown := [name for name in given if name not in known and not name.startswith(_TAG)]:
         raise ConfigError(
-            f"{text!r}: {unknown[0]!r} is none of {', '.join(sorted(known))}, tag.NAME"
+            f"{text!r}: the parameter {unknown[0]!r} is unknown. Use {', '.join(sorted(known))}, tag.NAME"
         )
     aws = aws or AwsSettings()
     aws = replace(
@@ -111,11 +111,11 @@ def table_place(text: str, aws: AwsSettings | None) -> tuple[str, AwsSettings, d
 
 def _number(name: str, text: str) -> int:
     if not text.isascii() or not text.isdecimal() or int(text) < 1:
-        raise ConfigError(f"{name}={text}: it is a whole number from 1 on")
+        raise ConfigError(f"{name}={text} is not allowed: use a whole number from 1 on")
     return int(text)
 
 
 def _truth(name: str, text: str) -> bool:
     if text not in {"true", "false"}:
-        raise ConfigError(f"{name}={text}: it is true or false")
+        raise ConfigError(f"{name}={text} is not allowed: use true or false")
     return text == "true"

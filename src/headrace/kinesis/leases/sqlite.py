@@ -21,7 +21,7 @@ from headrace.storage.sqlite import Format, locked_text, open_database, transact
 T = TypeVar("T")
 
 APPLICATION_ID: Final = 0x48524B4C
-"""The letters HRKL."""
+"""The application id in the file's header: the letters HRKL."""
 
 SCHEMA_VERSION: Final = 1
 _SCHEMA: Final = """
@@ -36,7 +36,7 @@ CREATE TABLE recorded (
     scope TEXT NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (scope, name)
 ) WITHOUT ROWID;
 """
-_FORMAT: Final = Format("store of leases", APPLICATION_ID, SCHEMA_VERSION, _SCHEMA)
+_FORMAT: Final = Format("lease store", APPLICATION_ID, SCHEMA_VERSION, _SCHEMA)
 _COLUMNS: Final = (
     "group_name, stream, shard, position, sub_sequence, owner, epoch, beat, parents, next_owner, "
     "first_hash, last_hash, bytes_per_s, switches"
@@ -49,8 +49,8 @@ _WHERE: Final = "group_name = ? AND stream = ? AND shard = ?"
 class SqliteLeaseStore:
     """A `LeaseStore` in an SQLite file.
 
-    Every write is a transaction of its own that has the file's write lock from its beginning, and is synced: a write
-    that returned survives a power cut. The file must lie on a local file system, where locks work.
+    Every write is a transaction that holds the file's write lock from its beginning, and is synced: a write that has
+    returned survives a power cut. The file must lie on a local file system, where locks work.
     """
 
     def __init__(self, path: Path, *, create: bool = True, busy_timeout_ms: int = 5_000) -> None:
@@ -58,38 +58,38 @@ class SqliteLeaseStore:
         self._create = create
         self._busy_timeout_s = busy_timeout_ms / 1000
         self._connection: sqlite3.Connection | None = None
-        # One thread: SQLite's connections are used by one at a time, and a disk that is slow blocks no event loop.
+        # One thread uses the connection, and a slow disk does not block the event loop.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-leases")
         self._forked = False
         disown_in_children(self)
 
     def disown(self) -> None:
-        """Become closed, in a forked child, and leave the connection untouched: see `keep_for_ever`."""
+        """Close, in a forked child, and leave the connection unchanged; see `keep_for_ever`."""
         self._forked = True
         if self._connection is not None:
             keep_for_ever(self._connection)
             self._connection = None
 
     async def open(self) -> None:
-        """Open the file; create it, and the directories above it, where they are missing.
+        """Open the file. Create it, with its directories, if it is missing.
 
         Raises:
-            ConfigError: The file is missing and not to be created, is something else, was written by a later version,
-                or cannot be opened.
-            LeaseStoreError: Others keep it locked.
+            ConfigError: The file is missing and is not to be created, has another format, was written by a later
+                version, or cannot be opened.
+            LeaseStoreError: Another process keeps the file locked.
         """
         await self._run(self._open)
 
     async def close(self) -> None:
-        """Close the file."""
+        """Close the file, and end the thread."""
         if self._forked:
             return
-        with contextlib.suppress(RuntimeError):  # closed before
+        with contextlib.suppress(RuntimeError):  # the store was closed before
             await asyncio.get_running_loop().run_in_executor(self._thread, self._close)
         self._thread.shutdown(wait=False)
 
     async def leases(self, group: str, stream: str) -> list[Lease]:
-        """Return all leases of a group on a stream, by shard."""
+        """Return all leases of a group on a stream, sorted by shard."""
         query = f"SELECT {_COLUMNS} {_OF_STREAM}"
         return [_lease(row) for row in await self._read(query, group, stream)]
 
@@ -99,12 +99,12 @@ class SqliteLeaseStore:
         return sorted((group, stream) for group, stream in rows)
 
     async def create(self, lease: Lease) -> bool:
-        """Write a lease unless there is one with its key."""
+        """Write a lease unless one with its key exists; return whether it was written."""
         writes.check_key(lease.key)
         return await self._execute(f"INSERT OR IGNORE {_INSERT}", *_row(lease)) > 0
 
     async def take(self, seen: Lease, owner: str) -> Lease | None:
-        """Make somebody the owner, if epoch and beat are as they were seen."""
+        """Make a member the owner if epoch and beat are as seen; return the lease, or None."""
         return await self._change(seen.key, lambda row: writes.taken(row, seen, owner))
 
     async def renew(
@@ -129,7 +129,7 @@ class SqliteLeaseStore:
         return await self._change(key, change)
 
     async def ask(self, seen: Lease, asker: str) -> bool:
-        """Write who asks, if the epoch is as seen and nobody else asks."""
+        """Write the asking member if the epoch is as seen and no other member asks."""
         return await self._change(seen.key, lambda row: writes.asked(row, seen, asker)) is not None
 
     async def give(
@@ -141,22 +141,22 @@ class SqliteLeaseStore:
         to: str | None,
         checkpoint: Checkpoint | None,
     ) -> bool:
-        """Write the checkpoint and who may take the lease in one."""
+        """Release the lease, or transfer it, with the checkpoint, in one write."""
         change = partial(writes.given, owner=owner, epoch=epoch, to=to, checkpoint=checkpoint)
         return await self._change(key, change) is not None
 
     async def reset(self, seen: Lease, checkpoint: Checkpoint) -> Lease | None:
-        """Write an administrator's checkpoint, if epoch and beat are as seen."""
+        """Write an administrator's checkpoint if epoch and beat are as seen."""
         return await self._change(seen.key, lambda row: writes.moved(row, seen, checkpoint))
 
     async def delete(self, seen: Lease) -> bool:
-        """Remove a row if its epoch is as seen."""
+        """Remove a row if its epoch is as seen; return whether it is removed."""
         delete = f"DELETE FROM leases WHERE {_WHERE} AND epoch = ?"  # noqa: S608 - constants
         await self._execute(delete, *seen.key, seen.epoch)
         return not await self._read(f"SELECT 1 FROM leases WHERE {_WHERE}", *seen.key)  # noqa: S608 - constants
 
     async def record_once(self, scope: str, name: str, value: str) -> str:
-        """Write a value under a name unless there is one; return the one that is there now."""
+        """Write a value under a name unless it has one; return the value that is stored now."""
         writes.check_name("scope", scope)
 
         def record(connection: sqlite3.Connection) -> str:
@@ -174,7 +174,7 @@ class SqliteLeaseStore:
         return dict(await self._read("SELECT name, value FROM recorded WHERE scope = ?", scope))
 
     async def forget(self, scope: str, names: list[str]) -> None:
-        """Remove values."""
+        """Remove values. Missing ones are ignored."""
 
         def remove(connection: sqlite3.Connection) -> None:
             with transaction(connection):
@@ -208,7 +208,7 @@ class SqliteLeaseStore:
     async def _use(self, work: Callable[[sqlite3.Connection], T]) -> T:
         def use() -> T:
             if self._connection is None:
-                raise LeaseStoreError(f"{self._path}: the store of leases is not open")
+                raise LeaseStoreError(f"{self._path}: the lease store is not open")
             try:
                 return work(self._connection)
             except sqlite3.Error as error:
@@ -218,11 +218,11 @@ class SqliteLeaseStore:
 
     async def _run(self, work: Callable[[], T]) -> T:
         if self._forked:
-            raise LeaseStoreError(f"{self._path}: this store of leases {FORKED}")
+            raise LeaseStoreError(f"{self._path}: this lease store {FORKED}")
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, work)
-        except RuntimeError as error:  # of an executor that was shut down
-            raise LeaseStoreError(f"{self._path}: the store of leases is closed") from error
+        except RuntimeError as error:  # the executor was shut down
+            raise LeaseStoreError(f"{self._path}: the lease store is closed") from error
 
     def _unanswered(self, error: sqlite3.Error) -> LeaseStoreError:
         return LeaseStoreError(locked_text(self._path, error, self._busy_timeout_s))
@@ -236,7 +236,7 @@ class SqliteLeaseStore:
         if self._connection is not None:
             return
         if not self._create and not self._path.exists():
-            raise ConfigError(f"there is no file {self._path} with leases")
+            raise ConfigError(f"the lease file {self._path} does not exist")
         try:
             self._connection = open_database(self._path, _FORMAT, self._busy_timeout_s)
         except sqlite3.Error as error:

@@ -1,4 +1,4 @@
-"""What a store of leases does. Its rules are `core/lease`'s; a store only writes what it is told, conditionally."""
+"""The interface of a lease store. `core/lease` decides; a store only executes conditional writes."""
 
 from __future__ import annotations
 
@@ -11,42 +11,43 @@ from headrace.core.lease.lease import Lease, LeaseKey
 class LeaseStore(Protocol):
     """Rows that change only by compare-and-set. One store serves any number of groups and streams.
 
-    Every method may be repeated after a lost answer. A refused condition is a result, never an exception: None or
-    False. `LeaseStoreError` means that the outcome is not known: the write may have happened, or may happen yet.
+    Every method may be repeated after a lost answer. The refusal of a condition is a result, never an exception: None
+    or False. `LeaseStoreError` means that the outcome is unknown: the write may have been executed, or may still be.
     """
 
     async def open(self) -> None:
         """Connect, and create what is missing.
 
         Raises:
-            ConfigError: What is there cannot be used: no access, a table of another shape.
-            LeaseStoreError: It cannot be reached.
+            ConfigError: The store cannot be used: access is denied, or a table has another schema.
+            LeaseStoreError: The store does not answer.
         """
 
     async def close(self) -> None:
-        """Let go of connections."""
+        """Close the connections of the store."""
 
     async def leases(self, group: str, stream: str) -> list[Lease]:
-        """Return all leases of a group on a stream, as they are now (a consistent read)."""
+        """Return all leases of a group on a stream as they are now (a consistent read)."""
 
     async def streams(self) -> list[tuple[str, str]]:
         """Return every (group, stream) that has leases, sorted."""
 
     async def create(self, lease: Lease) -> bool:
-        """Write a lease unless there is one with its key; return whether it was written.
+        """Write a lease unless one with its key exists; return whether it was written.
 
-        False may also mean that an earlier attempt, whose answer was lost, has written it.
+        False may also mean that an earlier attempt, whose answer was lost, has written the lease.
 
         Raises:
-            ConfigError: A name in the key is one that rows cannot have.
+            ConfigError: A name in the key is not allowed in rows.
         """
 
     async def take(self, seen: Lease, owner: str) -> Lease | None:
-        """Make somebody the owner, if epoch and beat are as they were seen.
+        """Make a member the owner if epoch and beat are as seen; return the lease, or None.
 
-        Writes owner, epoch + 1, beat + 1, switches + 1 and removes `next_owner`. A repetition after a lost answer
-        finds the row already written by itself (owner, epoch and beat one more than seen), raises the beat once more
-        (others count from the first attempt, the owner from this one) and returns it.
+        The write sets the owner, increases epoch, beat and switches by one, and removes `next_owner`. A repetition
+        after a lost answer finds its own write (the owner, and epoch and beat one higher than seen). It then increases
+        the beat again, because other members measure the lease from the first attempt and the owner from this one, and
+        returns the row.
         """
 
     async def renew(
@@ -59,15 +60,15 @@ class LeaseStore(Protocol):
         checkpoint: Checkpoint | None = None,
         bytes_per_s: float | None = None,
     ) -> Lease | None:
-        """Write the beat, which numbers the owner's writes, if (owner, epoch) holds and the row's is lower.
+        """Write the beat, which numbers the owner's writes, if (owner, epoch) holds and the stored beat is lower.
 
-        With a checkpoint write that, too, and switches = 0. Return the row as it is then; also where its beat was not
-        lower, as this renewal was written before, or is late: which of the two the beat says. None if (owner, epoch)
-        does not hold.
+        A checkpoint is written in the same write, with switches = 0. Return the row as it is then. The row is also
+        returned if its beat was not lower: then this renewal was executed before, or is late; the beat shows which.
+        None if (owner, epoch) does not hold.
         """
 
     async def ask(self, seen: Lease, asker: str) -> bool:
-        """Write `next_owner` if the epoch is as seen and nobody asks yet (or this asker does already)."""
+        """Write `next_owner` if the epoch is as seen and no other member asks already."""
 
     async def give(
         self,
@@ -78,26 +79,26 @@ class LeaseStore(Protocol):
         to: str | None,
         checkpoint: Checkpoint | None,
     ) -> bool:
-        """Write checkpoint (None: leave it), epoch + 1, no owner, and `next_owner` = `to` (None: nobody): all in one.
+        """Write at once the checkpoint (None: unchanged), epoch + 1, no owner, and `next_owner` = `to`.
 
-        So it is free, and left to the next owner for a moment. Conditional on (owner, epoch); a repetition finds
-        epoch + 1 without an owner and with that next one, and counts as done.
+        So the lease is free, and reserved for the next owner for a moment; `to` may be None. The write is conditional
+        on (owner, epoch). A repetition finds epoch + 1 without an owner and with this next owner, and counts as done.
         """
 
     async def reset(self, seen: Lease, checkpoint: Checkpoint) -> Lease | None:
         """Write an administrator's checkpoint, epoch + 1, no owner and no `next_owner`, if epoch and beat are as seen.
 
-        Whether an owner lives is for the caller to find out before; one that does is shut out by the epoch.
+        The caller finds out before whether an owner is alive. The new epoch fences an owner that is.
         """
 
     async def delete(self, seen: Lease) -> bool:
-        """Remove a row if its epoch is as seen; True also if it is gone."""
+        """Remove a row if its epoch is as seen. Return True also if the row does not exist."""
 
     async def record_once(self, scope: str, name: str, value: str) -> str:
-        """Write a value under a name unless there is one; return the one that is there now (Spark's ends of rounds)."""
+        """Write a value under a name unless it has one; return the stored value (for the rounds of Spark)."""
 
     async def recorded(self, scope: str) -> dict[str, str]:
         """Return all values of a scope by name."""
 
     async def forget(self, scope: str, names: list[str]) -> None:
-        """Remove values; those that are gone already do not matter."""
+        """Remove values. Missing ones are ignored."""

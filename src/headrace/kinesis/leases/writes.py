@@ -1,6 +1,7 @@
-"""What each write makes of a row, as functions: for stores that read and write a row in one step of their own.
+"""The effect of each write on a row, as functions: for stores that read and write a row in one transaction.
 
-None stands for a refused condition. DynamoDB has the same rules as condition expressions; one suite tests both.
+None means that the condition of the write does not hold. DynamoDB has the same rules as condition expressions. One
+suite tests both.
 """
 
 from __future__ import annotations
@@ -14,45 +15,46 @@ from headrace.core.lease.lease import Lease, LeaseKey
 from headrace.errors import ConfigError
 
 NAME_BYTES_LIMIT: Final = 512
-"""Of a group or a scope; with a stream's name a partition key of DynamoDB (2048 bytes) holds it."""
+"""The longest name of a group or scope, in bytes. With a stream's name it fits into a partition key of DynamoDB (2048
+bytes)."""
 _STREAM: Final = re.compile(r"[^#\x00-\x20\x7f]{1,300}")
 _SHARD: Final = re.compile(r"[^\x00-\x20\x7f]{1,200}")
 
 
 def check_key(key: LeaseKey) -> None:
-    """Refuse names that some store cannot hold.
+    """Check that every store can hold the names in a key.
 
     Raises:
-        ConfigError: It says which name, and why.
+        ConfigError: A name is too long or contains a character that is not allowed.
     """
     check_name("group", key.group)
     if not _STREAM.fullmatch(key.stream):
         raise ConfigError(
-            f"{key.stream!r} cannot name a stream of leases: 1 to 300 characters without '#' and blanks"
+            f"{key.stream!r} cannot name a stream of leases: use 1 to 300 characters without '#' and blanks"
         )
     if not _SHARD.fullmatch(key.shard):
         raise ConfigError(
-            f"{key.shard!r} cannot name a shard of leases: 1 to 200 characters without blanks"
+            f"{key.shard!r} cannot name a shard of leases: use 1 to 200 characters without blanks"
         )
 
 
 def check_name(what: str, name: str) -> None:
-    """Refuse the name of a group or scope that some store cannot hold.
+    """Check that every store can hold the name of a group or scope.
 
     Raises:
-        ConfigError: It says why.
+        ConfigError: The name is empty, too long or not printable.
     """
     if (
         not 0 < len(name.encode(errors="surrogatepass")) <= NAME_BYTES_LIMIT
         or not name.isprintable()
     ):
         raise ConfigError(
-            f"{name!r} cannot name a {what}: 1 to {NAME_BYTES_LIMIT} bytes of printable text are wanted"
+            f"{name!r} cannot name a {what}: use 1 to {NAME_BYTES_LIMIT} bytes of printable text"
         )
 
 
 def taken(row: Lease, seen: Lease, owner: str) -> Lease | None:
-    """Return the row as its new owner has it."""
+    """Return the row with its new owner."""
     if (row.epoch, row.beat) == (seen.epoch, seen.beat):
         return replace(
             row,
@@ -63,7 +65,8 @@ def taken(row: Lease, seen: Lease, owner: str) -> Lease | None:
             next_owner=None,
         )
     if (row.owner, row.epoch, row.beat) == (owner, seen.epoch + 1, seen.beat + 1):
-        # Written before, by an attempt whose answer was lost: a new beat, since others count from the first one.
+        # An earlier attempt, whose answer was lost, has written this. Other members measure the lease from that
+        # attempt, and this owner from now, so the beat has to change again.
         return replace(row, beat=row.beat + 1)
     return None
 
@@ -77,7 +80,7 @@ def renewed(
     checkpoint: Checkpoint | None = None,
     bytes_per_s: float | None = None,
 ) -> Lease | None:
-    """Return the row after a renewal; as it is where a later one was written before."""
+    """Return the row after a renewal; the unchanged row if a later renewal was written before."""
     if (row.owner, row.epoch) != (owner, epoch):
         return None
     if row.beat >= beat:
@@ -89,7 +92,7 @@ def renewed(
 
 
 def asked(row: Lease, seen: Lease, asker: str) -> Lease | None:
-    """Return the row with somebody who asks for it."""
+    """Return the row with the member that asks for the lease."""
     if row.epoch != seen.epoch or row.next_owner not in {None, asker}:
         return None
     return replace(row, next_owner=asker)
@@ -98,7 +101,7 @@ def asked(row: Lease, seen: Lease, asker: str) -> Lease | None:
 def given(
     row: Lease, owner: str, epoch: int, *, to: str | None, checkpoint: Checkpoint | None
 ) -> Lease | None:
-    """Return the row when it is free, for somebody to take if `to` is one."""
+    """Return the released row, reserved for the member `to` if there is one."""
     if (row.owner, row.next_owner, row.epoch) == (None, to, epoch + 1):
         return row
     if (row.owner, row.epoch) != (owner, epoch):
@@ -114,7 +117,7 @@ def given(
 
 
 def moved(row: Lease, seen: Lease, checkpoint: Checkpoint) -> Lease | None:
-    """Return the row with an administrator's checkpoint, and free: whoever had it is shut out by the epoch."""
+    """Return the row with an administrator's checkpoint and without an owner. The new epoch fences the old owner."""
     if is_moved(row, seen, checkpoint):
         return row
     if (row.epoch, row.beat) != (seen.epoch, seen.beat):
@@ -125,5 +128,5 @@ def moved(row: Lease, seen: Lease, checkpoint: Checkpoint) -> Lease | None:
 
 
 def is_moved(row: Lease, seen: Lease, checkpoint: Checkpoint) -> bool:
-    """Return whether the write was made before, by an attempt whose answer was lost."""
+    """Return whether an earlier attempt, whose answer was lost, has already written the checkpoint."""
     return (row.owner, row.epoch, row.checkpoint) == (None, seen.epoch + 1, checkpoint)

@@ -338,7 +338,7 @@ def test_errors_name_what_to_do() -> None:
             await copy(plan(broker, aws, topic="absent"))
         with pytest.raises(StreamNotFoundError, match="no stream 'absent'"):
             await copy(plan(broker, aws, stream="absent"))
-        with pytest.raises(ConfigError, match="names no store of leases"):
+        with pytest.raises(ConfigError, match="is not the URL of a lease store"):
             await copy(plan(broker, aws, leases="redis://x", once=False))
         with pytest.raises(ConfigError, match="once is for one process"):
             await copy(plan(broker, aws, leases="memory://x"))

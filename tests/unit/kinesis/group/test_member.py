@@ -239,7 +239,7 @@ def test_a_member_that_cannot_renew_stops_in_time_and_begins_again(fault: str) -
         said = (
             "nobody is there"
             if fault == "is_silent"
-            else "no answer within 5 s: see whether the store"
+            else "the lease store did not answer within 5 s"
         )
         assert said in (team.member.trouble or "")
         await until(lambda: "revoked a lost" in team.told)
@@ -322,7 +322,7 @@ def test_a_close_that_is_cancelled_leaves_nothing_behind() -> None:
         await asyncio.sleep(1)
         closing.cancel()
         await asyncio.gather(closing, return_exceptions=True)
-        assert not team.member._tellers
+        assert not team.member._notifiers
         assert len(asyncio.all_tasks()) == 1
 
     tell(scenario, "a")

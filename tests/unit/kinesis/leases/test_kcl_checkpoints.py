@@ -61,7 +61,7 @@ def test_each_kind_of_checkpoint() -> None:
     }
     with pytest.raises(ConfigError, match="c has not been read yet and begins at a time"):
         checkpoints(leases, listed)
-    with pytest.raises(ConfigError, match="the checkpoint of a is not understood: 'x' is no"):
+    with pytest.raises(ConfigError, match="the checkpoint of a has an unknown form: 'x' is no"):
         checkpoints([kcl("a", "x")], listed)
 
 
@@ -94,7 +94,7 @@ def test_streams_are_distinguished() -> None:
     assert of_stream([one, other], "orders", 6) == [one]  # an application may give any number
     again = kcl("c", stream="orders:6")
     assert of_stream([one, again], "orders", 6) == [again]
-    with pytest.raises(ConfigError, match="leases of orders:5, orders:6, and none is of orders:7"):
+    with pytest.raises(ConfigError, match="leases of orders:5, orders:6, but none of orders:7"):
         of_stream([one, again], "orders", 7)
     with pytest.raises(ConfigError, match="no leases of the stream x, but of orders, users"):
         of_stream([one, other], "x", 5)

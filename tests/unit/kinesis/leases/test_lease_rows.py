@@ -60,5 +60,5 @@ def test_a_row_of_another_shape_is_foreign(change: dict[str, dict[str, str]]) ->
 
 
 def test_a_later_version_is_not_guessed_at() -> None:
-    with pytest.raises(ConfigError, match=r"later version of Headrace \(v=2\): upgrade this one"):
+    with pytest.raises(ConfigError, match=r"later version of Headrace \(v=2\). Upgrade Headrace"):
         lease_of({**ROW, "v": {"N": "2"}, "cp": {"M": {}}})

@@ -57,15 +57,15 @@ def test_capacity_and_tags() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("leases", "names no store of leases"),
-        ("redis://leases", "names no store of leases"),
-        ("sqlite://leases.db", "names no file: sqlite:///leases.db is relative"),
-        ("sqlite:///", "names no file"),
-        ("dynamodb://", "names no table"),
-        ("dynamodb://a/b", "names no table"),
+        ("leases", "is not the URL of a lease store"),
+        ("redis://leases", "is not the URL of a lease store"),
+        ("sqlite://leases.db", "contains no file name: sqlite:///leases.db is relative"),
+        ("sqlite:///", "contains no file name"),
+        ("dynamodb://", "contains no table name"),
+        ("dynamodb://a/b", "contains no table name"),
         ("dynamodb://ab", "3 to 255"),
         ("dynamodb://leases?region", "name=value"),
-        ("dynamodb://leases?regoin=x", "'regoin' is none of create, endpoint_url"),
+        ("dynamodb://leases?regoin=x", "the parameter 'regoin' is unknown. Use create, endpoint_url"),
         ("dynamodb://leases?create=no", "true or false"),
         ("dynamodb://leases?read_capacity=0&write_capacity=1", "a whole number from 1 on"),
         ("dynamodb://leases?read_capacity=1", "go together"),
@@ -87,5 +87,5 @@ def test_every_name_is_documented() -> None:
     )
     with pytest.raises(ConfigError) as caught:
         open_store("dynamodb://leases?unknown=1")
-    known = str(caught.value).partition("is none of ")[2].split(", ")
+    known = str(caught.value).partition("is unknown. Use ")[2].split(", ")
     assert documented == set(known)

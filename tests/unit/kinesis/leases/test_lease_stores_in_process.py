@@ -66,13 +66,13 @@ def test_another_programs_database_is_left_alone(tmp_path: Path) -> None:
 def test_a_file_that_is_no_database_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "letter.txt"
     path.write_text("Dear Sir or Madam, " * 100)
-    with pytest.raises(ConfigError, match="is no store of leases: file is not a database"):
+    with pytest.raises(ConfigError, match="is no lease store: file is not a database"):
         asyncio.run(SqliteLeaseStore(path).open())
     assert path.read_text().startswith("Dear Sir")
 
 
 def test_a_directory_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot be opened as a store of leases"):
+    with pytest.raises(ConfigError, match="cannot be opened as a lease store"):
         asyncio.run(SqliteLeaseStore(tmp_path).open())
 
 
