@@ -1,4 +1,4 @@
-"""A consumer to derive from: batches of messages, and checkpoints that the program makes itself."""
+"""A consumer base class: the program processes batches of messages and makes its own checkpoints."""
 
 from __future__ import annotations
 
@@ -29,38 +29,38 @@ __all__ = ["Consumer", "Message"]
 
 DRAIN_TIMEOUT_S: Final = 30.0
 LEAVE_TIMEOUT_S: Final = 40.0
-"""How long it takes at most to give the shards away: the batch that is processed, and then the store of leases."""
+"""The time limit in seconds for giving up the shards, with the batch in progress and calls to the lease store."""
 FETCH_TIMEOUT_S: Final = 1.0
 _processing: Final[ContextVar[Consumer | None]] = ContextVar("_processing", default=None)
-"""The consumer whose batch the task processes, also in tasks that `process_batch` begins."""
+"""The consumer whose batch the present task processes. Tasks that `process_batch` starts inherit it."""
 
 _log: Final = logging.getLogger("headrace.kinesis")
 
 
 class Consumer:
-    """Reads the shards of a stream that are this member's of the group; `process_batch` is the program's.
+    """Reads the shards of a stream that this member of the group owns; a subclass implements `process_batch`.
 
         class Billing(Consumer):
             async def process_batch(self, batch: list[Message]) -> None: ...
 
         await Billing("orders", "billing", table="leases").run()
 
-    A batch is of one shard. What `process_batch` returns from is checkpointed; what it raises ends `run`, and the batch
-    comes again. A batch whose shard is lost meanwhile is cancelled. `headrace.App` retries, keeps dead letters, and
-    handles several records at once.
+    A batch contains messages of one shard. When `process_batch` returns, the batch is checkpointed. An exception of
+    `process_batch` ends `run`, and the batch is delivered again. If the shard of a batch is lost meanwhile, the batch
+    is cancelled. `headrace.App` also retries, writes dead letters, and processes several records at the same time.
     """
 
     _source: StreamConsumer | None = None
     _work: asyncio.Task[None] | None = None
-    """The task that processes the batch."""
+    """The task that processes the batch; None if no batch is processed."""
     _leaving: asyncio.Task[None] | None = None
-    """The task that gives the shards to other members."""
+    """The task that gives up the shards; None before `clean`."""
     _cleaning: asyncio.Task[None] | None = None
-    """The task that waits for that and for `run`, and then disconnects."""
+    """The task that waits for `_leaving` and for `run`, and then disconnects; None before `clean`."""
     _batch: list[StreamRecord]
-    """The batch that was fetched last and is not checkpointed to its end."""
+    """The last fetched batch, until it is checkpointed to its end."""
     _ran: asyncio.Event
-    """`run` is not fetching or processing."""
+    """Set while `run` neither fetches nor processes."""
     _stopped = False
     _forked = False
 
@@ -82,26 +82,29 @@ class Consumer:
         poll_ms: int = 1_000,
         logger: Any = None,
     ) -> None:
-        """Prepare a consumer; nothing is connected before the first fetch.
+        """Prepare a consumer; it connects with the first fetch.
 
         Args:
-            stream: Name or ARN.
-            group: Its members share the shards; every group gets every record.
-            owner: What the table and `headrace kinesis describe` call this process; None is host and process id.
-            table: Of DynamoDB, where leases are; it is created if there is none.
-            initial_checkpoint: Where a new group begins: LATEST, TRIM_HORIZON, AFTER:<sequence number>, or a time.
-            lock_duration: After so long without a sign of life shards are others', in milliseconds.
-            wait_time_acquire: How often the consumer looks for shards to take, in milliseconds.
-            batch_size: Messages of a batch at most.
-            kinesis: A client of aiobotocore, or what `session.create_client("kinesis")` returns; None opens one.
+            stream: Name or ARN of the stream.
+            group: The group's name. Members of a group share the shards; every group receives every record.
+            owner: The name of this process in the table and in `headrace kinesis describe`; None is host and process
+                id.
+            table: The lease table in DynamoDB; it is created if it is missing.
+            initial_checkpoint: The position at which a new group begins: LATEST, TRIM_HORIZON, AFTER:<sequence number>,
+                or a time.
+            lock_duration: The time in milliseconds after which other members take the shards of a silent member.
+            wait_time_acquire: The time between two searches for free shards, in milliseconds.
+            batch_size: The most messages of a batch.
+            kinesis: A client of aiobotocore, or the result of `session.create_client("kinesis")`; None: the consumer
+                opens one.
             dynamodb: The same for DynamoDB.
-            aws: Region, keys and endpoint of clients that are opened.
-            leases: Another store of leases than a table, as `sqlite:///leases.db`.
-            poll_ms: How often a shard without news is read, in milliseconds.
-            logger: One of `logging`, or one with `bind`, as structlog's; None is `headrace.kinesis`.
+            aws: Region, keys and endpoint of the clients that the consumer opens.
+            leases: The URL of another lease store, such as `sqlite:///leases.db`, or a store; None: `table`.
+            poll_ms: The time between reads of a shard without new records, in milliseconds.
+            logger: A logger of `logging`, or one with a `bind` method, as structlog's; None is `headrace.kinesis`.
 
         Raises:
-            ConfigError: It makes no sense, and says why.
+            ConfigError: An argument is not allowed, or contradicts another.
         """
         self.stream, self.group = stream, group
         self.owner = owner or process_owner("consumer")
@@ -125,7 +128,7 @@ class Consumer:
         disown_in_children(self)
 
     def disown(self) -> None:
-        """Become closed, in a forked child: the leases are the parent's."""
+        """Close, in a forked child: the leases belong to the parent."""
         self._stopped = self._forked = True
 
     async def __aenter__(self) -> Self:
@@ -142,13 +145,13 @@ class Consumer:
     # To be overridden
 
     async def process_batch(self, batch: list[Message]) -> None:
-        """Handle messages of one shard, in order."""
-        raise NotImplementedError("derive from Consumer, and say in process_batch what to do")
+        """Process messages of one shard, in order. Subclasses implement it."""
+        raise NotImplementedError("derive a class from Consumer that implements process_batch")
 
     # To be called
 
     async def run(self) -> None:
-        """Fetch, process and checkpoint until `stop`, then give the shards to others."""
+        """Fetch, process and checkpoint until `stop` is called, then give up the shards."""
         self._ran.clear()
         try:
             while not self._stopped:
@@ -160,17 +163,17 @@ class Consumer:
             await self.clean()
 
     def stop(self) -> None:
-        """Have `run` end after the batch that it is at."""
+        """Let `run` end after the batch in progress."""
         self._stopped = True
 
     async def fetch(self) -> list[Message]:
-        """Return messages of one shard, waiting a second for the first; often none.
+        """Return messages of one shard, after waiting one second for the first; often none.
 
-        What was fetched before is not fetched again here. Where neither it nor anything behind it is checkpointed, it
-        comes again after a restart, or at another member.
+        This consumer does not return a message twice. A message that is not covered by a checkpoint is delivered again
+        after a restart, or by another member.
 
         Raises:
-            ClosedError: `clean` was called.
+            ClosedError: The consumer is closed.
             KinesisError: The stream cannot be read.
         """
         self._check_open()
@@ -178,7 +181,7 @@ class Consumer:
         self._end_batch()
         batch = await source.poll(FETCH_TIMEOUT_S, self._batch_size)
         if self._cleaning is not None:
-            return []  # the shards were given to others meanwhile
+            return []  # the shards were given up meanwhile
         self._batch = batch
         self._shard_log.look(source)
         if batch:
@@ -190,21 +193,23 @@ class Consumer:
         return [message_of(record) for record in batch]
 
     async def checkpoint(self, message_id: str) -> bool:
-        """Take a message that was fetched, and all before it in its shard, for processed, and wait until that is safe.
+        """Mark a message and all earlier ones of its shard as processed, and wait until this is stored.
 
         Returns:
-            True when that is stored; also for a message before an earlier checkpoint. False when the shard is not this
-            member's any more: messages behind the last checkpoint come again, here or elsewhere.
+            True when the checkpoint is stored, or a later one is. False if this member has lost the shard: messages
+            behind the last checkpoint are delivered again, here or to another member.
 
         Raises:
-            ConfigError: It is not the id of a message.
-            ClosedError: The consumer belongs to the parent of this forked process.
+            ConfigError: The argument is not the id of a message.
+            ClosedError: The process is a forked child of the consumer's process.
         """
         name, offset = place_of(message_id, stream_name(self.stream))
         if self._forked:
             raise ClosedError(f"{self.owner}: the consumer {FORKED}")
         if self._source is None or not await self._stored(self._source, name, offset + 1):
-            self._logger.warning("checkpoint refused: the shard is another's", id=message_id)
+            self._logger.warning(
+                "checkpoint refused: this member has lost the shard", id=message_id
+            )
             return False
         self._logger.debug("checkpoint stored", id=message_id)
         if self._batch and _name(self._batch[-1]) == name and self._batch[-1].offset <= offset:
@@ -212,10 +217,10 @@ class Consumer:
         return True
 
     async def clean(self) -> None:
-        """Give all shards to others, with what is checkpointed, and disconnect; may be called again.
+        """Give up all shards with their checkpoints, and disconnect. It may be called again.
 
-        A batch that `run` is processing at that moment is finished before, for half a minute at most; not where
-        `process_batch` itself calls this.
+        A batch that `run` is processing is finished first, within half a minute. `process_batch` may call this method:
+        then nothing waits for the batch.
         """
         if self._forked:
             return
@@ -226,10 +231,10 @@ class Consumer:
         if self._leaving is None or self._cleaning is None:
             self._leaving = asyncio.create_task(self._leave())
             self._cleaning = asyncio.create_task(self._end(self._leaving))
-        # `run` ends after `process_batch`, which must not wait for that.
+        # `process_batch` must not wait for `_cleaning`, which waits for `run` and so for `process_batch`.
         await asyncio.shield(self._leaving if within else self._cleaning)
 
-    # Within
+    # Implementation
 
     async def _leave(self) -> None:
         if self._source is not None:
@@ -239,7 +244,7 @@ class Consumer:
     async def _end(self, leaving: asyncio.Task[None]) -> None:
         try:
             await leaving
-            await self._ran.wait()  # or else its task would be left when the event loop ends
+            await self._ran.wait()  # otherwise the task would be left when the event loop ends
         finally:
             await self._given.close()
 
@@ -261,12 +266,10 @@ class Consumer:
         return self._source
 
     async def _stored(self, source: StreamConsumer, name: TopicPartition, position: int) -> bool:
-        """Store how far a shard is processed; return whether the shard is this member's."""
+        """Store a checkpoint; return whether this member owns the shard."""
         fetched = source.positions().get(name)
         if fetched is None or position > fetched:
-            return (
-                False  # it was lost, and perhaps has come back since: then its messages come again
-            )
+            return False  # the shard was lost, and perhaps gained again: its messages are delivered again
         try:
             await source.commit({name: position})
         except LeaseLostError:
@@ -291,7 +294,7 @@ class Consumer:
                 await asyncio.gather(self._work, return_exceptions=True)
                 raise
             if self._batch:
-                raise  # the program's own
+                raise  # the program has cancelled its own task
             self._logger.warning(
                 "the shard was lost while a batch was processed", shard_id=batch[0].shard_id
             )
@@ -299,10 +302,10 @@ class Consumer:
             self._work = None
             self._end_batch()
 
-    # What the source says
+    # Calls of the source
 
     async def on_revoked(self, partitions: list[TopicPartition]) -> None:
-        """Wait until the batch of a shard that goes is processed."""
+        """Wait until the batch of a shard that is given up is processed."""
         try:
             async with asyncio.timeout(DRAIN_TIMEOUT_S):
                 while self._batch and _name(self._batch[0]) in partitions:
@@ -310,14 +313,14 @@ class Consumer:
                     await self._done.wait()
         except TimeoutError:
             self._logger.warning(
-                "the shard goes to another member, and a batch of it is still processed: that member processes the "
-                "batch again. Make batches smaller",
+                "another member takes the shard over while a batch of it is still being processed: that member "
+                "processes the batch again. Make batches smaller",
                 shard_id=self._batch[0].shard,
                 waited_s=DRAIN_TIMEOUT_S,
             )
 
     async def on_lost(self, partitions: list[TopicPartition]) -> None:
-        """Cancel the batch of a shard that is gone."""
+        """Cancel the batch of a shard that was lost."""
         if self._batch and _name(self._batch[0]) in partitions:
             self._end_batch()
             if self._work is not None:
@@ -326,7 +329,7 @@ class Consumer:
 
 def _at_least_one(batch_size: int) -> int:
     if batch_size < 1:
-        raise ConfigError(f"batch_size={batch_size}: it is at least 1")
+        raise ConfigError(f"batch_size={batch_size} is not allowed: use 1 or more")
     return batch_size
 
 

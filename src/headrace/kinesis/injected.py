@@ -1,4 +1,4 @@
-"""The objects that a program gives to a consumer of batches: clients of aiobotocore, and a logger."""
+"""Objects that a program passes to a consumer of batches: clients of aiobotocore, and a logger."""
 
 from __future__ import annotations
 
@@ -15,35 +15,36 @@ if TYPE_CHECKING:
     from headrace.kinesis.group.consumer import StreamConsumer
 
 _OPERATIONS: Final = {"kinesis": "get_records", "dynamodb": "update_item"}
-"""A method of each service's client that the result of `session.create_client(...)` does not have."""
+"""A method of each service's client. The result of `session.create_client(...)` does not have it."""
 
 
 class InjectedClients:
-    """Clients that are open already, or are to be opened and closed here."""
+    """Clients of AWS that the program passes; the others are opened and closed here."""
 
     def __init__(self, aws: AwsSettings | None, **given: Any) -> None:
-        """Take settings or clients.
+        """Accept settings or clients; nothing is opened yet.
 
         Args:
-            aws: How clients are opened that are not given.
-            given: By service a client, or what `session.create_client(...)` returns; None is not given.
+            aws: The settings of the clients that are opened here.
+            given: A client of each service, or the result of `session.create_client(...)`. None: the client is opened
+                here.
 
         Raises:
-            ConfigError: There are both.
+            ConfigError: The program passes both settings and clients.
         """
         self._given = {name: client for name, client in given.items() if client is not None}
         if aws is not None and self._given:
-            raise ConfigError("aws= opens clients: give either it, or kinesis= and dynamodb=")
+            raise ConfigError("aws= opens clients: pass either aws=, or kinesis= and dynamodb=")
         self._open: dict[str, AwsClient] = {}
         self._stack = AsyncExitStack()
         self.settings = aws or AwsSettings(clients=self._open)
-        """They know the given clients from `open` on."""
+        """The settings for `open_client`. They contain the passed clients from `open` on."""
 
     async def open(self) -> None:
-        """Open the clients that are not open.
+        """Open the clients that are not open yet.
 
         Raises:
-            ConfigError: What was given is no client.
+            ConfigError: A passed object is not a client.
         """
         for service, client in self._given.items():
             if hasattr(client, _OPERATIONS[service]):
@@ -61,16 +62,16 @@ class InjectedClients:
 
 
 class ShardLog:
-    """Logs which shards come and go, and which service does not answer."""
+    """Logs which shards the member gains and loses, and which service does not answer."""
 
     def __init__(self, logger: Any) -> None:
-        """Take a logger whose methods take fields by name."""
+        """Accept a logger whose methods take fields by name."""
         self._logger = logger
         self._held: set[TopicPartition] = set()
         self._trouble: str | None = None
 
     def look(self, source: StreamConsumer) -> None:
-        """Log what is different from the last look."""
+        """Log the changes since the last call."""
         held = set(source.positions())
         if held != self._held:
             for name in sorted(held - self._held):

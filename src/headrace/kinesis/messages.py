@@ -19,15 +19,16 @@ _OF_LOGGING: Final = {"exc_info", "stack_info", "stacklevel", "extra"}
 
 @dataclass(slots=True)
 class Message:
-    """A record of a stream.
+    """A record of a stream, as `process_batch` receives it.
 
     Attributes:
-        id: What `checkpoint` takes: the shard, the sequence number, and the number of the user record of an aggregate.
-        payload: The data.
-        stream: The stream's name.
-        shard_id: The shard.
-        partition_key: The key that the producer gave.
-        ts_server: When Kinesis stored the record, in UTC.
+        id: The argument of `checkpoint`: the shard, the sequence number, and the index of a user record in its
+            aggregate.
+        payload: The data of the record.
+        stream: The name of the stream.
+        shard_id: The id of the shard.
+        partition_key: The producer's key.
+        ts_server: The time at which Kinesis stored the record, in UTC.
     """
 
     id: str
@@ -54,12 +55,12 @@ def place_of(message_id: str, stream: str) -> tuple[TopicPartition, int]:
     """Return the shard of a message and its offset there.
 
     Raises:
-        ConfigError: It is not the id of a message.
+        ConfigError: The text is not the id of a message.
     """
     found = _ID.fullmatch(message_id)
     if found is None:
         raise ConfigError(
-            f"{message_id!r} is not the id of a message: give checkpoint() the id of a message that fetch() returned"
+            f"{message_id!r} is not the id of a message: pass checkpoint() the id of a message that fetch() returned"
         )
     shard, number, sub_sequence = found.groups()
     offset = offset_of(number, None if sub_sequence is None else int(sub_sequence))
@@ -67,19 +68,19 @@ def place_of(message_id: str, stream: str) -> tuple[TopicPartition, int]:
 
 
 class BoundLogger(logging.LoggerAdapter[Any]):
-    """A logger of the standard library with fields, as structlog's: `log.bind(group="g").info("acquired", shard=1)`."""
+    """A standard logger with fields, like a logger of structlog: `log.bind(group="g").info("acquired", shard=1)`."""
 
     def __init__(self, logger: Any, fields: Mapping[str, object] | None = None) -> None:
-        """Take a logger, and what all its messages say besides."""
+        """Wrap a logger. `fields` are added to all its messages."""
         super().__init__(logger)
         self._fields = dict(fields or {})
 
     def bind(self, **fields: object) -> Self:
-        """Return a logger whose messages have further fields."""
+        """Return a logger that adds further fields to all messages."""
         return type(self)(self.logger, self._fields | fields)
 
     def log(self, level: int, msg: object, *args: object, **options: Any) -> None:
-        """Log a message with the fields behind it; `record.fields` has them for formatters."""
+        """Log a message with its fields. Formatters find the fields in `record.fields`."""
         if not self.isEnabledFor(level):
             return
         fields = self._fields | {
@@ -93,7 +94,7 @@ class BoundLogger(logging.LoggerAdapter[Any]):
 
 
 def bound(logger: Any, **fields: object) -> Any:
-    """Return an injected logger with fields: by its own `bind`, as structlog's have it, or by `BoundLogger`."""
+    """Return a program's logger with fields: by its own `bind` method, as structlog's, or by `BoundLogger`."""
     if not hasattr(logger, "bind"):
         logger = BoundLogger(logger)
     return logger.bind(**fields)

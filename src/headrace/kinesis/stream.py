@@ -1,4 +1,4 @@
-"""`kinesis("orders")`: streams in the place of topics."""
+"""`kinesis("orders")`: streams that a worker reads instead of topics."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ _AFTER: Final = "AFTER:"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Streams(StreamGroupSettings):
-    """Streams that a worker reads in place of topics. `kinesis` returns them."""
+    """Streams that a worker reads instead of topics; the result of `kinesis`."""
 
     def check(self, *, delivery: str, dead_letter: bool | str) -> None:
-        """Refuse what streams do not have.
+        """Refuse options of a worker that streams do not have.
 
         Raises:
-            ConfigError: Delivery is exactly once, or there is no such place for dead letters.
+            ConfigError: Delivery is exactly once, or `dead_letter` is not the URL of a stream.
         """
         if isinstance(dead_letter, str) and "://" in dead_letter:
             _letters_stream(dead_letter)
         if delivery == "exactly_once":
             raise ConfigError(
-                'delivery="exactly_once" is for topics: their brokers write results and positions in one transaction, '
-                "and Kinesis has none. Use at_least_once, and have your sink refuse what is old: keep context.epoch "
-                "with what you write, and take nothing of a lower one; dedupe= passes over what comes twice"
+                'delivery="exactly_once" is for topics: their brokers write results and positions in one transaction. '
+                "Kinesis has no transactions. Use at_least_once. Store context.epoch with each result, and let your "
+                "sink refuse results with a lower epoch. dedupe= skips records that are delivered twice"
             )
 
     def open_source(
@@ -55,10 +55,11 @@ class Streams(StreamGroupSettings):
         Args:
             group: The group's name.
             delivery: How records are delivered: "at_least_once" or "at_most_once".
-            drain_timeout_s: How long the worker takes at most to finish what runs in a shard that goes.
-            client_id: The name of the app, by which others know the member.
+            drain_timeout_s: The longest time in seconds that the worker needs to finish the records of a shard that it
+                gives up.
+            client_id: The client id of the app. It is part of the member's name if `owner` is not set.
         """
-        from headrace.kinesis.group.consumer import StreamConsumer  # noqa: PLC0415 - only where it runs
+        from headrace.kinesis.group.consumer import StreamConsumer  # noqa: PLC0415 - loaded by workers only
 
         durable = delivery == "at_most_once"
         return StreamConsumer(
@@ -70,8 +71,8 @@ class Streams(StreamGroupSettings):
         )
 
     def open_letters(self, place: str) -> DeadLetterStream:
-        """Return what writes dead letters to another stream."""
-        from headrace.kinesis.group.dead_letter_stream import DeadLetterStream  # noqa: PLC0415 - only where there are any
+        """Return the writer of dead letters to another stream."""
+        from headrace.kinesis.group.dead_letter_stream import DeadLetterStream  # noqa: PLC0415 - loaded when used
 
         return DeadLetterStream(_letters_stream(place), self.aws)
 
@@ -97,34 +98,34 @@ def kinesis(
 
     Args:
         streams: Names or ARNs of streams.
-        region: The AWS region, `eu-central-1`. None: the region that the AWS configuration of the machine names.
+        region: The AWS region, such as `eu-central-1`. None: the region of the machine's AWS configuration.
         endpoint_url: The URL of a server that replaces AWS, for streams and leases.
-        start: Where a group begins that has not read before: "TRIM_HORIZON", the oldest record; "LATEST", those that
-            come from now on, which is settled once, when the group first looks; a time with its zone; or
-            "AFTER:<sequence number>". Shards that come of a split or a merge are read from their beginning at any rate.
-        leases: Where it is kept who reads which shard, and how far: "dynamodb://TABLE", "sqlite:///FILE" (workers of
-            one machine), "memory://NAME" (of one process), or a `LeaseStore`.
+        start: The position at which a new group begins: "TRIM_HORIZON", the oldest record; "LATEST", records from now
+            on, fixed when the group reads the stream for the first time; a datetime with a time zone; or
+            "AFTER:<sequence number>". Shards of a later split or merge are always read from their first record.
+        leases: The lease store, which contains the owner and the checkpoint of each shard: "dynamodb://TABLE",
+            "sqlite:///FILE" (workers of one machine), "memory://NAME" (workers of one process), or a `LeaseStore`.
         lease_duration_ms: The time in milliseconds after which other workers take the shards of a silent worker.
-        scan_ms: The time between two searches for free shards; None is a third of `lease_duration_ms`.
-        max_shards: How many shards a worker reads at most; None is as many as there are. What is too much for some is
+        scan_ms: The time in milliseconds between two searches for free shards; None is a third of `lease_duration_ms`.
+        max_shards: The most shards that a worker reads; None: no limit. Shards beyond the limits of some workers are
             divided among the others.
-        owner: What leases and `headrace kinesis describe` call this process, 1 to 128 bytes; None is
-            `<client id of the app>@<host>:<process id>`. Two processes may give the same one: they stay two members.
-        fan_out: Whether records are pushed by enhanced fan-out, with 2 MiB/s for this group alone; a name for its
-            registration, or True for one of the group's name. AWS charges for it.
-        aws: Keys, profile, timeouts: everything that `AwsSettings` knows.
-        clients: Clients of aiobotocore that exist already, by service: "kinesis", "dynamodb".
-        options: How shards are read, by name, as `poll_ms=200`, `groups_sharing=2` (see `ReadSettings`).
+        owner: The name of this process in leases and in `headrace kinesis describe`, 1 to 128 bytes; None is `<client
+            id of the app>@<host>:<process id>`. Two processes with the same name are still two members.
+        fan_out: Whether to read by enhanced fan-out, with 2 MiB/s for this group alone. True registers a consumer with
+            the group's name; a text is another name. AWS charges for fan-out.
+        aws: Keys, profile, timeouts: all settings of `AwsSettings`.
+        clients: Open clients of aiobotocore, by service: "kinesis", "dynamodb".
+        options: Settings of reading by name, such as `poll_ms=200`, `groups_sharing=2` (see `ReadSettings`).
 
     Raises:
-        ConfigError: The arguments are wrong, or contradict each other.
+        ConfigError: An argument is not allowed, or contradicts another.
     """
     if aws is not None and (region or endpoint_url or clients):
         raise ConfigError("region=, endpoint_url= and clients= are in aws= already: leave them out")
     known = set(ReadSettings.__dataclass_fields__)
     if unknown := sorted(options.keys() - known):
         raise ConfigError(
-            f"kinesis() does not know {', '.join(unknown)}; of reading it knows {', '.join(sorted(known))}"
+            f"kinesis() has no argument {', '.join(unknown)}. The settings of reading are {', '.join(sorted(known))}"
         )
     return Streams(
         names=streams,
@@ -142,7 +143,7 @@ def _letters_stream(place: str) -> str:
     stream = place.removeprefix(_LETTERS)
     if stream == place or not stream:
         raise ConfigError(
-            f"dead_letter={place!r}: it is True, the name of a topic, or kinesis://STREAM"
+            f"dead_letter={place!r} is not allowed: use True, the name of a topic, or kinesis://STREAM"
         )
     return stream
 
@@ -151,7 +152,7 @@ def _start(start: str | datetime) -> Checkpoint | None:
     if isinstance(start, datetime):
         if start.tzinfo is None:
             raise ConfigError(
-                f"start={start.isoformat()} has no zone: datetime(..., tzinfo=UTC), say"
+                f"start={start.isoformat()} has no time zone: pass datetime(..., tzinfo=UTC), for example"
             )
         return at_timestamp(round(start.timestamp() * 1000))
     if start == LATEST:
@@ -161,7 +162,7 @@ def _start(start: str | datetime) -> Checkpoint | None:
     number = start.removeprefix(_AFTER)
     if number == start or not number.isdecimal():
         raise ConfigError(
-            f'start={start!r}: it is "TRIM_HORIZON", "LATEST", a datetime or "AFTER:<sequence number>"'
+            f'start={start!r} is not allowed: use "TRIM_HORIZON", "LATEST", a datetime or "AFTER:<sequence number>"'
         )
     return parse_checkpoint(number)
 
@@ -169,8 +170,8 @@ def _start(start: str | datetime) -> Checkpoint | None:
 def _lease_settings(duration_ms: int, scan_ms: int | None, max_shards: int | None) -> LeaseSettings:
     if duration_ms < MIN_LEASE_DURATION_MS:
         raise ConfigError(
-            f"lease_duration_ms={duration_ms}: it is at least {MIN_LEASE_DURATION_MS}, or a worker loses its shards "
-            "with every answer of the store that takes its time"
+            f"lease_duration_ms={duration_ms} is not allowed: use {MIN_LEASE_DURATION_MS} or more. With less, a worker "
+            "loses its shards after every slow answer of the lease store"
         )
     third_ms = duration_ms // 3
     return LeaseSettings(

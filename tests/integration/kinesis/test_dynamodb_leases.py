@@ -259,7 +259,7 @@ def test_what_does_not_pass_is_said_at_once(with_faults: Callable[..., None]) ->
     async def scenario(faults: Faulty) -> None:
         row = await taken(faults.store)
         faults.refuse(10_000, "AccessDeniedException")
-        with pytest.raises(LeaseStoreError, match=r"the credentials do not allow it: .*so it is"):
+        with pytest.raises(LeaseStoreError, match=r"access is denied: .*so it is"):
             await faults.store.renew(row.key, "a", 1, 2)
         assert faults.attempts == 1
 

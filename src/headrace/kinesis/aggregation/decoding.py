@@ -1,6 +1,6 @@
-"""Records that the Kinesis Producer Library puts together into one: taken apart again.
+"""Divides aggregates of the Kinesis Producer Library into their user records.
 
-Such a record is a magic number, a message of Protocol Buffers and its MD5:
+An aggregate is a magic number, a message of Protocol Buffers and its MD5:
 
     message Aggregate {
         repeated string partition_keys = 1;
@@ -8,8 +8,9 @@ Such a record is a magic number, a message of Protocol Buffers and its MD5:
         repeated Record records = 3;      // uint64 key = 1; uint64 hash_key = 2; bytes data = 3; repeated Tag tags = 4
     }
 
-Everybody who may put records chooses the input of this module. So every length is compared with the bytes that are
-there before it is used, and what is not a whole aggregate is a record like any other: it is delivered as it is.
+Every program with the permission to put records chooses the input of this module. So each length is compared with the
+remaining bytes before it is used. A record that is not a complete aggregate is a plain record, and is delivered
+unchanged.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ _EXPLICIT_HASH_KEY: Final = 2
 _DATA: Final = 3
 
 _MAX_PARTITION_KEY: Final = 256
-"""Characters, as of every record. A longer one, named by each of many small records, would be hashed for each."""
+"""The most characters of a partition key, as in every record. A longer key that many small records name would be hashed
+for each of them."""
 _HASH_KEY: Final = re.compile("[0-9]{1,39}", re.ASCII)
 _DIGEST_BYTES: Final = OVERHEAD_BYTES - len(MAGIC)
 _VARINT: Final = 0
@@ -42,7 +44,7 @@ _UINT64: Final = (1 << 64) - 1
 
 
 class UserRecord(NamedTuple):
-    """A record as it was before it was put together with others."""
+    """A record as the producer added it to an aggregate."""
 
     partition_key: str
     explicit_hash_key: str | None
@@ -50,11 +52,11 @@ class UserRecord(NamedTuple):
 
 
 class _MalformedError(Exception):
-    """It is no aggregate after all."""
+    """The record is not an aggregate."""
 
 
 def taken_apart(data: bytes) -> list[UserRecord] | None:
-    """Return the user records of an aggregate, at least one; None if it is none."""
+    """Return the user records of an aggregate, at least one; None if the data is not an aggregate."""
     if len(data) < OVERHEAD_BYTES or not data.startswith(MAGIC):
         return None
     message = data[len(MAGIC) : -_DIGEST_BYTES]
@@ -67,10 +69,10 @@ def taken_apart(data: bytes) -> list[UserRecord] | None:
 
 
 def belongs(record: UserRecord, hash_range: HashRange) -> bool:
-    """Whether a user record is a shard's.
+    """Whether a user record belongs to a shard.
 
-    A producer that finds that user records arrived in another shard than theirs, because the stream was resharded
-    meanwhile, puts them again: they are to be read there alone.
+    A producer finds out that user records arrived in another shard than theirs, because the stream was resharded
+    meanwhile, and puts them again. So they are to be read in their own shard only.
     """
     explicit = record.explicit_hash_key
     if explicit is None:
@@ -78,7 +80,7 @@ def belongs(record: UserRecord, hash_range: HashRange) -> bool:
     elif _HASH_KEY.fullmatch(explicit):
         key = int(explicit)
     else:
-        return True  # nobody knows where it belongs
+        return True  # its shard is unknown
     return hash_range.first <= key <= hash_range.last
 
 
@@ -161,5 +163,5 @@ def _skip(message: bytes, position: int, end: int, kind: int) -> int:
         return _span(message, position, end)[1]
     width = {_FIXED64: 8, _FIXED32: 4}.get(kind)
     if width is None or width > end - position:
-        raise _MalformedError  # groups, which no aggregate has, among them
+        raise _MalformedError  # for example groups, which no aggregate contains
     return position + width

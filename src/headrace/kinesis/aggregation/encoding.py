@@ -1,7 +1,7 @@
-"""Many user records in one record of a stream, in the format of the Kinesis Producer Library.
+"""Writes many user records into one record of a stream, in the format of the Kinesis Producer Library.
 
-A protobuf message between four bytes of magic and its MD5: a table of partition keys, a table of explicit hash keys,
-and records that name their keys by index. Readers give each user record its own number within the record.
+The record is a protobuf message between four magic bytes and its MD5. The message contains a table of partition keys, a
+table of explicit hash keys, and records that name their keys by index. Readers number the user records of an aggregate.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _DATA: Final = b"\x1a"
 
 
 class Aggregate:
-    """One aggregated record that grows. All its user records have to belong to one shard, or readers drop the rest."""
+    """An aggregate that grows. All its user records must belong to one shard: readers drop the others."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
@@ -30,13 +30,13 @@ class Aggregate:
         self._partition_keys: dict[str, int] = {}
         self._hash_keys: dict[str, int] = {}
         self.size = OVERHEAD_BYTES
-        """Bytes that `encode` returns."""
+        """The number of bytes that `encode` returns."""
 
     def __len__(self) -> int:
         return len(self._records)
 
     def add(self, partition_key: str, explicit_hash_key: str | None, data: bytes) -> bool:
-        """Add a user record; return False, and leave everything as it was, if it does not fit."""
+        """Add a user record. If it does not fit, return False and leave the aggregate unchanged."""
         key_index = self._partition_keys.get(partition_key)
         new_key = b""
         if key_index is None:
@@ -66,7 +66,7 @@ class Aggregate:
         return True
 
     def encode(self) -> bytes:
-        """Return the record's data."""
+        """Return the data of the stored record."""
         message = b"".join([*self._tables, *self._records])
         return b"".join([MAGIC, message, md5(message, usedforsecurity=False).digest()])
 

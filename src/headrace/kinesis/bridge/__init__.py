@@ -1,1 +1,1 @@
-"""Streams copied into topics exactly once, and topics into streams."""
+"""Bridges: a stream is copied into a topic exactly once, or a topic into a stream at least once."""

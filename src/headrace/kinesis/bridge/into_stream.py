@@ -1,4 +1,4 @@
-"""A topic, copied into a stream: at least once, for Kinesis has no transactions that a position could be written in."""
+"""Copies a topic into a stream, at least once: Kinesis has no transaction that could include a position."""
 
 from __future__ import annotations
 
@@ -41,24 +41,25 @@ from headrace.types import TopicPartition
 _log: Final = logging.getLogger("headrace.kinesis")
 _POLL_S: Final = 0.5
 _LOOK_S: Final = 10
-_SHUT_OUT: Final = (IllegalGenerationError, UnknownMemberIdError, RebalanceInProgressError)
+_NOT_A_MEMBER: Final = (IllegalGenerationError, UnknownMemberIdError, RebalanceInProgressError)
+"""Errors of a commit by a process that is not a member of the present generation of the group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntoStream:
-    """What is copied, where to, and how.
+    """The plan of a bridge from a topic into a stream.
 
     Attributes:
         target: The brokers.
-        topic: What is copied.
-        destination: The stream.
-        name: The bridge's name: processes of one name share the partitions.
-        latest: Whether a bridge that has never run begins at the topic's end, not at its beginning.
-        envelope: Whether each record is written as JSON that says where it comes from.
-        once: Whether to end when everything is copied that is there.
-        properties: Of consumers.
-        client_properties: Of clients.
-        producing: How records are written.
+        topic: The topic that is copied.
+        destination: The stream that receives the records.
+        name: The bridge's name. Processes with one name share the partitions.
+        latest: Whether a new bridge begins at the topic's end, not at its beginning.
+        envelope: Whether each record is written as a JSON object that contains its origin.
+        once: Whether the bridge ends when all present records are copied.
+        properties: The properties of consumers.
+        client_properties: The properties of other clients.
+        producing: The settings of the Kinesis producer.
     """
 
     target: Target
@@ -74,29 +75,29 @@ class IntoStream:
 
     @property
     def group(self) -> str:
-        """The consumer group whose offsets say how far the bridge is."""
+        """The consumer group that stores the bridge's offsets."""
         return f"__bridge.{self.name}"
 
 
 class IntoStreamBridge:
-    """Copies. What it has read it writes, waits for, and commits, before it reads on.
+    """Copies records: it reads some, writes them, waits until they are written, commits, and reads further records.
 
-    So whoever takes partitions over begins behind what is committed, and what comes again is at most what was under
-    way when a process was killed.
+    So another process that takes over partitions begins behind the committed offsets. After a kill only the records of
+    the last read are written again.
     """
 
     def __init__(self, plan: IntoStream) -> None:
-        """Take a plan; nothing is connected yet."""
+        """Prepare a bridge; nothing is connected yet."""
         self._plan = plan
         self.progress = CopyProgress()
         self._uncommitted: dict[TopicPartition, int] = {}
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Copy until `stopping` is set, or everything is copied that is there if that is the plan.
+        """Copy until `stopping` is set, or, with `once`, until all present records are copied.
 
         Raises:
-            ConfigError: Something is set that cannot work.
-            HeadraceError: The bridge cannot go on.
+            ConfigError: The settings cannot be used.
+            HeadraceError: The bridge cannot continue.
         """
         plan = self._plan
         await check_topic(plan.target, plan.topic, plan.client_properties)
@@ -121,16 +122,16 @@ class IntoStreamBridge:
                 await self._copy_all(consumer, producer, stopping)
 
     async def _begin_at_end(self) -> None:
-        """Commit the end of each partition for a bridge that has never run.
+        """Commit the end offset of each partition for a new bridge.
 
-        So partitions that are added later are copied from their beginning, and so is what is left where retention has
-        removed what comes next.
+        So partitions that are added later are copied from their beginning. The bridge also continues at the beginning
+        if retention has removed the next record.
         """
         plan = self._plan
         async with Admin(plan.target, **plan.client_properties) as admin:
             if any(place.topic == plan.topic for place in await admin.offsets(plan.group)):
                 return
-            with suppress(*_SHUT_OUT):  # another process of this name was faster
+            with suppress(*_NOT_A_MEMBER):  # another process of this name was faster
                 await admin.reset_offsets(plan.group, topics=[plan.topic], to="latest")
 
     async def _copy_all(
@@ -142,7 +143,7 @@ class IntoStreamBridge:
         while not stopping.is_set():
             records = await consumer.poll(_POLL_S)
             if consumer.stopped:
-                return  # by an administrator, as the consumer has logged; other processes go on
+                return  # an administrator has removed the member; the consumer has logged it
             if records:
                 await self._copy(consumer, producer, records)
             elif self._uncommitted:
@@ -151,7 +152,7 @@ class IntoStreamBridge:
                 return
             elif (
                 time_s() - seen_s >= _LOOK_S
-            ):  # of a topic that is gone nothing comes, not even an error
+            ):  # `poll` returns no error for a topic that was deleted
                 with suppress(TransportError):
                     await check_topic(plan.target, plan.topic, plan.client_properties)
                 seen_s = time_s()
@@ -161,7 +162,7 @@ class IntoStreamBridge:
     async def _copy(
         self, consumer: Consumer, producer: Producer, records: Sequence[ConsumerRecord]
     ) -> None:
-        """Write records and commit them; where one fails, those before it, or each start would write them again."""
+        """Write records and commit them. If one fails, commit those before it, so that they are not written again."""
         sent: list[tuple[ConsumerRecord, RecordDelivery]] = []
         left: dict[TopicPartition, int] = {}
         failure: HeadraceError | None = None
@@ -196,13 +197,13 @@ class IntoStreamBridge:
                 raise failure
 
     async def _commit(self, consumer: Consumer, offsets: dict[TopicPartition, int]) -> None:
-        """Commit offsets, and those that were left; brokers that do not answer are waited for, as `poll` does."""
+        """Commit offsets, with those of failed commits. If the brokers do not answer, later commits repeat it."""
         plan = self._plan
         self._uncommitted.update(offsets)
         try:
             with suppress(
-                *_SHUT_OUT
-            ):  # it was too slow for its group: another process copies these once more
+                *_NOT_A_MEMBER
+            ):  # the process was too slow for its group: another process copies these records again
                 await consumer.commit(self._uncommitted)
         except TransportError as error:
             _log.warning("bridge %s: offsets are committed later: %s", plan.name, error)
@@ -219,17 +220,18 @@ class IntoStreamBridge:
             )
         except KinesisError as error:
             raise KinesisError(
-                f"{_named(record, error)}. To go on without it, set the offset of the group {self._plan.group} "
-                "behind it"
+                f"{_named(record, error)}. To skip the record, set the offset of the group {self._plan.group} behind "
+                "it"
             ) from error
 
 
 async def _return_to(consumer: Consumer, left: Mapping[TopicPartition, int]) -> None:
     """Read partitions again from the first record that was not copied.
 
-    (1) The session of the bridge may have ended, so it copies nothing, (2) the acknowledgement of a heartbeat arrives
-    late, and the bridge keeps the partition. Without this it would go on behind the records, and commit that position.
-    Where the partition belongs to another process by now, that process copies the records.
+    Without this a range of records would be skipped: (1) The session of the bridge seems to have ended, so the bridge
+    copies nothing. (2) The late response to a heartbeat arrives, and the bridge keeps the partition. (3) The bridge
+    continues behind the records, and commits that position. If another process owns the partition meanwhile, that
+    process copies the records.
     """
     for place, offset in left.items():
         with suppress(NotAssignedError):
@@ -237,10 +239,10 @@ async def _return_to(consumer: Consumer, left: Mapping[TopicPartition, int]) -> 
 
 
 def _named(record: ConsumerRecord, error: HeadraceError) -> HeadraceError:
-    """Say which record it is that was refused."""
+    """Add the name of the refused record to an error."""
     if (
         type(error) is not KinesisError
-    ):  # a missing stream, wrong credentials: it is not about this record
+    ):  # a missing stream or wrong credentials: the error is not about this record
         return error
     return KinesisError(
         f"{record.topic}[{record.partition}]@{record.offset} cannot be copied: {error}"
@@ -253,9 +255,9 @@ async def _is_at_end(consumer: Consumer) -> bool:
 
 
 def partition_key_of(record: ConsumerRecord) -> str:
-    """Return what is a record's key in a stream: its own if it can be, else a hash of it.
+    """Return the partition key of a record in a stream: its own key, or a hash of a key that Kinesis does not accept.
 
-    Records without a key are spread over the shards, the same record to the same shard every time.
+    Records without a key are spread over the shards. The same record has the same partition key every time.
     """
     if record.key is None:
         return f"{record.topic}-{record.partition}-{record.offset}"[-MAX_KEY_CHARACTERS:]
@@ -267,7 +269,7 @@ def partition_key_of(record: ConsumerRecord) -> str:
 
 
 def enveloped(record: ConsumerRecord) -> bytes:
-    """Return a record as JSON; topic, partition and offset tell a duplicate from a record that looks the same."""
+    """Return a record as JSON. Topic, partition and offset distinguish a duplicate from an equal record."""
     return msgspec.json.encode(
         {
             "topic": record.topic,
@@ -285,7 +287,7 @@ def enveloped(record: ConsumerRecord) -> bytes:
 
 
 def _name_bytes(name: str) -> bytes:
-    """Return a header's name as it was written: no broker checks that it is UTF-8."""
+    """Return a header's name as it was written: brokers do not check that it is UTF-8."""
     return name.encode("utf-8", "surrogateescape")
 
 
@@ -299,14 +301,14 @@ def _text(name: str, data: bytes | None) -> dict[str, str | None]:
 
 
 def producing(*, aggregate: bool, record_bytes: int | None) -> ProducerSettings:
-    """Return how records are written.
+    """Return the settings of the Kinesis producer of a bridge.
 
     Raises:
-        ConfigError: They cannot be.
+        ConfigError: The size of a record is below 1.
     """
     size = 1 << 20 if record_bytes is None else record_bytes
     if size < 1:
-        raise ConfigError(f"record_bytes={size}: it is at least 1")
+        raise ConfigError(f"record_bytes={size} is not allowed: use 1 or more")
     return ProducerSettings(
         record_bytes=size,
         request_bytes=max(size, 5 << 20),

@@ -1,4 +1,4 @@
-"""A stream, copied into a topic: the shards are shared with other processes by leases, and fenced by transactions."""
+"""Copies a stream into a topic: processes share the shards by leases, and transactions fence them."""
 
 from __future__ import annotations
 
@@ -34,19 +34,20 @@ TRANSACTION_TIMEOUT_MS = 30_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntoTopic:
-    """What is copied, where to, and how.
+    """The plan of a bridge from a stream into a topic.
 
     Attributes:
         source: The stream.
         target: The brokers.
-        topic: Where to.
-        name: The bridge's name: two of one name share the shards, two of different names copy everything twice.
-        start: Where a bridge begins that has never run; None is LATEST.
-        leases: Where leases are kept; in memory for one process.
-        once: Whether to end when everything is copied that is there.
-        properties: Of clients and producers.
-        reading: How shards are read.
-        lease_settings: How long leases last.
+        topic: The topic that receives the records.
+        name: The bridge's name. Two processes with one name share the shards; bridges with different names copy all
+            records each.
+        start: The position at which a new bridge begins; None is LATEST.
+        leases: The URL of the lease store. None: leases in memory, for one process.
+        once: Whether the bridge ends when all present records are copied.
+        properties: The properties of clients and producers.
+        reading: The settings of reading a shard.
+        lease_settings: The settings of leases.
     """
 
     source: StreamPlace
@@ -68,7 +69,7 @@ class IntoTopic:
 
 
 def lease_settings(duration_ms: int) -> LeaseSettings:
-    """Return settings for leases that last so long; the members of one bridge have to agree on it."""
+    """Return settings for leases of this duration. All members of one bridge must have the same."""
     return LeaseSettings(
         duration_ms=duration_ms,
         renew_ms=duration_ms // 3,
@@ -81,10 +82,10 @@ def lease_settings(duration_ms: int) -> LeaseSettings:
 
 
 class IntoTopicBridge:
-    """Copies; what a member of a group tells its listener."""
+    """Copies the shards whose leases the bridge's member owns; it implements `LeaseListener`."""
 
     def __init__(self, plan: IntoTopic) -> None:
-        """Take a plan; nothing is connected yet."""
+        """Prepare a bridge; nothing is connected yet."""
         self._plan = plan
         self.progress = CopyProgress()
         self._copies: dict[LeaseKey, tuple[ShardCopy, asyncio.Task[None]]] = {}
@@ -95,16 +96,16 @@ class IntoTopicBridge:
         self._destination: Destination | None = None
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Copy until `stopping` is set, or everything is copied that is there if that is the plan.
+        """Copy until `stopping` is set, or, with `once`, until all present records are copied.
 
         Raises:
-            ConfigError: Something is set that cannot work.
-            HeadraceError: The bridge cannot go on.
+            ConfigError: The settings cannot be used.
+            HeadraceError: The bridge cannot continue.
         """
         plan = self._plan
         if plan.once and plan.leases is not None:
             raise ConfigError(
-                "once is for one process, which sees all shards: leave out leases, or once"
+                "once works in one process only, which reads all shards: leave out leases, or once"
             )
         self._done = asyncio.get_running_loop().create_future()
         async with AsyncExitStack() as stack:
@@ -119,7 +120,7 @@ class IntoTopicBridge:
             known = positions.known(stream.stream)
             start = plan.start
             if known and not known.keys() & {shard.shard for shard in listed}:
-                start = TRIM_HORIZON  # all that it has read is forgotten: what is there came later
+                start = TRIM_HORIZON  # all shards that it has read have expired: the present ones are newer
             for shard in listed:
                 self._ranges[shard.shard] = shard.hash_range
                 if shard.shard in known:
@@ -182,7 +183,7 @@ class IntoTopicBridge:
             once.result()
 
     async def _everything(self, shards: StreamShards) -> None:
-        """Wait until each shard that there is is ended, or read to where it was written to."""
+        """Wait until each shard has ended, or is read to its newest record."""
         while True:
             progress = self.progress
             left = {
@@ -202,10 +203,10 @@ class IntoTopicBridge:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    # What the member tells
+    # Calls of the member
 
     async def assigned(self, lease: Lease) -> None:
-        """Begin to copy a shard."""
+        """Start to copy a shard."""
         assert self._destination is not None
         assert self._member is not None
         member = self._member
@@ -246,32 +247,34 @@ class IntoTopicBridge:
             ended = await copy.run()
         except ProducerFencedError as error:
             if not self._member.valid(key):
-                return  # the lease ran out, and its new owner has begun
+                return  # the lease has expired, and its new owner has begun
             await self.failed(error)
-        except Exception as error:  # noqa: BLE001 - whatever it is, a shard that nobody copies is not to be kept quiet
+        except Exception as error:  # noqa: BLE001 - any error: a shard that is not copied must be reported
             await self.failed(error)
         else:
             if ended:
                 self._member.ended(key, list(copy.children))
                 return
-        self._member.drained(key, copy.position)  # where it was told to let go, it has
+        self._member.drained(key, copy.position)  # needed if the shard was being drained
 
-    async def drain(self, key: LeaseKey, why: Why, deadline_ms: int | None) -> None:  # noqa: ARG002 - the listener's
-        """Finish the transaction that is open."""
+    async def drain(self, key: LeaseKey, why: Why, deadline_ms: int | None) -> None:  # noqa: ARG002 - of the protocol
+        """Finish the open transaction of a shard."""
         if key not in self._copies:
             return
         copy, task = self._copies[key]
         copy.stop()
-        if task.done() and self._member is not None:  # it has failed, and has nothing to finish
+        if (
+            task.done() and self._member is not None
+        ):  # the copy has failed: there is nothing to finish
             self._member.drained(key, copy.position)
 
     async def restart(self, key: LeaseKey) -> None:
-        """Have a reader begin anew."""
+        """Restart the reader of a shard."""
         if key in self._copies:
             self._copies[key][0].restart()
 
-    async def revoked(self, key: LeaseKey, why: Why) -> None:  # noqa: ARG002 - the listener's
-        """Stop: what is not committed is aborted, and comes again elsewhere."""
+    async def revoked(self, key: LeaseKey, why: Why) -> None:  # noqa: ARG002 - of the protocol
+        """Stop copying a shard. The open transaction is aborted, and the new owner copies its records."""
         found = self._copies.pop(key, None)
         self.progress.behind_ms.pop(key.shard, None)
         if found is not None and found[1] is not asyncio.current_task():

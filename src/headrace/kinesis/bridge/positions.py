@@ -1,10 +1,11 @@
-"""How far a bridge has come in each shard: records of a compacted topic, written together with what was copied.
+"""The position of a bridge in each shard: records of a compacted topic, in the transactions that copy the records.
 
-A position is written in the transaction of the records before it, so either all of them are there or none. Who takes a
-shard over (1) takes its transactional id over, which ends whatever the owner before had begun and shuts that one out;
-(2) commits a mark of its own behind all positions; (3) reads committed records up to its mark. What it has seen then is
-the last position of the shard, and there will be no other than its own. A mark says by which lease a shard was taken
-over, so whoever is shut out learns from the next mark by whom.
+A position is written in the transaction of the records before it: either all of them are committed or none. A process
+takes a shard over in three steps. (1) It takes over the transactional id of the shard. This ends the transaction of the
+previous owner and fences that owner. (2) It commits a mark behind all positions. (3) It reads committed records up to
+its mark. Then the last position that it has read is the last one of the shard until it writes one itself. A mark
+contains the lease by which the shard was taken over. So a fenced process learns from the next mark which process has
+fenced it.
 """
 
 from __future__ import annotations
@@ -32,16 +33,16 @@ _MARK: Final = "/taken-over-by"
 
 
 class TakeOver(NamedTuple):
-    """What is found at a take-over."""
+    """The state of a shard that a process finds when it takes the shard over."""
 
     position: Checkpoint | None
-    """What was committed; None: nobody has begun."""
+    """The committed position. None: no process has begun to copy the shard."""
     rivals: list[str]
-    """The claims of those who have taken the shard over since this process did before, as far as they came."""
+    """The claims of other processes that have taken the shard over since this process last did, in their order."""
 
 
 def claim_of(lease: Lease) -> str:
-    """Return by what right a shard is taken over; of two claims the later lease's is greater."""
+    """Return the claim of a lease to a shard. Of two claims the one of the later lease is greater."""
     return f"{lease.epoch:020d}/{lease.owner}"
 
 
@@ -56,13 +57,13 @@ class BridgePositions:
     def __init__(
         self, target: Target, name: str, properties: Mapping[str, Any], timeout_s: float
     ) -> None:
-        """Take where the topic is; nothing is connected yet.
+        """Prepare the positions; nothing is connected yet.
 
         Args:
             target: The brokers.
             name: The name of the bridge.
             properties: The properties of a client.
-            timeout_s: How long open transactions of others may hold up reading.
+            timeout_s: The time in seconds for which open transactions of other processes may delay reading.
         """
         self.topic = f"__bridge.{name}"
         self._target = target
@@ -82,14 +83,14 @@ class BridgePositions:
         self._reading = asyncio.Lock()
         self._found: dict[str, bytes] = {}
         self._marks: defaultdict[str, list[str]] = defaultdict(list)
-        """By shard, from the last take-over of this process on."""
+        """The claims in marks by shard, since this process last took the shard over."""
 
     async def open(self) -> None:
-        """Create the topic if it is missing, and read what is committed: a bridge that has positions is no new one.
+        """Create the topic if it is missing, and read the committed positions.
 
         Raises:
-            ConfigError: There is a topic of this name that would forget positions.
-            TransportError: It cannot be read.
+            ConfigError: The topic exists, but is not compacted.
+            TransportError: The topic cannot be read in time.
         """
         async with Admin(self._target, **self._properties) as admin:
             try:
@@ -98,8 +99,8 @@ class BridgePositions:
                 policy = (await admin.configs(self.topic))["cleanup.policy"].value
                 if policy != "compact":
                     raise ConfigError(
-                        f"the topic {self.topic} has cleanup.policy={policy}, and would forget how far the bridge "
-                        "is: set it to compact"
+                        f"the topic {self.topic} has cleanup.policy={policy}, which deletes the bridge's positions: "
+                        "set it to compact"
                     ) from None
         await self._consumer.assign([self._place])
         await self._consumer.seek_to_beginning()
@@ -109,12 +110,12 @@ class BridgePositions:
             while (position := await self._consumer.position(self._place)) < end:
                 if not await self._read() and patience.is_over:
                     raise patience.error(
-                        f"{self.topic} was read up to offset {position} of {end} within {self._timeout_s:g} s, and "
-                        "nothing more comes: start the bridge again when the brokers answer faster"
+                        f"{self.topic} was read up to offset {position} of {end} within {self._timeout_s:g} s, and no "
+                        "further records arrive: start the bridge again when the brokers answer faster"
                     )
 
     async def close(self) -> None:
-        """Disconnect."""
+        """Disconnect from the brokers."""
         await self._consumer.close(commit=False)
 
     def known(self, stream: str) -> dict[str, Checkpoint]:
@@ -127,16 +128,16 @@ class BridgePositions:
         }
 
     async def take_over(self, producer: Producer, stream: str, shard: str, claim: str) -> TakeOver:
-        """Shut out who has copied a shard before, and return where that one came to.
+        """Fence the process that has copied a shard before, and return its last position.
 
         Args:
-            producer: One with the shard's transactional id.
-            stream: `<name>@<creation time>`.
-            shard: As `shardId-000000000001`.
-            claim: By what right.
+            producer: A producer with the shard's transactional id.
+            stream: The stream as `<name>@<creation time>`.
+            shard: The id of the shard, such as `shardId-000000000001`.
+            claim: The claim of this process; see `claim_of`.
 
         Raises:
-            TransportError: Transactions of others hold it up for too long, or nobody answers.
+            TransportError: Open transactions of other processes delay it for too long, or the brokers do not answer.
         """
         await producer.init_transactions()
         key, mark = f"{stream}/{shard}{_MARK}", f"{claim}/{uuid.uuid4().hex}"
@@ -147,8 +148,8 @@ class BridgePositions:
         while mark not in marks:
             if patience.is_over:
                 raise patience.error(
-                    f"{self.topic} cannot be read to its end: a transaction of a bridge that was killed holds it up, "
-                    "until the bridge takes its shards over or transaction.timeout.ms is over"
+                    f"{self.topic} cannot be read to its end: an open transaction of a killed bridge delays it, until "
+                    "the bridge takes its shards over or transaction.timeout.ms has passed"
                 )
             async with self._reading:
                 if mark not in marks:
@@ -160,7 +161,7 @@ class BridgePositions:
     async def write(
         self, producer: Producer, stream: str, shard: str, position: Checkpoint
     ) -> None:
-        """Add a position to the transaction that is open."""
+        """Add a position to the open transaction of a producer."""
         value = msgspec.json.encode(_Written(position.position, position.sub_sequence))
         _ = await producer.send(self.topic, value, key=f"{stream}/{shard}".encode(), partition=0)
 
@@ -176,11 +177,11 @@ class BridgePositions:
 
 
 class _Patience:
-    """How long is waited for records, and the error when they have not come."""
+    """A time limit for the arrival of records, and the error when it has passed."""
 
     def __init__(self, timeout_s: float, consumer: Consumer) -> None:
         self._limit_s = asyncio.get_running_loop().time() + timeout_s
-        self._engine = consumer._driver.engine  # noqa: SLF001 - what was tried again is known only there
+        self._engine = consumer._driver.engine  # noqa: SLF001 - only the engine knows the reasons of retries
         self._began_ms = self._engine.now_ms
 
     @property

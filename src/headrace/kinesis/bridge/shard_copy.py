@@ -1,4 +1,4 @@
-"""One shard, copied into a topic: each transaction holds what one read has brought, and the position behind it."""
+"""Copies one shard into a topic: each transaction contains the records of one fetch and the position behind them."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ _FORGOTTEN: Final = frozenset(
         ErrorCode.INVALID_TXN_STATE,
     }
 )
-"""Brokers forget transactional ids that rest, after a week; a shard may rest for longer."""
+"""Errors for a transactional id that the brokers have removed. Brokers do that after a week without use."""
 
 
 @dataclass(slots=True)
 class CopyProgress:
-    """What has been done so far."""
+    """The number of records and bytes that a bridge has copied so far."""
 
     records: int = 0
     bytes: int = 0
     behind_ms: dict[str, int | None] = field(default_factory=dict)
-    """By shard, how far the last read was behind the newest records."""
+    """The distance of each shard's last fetch from its newest records, in milliseconds; None if it is unknown."""
     ended: set[str] = field(default_factory=set)
-    """Shards that are closed, and copied to their ends."""
+    """The closed shards that are copied to their ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,16 +74,16 @@ class Destination:
     client_properties: Mapping[str, Any] = field(default_factory=dict)
 
     async def check(self) -> None:
-        """See that the topic is there: brokers may make one anew when it is written to, with too few partitions.
+        """Check that the topic exists: brokers may create it again when it is written to, with too few partitions.
 
         Raises:
-            ConfigError: It is not.
+            ConfigError: The topic does not exist.
         """
         with suppress(TransportError):
             await check_topic(self.target, self.topic, self.client_properties)
 
     def producer(self, stream: str, shard: str) -> Producer:
-        """Return a producer that writes for a shard; only the last one that took over does."""
+        """Return a producer for the records of a shard. It fences earlier producers of the shard."""
         properties = {"max_request_size": _LARGEST_RECORD, "linger_ms": 0, **self.properties}
         return Producer(
             self.target,
@@ -95,12 +95,12 @@ class Destination:
         )
 
     def transactional_id(self, stream: str, shard: str) -> str:
-        """Return the id of all who copy a shard: who takes it over with this id shuts the one before out."""
+        """Return the transactional id of a shard. A process that takes it over fences the process before it."""
         return f"__bridge.{self.name}.{stream}.{shard}"
 
 
 class ShardCopy:
-    """Copies one shard from a lease on."""
+    """Copies one shard, from a lease on."""
 
     def __init__(
         self,
@@ -114,17 +114,17 @@ class ShardCopy:
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
         chance: Callable[[], float],
     ) -> None:
-        """Take what it needs; nothing is connected yet.
+        """Prepare a copy; nothing is connected yet.
 
         Args:
-            destination: Where records go.
-            lease: Which shard, and where to begin if nobody has begun.
+            destination: The topic that receives the records.
+            lease: The shard's lease, with the checkpoint from which a shard without a position is copied.
             open_reader: Opens a reader behind a checkpoint.
-            progress: Where to count.
-            valid: Whether the lease still holds; who has none takes nothing over.
-            committed: Called behind each read, when it is committed, with the position and the bytes that were read.
-            pause: Waits some seconds.
-            chance: Numbers from 0 to 1.
+            progress: The counters of the bridge.
+            valid: Returns whether the lease is still owned. Without it no shard is taken over.
+            committed: Called after each committed fetch, with the position and the number of bytes.
+            pause: Sleeps for a number of seconds.
+            chance: Returns a random number from 0 to 1.
         """
         self._destination = destination
         self._lease = lease
@@ -141,16 +141,16 @@ class ShardCopy:
         self._stopping = asyncio.Event()
         self._reader: Reader | None = None
         self.position: Checkpoint | None = None
-        """What is committed; None until it is known."""
+        """The committed position; None until it is known."""
         self.children: Sequence[ShardInfo] = ()
-        """The shards that follow, where Kinesis said it at the end."""
+        """The children of the closed shard, if Kinesis named them."""
 
     def stop(self) -> None:
-        """Begin nothing new: `run` returns after the transaction that is open."""
+        """Begin nothing new: `run` returns after the open transaction."""
         self._stopping.set()
 
     def restart(self) -> None:
-        """Have the reader begin anew."""
+        """Restart the reader of the shard."""
         if self._reader is not None:
             self._reader.restart()
 
@@ -158,8 +158,9 @@ class ShardCopy:
         """Copy until the shard ends or `stop`; return whether it has ended.
 
         Raises:
-            ConfigError: Somebody else copies the shard, who has a lease of another store; or the topic is gone.
-            HeadraceError: It cannot be copied, and trying again does not help.
+            ConfigError: Another process copies the shard by a lease of another store, or the topic does not exist any
+                more.
+            HeadraceError: The shard cannot be copied, and a retry does not help.
         """
         while not self._stopping.is_set() and self._valid():
             try:
@@ -167,14 +168,14 @@ class ShardCopy:
                     return await self._copy(producer)
             except HeadraceError as error:
                 self._failures += 1
-                if self._failures >= _ATTEMPTS or not _worth_another_try(error):
+                if self._failures >= _ATTEMPTS or not _is_worth_a_retry(error):
                     raise self._explained(error) from error
                 await self._destination.check()
             await self._pause(self._backoff.next_ms() / 1000)
         return False
 
     async def _copy(self, producer: Producer) -> bool:
-        """Go on from what is committed, whatever this process believes to have done."""
+        """Continue from the committed position, whatever this process has done before."""
         positions = self._destination.positions
         position, rivals = await positions.take_over(
             producer, self._stream, self._shard, self._claim
@@ -203,20 +204,22 @@ class ShardCopy:
         return position.is_end
 
     def _check_alone(self, rivals: Sequence[str]) -> None:
-        """See that whoever has shut this process out was one that stood still, and knows by now that its lease is over.
+        """Check that a process which has fenced this one had the lease before, and was only slow to notice its end.
 
-        Such a one had the lease before, so its claim is smaller. A greater one is of another store of leases; what is
-        smaller to that one is this one, which gives way, so that one of two goes on.
+        The claim of such a process is smaller than this process's claim. A greater claim comes from another lease
+        store. Seen from there, this process has the smaller claim. So the process with the smaller claim gives way, and
+        one of the two goes on.
         """
         if any(rival > self._claim for rival in rivals):
             name = self._destination.name
             raise ConfigError(
-                f"another bridge of the name {name!r} has taken {self._shard} over, though it is leased here: "
-                "processes that share a stream need one store of leases (--leases), others names of their own (--name)"
+                f"another bridge of the name {name!r} has taken {self._shard} over, though this process owns its "
+                "lease. Processes that share a stream need one lease store (--leases); others need different names "
+                "(--name)"
             )
 
     async def _fetch(self, reader: Reader) -> Fetched | None:
-        """Read, unless it is time to stop: what was not returned comes again."""
+        """Read, unless `stop` is called. Records that were not returned are read again."""
         fetching = asyncio.ensure_future(reader.fetch())
         stopping = asyncio.ensure_future(self._stopping.wait())
         try:
@@ -252,7 +255,7 @@ class ShardCopy:
         return position
 
     async def _send(self, producer: Producer, record: KinesisRecord) -> None:
-        _ = await producer.send(  # what becomes of it is what becomes of the transaction
+        _ = await producer.send(  # the transaction's result is the record's result
             self._destination.topic,
             record.data,
             key=record.partition_key.encode(),
@@ -268,7 +271,7 @@ class ShardCopy:
         }:
             return ApiError.for_code(
                 cause.code,
-                f"a record of {self._shard} is larger than the topic {self._destination.topic} takes: raise its "
+                f"a record of {self._shard} is too large for the topic {self._destination.topic}: raise its "
                 f"max.message.bytes (`headrace topic alter {self._destination.topic} -c max.message.bytes=11534336`) "
                 f"and start the bridge again ({cause.message})",
             )
@@ -276,7 +279,7 @@ class ShardCopy:
 
 
 def headers_of(record: KinesisRecord) -> list[tuple[str, bytes]]:
-    """Return what a copy says of where it came from."""
+    """Return the headers of a copied record, which contain its origin."""
     headers = [
         (HEADER_STREAM, record.stream.encode()),
         (HEADER_SHARD, record.shard.encode()),
@@ -289,8 +292,8 @@ def headers_of(record: KinesisRecord) -> list[tuple[str, bytes]]:
     return headers
 
 
-def _worth_another_try(error: HeadraceError) -> bool:
-    """Whether a new producer that goes on from what is committed may have more luck."""
+def _is_worth_a_retry(error: HeadraceError) -> bool:
+    """Whether a new producer that continues from the committed position may succeed."""
     if isinstance(error, ProducerFencedError):
         return True
     cause = error.__cause__ if isinstance(error, TransactionError) else error

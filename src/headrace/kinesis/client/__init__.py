@@ -1,1 +1,1 @@
-"""How Headrace talks to AWS: settings, clients, and their failures in words."""
+"""Clients of AWS: settings, errors, retries, and faster decoding of GetRecords."""

@@ -1,4 +1,4 @@
-"""Pauses before something is repeated, and the time in which they pass."""
+"""Retries of AWS calls, their pauses, and the clock that tests replace."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from headrace.kinesis.client.settings import AwsClient
 _Answer = TypeVar("_Answer")
 
 FIRST_CONTACT_MS: Final = 3_000
-"""For how long it is tried to get a first answer: more likely than an outage is a wrong address."""
+"""The time in milliseconds for which the first call is retried without an answer: a wrong address is more likely than
+an outage."""
 REPEATABLE: Final = frozenset({FailureKind.THROTTLED, FailureKind.REPEAT, FailureKind.IN_USE})
 
 
 class Timing(Protocol):
-    """Time that passes, and chance: a test has its own."""
+    """A clock and random numbers. Tests have their own."""
 
     def now_ms(self) -> int:
-        """Return a time that never goes back; only differences mean anything."""
+        """Return milliseconds that never go back. Only differences have a meaning."""
 
     def random(self) -> float:
-        """Return a number from 0 to 1, as `random.random`."""
+        """Return a number from 0 to 1, as `random.random` does."""
 
     async def sleep_ms(self, duration_ms: float) -> None:
         """Wait for some milliseconds."""
@@ -35,20 +36,20 @@ class RealTiming:
     """The clock and the random numbers of this machine."""
 
     def now_ms(self) -> int:
-        """See the method in `Timing`."""
+        """Return milliseconds of the machine's monotonic clock."""
         return time.monotonic_ns() // 1_000_000
 
     def random(self) -> float:
-        """See the method in `Timing`."""
+        """Return a number from 0 to 1."""
         return random.random()  # noqa: S311 - pauses, no secrets
 
     async def sleep_ms(self, duration_ms: float) -> None:
-        """See the method in `Timing`."""
+        """Sleep without blocking the event loop."""
         await asyncio.sleep(duration_ms / 1000)
 
 
 class JitteredBackoff:
-    """Growing pauses with full jitter, up to 0.2 s, 0.4 s, … 10 s: who failed together does not return together."""
+    """Growing pauses with full jitter, up to 0.2 s, 0.4 s, … 10 s, so that clients do not retry at the same time."""
 
     __slots__ = ("_failures", "_first_ms", "_most_ms", "_random")
 
@@ -61,13 +62,13 @@ class JitteredBackoff:
         self._failures = 0
 
     def next_ms(self) -> int:
-        """Return how long to wait after one more failure."""
+        """Return the pause after one more failure, in milliseconds."""
         ceiling_ms = min(self._most_ms, self._first_ms << min(self._failures, 30))
         self._failures += 1
         return round(self._random() * ceiling_ms)
 
     def reset(self) -> None:
-        """Begin again with the first pause, after a success."""
+        """Start again with the first pause, after a success."""
         self._failures = 0
 
 
@@ -81,21 +82,21 @@ async def repeated(
     answer_within_ms: int | None = None,
     stream: str = "",
 ) -> _Answer:
-    """Call AWS until it answers, as long as repeating helps.
+    """Call AWS until it answers, as long as a retry can help.
 
     Args:
         call: Makes one attempt.
-        doing: What it is, for messages.
+        doing: What the call does, for messages.
         client: The client, whose region messages name.
-        timing: In which pauses pass.
-        within_ms: After this the last failure is raised.
-        answer_within_ms: After this it is raised where nothing has answered at all; None is as long as for all else.
-        stream: Which stream it is about, if a missing resource can only be that.
+        timing: The clock and the random numbers of pauses.
+        within_ms: The time in milliseconds after which the last failure is raised.
+        answer_within_ms: The same time for calls without any answer so far. None: `within_ms`.
+        stream: The stream of the call, if a missing resource can only be this stream.
 
     Raises:
         ConfigError: Credentials, region or endpoint are wrong.
-        StreamNotFoundError: There is no such stream.
-        KinesisError: It was refused, or there was no answer in time.
+        StreamNotFoundError: The stream does not exist.
+        KinesisError: AWS refused the call, or did not answer in time.
     """
     backoff = JitteredBackoff(timing.random)
     begun_ms = timing.now_ms()
@@ -123,12 +124,12 @@ async def repeated(
 
 
 def region_of(client: AwsClient) -> str:
-    """Return the region of a client; empty where a fake has none."""
+    """Return the region of a client; empty if the client is a fake without one."""
     return _said_by(client, "region_name")
 
 
 def endpoint_of(client: AwsClient) -> str:
-    """Return the address of a client's server; empty where a fake has none."""
+    """Return the address of a client's server; empty if the client is a fake without one."""
     return _said_by(client, "endpoint_url")
 
 

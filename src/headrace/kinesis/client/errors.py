@@ -1,7 +1,7 @@
 """Classifies failures of AWS calls, and describes them in messages.
 
-Nothing here imports botocore: its errors are known by their attributes and by the names of their classes, so a client
-that was handed in may be a fake that raises look-alikes.
+This module does not import botocore. It recognizes botocore's errors by their attributes and by the names of their
+classes, so a program may pass a fake client that raises similar errors.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ class FailureKind(Enum):
     """The kind of a failure, which decides what to do about it."""
 
     THROTTLED = "throttled"
-    """Too much was asked for: wait, then repeat."""
+    """A limit of AWS was exceeded: pause, then retry."""
     REPEAT = "repeat"
-    """The server or the way to it failed: wait, then repeat. What was asked for may have happened."""
+    """The server or the connection failed: pause, then retry. The call may have been executed."""
     EXPIRED = "expired"
-    """An iterator or a token of a list is too old: begin again with a new one."""
+    """An iterator or a list token is too old: start again with a new one."""
     MISSING = "missing"
-    """There is no such stream, shard, consumer or table."""
+    """The stream, shard, consumer or table does not exist."""
     IN_USE = "in use"
-    """Something else is going on with it: wait, then repeat."""
+    """The resource is being changed: pause, then retry."""
     FATAL = "fatal"
-    """Repeating it does not help."""
+    """A retry does not help."""
 
 
-_VERDICTS: Final = {
+_KINDS: Final = {
     code: kind
     for kind, codes in {
         FailureKind.THROTTLED: (
@@ -48,7 +48,7 @@ _VERDICTS: Final = {
     for code in codes.split()
 }
 
-# Bases of what botocore, aiohttp and the standard library raise when no answer came.
+# Base classes of the errors of botocore, aiohttp and the standard library for a missing answer.
 _NO_ANSWER: Final = frozenset(
     {"HTTPClientError", "ConnectionError", "ClientError", "ParserError", "OSError", "TimeoutError"}
 )
@@ -75,17 +75,17 @@ _REMEDIES: Final = {
 _CONFIGURATION: Final = {
     "NoCredentialsError": (
         "there are no AWS credentials: set access_key_id and secret_access_key, AWS_ACCESS_KEY_ID and "
-        "AWS_SECRET_ACCESS_KEY, or a profile, or run where a role gives them"
+        "AWS_SECRET_ACCESS_KEY, or a profile, or run on a machine with a role"
     ),
     "PartialCredentialsError": "the AWS credentials are not complete: {}",
-    "CredentialRetrievalError": "AWS credentials cannot be had: {}",
-    "MetadataRetrievalError": "AWS credentials cannot be had: {}",
-    "TokenRetrievalError": "{}: log in again, as with `aws sso login`",
-    "SSOError": "{}: log in again, as with `aws sso login`",
+    "CredentialRetrievalError": "the AWS credentials cannot be read: {}",
+    "MetadataRetrievalError": "the AWS credentials cannot be read: {}",
+    "TokenRetrievalError": "{}: log in again, for example with `aws sso login`",
+    "SSOError": "{}: log in again, for example with `aws sso login`",
     "NoRegionError": "no AWS region is set: set region, AWS_REGION, or a profile that has one",
-    "InvalidRegionError": "{}: a region is a name as eu-central-1",
+    "InvalidRegionError": "{}: a region has a name such as eu-central-1",
     "ProfileNotFound": "{}: profiles are in ~/.aws/config and ~/.aws/credentials",
-    "ResponseParserError": "what answers there is no AWS service: check endpoint_url",
+    "ResponseParserError": "the server is not an AWS service: check endpoint_url",
     "ParamValidationError": "{}",
 }
 
@@ -94,20 +94,20 @@ _OF_AWS: Final = frozenset({"BotoCoreError", "HeadraceError", *_NO_ANSWER})
 
 
 def of_aws(error: BaseException) -> bool:
-    """Whether it is a failure of a call of AWS, not a fault in a program."""
+    """Whether an error is a failure of an AWS call, not a bug in a program."""
     return isinstance(getattr(error, "response", None), dict) or any(
         base.__name__ in _OF_AWS for base in type(error).__mro__
     )
 
 
 def is_silence(error: BaseException) -> bool:
-    """Whether there was no answer, or none that is one of AWS."""
+    """Whether there was no answer, or an answer that is not of AWS."""
     names = {base.__name__ for base in type(error).__mro__}
     return not error_code(error) and bool(names & _NO_ANSWER) and not names & _TRANSIENT
 
 
 def error_code(error: BaseException) -> str:
-    """Return what AWS calls the failure, as `ResourceNotFoundException`; empty if AWS did not answer."""
+    """Return the error code of AWS, such as `ResourceNotFoundException`; empty if AWS did not answer."""
     response = getattr(error, "response", None)
     if not isinstance(response, dict):
         return ""
@@ -116,7 +116,7 @@ def error_code(error: BaseException) -> str:
 
 
 def status_code(error: BaseException) -> int:
-    """Return the HTTP status of the answer; 0 if there was none."""
+    """Return the HTTP status of the answer, or 0 if there was none."""
     response = getattr(error, "response", None)
     if not isinstance(response, dict):
         return 0
@@ -124,10 +124,10 @@ def status_code(error: BaseException) -> int:
 
 
 def failure_kind(error: BaseException) -> FailureKind:
-    """Return what to do about a failure of a call."""
+    """Return the kind of a failed call."""
     code = error_code(error)
     if code:
-        known = _VERDICTS.get(code)
+        known = _KINDS.get(code)
         if known is not None:
             return known
         return FailureKind.REPEAT if status_code(error) >= 500 else FailureKind.FATAL
@@ -142,61 +142,61 @@ def failure_kind(error: BaseException) -> FailureKind:
 def explained(
     error: BaseException, doing: str, *, stream: str = "", region: str = "", endpoint: str = ""
 ) -> HeadraceError:
-    """Return a failure as an error of ours: what was being done, what went wrong, what to do.
+    """Return a failure as an error of Headrace that says what was being done, what failed, and what to do.
 
     Args:
-        error: What the client raised.
-        doing: As `reading shard shardId-000000000001 of orders`.
-        stream: Which stream it is about, if a missing resource can only be that.
-        region: Where it was looked for.
-        endpoint: The server that was asked.
+        error: The error of the client.
+        doing: What the call does, such as `reading shard shardId-000000000001 of orders`.
+        stream: The stream of the call, if a missing resource can only be this stream.
+        region: The region of the client.
+        endpoint: The server of the client.
     """
     if isinstance(error, HeadraceError):
         return error
-    code, said = error_code(error), _message(error)
+    code, text = error_code(error), _message(error)
     if code == "ResourceNotFoundException" and stream:
         where = f" in {region}" if region else ""
         return StreamNotFoundError(
-            f"{doing}: there is no stream {stream!r}{where}: create it, or check region, endpoint_url and whose "
-            f"credentials these are ({said})"
+            f"{doing}: there is no stream {stream!r}{where}: create it, or check region, endpoint_url and the account "
+            f"of the credentials ({text})"
         )
-    setting = _wrong_setting(error, code, said)
+    setting = _wrong_setting(error, code, text)
     if setting:
         return ConfigError(f"{doing}: {setting}")
     if failure_kind(error) is FailureKind.REPEAT and not code:
         asked = f" from {endpoint}" if endpoint else ""
         where = f" in region {region}" if region else ""
         return KinesisError(
-            f"{doing}: no answer{asked}{where}: check region, endpoint_url and the network ({said})"
+            f"{doing}: no answer{asked}{where}: check region, endpoint_url and the network ({text})"
         )
-    return KinesisError(f"{doing}: {_refusal(error, code, said)}")
+    return KinesisError(f"{doing}: {_refusal(error, code, text)}")
 
 
-def _wrong_setting(error: BaseException, code: str, said: str) -> str:
+def _wrong_setting(error: BaseException, code: str, text: str) -> str:
     for base in type(error).__mro__:
         if base.__name__ in _CONFIGURATION:
-            return _CONFIGURATION[base.__name__].format(said)
+            return _CONFIGURATION[base.__name__].format(text)
     if code in _REMEDIES:
-        return f"{_REMEDIES[code]} ({code}: {said})"
+        return f"{_REMEDIES[code]} ({code}: {text})"
     if code.isdecimal():
-        return f"what answers there is no AWS service: check endpoint_url (HTTP {code}: {said})"
+        return f"the server is not an AWS service: check endpoint_url (HTTP {code}: {text})"
     return ""
 
 
 _ADVICE: Final = {
-    FailureKind.THROTTLED: "more was asked for than AWS allows: ask less often, add shards, or have the limit raised",
-    FailureKind.REPEAT: "AWS fails: try again later",
-    FailureKind.IN_USE: "it is being changed: try again later",
+    FailureKind.THROTTLED: "a limit of AWS was exceeded: call less often, add shards, or have the limit raised",
+    FailureKind.REPEAT: "AWS fails: retry later",
+    FailureKind.IN_USE: "the resource is being changed: retry later",
 }
-"""The advice for a failure that was repeated for too long, by kind."""
+"""The advice for a failure after the last retry, by kind."""
 
 
-def _refusal(error: BaseException, code: str, said: str) -> str:
+def _refusal(error: BaseException, code: str, text: str) -> str:
     if code.startswith("AccessDenied"):
-        return f"the credentials do not allow it: give their user or role the permission ({said})"
+        return f"access is denied: grant the permission to the user or role of the credentials ({text})"
     if code.startswith("KMS"):
-        return f"the key that encrypts the stream cannot be used: check its policy and state ({code}: {said})"
-    text = f"{code}: {said}" if code else said
+        return f"the key that encrypts the stream cannot be used: check its policy and state ({code}: {text})"
+    text = f"{code}: {text}" if code else text
     advice = _ADVICE.get(failure_kind(error))
     return f"{text} ({advice})" if advice else text
 
@@ -204,7 +204,7 @@ def _refusal(error: BaseException, code: str, said: str) -> str:
 def _message(error: BaseException) -> str:
     response = getattr(error, "response", None)
     if isinstance(response, dict):
-        said = response.get("Error", {}).get("Message") or response.get("message")
-        if said:
-            return str(said)
+        text = response.get("Error", {}).get("Message") or response.get("message")
+        if text:
+            return str(text)
     return str(error) or type(error).__name__

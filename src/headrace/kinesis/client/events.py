@@ -1,4 +1,4 @@
-"""The events that SubscribeToShard pushes, read without botocore's parser where botocore allows that."""
+"""The events that SubscribeToShard pushes, decoded without botocore's parser if botocore allows it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _NAME: Final = "SubscribeToShardEvent"
 
 
 class PushedEvent(msgspec.Struct, rename="pascal"):
-    """Records that were pushed."""
+    """An event with records that Kinesis pushed."""
 
     records: list[FetchedRecord] = []
     continuation_sequence_number: str | None = None
-    """Where the next subscription begins; None: the shard has ended."""
+    """The position at which the next subscription begins. None: the shard has ended."""
     millis_behind_latest: int | None = None
     child_shards: list[ChildShard] | None = None
 
@@ -31,12 +31,12 @@ _decoder: Final = msgspec.json.Decoder(PushedEvent)
 
 
 async def events_of(stream: Any) -> AsyncIterator[PushedEvent]:
-    """Return the events of a subscription as they come.
+    """Yield the events of a subscription as they arrive.
 
     Raises:
-        Exception: What the stream raises: it was refused in the middle, or broke.
+        Exception: The exception of the stream: the subscription was refused or the connection broke.
     """
-    # Both are as old as event streams in botocore; where one is missing, the stream itself does it.
+    # Private methods of botocore, as old as its event streams. If one is missing, the stream parses its events.
     raw, parse = getattr(stream, "_event_generator", None), getattr(stream, "_parse_event", None)
     if raw is None or parse is None:
         async for parsed in stream:
@@ -48,11 +48,11 @@ async def events_of(stream: Any) -> AsyncIterator[PushedEvent]:
             event = _decoded(message.payload)
             yield event_of((await parse(message))[_NAME]) if event is None else event
         else:
-            await parse(message)  # it raises what is an exception
+            await parse(message)  # raises the exception that an exception event describes
 
 
 def event_of(parsed: Mapping[str, Any]) -> PushedEvent:
-    """Return an event that was parsed by botocore in the same form."""
+    """Return an event that botocore has parsed as a `PushedEvent`."""
     return PushedEvent(
         records=[stored_record(each) for each in parsed.get("Records", ())],
         continuation_sequence_number=parsed.get("ContinuationSequenceNumber"),
@@ -65,4 +65,4 @@ def _decoded(payload: bytes) -> PushedEvent | None:
     try:
         return _decoder.decode(payload)
     except msgspec.DecodeError:
-        return None  # botocore's parser takes more kinds of numbers and dates
+        return None  # botocore's parser accepts more forms of numbers and dates

@@ -1,8 +1,8 @@
-"""GetRecords, and its answer without botocore's parser.
+"""GetRecords, with its reply decoded without botocore's parser.
 
-That parser spends several times as much on a record as everything else together. botocore itself hands out the
-answer before it parses: what is a success of GetRecords is decoded here and the parser gets an empty object. The
-request, its signature, credentials that are renewed, and errors remain botocore's.
+That parser takes several times as long for a record as everything else together. botocore passes the reply to a handler
+before it parses the reply. The handler decodes a successful reply of GetRecords here, and leaves an empty object for
+the parser. botocore still does the request, its signature, the renewal of credentials, and errors.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class HashKeyRange(msgspec.Struct, rename="pascal"):
 
 
 class ChildShard(msgspec.Struct, rename="pascal"):
-    """A shard that follows one that has ended."""
+    """A child of a shard that has ended."""
 
     shard_id: str
     parent_shards: list[str]
@@ -48,7 +48,7 @@ class GetRecordsReply(msgspec.Struct, rename="pascal"):
 
     records: list[FetchedRecord] = []
     next_shard_iterator: str | None = None
-    """None: the shard has ended, and these are its last records."""
+    """The iterator behind these records. None: the shard has ended, and these are its last records."""
     millis_behind_latest: int | None = None
     child_shards: list[ChildShard] | None = None
 
@@ -60,7 +60,7 @@ _wanted: Final[ContextVar[bool]] = ContextVar("_wanted", default=False)
 
 
 def prepare(client: AwsClient) -> None:
-    """Let a client decode faster what `get_records` asks for; one that cannot, such as a fake, stays as it is."""
+    """Make a client decode replies faster in `get_records`. A client without events, such as a fake, is unchanged."""
     register = getattr(getattr(getattr(client, "meta", None), "events", None), "register", None)
     if register is not None:
         register("before-parse.kinesis.GetRecords", _before_parse, unique_id="headrace-get-records")
@@ -70,7 +70,7 @@ async def get_records(client: AwsClient, arguments: Mapping[str, Any]) -> GetRec
     """Call GetRecords.
 
     Raises:
-        Exception: What the client raises.
+        Exception: The exception of the client.
     """
     token = _wanted.set(True)
     try:
@@ -82,7 +82,7 @@ async def get_records(client: AwsClient, arguments: Mapping[str, Any]) -> GetRec
 
 
 def reply_of(answer: Mapping[str, Any]) -> GetRecordsReply:
-    """Return an answer that was parsed by botocore in the same form."""
+    """Return a reply that botocore has parsed as a `GetRecordsReply`."""
     return GetRecordsReply(
         records=[stored_record(record) for record in answer.get("Records", ())],
         next_shard_iterator=answer.get("NextShardIterator"),
@@ -92,7 +92,7 @@ def reply_of(answer: Mapping[str, Any]) -> GetRecordsReply:
 
 
 def stored_record(record: Mapping[str, Any]) -> FetchedRecord:
-    """Return a record that was parsed by botocore."""
+    """Return a record that botocore has parsed as a `FetchedRecord`."""
     stamp = record.get("ApproximateArrivalTimestamp", 0.0)
     return FetchedRecord(
         sequence_number=record["SequenceNumber"],
@@ -104,7 +104,7 @@ def stored_record(record: Mapping[str, Any]) -> FetchedRecord:
 
 
 def child_shards(parsed: Any) -> list[ChildShard] | None:
-    """Return child shards that were parsed by botocore."""
+    """Return child shards that botocore has parsed as `ChildShard` objects."""
     return None if parsed is None else msgspec.convert(parsed, list[ChildShard])
 
 
@@ -116,5 +116,5 @@ def _before_parse(
     try:
         customized_response_dict[_REPLY] = _decoder.decode(response_dict["body"])
     except msgspec.DecodeError:
-        return  # botocore's parser takes more kinds of numbers and dates, and knows how to complain
+        return  # botocore's parser accepts more forms of numbers and dates, and raises its own errors
     response_dict["body"] = b"{}"

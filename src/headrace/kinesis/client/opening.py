@@ -13,10 +13,10 @@ from headrace.kinesis.client.settings import AwsClient, AwsSettings
 async def open_client(settings: AwsSettings, service: str) -> AsyncIterator[AwsClient]:
     """Open a client of a service (`kinesis`, `dynamodb`) until the block ends.
 
-    It repeats nothing by itself: who calls it knows the limits, and backs off.
+    The client does not retry by itself: the callers know the limits, and retry with a backoff.
 
     Raises:
-        ConfigError: Headrace was installed without its extra `kinesis`; or there is no region, profile or key.
+        ConfigError: Headrace was installed without its extra `kinesis`, or there is no region, profile or key.
     """
     given = settings.clients.get(service)
     if given is not None:

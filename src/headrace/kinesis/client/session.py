@@ -1,4 +1,4 @@
-"""Clients of aiobotocore: only this module imports it, and only where a client is opened."""
+"""Clients of aiobotocore. Only this module imports it, and only `open_client` imports this module."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headrace.kinesis.client.settings import AwsClient, AwsSettings
 
 @cache
 def _loader(data_path: str | None) -> Loader:
-    """Return what reads the descriptions of services; kept, as they are megabytes of JSON, one for all clients."""
+    """Return the loader of service descriptions. All clients share it, because descriptions are megabytes of JSON."""
     return create_loader(data_path)
 
 
@@ -36,7 +36,7 @@ async def opened(settings: AwsSettings, service: str) -> AsyncIterator[AwsClient
     )
     creation = session.create_client(
         service,
-        region_name=settings.region or os.environ.get("AWS_REGION"),  # botocore does not look there
+        region_name=settings.region or os.environ.get("AWS_REGION"),  # botocore ignores it
         endpoint_url=settings.endpoint_url,
         aws_access_key_id=settings.access_key_id,
         aws_secret_access_key=settings.secret_access_key,

@@ -1,4 +1,4 @@
-"""Where AWS is and who asks: settings, and clients made of them."""
+"""How to reach AWS, and the interface of its clients."""
 
 from __future__ import annotations
 
@@ -10,30 +10,31 @@ from headrace.errors import ConfigError
 
 
 class AwsClient(Protocol):
-    """A client of aiobotocore, or whatever has the operations that are called: each takes keywords, and is awaited."""
+    """A client of aiobotocore, or any object with the same operations: each takes keyword arguments and is awaited."""
 
     def __getattr__(self, operation: str) -> Callable[..., Awaitable[Any]]:
-        """Return an operation by its name, as `get_records`."""
+        """Return an operation by its name, such as `get_records`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AwsSettings:
-    """How to reach AWS. What is not given comes from where every AWS program finds it: environment, files, roles.
+    """How to reach AWS. Missing values come from the environment, AWS's configuration files and roles.
 
-    A role is assumed by a profile that says so in `~/.aws/config` (`role_arn`, `source_profile`).
+    To assume a role, use a profile in `~/.aws/config` with `role_arn` and `source_profile`.
 
     Attributes:
-        region: As `eu-central-1`; from `AWS_REGION`, `AWS_DEFAULT_REGION` or the profile if not given.
-        endpoint_url: Another server than AWS's, as `http://localhost:4567`; one server may serve all services.
-        profile: A name in `~/.aws/config`.
-        access_key_id: A key; only with `secret_access_key`.
-        secret_access_key: Its secret.
-        session_token: What temporary keys have besides.
-        max_pool_connections: Connections at the same time; None: as many as are needed, at most one for each shard that
-            is read and a few besides. With fewer than there are shards, fan-out of some would wait for ever.
-        connect_timeout_ms: How long a connection may take.
-        read_timeout_ms: How long an answer may take.
-        clients: Clients that exist already, by service; they are used as they are, and not closed.
+        region: The region, such as `eu-central-1`. None: `AWS_REGION`, `AWS_DEFAULT_REGION` or the profile's region.
+        endpoint_url: The URL of a server that replaces AWS, such as `http://localhost:4567`. One server may serve all
+            services.
+        profile: The name of a profile in `~/.aws/config`.
+        access_key_id: The id of an access key; only together with `secret_access_key`.
+        secret_access_key: The secret of the access key.
+        session_token: The session token of a temporary access key.
+        max_pool_connections: The most connections at the same time. None: as many as needed, which is about one for
+            each shard that is read. With fewer connections than shards, fan-out of some shards would wait for ever.
+        connect_timeout_ms: The time limit of a connection attempt, in milliseconds.
+        read_timeout_ms: The time limit of an answer, in milliseconds.
+        clients: Open clients by service, such as `kinesis`. Headrace uses them and does not close them.
     """
 
     region: str | None = None
@@ -48,26 +49,24 @@ class AwsSettings:
     clients: Mapping[str, AwsClient] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Refuse what cannot work.
+        """Check the settings.
 
         Raises:
-            ConfigError: It says which setting, and why.
+            ConfigError: A setting is not allowed, or one that belongs to it is missing.
         """
         if (self.access_key_id is None) != (self.secret_access_key is None):
-            raise ConfigError(
-                "access_key_id and secret_access_key go together: one of them is missing"
-            )
+            raise ConfigError("access_key_id and secret_access_key go together: set both, or none")
         if self.session_token is not None and self.access_key_id is None:
             raise ConfigError(
-                "session_token belongs to an access_key_id and a secret_access_key: give all three"
+                "session_token belongs to an access_key_id and a secret_access_key: set all three"
             )
         if self.endpoint_url is not None and not self.endpoint_url.startswith(
             ("http://", "https://")
         ):
             raise ConfigError(
-                f"endpoint_url={self.endpoint_url!r}: it begins with http:// or https://"
+                f"endpoint_url={self.endpoint_url!r} is not allowed: a URL begins with http:// or https://"
             )
         for name in ("max_pool_connections", "connect_timeout_ms", "read_timeout_ms"):
             value = getattr(self, name)
             if value is not None and value <= 0:
-                raise ConfigError(f"{name}={value}: it is at least 1")
+                raise ConfigError(f"{name}={value} is not allowed: use 1 or more")

@@ -1,4 +1,4 @@
-"""A stream's name and its ARN: each is taken where the other is."""
+"""Names and ARNs of streams. Every function accepts both."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from headrace.errors import ConfigError
 
 
 def stream_arguments(stream: str) -> dict[str, str]:
-    """Return how a call of Kinesis names a stream."""
+    """Return the argument of a Kinesis call that names a stream."""
     return {"StreamARN": stream} if is_arn(stream) else {"StreamName": stream}
 
 
 def is_arn(stream: str) -> bool:
-    """Whether it is an ARN, not a name."""
+    """Whether a text is an ARN."""
     return stream.startswith("arn:")
 
 
@@ -19,7 +19,7 @@ def stream_name(stream: str) -> str:
     """Return the name of a stream that is given by name or ARN.
 
     Raises:
-        ConfigError: It is an ARN of something else.
+        ConfigError: The ARN does not name a stream.
     """
     if not is_arn(stream):
         return stream
@@ -27,6 +27,6 @@ def stream_name(stream: str) -> str:
     kind, _, name = parts[-1].partition("/")
     if len(parts) != 6 or parts[2] != "kinesis" or kind != "stream" or not name or "/" in name:
         raise ConfigError(
-            f"{stream!r} is no ARN of a stream: one is arn:aws:kinesis:<region>:<account>:stream/<name>"
+            f"{stream!r} is not the ARN of a stream: write arn:aws:kinesis:<region>:<account>:stream/<name>"
         )
     return name

@@ -27,8 +27,8 @@ class DynamoCalls:
     Args:
         client: A client of aiobotocore, without retries of its own.
         table: The table of all calls.
-        timeout_ms: The time limit of all attempts of a call with their pauses, in milliseconds. Renewals of leases wait for
-            it, so it must be far shorter than a lease.
+        timeout_ms: The time limit of all attempts of a call with their pauses, in milliseconds. Renewals of leases wait
+            for it, so it must be far shorter than a lease.
         pause: A function that returns a random number from 0 to 1, the part of a pause that is used.
     """
 

@@ -1,1 +1,1 @@
-"""Writing to Kinesis: batches, repetitions in order, and many records in one."""
+"""The Kinesis producer: decisions without I/O (`core.py`), the engine on an event loop, and a blocking engine."""

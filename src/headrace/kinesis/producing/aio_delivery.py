@@ -1,4 +1,4 @@
-"""The fate of a record, to be waited for."""
+"""The asyncio future of one record: what `headrace.kinesis.Producer.send` returns."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ from headrace.kinesis.producing.records import Outgoing, SentRecord
 
 
 class RecordDelivery:
-    """What `send` returns: awaited, it gives where the record went, or raises why it went nowhere."""
+    """The result of `send`. Awaited, it returns the record's shard and sequence number, or raises an error."""
 
     __slots__ = ("_future", "noticed", "record")
 
     def __init__(self) -> None:
         self._future: asyncio.Future[SentRecord] = asyncio.get_running_loop().create_future()
         self.noticed = False
-        """Whether the program has asked; a failure that it did not ask for is raised by `flush` or `close`."""
+        """Whether the program has read the result. If not, `flush` or `close` raises a failure."""
         self.record: Outgoing | None = None
-        """What is to be written, until its fate is known."""
+        """The record; None when it is delivered or given up."""
 
     @property
     def reason(self) -> str:
-        """Why the last attempt failed; empty where none has, or the fate is known."""
+        """The error of the last attempt; empty if there was none, or if the result is known."""
         return "" if self.record is None else self.record.reason
 
     def done(self) -> bool:
-        """Whether the record's fate is known."""
+        """Whether the record is delivered or given up."""
         return self._future.done()
 
     def result(self) -> SentRecord:
-        """Return where the record went.
+        """Return the record's shard and sequence number.
 
         Raises:
-            HeadraceError: Why it went nowhere.
-            InvalidStateError: Its fate is not known yet.
+            HeadraceError: The record could not be delivered.
+            InvalidStateError: The record is neither delivered nor given up yet.
         """
         self.noticed = True
         return self._future.result()
 
     def exception(self) -> BaseException | None:
-        """Return why the record went nowhere, or None."""
+        """Return the error for which the record was given up, or None."""
         self.noticed = True
         return self._future.exception()
 
@@ -51,15 +51,15 @@ class RecordDelivery:
         return asyncio.shield(self._future).__await__()
 
     async def settled(self) -> None:
-        """Wait until the fate is known, whatever it is."""
+        """Wait until the record is delivered or given up."""
         if not self._future.done():
             await asyncio.wait([self._future])
 
     def settle(self, sent: SentRecord | None, error: HeadraceError | None) -> None:
-        """Tell it; the producer does."""
+        """Set the result; the producer calls this."""
         self.record = None
         if error is not None:
             self._future.set_exception(error)
-            self._future.exception()  # asyncio would write to the log that nobody has asked
+            self._future.exception()  # so that asyncio does not log an exception that was never read
         elif sent is not None:
             self._future.set_result(sent)

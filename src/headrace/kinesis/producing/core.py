@@ -1,4 +1,4 @@
-"""What a producer decides about the records of one stream. It reads no clock and does no I/O: time is an argument.
+"""Decides when a producer sends the records of one stream. It reads no clock and does no I/O: time is an argument.
 
 (1) A record waits in a lane: the lane of its partition key, or, if records are aggregated, the lane of its shard. (2) A
 request takes one parcel from each lane that has no parcel in flight. So no later record of a lane can overtake a record
@@ -30,7 +30,7 @@ _SHARD: Final = re.compile(r"shardId-[0-9]{12,}", re.ASCII)
 
 
 class RecordOutcome(NamedTuple):
-    """What happened to a record: it was written, or it was given up with an error."""
+    """The end of a record: it was written, or it was given up with an error."""
 
     record: Outgoing
     sent: SentRecord | None

@@ -1,4 +1,4 @@
-"""Records that have to stay in order, what is sent at once, and pauses."""
+"""Lanes of records that keep their order, parcels that are sent at once, and pauses before retries."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from headrace.kinesis.producing.records import Outgoing
 
 @dataclass(slots=True, eq=False)
 class Lane:
-    """Records of one partition key, or of one shard: the next leaves when the one before is written.
+    """Records of one partition key, or of one shard. A record is sent after the record before it was written.
 
-    A lane is in one of four places: it waits to be sent, it is under way, it pauses, or it is empty and forgotten.
+    A lane is in one of four states: it is ready, it has a parcel in flight, it pauses, or it is empty and dropped.
     """
 
     name: object
@@ -22,16 +22,16 @@ class Lane:
     size: int = 0
     attempts: int = 0
     alone: bool = False
-    """Whether its next record is sent in a request of its own: one like it may be to blame for a refusal."""
+    """Whether the next record is sent in a request of its own, because such a record may be the cause of a refusal."""
 
     def add(self, record: Outgoing) -> None:
-        """Put a record behind the others."""
+        """Append a record behind the others."""
         record.waiting = True
         self.waiting.append(record)
         self.size += record.size
 
     def take(self) -> Outgoing:
-        """Take the first record out."""
+        """Remove the first record, and return it."""
         record = self.waiting.popleft()
         record.waiting = False
         self.size -= record.size
@@ -45,7 +45,7 @@ class Lane:
             self.size += record.size
 
     def head(self) -> Outgoing | None:
-        """Return the first record that is not given up; those before it are dropped."""
+        """Return the first record that is not given up, or None. Records before it are dropped."""
         while self.waiting and self.waiting[0].done:
             self.take()
         return self.waiting[0] if self.waiting else None
@@ -53,7 +53,7 @@ class Lane:
 
 @dataclass(slots=True, eq=False)
 class Parcel:
-    """What becomes one record of the stream."""
+    """The content of one stored record: one record of the program, or an aggregate of several."""
 
     lane: Lane
     records: list[Outgoing]
@@ -61,21 +61,21 @@ class Parcel:
     explicit_hash_key: str | None
     data: bytes
     shard: str | None
-    """Where it goes, as far as is known."""
+    """The id of the shard to which the parcel belongs; None if it is not known."""
 
     @property
     def size(self) -> int:
-        """Bytes that count against Kinesis' limits."""
+        """The bytes that count for Kinesis' limits."""
         return len(self.data) + len(self.partition_key.encode())
 
     @property
     def aggregated(self) -> bool:
-        """Whether it is many in one."""
+        """Whether the parcel is an aggregate of several records."""
         return len(self.records) > 1
 
 
 class PutResult(NamedTuple):
-    """What Kinesis says of one record of a request."""
+    """The answer of Kinesis for one record of a request."""
 
     shard: str = ""
     sequence_number: str = ""
@@ -84,7 +84,7 @@ class PutResult(NamedTuple):
 
 
 class RetryPause:
-    """Full jitter: each pause is anything up to a limit that doubles while failures go on."""
+    """Pauses with full jitter: each pause is a random part of a limit that doubles with each failure."""
 
     __slots__ = ("attempts", "until_ms")
 
@@ -93,7 +93,7 @@ class RetryPause:
         self.until_ms = 0
 
     def extend(self, now_ms: int, base_ms: int, max_ms: int, random: Callable[[], float]) -> None:
-        """Note a failure; those that come during a pause belong to it."""
+        """Note a failure. A failure during a pause does not extend the pause."""
         if now_ms < self.until_ms:
             return
         longest_ms = min(max_ms, base_ms << min(self.attempts, 20))

@@ -1,4 +1,4 @@
-"""Records on their way to a stream, and what became of them."""
+"""The records that a program sends, and their places in the stream."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ _HASH_KEY: Final = re.compile(r"0|[1-9][0-9]{0,38}", re.ASCII)
 
 
 class SentRecord(NamedTuple):
-    """Where a record is."""
+    """The place of a written record: its shard and its sequence number."""
 
     shard: str
     sequence_number: str
     sub_sequence: int | None = None
-    """Its number within an aggregated record; None: it is a record of its own."""
+    """The index of the record in its aggregate. None: the record is not part of an aggregate."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Outgoing:
-    """A record that the program gave, until its fate is known.
+    """A record of the program, until it is delivered or given up.
 
     Attributes:
-        partition_key: The key.
-        explicit_hash_key: Chooses the shard in place of the key.
-        hash_key: What chooses the shard, as a number.
-        data: The content.
-        size: Bytes of data and key.
-        added_ms: When it came.
-        waiting: Whether it stands in a lane, and is not under way.
-        in_doubt: Whether it may be written already, by a request without an answer.
-        done: Whether its fate is known.
-        reason: Why the last attempt failed.
-        ticket: Whatever the caller knows it by.
+        partition_key: The partition key.
+        explicit_hash_key: The hash key that determines the shard instead of the partition key; None if there is none.
+        hash_key: The hash key that determines the shard, as a number.
+        data: The data of the record.
+        size: The bytes of data and key.
+        added_ms: The time at which the program sent the record, in milliseconds of the event loop's clock.
+        waiting: Whether the record waits in a lane, and is not in flight.
+        in_doubt: Whether a request without an answer may have written the record.
+        done: Whether the record is delivered or given up.
+        reason: The error of the last attempt; empty before a failure.
+        ticket: An object by which the caller finds the record's delivery.
     """
 
     partition_key: str
@@ -61,30 +61,30 @@ def outgoing(
     record_bytes: int,
     now_ms: int,
 ) -> Outgoing:
-    """Return a record, if Kinesis takes one like it.
+    """Return a record, if Kinesis accepts such a record.
 
     Raises:
-        KinesisError: It says what is wrong with it.
+        KinesisError: The record, its key or its hash key is not allowed.
     """
     if not 1 <= len(partition_key) <= MAX_KEY_CHARACTERS:
         raise KinesisError(
-            f"a partition key has 1 to {MAX_KEY_CHARACTERS} characters, and this one {len(partition_key)}: "
-            f"{partition_key[:40]!r}; use a hash of long keys"
+            f"the partition key {partition_key[:40]!r} has {len(partition_key)} characters; 1 to {MAX_KEY_CHARACTERS} "
+            "are allowed. Use a hash of long keys"
         )
     hash_key = hash_key_of(partition_key)
     if explicit_hash_key is not None:
         explicit_hash_key = str(explicit_hash_key)
         if not _HASH_KEY.fullmatch(explicit_hash_key) or int(explicit_hash_key) >= HASH_KEYS:
             raise KinesisError(
-                f"explicit_hash_key={explicit_hash_key[:60]!r}: it is an integer from 0 to 2**128 - 1"
+                f"explicit_hash_key={explicit_hash_key[:60]!r} is not allowed: use an integer from 0 to 2**128 - 1"
             )
         hash_key = int(explicit_hash_key)
     size = len(data) + len(partition_key.encode())
     if size > record_bytes:
         raise KinesisError(
             f"the record of key {partition_key[:40]!r} has {size} bytes with its key, more than "
-            f"record_bytes={record_bytes}: Kinesis takes 1 MiB, and up to 10 MiB where the stream's MaxRecordSize was "
-            "raised; then raise record_bytes, too"
+            f"record_bytes={record_bytes}. Kinesis accepts 1 MiB, and up to 10 MiB if the stream's MaxRecordSize is "
+            "raised. Then raise record_bytes, too"
         )
     return Outgoing(
         partition_key=partition_key,

@@ -1,4 +1,4 @@
-"""What can be set of a producer, and what Kinesis allows."""
+"""The settings of a producer, and the limits of Kinesis."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ MAX_KEY_CHARACTERS: Final = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerSettings:
-    """How a producer batches, repeats and gives up.
+    """How a producer batches, retries and gives up.
 
     Attributes:
-        linger_ms: How long a record waits for others to fill a request.
-        record_bytes: The largest record, partition key included; more than 1 MiB on streams that were set to it
-            (UpdateMaxRecordSize, at most 10 MiB).
-        request_bytes: The largest request; AWS takes 10 MiB, other servers and older endpoints 5 MiB.
-        request_records: Records in a request.
-        aggregate_bytes: User records become records of this size in the format of the Kinesis Producer Library; 0 sends
-            each as a record of its own.
-        ordered: Whether records of one partition key stay in the order of `send`. It costs plain records speed: one of
-            a key is under way at a time.
-        max_in_flight: Requests of a stream under way at a time.
-        delivery_timeout_ms: How long a record is tried.
-        buffer_bytes: Bytes of records that are not delivered yet; `send` waits for room.
-        backoff_ms: The longest first pause after a failure; it doubles.
-        backoff_max_ms: The longest pause.
+        linger_ms: The time for which a record waits for others to fill a request, in milliseconds.
+        record_bytes: The largest record in bytes, partition key included. Above 1 MiB only for streams with a larger
+            MaxRecordSize (UpdateMaxRecordSize, at most 10 MiB).
+        request_bytes: The largest request in bytes. AWS accepts 10 MiB, other servers and older endpoints 5 MiB.
+        request_records: The most records in a request.
+        aggregate_bytes: The size of aggregates in the format of the Kinesis Producer Library. 0: each record is sent as
+            a record of its own.
+        ordered: Whether records of one partition key stay in the order of `send`. Without aggregates this costs speed:
+            one record of each key is in flight at a time.
+        max_in_flight: The most requests of a stream in flight at a time.
+        delivery_timeout_ms: The time after which a record is given up, in milliseconds.
+        buffer_bytes: The most bytes of pending records. `send` waits for room.
+        backoff_ms: The longest first pause after a failure, in milliseconds. It doubles with each failure.
+        backoff_max_ms: The longest pause, in milliseconds.
     """
 
     linger_ms: int = 20
@@ -47,16 +47,16 @@ class ProducerSettings:
     backoff_max_ms: int = 5_000
 
     def __post_init__(self) -> None:
-        """Refuse what cannot work.
+        """Check the settings against the limits of Kinesis.
 
         Raises:
-            ConfigError: It says which setting, and why.
+            ConfigError: A setting is outside its limits, or contradicts another.
         """
         for field in fields(self):
             least = 0 if field.name in {"linger_ms", "aggregate_bytes", "ordered"} else 1
             if getattr(self, field.name) < least:
                 raise ConfigError(
-                    f"{field.name}={getattr(self, field.name)}: it is at least {least}"
+                    f"{field.name}={getattr(self, field.name)} is not allowed: use {least} or more"
                 )
         limits = {
             "record_bytes": MAX_RECORD_BYTES,
@@ -66,13 +66,15 @@ class ProducerSettings:
         }
         for name, limit in limits.items():
             if getattr(self, name) > limit:
-                raise ConfigError(f"{name}={getattr(self, name)}: Kinesis takes at most {limit}")
+                raise ConfigError(
+                    f"{name}={getattr(self, name)} is not allowed: Kinesis accepts at most {limit}"
+                )
         if self.request_bytes < self.record_bytes:
             raise ConfigError(
-                f"request_bytes={self.request_bytes} is less than record_bytes={self.record_bytes}: a request holds "
-                "at least one record"
+                f"request_bytes={self.request_bytes} is less than record_bytes={self.record_bytes}: a request contains "
+                "at least one record. Raise request_bytes"
             )
         if self.aggregate_bytes and not self.ordered:
             raise ConfigError(
-                "ordered=False is for plain records: leave it out, or set aggregate_bytes=0"
+                "ordered=False is for records without aggregation: leave it out, or set aggregate_bytes=0"
             )

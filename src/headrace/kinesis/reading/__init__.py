@@ -1,1 +1,1 @@
-"""From a stream to records: its shards, paced reads of one, and reading ahead of several."""
+"""Readers of single shards: by GetRecords or by fan-out, with their limits, budgets and checkpoints."""

@@ -1,4 +1,4 @@
-"""Who may read ahead how much. No clock, no I/O."""
+"""How many bytes each shard may read ahead. No clock, no I/O."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from headrace.kinesis.reading.settings import ReadSettings
 
 
 class Budget:
-    """Bytes that several shards share, none of which can take all of them.
+    """Bytes that several shards share. No shard can use all of them.
 
-    Half of the bytes belongs to the shards in equal parts, so that each can always go on; the other half is for
-    whoever needs more than that. A shard never holds more than `shard_bytes`. Where shards join while others hold all
-    that was theirs before, it is half as much again at most, until those have been taken from.
+    Half of the bytes is divided equally among the shards, so that every shard can always go on. The other half is for
+    shards that need more. A shard never holds more than `shard_bytes`. If shards join while others hold all their
+    bytes, the total may be exceeded by half until records are taken from the others.
     """
 
     def __init__(self, settings: ReadSettings) -> None:
-        """Take the limits from settings."""
+        """Start without shards, with the limits of the settings."""
         self._shard_bytes = settings.shard_bytes
         self._worker_bytes = settings.worker_bytes
         self._own_bytes = 0
@@ -26,45 +26,45 @@ class Budget:
 
     @property
     def held_bytes(self) -> int:
-        """What all shards hold, without what is on its way."""
+        """The bytes that all shards hold, without those in flight."""
         return sum(self._held.values())
 
     def join(self, shard: Hashable) -> None:
-        """A shard is read from now on."""
+        """Add a shard to the budget."""
         self._held[shard] = self._reserved[shard] = 0
         self._divide()
 
     def leave(self, shard: Hashable) -> None:
-        """A shard is read no more; what it held is free."""
+        """Remove a shard. The bytes that it held are free."""
         if self._held.pop(shard, None) is not None:
             del self._reserved[shard]
             self._divide()
 
     def has_room(self, shard: Hashable) -> bool:
-        """Whether a read is worth it: half of what is the shard's own is free."""
+        """Whether a read is worth it: half of the shard's own part is free."""
         return self.room(shard) >= max(1, self._own_bytes // 2)
 
     def room(self, shard: Hashable) -> int:
-        """Return how much a shard may read beyond what it holds and has reserved."""
+        """Return how many bytes a shard may read beyond those it holds and has reserved."""
         held = self._held[shard] + self._reserved[shard]
         shared = self._worker_bytes - self._own_bytes * len(self._held) - self._shared_used
         room = max(0, self._own_bytes - held) + max(0, shared)
         return max(0, min(room, self._shard_bytes - held))
 
     def reserve(self, shard: Hashable) -> int:
-        """Set aside what a read may bring, until `settle`; return how much that is."""
+        """Reserve the bytes that a read may return, until `settle`; return their number."""
         self._change(shard, 0, -self._reserved[shard])
         room = self.room(shard)
         self._change(shard, 0, room)
         return room
 
     def settle(self, shard: Hashable, size_bytes: int) -> None:
-        """A read has brought this much, or nothing; the shard holds it from now on."""
+        """End a reservation. The shard holds the bytes that the read returned, which may be none."""
         if shard in self._held:
             self._change(shard, size_bytes, -self._reserved[shard])
 
     def free(self, shard: Hashable, size_bytes: int) -> None:
-        """Somebody took over this much of what a shard holds."""
+        """Release bytes of a shard that were taken."""
         if shard in self._held:
             self._change(shard, -size_bytes, 0)
 

@@ -1,4 +1,4 @@
-"""Read one shard by enhanced fan-out: Kinesis pushes, and the limits of GetRecords do not count."""
+"""Read one shard by enhanced fan-out: Kinesis pushes records, and the limits of GetRecords do not apply."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from headrace.kinesis.reading.reader import (
     ReadCounts,
     check_stream,
     is_of_future,
-    tell_of_failures,
-    tell_of_loss,
+    log_failures,
+    log_loss,
 )
 from headrace.kinesis.reading.settings import ReadSettings
 from headrace.kinesis.reading.unpacking import Unpacking
 
 _SPACING_MS: Final = 1_010
-"""SubscribeToShard may be called once a second for a consumer and shard."""
+"""The least time in milliseconds between two calls of SubscribeToShard for a consumer and shard."""
 _TAKEN_MS: Final = 5_000
-"""For so long a subscription cannot be replaced by another."""
+"""The time in milliseconds for which a new subscription cannot be replaced by another."""
 
 
 class FanOutReader:
     """Reads one shard with SubscribeToShard; see `Reader`.
 
-    A subscription lasts five minutes; the next one begins where it ended. What is not fetched stays with Kinesis and in
-    the connection, so a room is not asked for: an event has about a mebibyte.
+    A subscription lasts five minutes. The next one begins where it ended. Records that are not fetched stay in Kinesis
+    and in the connection, so `room` is not used: an event has about one mebibyte.
     """
 
     def __init__(
@@ -57,18 +57,20 @@ class FanOutReader:
         lease_stream: str | None = None,
         timing: Timing | None = None,
     ) -> None:
-        """Take a client of Kinesis, a registered consumer, a shard and where to begin; nothing is sent yet.
+        """Prepare a reader; nothing is sent before the first fetch.
 
         Args:
-            client: Of Kinesis.
-            stream_arn: The stream's.
-            consumer_arn: What `registered_consumer` returned.
-            shard: As `shardId-000000000001`.
-            start: A checkpoint; records behind it are read.
-            settings: How to read; only `deaggregate` matters.
-            hash_range: The shard's; user records of aggregates that do not belong there are dropped. None: none is.
-            lease_stream: What leases call the stream, to tell another one of its name from it; None tells none.
-            timing: Time and chance, of a test.
+            client: The client of Kinesis.
+            stream_arn: The ARN of the stream.
+            consumer_arn: The ARN that `registered_consumer` returned.
+            shard: The id of the shard, such as `shardId-000000000001`.
+            start: The checkpoint behind which reading starts.
+            settings: The settings of reading; only `deaggregate` is used.
+            hash_range: The hash keys of the shard. User records of aggregates outside of it are dropped. None: no
+                record is dropped.
+            lease_stream: The stream's name in leases, to detect that the stream was created again. None: this is not
+                detected.
+            timing: The clock and random numbers of a test; None: the real ones.
         """
         self._client = client
         self._stream = stream_arn
@@ -93,13 +95,13 @@ class FanOutReader:
         self._end: Fetched | None = Fetched(ended=True) if start.is_end else None
 
     async def fetch(self, room: Callable[[], int] | None = None) -> Fetched:  # noqa: ARG002 - Kinesis decides
-        """See `Reader`."""
+        """Fetch records; see `Reader`."""
         while self._end is None:
             try:
                 events = self._events or await self._subscribed()
                 async for event in events:
                     return self._accepted(event)
-                self.restart()  # its time is over
+                self.restart()  # the subscription has ended
             except Exception as error:
                 self.restart()
                 if not of_aws(error):
@@ -108,13 +110,13 @@ class FanOutReader:
         return self._end
 
     def restart(self) -> None:
-        """See `Reader`."""
+        """Close the subscription; see `Reader`."""
         source, self._source, self._events = self._source, None, None
         if source is not None:
             source.close()
 
     async def aclose(self) -> None:
-        """See `Reader`."""
+        """Close the subscription; see `Reader`."""
         self.restart()
 
     async def _subscribed(self) -> AsyncIterator[PushedEvent]:
@@ -139,7 +141,7 @@ class FanOutReader:
         stored, continuation = pushed.records, pushed.continuation_sequence_number
         size = sum([len(each.data) + len(each.partition_key) for each in stored])
         records = self._unpacking.records(stored, self._position)
-        # But not behind an aggregate of which the rest is still to come.
+        # The position stays in an aggregate whose remaining user records have not arrived.
         if continuation and (stored or self._position.sub_sequence is None):
             self._position = Checkpoint(continuation)
         self.counts.fetches += 1
@@ -162,7 +164,7 @@ class FanOutReader:
         self.counts.throttled += kind is FailureKind.THROTTLED
         self.counts.failures += kind is not FailureKind.THROTTLED
         self._failures += 1
-        tell_of_failures(self._doing, self._failures, error, self.counts)
+        log_failures(self._doing, self._failures, error, self.counts)
         if kind is FailureKind.MISSING:
             await self._missing()
             return
@@ -176,7 +178,10 @@ class FanOutReader:
         self._next_ms = self._timing.now_ms() + pause_ms
 
     async def _missing(self) -> None:
-        """Find out what is not there: stream or consumer, which is fatal, or the shard, whose records have expired."""
+        """Find out what is missing: the stream or the consumer, which is fatal, or the shard.
+
+        The records of a missing shard have expired.
+        """
         await check_stream(self._client, self._stream, self._lease_stream, self._timing)
         await repeated(
             lambda: self._client.describe_stream_consumer(ConsumerARN=self._consumer),
@@ -184,5 +189,5 @@ class FanOutReader:
             self._client,
             self._timing,
         )
-        tell_of_loss(self._doing)
+        log_loss(self._doing)
         self._end = Fetched(ended=True, data_expired=True)

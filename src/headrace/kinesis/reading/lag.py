@@ -1,4 +1,4 @@
-"""How far a group is behind in a shard, for who looks at it from outside."""
+"""The lag of a group in a shard, for tools that are not members of the group."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ _UNKNOWN = frozenset({"ResourceNotFoundException", "InvalidArgumentException"})
 async def lag_ms(
     client: AwsClient, stream: str, shard: str, checkpoint: Checkpoint, now_ms: int
 ) -> int | None:
-    """Return for how long the oldest record that is not finished has waited; 0 if there is none.
+    """Return how long the oldest unfinished record has waited, in milliseconds; 0 if there is none.
 
-    It costs one of the five reads a second that a shard allows.
+    The call costs one of the five reads per second that a shard allows.
 
     Args:
-        client: Of Kinesis.
-        stream: Its name, or its ARN.
-        shard: Which shard.
-        checkpoint: How far the group has come.
-        now_ms: The time, since 1970.
+        client: The client of Kinesis.
+        stream: Name or ARN of the stream.
+        shard: The id of the shard.
+        checkpoint: The group's checkpoint in the shard.
+        now_ms: The time in milliseconds since 1970.
 
     Returns:
-        None where it is not known: the shard is gone, or the checkpoint is none of its.
+        The lag. None if it is unknown: the shard does not exist any more, or the checkpoint does not belong to it.
 
     Raises:
-        KinesisError: It may not be read, or does not answer.
+        KinesisError: Reading is not permitted, or Kinesis does not answer.
     """
     if checkpoint.is_end:
         return 0

@@ -1,4 +1,4 @@
-"""When a shard may be read next, and how much to ask for. No clock, no I/O."""
+"""When a shard may be read next, and how many records to request. No clock, no I/O."""
 
 from __future__ import annotations
 
@@ -11,31 +11,30 @@ from headrace.kinesis.reading.settings import ReadSettings
 READS_PER_S: Final = 5
 READ_BYTES_PER_S: Final = 2 << 20
 FULL_REPLY_BYTES: Final = 9 << 20
-"""GetRecords returns 10 MiB at most: so much in one means that Kinesis cut it off."""
+"""The size in bytes from which a reply counts as cut off. GetRecords returns at most 10 MiB."""
 FULL_REPLY_PAUSE_MS: Final = 5_000
 ITERATOR_AGE_MS: Final = 240_000
-"""Iterators are good for five minutes: older than this, one is not worth a call."""
+"""The age in milliseconds from which an iterator is not used any more. Iterators are valid for five minutes."""
 RECORD_OVERHEAD_BYTES: Final = 256
-"""What a record takes in memory beside its data."""
+"""The memory in bytes that a record takes besides its data."""
 _FIRST_MEAN_BYTES: Final = 1 << 10
 _MEAN_WEIGHT: Final = 0.3
 _ARRIVAL_MS: Final = 6
-"""Two calls may arrive that much closer to each other than they were sent."""
+"""A margin in milliseconds: two calls may arrive closer to each other than they were sent."""
 
 
 class Pacing:
-    """The limits of GetRecords on one shard: 5 calls and 2 MiB a second, shared by the groups that read it.
+    """The limits of GetRecords on one shard: 5 calls and 2 MiB per second, shared by the groups that read it.
 
-    Calls are spread evenly instead of saved up, and bytes are paid for afterwards: this keeps both limits over any
-    second without a memory of it.
+    Calls are spread evenly, and bytes delay the next call. This keeps both limits in every second without a history.
     """
 
     def __init__(self, settings: ReadSettings, chance: Callable[[], float]) -> None:
-        """Take the settings, and random numbers from 0 to 1."""
+        """Start with the limits of the settings and a source of random numbers from 0 to 1."""
         self._poll_ms = settings.poll_ms
         self._max_records = settings.max_records
         groups = settings.groups_sharing
-        # Of groups that do not know when the others read, each may have so many calls in any second as it has whole.
+        # Groups do not know when other groups read. So each group only uses a whole number of calls per second.
         own_per_s = READS_PER_S // groups or READS_PER_S / groups
         self._spacing_ms = round(1000 / own_per_s) + _ARRIVAL_MS
         self._bytes_per_s = READ_BYTES_PER_S // groups
@@ -46,28 +45,28 @@ class Pacing:
         self._next_ms: int | None = None
 
     def wait_ms(self, now_ms: int) -> int:
-        """Return how long to wait before the next read."""
+        """Return the time until the next read, in milliseconds."""
         return 0 if self._next_ms is None else max(0, self._next_ms - now_ms)
 
     def limit(self, room_bytes: int | None) -> int:
-        """Return how many records to ask for: what one second gives, and what there is room for."""
+        """Return how many records to request: what a second allows, and what fits into the room."""
         records = self._bytes_per_s / self._mean_bytes
         if room_bytes is not None:
             records = min(records, room_bytes / (self._mean_bytes + RECORD_OVERHEAD_BYTES))
         return max(1, min(self._max_records, int(records)))
 
     def sent(self, now_ms: int, limit: int) -> None:
-        """A read is on its way."""
+        """Note that a read was sent."""
         self._sent_ms = now_ms
         self._limit = limit
         self._next_ms = now_ms + self._spacing_ms
 
     def replied(self, now_ms: int, records: int, size_bytes: int, behind_ms: int | None) -> None:
-        """It was answered."""
+        """Note the reply to a read."""
         self._backoff.reset()
         if records:
             mean = max(1.0, size_bytes / records)
-            # Larger ones are believed at once, smaller ones slowly.
+            # A larger mean counts at once, a smaller one gradually.
             self._mean_bytes = max(
                 mean, self._mean_bytes + _MEAN_WEIGHT * (mean - self._mean_bytes)
             )
@@ -79,5 +78,5 @@ class Pacing:
         self._next_ms = max(self._sent_ms + pause_ms, now_ms + paid_ms)
 
     def failed(self, now_ms: int) -> None:
-        """It was refused, or not answered."""
+        """Note that a read was refused or not answered."""
         self._next_ms = now_ms + max(self._spacing_ms, self._backoff.next_ms())

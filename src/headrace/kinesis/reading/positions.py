@@ -1,4 +1,4 @@
-"""Checkpoints and shards, in the words of Kinesis."""
+"""Checkpoints and shards in the form of Kinesis' requests and replies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def iterator_arguments(position: Checkpoint) -> dict[str, Any]:
-    """Return how GetShardIterator is told where to begin."""
+    """Return the arguments of GetShardIterator for reading behind a checkpoint."""
     kind, place = _place(position)
     if kind.endswith("SEQUENCE_NUMBER"):
         return {"ShardIteratorType": kind, "StartingSequenceNumber": place}
@@ -22,7 +22,7 @@ def iterator_arguments(position: Checkpoint) -> dict[str, Any]:
 
 
 def starting_position(position: Checkpoint) -> dict[str, Any]:
-    """Return how SubscribeToShard is told where to begin."""
+    """Return the argument of SubscribeToShard for reading behind a checkpoint."""
     kind, place = _place(position)
     if kind.endswith("SEQUENCE_NUMBER"):
         return {"Type": kind, "SequenceNumber": place}
@@ -34,13 +34,13 @@ def _place(position: Checkpoint) -> tuple[str, str | datetime | None]:
         return "AT_TIMESTAMP", _EPOCH + timedelta(milliseconds=position.timestamp_ms)
     if not position.is_sequence_number:
         return position.position, None
-    # Of an aggregate that is finished in part, the rest is wanted: it has to be read again.
+    # An aggregate that is finished in part has to be read again for its remaining user records.
     at_or_after = "AFTER" if position.sub_sequence is None else "AT"
     return f"{at_or_after}_SEQUENCE_NUMBER", position.position
 
 
 def child_info(child: ChildShard) -> ShardInfo:
-    """Return a shard that follows one that has ended."""
+    """Return the description of a child of a closed shard."""
     keys = child.hash_key_range
     return ShardInfo(
         shard=child.shard_id,

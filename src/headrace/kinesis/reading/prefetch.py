@@ -1,4 +1,4 @@
-"""Read several shards ahead, each in a task of its own, within a budget of bytes."""
+"""Reads several shards ahead, each in a task of its own, within a budget of bytes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 
 class ShardArrival(NamedTuple, Generic[_Key]):
-    """Something of a shard: either what was fetched, or why nothing will be any more."""
+    """A fetch of a shard, or the error that ended its reading."""
 
     key: _Key
     fetched: Fetched
@@ -37,14 +37,14 @@ class _ShardQueue:
 
 
 class ReadAhead(Generic[_Key]):
-    """Keeps records of shards ready.
+    """Keeps fetched records of shards ready.
 
-    A shard whose queue is full is not read until somebody takes from it; nothing that was read is ever dropped while
-    its shard is here. Shards are served in turn.
+    A shard whose queue is full is not read until records are taken from it. No record is dropped while its shard is
+    registered. Shards take turns.
     """
 
     def __init__(self, settings: ReadSettings | None = None) -> None:
-        """Take the settings."""
+        """Prepare to read ahead; there are no shards yet."""
         self._budget = Budget(settings or ReadSettings())
         self._lanes: dict[_Key, _ShardQueue] = {}
         self._ready: deque[_Key] = deque()
@@ -52,18 +52,18 @@ class ReadAhead(Generic[_Key]):
 
     @property
     def held_bytes(self) -> int:
-        """What is read ahead by now: data, and what records take besides."""
+        """The bytes that are read ahead: data, and the overhead of records."""
         return self._budget.held_bytes
 
     def add(self, key: _Key, reader: Reader) -> None:
-        """Begin to read a shard; the reader is closed when the shard is removed."""
+        """Start to read a shard. The reader is closed when the shard is removed."""
         assert key not in self._lanes
         lane = self._lanes[key] = _ShardQueue(reader)
         self._budget.join(key)
         lane.task = asyncio.create_task(self._run(key, lane), name=f"read {key}")
 
     async def remove(self, key: _Key) -> None:
-        """Stop reading a shard and forget what is ready of it; nothing happens if it is not here."""
+        """Stop reading a shard and drop its ready records. An unknown shard is ignored."""
         lane = self._lanes.pop(key, None)
         if lane is None or lane.task is None:
             return
@@ -75,33 +75,33 @@ class ReadAhead(Generic[_Key]):
             await lane.reader.aclose()
 
     async def aclose(self) -> None:
-        """Remove all shards."""
+        """Remove all shards and close their readers."""
         for key in list(self._lanes):
             await self.remove(key)
 
     def pause(self, key: _Key) -> None:
-        """Give nothing of a shard until `resume`: it is read until its queue is full."""
+        """Return nothing of a shard until `resume`. The shard is read until its queue is full."""
         self._lanes[key].is_paused = True
 
     def resume(self, key: _Key) -> None:
-        """Give records of a shard again."""
+        """Return records of a shard again."""
         lane = self._lanes[key]
         lane.is_paused = False
         if lane.queue:
             self._announce(key, lane)
 
     def behind_ms(self, key: _Key) -> int | None:
-        """Return how far the last fetch of a shard was behind its newest records."""
+        """Return the distance of a shard's last fetch from its newest records, in milliseconds."""
         return self._lanes[key].behind_ms
 
     def oldest_ms(self, key: _Key) -> int | None:
-        """Return the time of the first record that is ready of a shard; None if there is none, or no such shard."""
+        """Return the timestamp of a shard's first ready record, or None if it has none or is unknown."""
         lane = self._lanes.get(key)
         ready = [] if lane is None else [fetched.records for fetched, _, _ in lane.queue]
         return next((records[0].timestamp_ms for records in ready if records), None)
 
     def take(self) -> ShardArrival[_Key] | None:
-        """Return what is ready of the shard whose turn it is, or None."""
+        """Return a fetch of the shard whose turn it is, or None if nothing is ready."""
         while self._ready:
             key = self._ready.popleft()
             lane = self._lanes.get(key)
@@ -112,7 +112,7 @@ class ReadAhead(Generic[_Key]):
                 continue
             fetched, error, size = lane.queue.popleft()
             self._budget.free(key, size)
-            lane.room.set()  # others need no waking: each has a part of its own, and what it holds is taken some time
+            lane.room.set()  # other shards need no wakeup: each has its own part of the budget
             if lane.queue:
                 self._announce(key, lane)
             return ShardArrival(key, fetched, error)
@@ -120,7 +120,7 @@ class ReadAhead(Generic[_Key]):
         return None
 
     async def next(self, timeout_ms: float | None = None) -> ShardArrival[_Key] | None:
-        """Wait until something is ready, and return it; None if nothing was in time."""
+        """Wait until a fetch is ready, and return it; None if nothing is ready in time."""
         with suppress(TimeoutError):
             async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
                 while (arrival := self.take()) is None:
@@ -136,7 +136,7 @@ class ReadAhead(Generic[_Key]):
                 await lane.room.wait()
             try:
                 fetched = await self._fetch(key, lane)
-            except Exception as error:  # noqa: BLE001 - whoever takes it raises it
+            except Exception as error:  # noqa: BLE001 - the caller of `take` raises it
                 self._put(key, lane, Fetched(), error)
                 return
             self._put(key, lane, fetched, None)

@@ -1,4 +1,4 @@
-"""Read one shard, from a checkpoint to its end."""
+"""Reads one shard, from a checkpoint to its end."""
 
 from __future__ import annotations
 
@@ -27,69 +27,69 @@ _log: Final = logging.getLogger("headrace.kinesis")
 _TOLD: Final = 2
 _INVALID: Final = "InvalidArgumentException"
 _TRUSTED: Final = 3
-"""After so many failures in a row an iterator is not trusted any more."""
+"""The number of failures in a row after which an iterator is replaced."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetched:
-    """What one fetch brought."""
+    """The result of one fetch."""
 
     records: list[KinesisRecord] = field(default_factory=list)
-    """In order; often none."""
+    """The records in order; often none."""
     ended: bool = False
-    """Whether these are the last of a closed shard."""
+    """Whether these are the last records of a closed shard."""
     children: list[ShardInfo] = field(default_factory=list)
-    """The shards that follow one that has ended, where Kinesis said it; they may have to be listed."""
+    """The children of a shard that has ended, if Kinesis named them. If not, they have to be listed."""
     behind_ms: int | None = None
-    """How far these are behind the newest records of the shard; None if it is not known."""
+    """The distance of these records from the newest ones of the shard, in milliseconds; None if it is unknown."""
     size_bytes: int = 0
-    """Data and keys, as Kinesis counts them."""
+    """The size of data and keys, as Kinesis counts it."""
     data_expired: bool = False
-    """Whether it has ended because the shard is gone: what was not read of it is lost."""
+    """Whether the shard does not exist any more: its unread records are lost."""
 
 
 @dataclass(slots=True)
 class ReadCounts:
-    """What a reader did, for metrics."""
+    """Counters of a reader, for metrics."""
 
     fetches: int = 0
-    """Answers, or pushed events."""
+    """The number of replies or pushed events."""
     records: int = 0
-    """As they are stored: an aggregate is one."""
+    """The number of stored records; an aggregate counts as one."""
     size_bytes: int = 0
     throttled: int = 0
     failures: int = 0
-    """Without the throttled ones."""
+    """The number of failures without throttled calls."""
     iterators: int = 0
-    """Iterators, or subscriptions, that were had."""
+    """The number of iterators or subscriptions that were opened."""
     failing: str | None = None
-    """Why several attempts in a row have failed; None after one that did not."""
+    """The error of several failures in a row; None after a success."""
 
 
 class Reader(Protocol):
-    """Reads one shard: `ShardReader`, or `FanOutReader`."""
+    """Reads one shard: `ShardReader` or `FanOutReader`."""
 
     counts: ReadCounts
 
     async def fetch(self, room: Callable[[], int] | None = None) -> Fetched:
-        """Wait as long as the limits of Kinesis want, read, and return what there is.
+        """Wait as long as the limits of Kinesis require, read, and return the records.
 
-        May be cancelled and called again: what it did not return comes again.
+        A call may be cancelled. The next call returns the records that the cancelled call did not return.
 
         Args:
-            room: Called right before anything is asked for: about how many bytes may be read at most.
+            room: A function that is called before each read; it returns about how many bytes may be read.
 
         Raises:
             StreamNotFoundError: The stream was deleted.
-            ConfigError: The credentials are not valid, or not any more.
-            KinesisError: It may not be read, or there is no such position in the shard.
+            ConfigError: The credentials are not valid, or not valid any more.
+            KinesisError: Reading is not permitted, or the shard has no such position.
         """
 
     def restart(self) -> None:
-        """Forget iterator or subscription; the next fetch gets a new one behind the last record that was returned."""
+        """Drop the iterator or subscription. The next fetch opens one behind the last returned record."""
 
     async def aclose(self) -> None:
-        """End what is under way."""
+        """End the subscription and all requests in flight."""
 
 
 class ShardReader:
@@ -107,17 +107,19 @@ class ShardReader:
         lease_stream: str | None = None,
         timing: Timing | None = None,
     ) -> None:
-        """Take a client of Kinesis, a stream (name or ARN), a shard and where to begin; nothing is sent yet.
+        """Prepare a reader; nothing is sent before the first fetch.
 
         Args:
-            client: Of Kinesis.
-            stream: Its name, or its ARN.
-            shard: As `shardId-000000000001`.
-            start: A checkpoint; records behind it are read.
-            settings: How to read.
-            hash_range: The shard's; user records of aggregates that do not belong there are dropped. None: none is.
-            lease_stream: What leases call the stream, to tell another one of its name from it; None tells none.
-            timing: Time and chance, of a test.
+            client: The client of Kinesis.
+            stream: Name or ARN of the stream.
+            shard: The id of the shard, such as `shardId-000000000001`.
+            start: The checkpoint behind which reading starts.
+            settings: The settings of reading; None: the defaults.
+            hash_range: The hash keys of the shard. User records of aggregates outside of it are dropped. None: no
+                record is dropped.
+            lease_stream: The stream's name in leases, to detect that the stream was created again. None: this is not
+                detected.
+            timing: The clock and random numbers of a test; None: the real ones.
         """
         settings = settings or ReadSettings()
         self._client = client
@@ -135,15 +137,15 @@ class ShardReader:
         self.counts = ReadCounts()
         self._iterator: str | None = None
         self._iterator_ms = 0
-        self._failures = 0  # since the last answer
-        self._is_renewed = False  # the iterator, since then
+        self._failures = 0  # since the last reply
+        self._is_renewed = False  # whether the iterator was replaced since the last reply
         self._rest: GetRecordsReply | None = None
-        """What was read and not made into records yet."""
+        """The part of the last reply that was not returned yet. None: there is none."""
         self._end: Fetched | None = Fetched(ended=True) if start.is_end else None
         prepare(client)
 
     async def fetch(self, room: Callable[[], int] | None = None) -> Fetched:
-        """See `Reader`."""
+        """Fetch records; see `Reader`."""
         if self._rest is not None:
             return self._fetched(self._rest)
         while self._end is None:
@@ -157,11 +159,11 @@ class ShardReader:
         return self._end
 
     def restart(self) -> None:
-        """See `Reader`."""
+        """Drop the iterator; see `Reader`."""
         self._iterator = self._rest = None
 
     async def aclose(self) -> None:
-        """See `Reader`."""
+        """Do nothing: a cancelled fetch leaves nothing in flight."""
 
     async def _valid_iterator(self) -> str:
         if self._timing.now_ms() - self._iterator_ms > ITERATOR_AGE_MS:
@@ -183,7 +185,7 @@ class ShardReader:
         reply = await get_records(
             self._client, {"ShardIterator": iterator, "Limit": limit, **self._arn}
         )
-        # From here on nothing waits: what is returned and what the next call asks for change together.
+        # There is no `await` from here on: the returned records and the next position change together.
         now_ms = self._timing.now_ms()
         size = sum([len(each.data) + len(each.partition_key) for each in reply.records])
         self._pacing.replied(now_ms, len(reply.records), size, reply.millis_behind_latest)
@@ -197,7 +199,7 @@ class ShardReader:
         return self._fetched(reply)
 
     def _fetched(self, reply: GetRecordsReply) -> Fetched:
-        """Make records of the beginning of a reply; the next fetch goes on with its rest."""
+        """Return the first part of a reply as records. The next fetch returns the rest."""
         count = self._unpacking.count(reply.records)
         stored, rest = reply.records[:count], reply.records[count:]
         self._rest = msgspec.structs.replace(reply, records=rest) if rest else None
@@ -218,7 +220,7 @@ class ShardReader:
         return fetched
 
     async def _failed(self, error: Exception) -> None:
-        """Prepare for the next attempt, or raise what no further attempt can help with."""
+        """Prepare the next attempt, or raise an error that no further attempt can change."""
         kind, code = failure_kind(error), error_code(error)
         if kind is FailureKind.MISSING:
             await self._missing()
@@ -228,9 +230,9 @@ class ShardReader:
         self._failures += 1
         self.counts.throttled += kind is FailureKind.THROTTLED
         self.counts.failures += kind is not FailureKind.THROTTLED
-        tell_of_failures(self._doing, self._failures, error, self.counts)
+        log_failures(self._doing, self._failures, error, self.counts)
         if stale:
-            self._iterator = None  # the next begins behind the last record that was returned
+            self._iterator = None  # the next one begins behind the last returned record
             if not self._is_renewed:
                 self._is_renewed = True
                 return
@@ -241,23 +243,23 @@ class ShardReader:
                 error, self._doing, stream=self._stream, region=region_of(self._client)
             ) from error
         if kind is not FailureKind.THROTTLED and self._failures % _TRUSTED == 0:
-            self._iterator = None  # it may be that
+            self._iterator = None  # the iterator may be the cause
         self._pacing.failed(self._timing.now_ms())
 
     async def _missing(self) -> None:
-        """Find out what is not there: the stream, which is fatal, or the shard, whose records have all expired."""
+        """Find out what is missing: the stream, which is fatal, or the shard, whose records have all expired."""
         await check_stream(self._client, self._stream, self._lease_stream, self._timing)
-        tell_of_loss(self._doing)
+        log_loss(self._doing)
         self._end = Fetched(ended=True, data_expired=True)
 
 
 async def check_stream(
     client: AwsClient, stream: str, lease_stream: str | None, timing: Timing
 ) -> None:
-    """See that a stream is there, and the one that leases are of.
+    """Check that a stream exists, and that it is the stream of the leases.
 
     Raises:
-        StreamNotFoundError: It is not.
+        StreamNotFoundError: The stream does not exist, or was created again.
     """
     shards = StreamShards(client, stream, timing=timing)
     if lease_stream is None:
@@ -266,20 +268,20 @@ async def check_stream(
         await shards.check_same(lease_stream)
 
 
-def tell_of_loss(doing: str) -> None:
-    """Report that a shard is gone before it was read to its end."""
-    _log.warning("%s: its records have expired; those that were not read before are lost", doing)
+def log_loss(doing: str) -> None:
+    """Log that a shard was removed before it was read to its end."""
+    _log.warning("%s: its records have expired; those that were not read are lost", doing)
 
 
-def tell_of_failures(doing: str, failures: int, error: Exception, counts: ReadCounts) -> None:
-    """Log that something fails again and again: after 2 failures in a row, 4, 8 and so on; and note it in `counts`."""
+def log_failures(doing: str, failures: int, error: Exception, counts: ReadCounts) -> None:
+    """Count a failure in `counts`, and log it after 2, 4, 8 and so on failures in a row."""
     if failures >= _TOLD:
         counts.failing = f"{doing}: {error}"
     if failures >= _TOLD and not failures & (failures - 1):
-        _log.warning("%s: %d failures in a row, the last: %s", doing, failures, error)
+        _log.warning("%s: %d failures in a row; last error: %s", doing, failures, error)
 
 
 def is_of_future(position: Checkpoint, error: Exception) -> bool:
-    """Whether a time to begin at is refused because it is still to come for Kinesis, whose clock may be behind ours."""
+    """Whether Kinesis refused a start time because its clock is behind ours, so that the time is still to come."""
     refused = error_code(error) == _INVALID and "timestamp" in str(error).lower()
     return refused and position.timestamp_ms is not None

@@ -1,4 +1,4 @@
-"""A record of a stream, as readers give it."""
+"""A record of a stream as readers return it."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from headrace.core.lease.checkpoint import Checkpoint
 
 
 class KinesisRecord(NamedTuple):
-    """A record that somebody put, or one of those that the Kinesis Producer Library put together into one."""
+    """A record that a producer put, or a user record of an aggregate of the Kinesis Producer Library."""
 
     stream: str
-    """The stream's name."""
+    """The name of the stream."""
     shard: str
     sequence_number: str
-    """Of the record that Kinesis stores; all user records of an aggregate share it."""
+    """The number of the stored record. All user records of an aggregate share it."""
     sub_sequence: int | None
-    """Which user record of an aggregate, from 0; None if it is not one of several."""
+    """The index of the user record in its aggregate, from 0; None if the record is not part of an aggregate."""
     is_last_sub: bool
     """Whether no further user record of the same stored record follows."""
     partition_key: str
     explicit_hash_key: str | None
-    """Known of user records of an aggregate alone: Kinesis does not tell it of others."""
+    """The explicit hash key of a user record in an aggregate. None: it has none, or Kinesis does not return it."""
     data: bytes
     timestamp_ms: int
-    """When Kinesis stored it, approximately, in milliseconds since 1970."""
+    """The approximate time at which Kinesis stored the record, in milliseconds since 1970."""
     encryption_type: str | None = None
 
     @property

@@ -1,4 +1,4 @@
-"""Consumers of enhanced fan-out, which have to be registered with a stream before they can subscribe."""
+"""Consumers of enhanced fan-out. A consumer has to be registered with a stream before it can subscribe."""
 
 from __future__ import annotations
 
@@ -21,25 +21,26 @@ async def registered_consumer(
     within_ms: int = 300_000,
     timing: Timing | None = None,
 ) -> str:
-    """Return the ARN of a consumer that can subscribe; all members of a group share one.
+    """Return the ARN of a consumer that can subscribe. All members of a group share one consumer.
 
     Args:
-        client: Of Kinesis.
-        stream_arn: The stream's.
-        name: The consumer's; the group's is a good one.
-        register: Whether to register it if it is not; a stream has at most 20, and each costs by the hour.
-        within_ms: How long to wait until it can be used.
-        timing: Time and chance, of a test.
+        client: The client of Kinesis.
+        stream_arn: The ARN of the stream.
+        name: The consumer's name, usually the name of the group.
+        register: Whether to register a missing consumer. A stream has at most 20 consumers, and AWS charges for each by
+            the hour.
+        within_ms: How long to wait until the consumer can be used, in milliseconds.
+        timing: The clock and random numbers of a test; None: the real ones.
 
     Raises:
-        KinesisError: It is not registered, may not be, or cannot be used in time.
+        KinesisError: The consumer is not registered, may not be registered, or cannot be used in time.
         ConfigError: Credentials, region or endpoint are wrong.
     """
     timing = timing or RealTiming()
     doing = f"registering the fan-out consumer {name} with {stream_arn}"
 
     async def call(operation: str) -> Any:
-        """Call it; None if the consumer is missing, or there already."""
+        """Call an operation. Return None if the consumer is missing, or is registered already."""
         try:
             return await repeated(
                 lambda: _once(client, operation, stream_arn, name), doing, client, timing
@@ -57,12 +58,12 @@ async def registered_consumer(
             return str(described["ConsumerARN"])
         if found is None and not register:
             raise KinesisError(
-                f"{doing}: it is not registered: register it, or let it be registered"
+                f"{doing}: the consumer is not registered. Register it, or allow its registration"
             )
         if timing.now_ms() >= give_up_ms:
             raise KinesisError(
-                f"{doing}: it cannot be used after {within_ms / 1000:g} s: it is {described['ConsumerStatus']}; start "
-                "again when it is ACTIVE"
+                f"{doing}: the consumer cannot be used after {within_ms / 1000:g} s: its status is "
+                f"{described['ConsumerStatus']}. Start again when it is ACTIVE"
             )
         if found is None:
             await call("register_stream_consumer")

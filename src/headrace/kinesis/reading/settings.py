@@ -1,4 +1,4 @@
-"""How a shard is read: settings for every kind of reader."""
+"""The settings of reading a shard, for every kind of reader."""
 
 from __future__ import annotations
 
@@ -6,22 +6,24 @@ from dataclasses import dataclass
 
 from headrace.errors import ConfigError
 
-MAX_RECORDS = 10_000  # of one GetRecords
+MAX_RECORDS = 10_000
+"""The most records that one GetRecords returns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadSettings:
-    """How a shard is read.
+    """The settings of reading a shard.
 
     Attributes:
-        poll_ms: How long to wait between reads of a shard that has nothing new; 200 to 5,000.
-        groups_sharing: Groups that read the stream without fan-out: they share 5 reads and 2 MiB a second and shard.
-        max_records: Records of one read, aggregates counted as one; 1 to 10,000.
-        deaggregate: Whether records that the Kinesis Producer Library put together are taken apart.
-        shard_bytes: Data read ahead of one shard at most; one read may go beyond it.
-        worker_bytes: Data read ahead of all shards of a worker together at most.
-        stall_ms: When no fetch of a shard succeeded for so long, reading begins again; after as long again the lease is
-            given up.
+        poll_ms: The time between reads of a shard without new records, in milliseconds; 200 to 5,000.
+        groups_sharing: The number of groups that read the stream without fan-out. They share 5 reads and 2 MiB per
+            second and shard.
+        max_records: The most records of one read; an aggregate counts as one. 1 to 10,000.
+        deaggregate: Whether aggregates of the Kinesis Producer Library are divided into their user records.
+        shard_bytes: The most bytes that are read ahead of one shard. One read may exceed it.
+        worker_bytes: The most bytes that are read ahead of all shards of a worker together.
+        stall_ms: The time in milliseconds without a successful fetch of a shard after which reading restarts; after the
+            same time again the lease is given up.
     """
 
     poll_ms: int = 1_000
@@ -33,10 +35,10 @@ class ReadSettings:
     stall_ms: int = 60_000
 
     def __post_init__(self) -> None:
-        """Refuse what cannot work.
+        """Check the limits of the settings.
 
         Raises:
-            ConfigError: It says which setting, and its limits.
+            ConfigError: A setting is outside its limits.
         """
         for name, low, high in (
             ("poll_ms", 200, 5_000),
@@ -47,4 +49,6 @@ class ReadSettings:
             ("stall_ms", 10, 3_600_000),
         ):
             if not low <= getattr(self, name) <= high:
-                raise ConfigError(f"{name}={getattr(self, name)}: it is {low} to {high}")
+                raise ConfigError(
+                    f"{name}={getattr(self, name)} is not allowed: use {low} to {high}"
+                )

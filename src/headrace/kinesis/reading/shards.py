@@ -1,4 +1,4 @@
-"""Which shards a stream has."""
+"""The description of a stream, and the list of its shards."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _LISTINGS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class ShardInfo:
-    """A shard, as a list of shards tells of it."""
+    """A shard as a list of shards describes it."""
 
     shard: str
     parents: frozenset[str]
-    """None, one (it came of a split) or two (of a merge)."""
+    """The shards that this shard came from: none, one (after a split) or two (after a merge)."""
     hash_range: HashRange
     closed: bool
-    """Whether it takes no records any more; it has an end then."""
+    """Whether the shard accepts no more records, and so has an end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,32 +36,32 @@ class StreamDescription:
     """A stream that can be read."""
 
     stream: str
-    """`<name>@<creation time, s since 1970>`, as in leases."""
+    """`<name>@<creation time in s since 1970>`, the stream's name in leases."""
     name: str
     arn: str
     status: str
-    """`ACTIVE`, or `UPDATING`: both can be read."""
+    """`ACTIVE` or `UPDATING`. Both can be read."""
     retention_hours: int
 
 
 class ShardLister(Protocol):
-    """Where a member of a group learns of shards."""
+    """The source of a stream's list of shards."""
 
     async def list_shards(self) -> list[ShardInfo]:
-        """Return every shard that still has records, closed ones too, oldest first."""
+        """Return every shard that still has records, also closed ones, oldest first."""
 
 
 class StreamShards:
     """The shards of one stream.
 
-    Limits of an account and region: `describe` 20 times a second, `list_shards` 1,000 times a second for a stream.
+    Limits of an account and region: `describe` 20 times per second, `list_shards` 1,000 times per second and stream.
     """
 
     def __init__(self, client: AwsClient, stream: str, *, timing: Timing | None = None) -> None:
-        """Take a client of Kinesis, and a stream: its name, or its ARN.
+        """Prepare the calls for a stream, given by name or ARN; nothing is sent yet.
 
         Raises:
-            ConfigError: It is an ARN of something else.
+            ConfigError: The ARN does not name a stream.
         """
         self._client = client
         self._name = stream_name(stream)
@@ -71,21 +71,24 @@ class StreamShards:
     async def describe(
         self, *, within_ms: int = 600_000, answer_within_ms: int | None = None
     ) -> StreamDescription:
-        """Return what a stream is, as soon as it can be read: one that is being created is waited for.
+        """Return the description of a stream. If the stream is being created, wait until it can be read.
 
         Args:
-            within_ms: How long to wait for one that is being created.
-            answer_within_ms: How long to try to get an answer: at the first contact it is `FIRST_CONTACT_MS`.
+            within_ms: How long to wait for a stream that is being created, in milliseconds.
+            answer_within_ms: How long to retry without an answer, in milliseconds; `FIRST_CONTACT_MS` at the first
+                contact.
 
         Raises:
-            StreamNotFoundError: There is none, or it is being deleted.
+            StreamNotFoundError: The stream does not exist, or is being deleted.
             ConfigError: Credentials, region or endpoint are wrong.
-            KinesisError: It may not be read, does not answer, or is not created in time.
+            KinesisError: Access is denied, Kinesis does not answer, or the creation takes too long.
         """
         give_up_ms = self._timing.now_ms() + within_ms
         while (description := await self._describe(answer_within_ms)).status == "CREATING":
             if self._timing.now_ms() >= give_up_ms:
-                raise KinesisError(f"stream {self._name} is still being created: try again later")
+                raise KinesisError(
+                    f"stream {self._name} is still being created. Start again when it is ACTIVE"
+                )
             await self._timing.sleep_ms(_CREATION_POLL_MS)
         if description.status == "DELETING":
             raise StreamNotFoundError(f"stream {self._name} is being deleted")
@@ -109,42 +112,42 @@ class StreamShards:
         )
 
     async def check_same(self, stream: str) -> None:
-        """See that the stream is still the one that is read.
+        """Check that a stream of this name is still the stream that is read.
 
         Args:
-            stream: What leases call it.
+            stream: The stream's name in leases.
 
         Raises:
-            StreamNotFoundError: It was deleted; or it was, and there is another one of its name.
-            KinesisError: It may not be looked at, or does not answer.
+            StreamNotFoundError: The stream was deleted, or was deleted and created again.
+            KinesisError: Access is denied, or Kinesis does not answer.
         """
-        lost = "what was not read of it is lost"
+        lost = "its unread records are lost"
         try:
             now = await self.describe()
         except StreamNotFoundError as error:
             raise StreamNotFoundError(
-                f"stream {self._name} was deleted while it was read, and {lost}: create it and start again, or read it "
-                "no more"
+                f"stream {self._name} was deleted while it was read, and {lost}. Create it and start again, or do not "
+                "read it any more"
             ) from error
         if now.stream != stream:
             raise StreamNotFoundError(
                 f"stream {self._name} was deleted and created again while it was read, and {lost} (it was {stream}, "
-                f"and is {now.stream}): start again, and the new one is read from where a group begins"
+                f"and is {now.stream}). Start again to read the new stream from the group's start position"
             )
 
     async def list_shards(self) -> list[ShardInfo]:
-        """Return every shard that still has records, closed ones too, oldest first.
+        """Return every shard that still has records, also closed ones, oldest first.
 
         Raises:
-            StreamNotFoundError: There is no such stream any more.
-            KinesisError: They may not be listed, or it does not answer.
+            StreamNotFoundError: The stream does not exist any more.
+            KinesisError: Access is denied, or Kinesis does not answer.
         """
         expired = None
         for _attempt in range(_LISTINGS):
             try:
                 return await self._pages()
             except KinesisError as error:
-                # A token is good for five minutes: pages came very slowly.
+                # A token is valid for five minutes, and the pages came more slowly than that.
                 if (
                     error.__cause__ is None
                     or failure_kind(error.__cause__) is not FailureKind.EXPIRED
@@ -164,7 +167,9 @@ class StreamShards:
             token = page.get("NextToken")
             if not token:
                 return sorted(shards, key=lambda each: each.shard)
-            arguments = {"NextToken": token}  # it names the stream; both are refused
+            arguments = {
+                "NextToken": token
+            }  # the token names the stream; a name besides it is refused
 
     async def _repeated(
         self,

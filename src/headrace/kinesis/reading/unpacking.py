@@ -1,4 +1,4 @@
-"""From what Kinesis stores to records: aggregates taken apart, and nothing twice that was finished."""
+"""Makes records from stored records: aggregates are divided, and finished user records are left out."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from headrace.kinesis.client.get_records import FetchedRecord
 from headrace.kinesis.reading.records import KinesisRecord
 
 AGGREGATES_BYTES: Final = 2 << 20
-"""Aggregates that are taken apart at a time: a user record may take six bytes there, and 300 as an object."""
+"""The most bytes of aggregates that are divided at a time. A user record of 6 bytes becomes an object of 300 bytes."""
 _ALL_KEYS = HashRange(0, (1 << 128) - 1)
 
 
 class Unpacking:
-    """Makes records of one shard of what is stored there."""
+    """Makes records from the stored records of one shard."""
 
     def __init__(
         self, stream: str, shard: str, *, hash_range: HashRange | None, deaggregate: bool
     ) -> None:
-        """Take names as records have them, and the shard's hash range where it is known."""
+        """Prepare for one shard; `hash_range` is None if it is not known."""
         self._stream = stream
         self._shard = shard
         self._hash_range = None if hash_range == _ALL_KEYS else hash_range
         self._deaggregate = deaggregate
 
     def count(self, stored: list[FetchedRecord]) -> int:
-        """Return how many records of a reply, from the first on, are to be made into records at a time."""
+        """Return how many of a reply's records, from the first on, are to be made into records at a time."""
         if not self._deaggregate:
             return len(stored)
         size = 0
@@ -42,16 +42,17 @@ class Unpacking:
         return len(stored)
 
     def records(self, stored: Iterable[FetchedRecord], start: Checkpoint) -> list[KinesisRecord]:
-        """Return the records of what was stored, in order.
+        """Return the records in stored records, in order.
 
         Args:
-            stored: As Kinesis returned it.
-            start: Where reading began: of the aggregate that it is in, only what follows.
+            stored: The stored records as Kinesis returned them.
+            start: The checkpoint behind which reading started. In the aggregate that it points into, only later records
+                count.
         """
         stream, shard, apart = self._stream, self._shard, self._deaggregate
         records: list[KinesisRecord] = []
         if start.sub_sequence is not None:
-            # Other libraries write a sub-sequence number, 0, for a record that is no aggregate, too: it is finished.
+            # Other libraries also write the sub-sequence number 0 for a plain record: such a record is finished.
             stored = [
                 each
                 for each in stored

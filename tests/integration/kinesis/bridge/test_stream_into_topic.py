@@ -340,7 +340,7 @@ def test_errors_name_what_to_do() -> None:
             await copy(plan(broker, aws, stream="absent"))
         with pytest.raises(ConfigError, match="is not the URL of a lease store"):
             await copy(plan(broker, aws, leases="redis://x", once=False))
-        with pytest.raises(ConfigError, match="once is for one process"):
+        with pytest.raises(ConfigError, match="once works in one process only"):
             await copy(plan(broker, aws, leases="memory://x"))
         broker.create_topic("__bridge.forgetful", configs={"cleanup.policy": "delete"})
         with pytest.raises(ConfigError, match=r"__bridge\.forgetful has cleanup\.policy=delete"):
@@ -359,15 +359,15 @@ def test_streams_are_named_by_text() -> None:
     arn = "arn:aws:kinesis:eu-central-1:123456789012:stream/orders"
     assert parse_stream(f"kinesis://{arn}").name == "orders"
     for text, said in [
-        ("kinesis://", "names no stream"),
+        ("kinesis://", "contains no stream"),
         ("kinesis://orders?access_key=a", "keys come from the environment"),
         ("kinesis://orders?region", "behind the . stand options"),
-        ("kinesis://arn:aws:s3:::x", "is no ARN of a stream"),
+        ("kinesis://arn:aws:s3:::x", "is not the ARN of a stream"),
     ]:
         with pytest.raises(ConfigError, match=said):
             parse_stream(text)
     assert bridge_name(None, "orders", "a topic") == "orders.a-topic"
-    with pytest.raises(ConfigError, match="too long for a bridge's name: give it one"):
+    with pytest.raises(ConfigError, match="too long for a bridge's name: choose a name"):
         bridge_name(None, "orders" * 20, "orders" * 20)  # cut off it would be another's, too
     with pytest.raises(ConfigError, match="letters, digits"):
         bridge_name("a/b", "orders", "topic")

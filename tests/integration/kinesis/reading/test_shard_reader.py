@@ -244,7 +244,7 @@ def test_what_passes_is_waited_for(kind: str, caplog: pytest.LogCaptureFixture) 
             told = [each.getMessage() for each in caplog.records if each.name == "headrace.kinesis"]
             assert len(told) == 3  # after two failures, four and eight
             assert (
-                f"stream orders: 8 failures in a row, the last: An error occurred ({kind})"
+                f"stream orders: 8 failures in a row; last error: An error occurred ({kind})"
                 in told[-1]
             )
             if kind.startswith("Provisioned"):

@@ -73,7 +73,7 @@ def test_a_programs_own_faults_are_none_of_aws(error: Exception) -> None:
             ConfigError,
             "set access_key_id and secret_access_key, AWS_ACCESS_KEY_ID and",
         ),
-        (boto.MetadataRetrievalError(error_msg="busy"), ConfigError, "credentials cannot be had"),
+        (boto.MetadataRetrievalError(error_msg="busy"), ConfigError, "credentials cannot be read"),
         (boto.UnauthorizedSSOTokenError(), ConfigError, "log in again"),
         (boto.NoRegionError(), ConfigError, "set region, AWS_REGION, or a profile"),
         (
@@ -101,13 +101,13 @@ def test_a_programs_own_faults_are_none_of_aws(error: Exception) -> None:
         (
             refusal("404", "Not Found", status=404),
             ConfigError,
-            "what answers there is no AWS service: check endpoint_url",
+            "the server is not an AWS service: check endpoint_url",
         ),
         (refusal("UnknownOperationException"), ConfigError, "check endpoint_url"),
         (
             refusal("AccessDeniedException", "no kinesis:GetRecords"),
             KinesisError,
-            "permission (no kinesis:GetRecords)",
+            "role of the credentials (no kinesis:GetRecords)",
         ),
         (
             refusal("KMSDisabledException"),
@@ -120,8 +120,8 @@ def test_a_programs_own_faults_are_none_of_aws(error: Exception) -> None:
             "there is no stream 'orders' in eu-central-1: create it, or",
         ),
         (refusal("SomethingNew", "{odd}"), KinesisError, "SomethingNew: {odd}"),
-        (refusal("LimitExceededException", "slow"), KinesisError, "slow (more was asked for than"),
-        (refusal("InternalFailure", "oh", status=500), KinesisError, "oh (AWS fails: try again"),
+        (refusal("LimitExceededException", "slow"), KinesisError, "slow (a limit of AWS was exceeded"),
+        (refusal("InternalFailure", "oh", status=500), KinesisError, "oh (AWS fails: retry"),
     ],
     ids=repr,
 )

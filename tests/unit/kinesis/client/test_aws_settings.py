@@ -23,8 +23,8 @@ ARN = "arn:aws:kinesis:eu-central-1:123456789012:stream/orders"
         ({"access_key_id": "a"}, "go together"),
         ({"secret_access_key": "a"}, "go together"),
         ({"session_token": "a"}, "session_token belongs to"),
-        ({"endpoint_url": "localhost:4567"}, "begins with http:// or https://"),
-        ({"read_timeout_ms": 0}, "read_timeout_ms=0: it is at least 1"),
+        ({"endpoint_url": "localhost:4567"}, "a URL begins with http:// or https://"),
+        ({"read_timeout_ms": 0}, "read_timeout_ms=0 is not allowed: use 1 or more"),
     ],
 )
 def test_what_cannot_work_is_refused(wrong: dict[str, Any], said: str) -> None:
@@ -98,5 +98,5 @@ def test_streams_are_given_by_name_or_arn() -> None:
         f"{ARN}/consumer/x:1",
         "arn:aws:kinesis:eu-central-1:1:stream/",
     ):
-        with pytest.raises(ConfigError, match="is no ARN of a stream"):
+        with pytest.raises(ConfigError, match="is not the ARN of a stream"):
             stream_name(wrong)

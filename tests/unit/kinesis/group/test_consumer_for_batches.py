@@ -30,6 +30,6 @@ def test_a_batch_that_takes_too_long_when_its_shard_goes_is_reported(
     with caplog.at_level(logging.WARNING):
         asyncio.run(scenario())
     [line] = caplog.messages
-    assert "the shard goes to another member" in line
+    assert "another member takes the shard over" in line
     assert "shard_id=shardId-000000000003" in line
     assert "Make batches smaller" in line

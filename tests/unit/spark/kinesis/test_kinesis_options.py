@@ -69,7 +69,7 @@ def test_several_streams_may_start_at_different_positions() -> None:
             {"stream": "a,arn:aws:kinesis:x:1:stream/a"},
             "has two streams of the same name: read one",
         ),
-        ({"stream": "a,arn:aws:sqs:x:1:b"}, "is no ARN of a stream"),
+        ({"stream": "a,arn:aws:sqs:x:1:b"}, "is not the ARN of a stream"),
         (
             {"stream": "a,b", "startingPosition": '{"a": "latest"}'},
             'must name the start of each of a, b, as {"a": "earliest", ...}, but names a',
