@@ -1,7 +1,7 @@
 """The source of a worker that reads streams: one member of a group, with its shards as partitions.
 
-`LeaseMember` decides which shards this member owns. `MemberShards` reads them, and `poll` returns their records. `commit`
-stores, as a checkpoint, up to which record the worker has finished a shard without a gap.
+`LeaseMember` decides which shards this member owns. `MemberShards` reads them, and `poll` returns their records.
+`commit` stores, as a checkpoint, up to which record the worker has finished a shard without a gap.
 """
 
 from __future__ import annotations

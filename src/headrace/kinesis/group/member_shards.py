@@ -234,7 +234,7 @@ class MemberShards:
                 _log.info("%s: %s can be read again", self._group, lease.key)
 
     async def drain(self, key: LeaseKey, why: Why, deadline_ms: int | None) -> None:  # noqa: ARG002 - of the protocol
-        """Have the listener finish the records of a shard. The listener's own time limit is shorter than the member's."""
+        """Have the listener finish a shard's records. The listener's time limit is shorter than the member's."""
         if self.unread.pop(key, None) is not None:
             assert self._member is not None, "it has begun"
             self._member.drained(key)  # no record was handed out

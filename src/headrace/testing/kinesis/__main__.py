@@ -1,9 +1,9 @@
-"""The fakes as a process of their own: for programs that are tried by hand, and for measurements.
+"""The fakes as a process of their own, for manual trials and for measurements.
 
     python -m headrace.testing.kinesis --port 4567 --stream orders:4
 
-It prints its address, and ends by ^C or a signal, or, where its standard input is a pipe, with that: so it does not
-outlive a program that has started it. All is in memory, and gone then.
+The process prints its address. It ends by ^C, by a signal, or at the end of its standard input if that is a pipe, so
+that it does not outlive the program that started it. All data is in memory.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from headrace.testing.kinesis.limits import Limits
 
 
 @click.command(
-    help="Fakes of Amazon Kinesis and DynamoDB on 127.0.0.1, until ^C, or a pipe at standard input ends."
+    help="Serve fakes of Amazon Kinesis and DynamoDB on 127.0.0.1, until ^C or the end of a pipe at standard input."
 )
-@click.option("--port", default=0, help="Where to listen; 0 is a free port.")
+@click.option("--port", default=0, help="The port to listen on; 0 is a free port.")
 @click.option(
     "--stream", "streams", multiple=True, metavar="NAME[:SHARDS]", help="A stream to create."
 )
-@click.option("--region", help="The only region where there is anything.")
-@click.option("--transition-ms", default=0, help="How long creating and resharding take.")
+@click.option("--region", help="The only region that has streams and tables.")
+@click.option("--transition-ms", default=0, help="Milliseconds that creating and resharding take.")
 @click.option("--shard-end", type=click.Choice(["with_data", "extra_call"]), default="with_data")
-@click.option("--unthrottled", is_flag=True, help="Keep no limits by the second.")
+@click.option("--unthrottled", is_flag=True, help="Do not enforce limits per second.")
 def main(
     *,
     port: int,
@@ -61,7 +61,7 @@ def main(
 
 
 def _wait() -> None:
-    """Wait for the end of a pipe; in a shell's background there is nothing to read, or it would be halted for it."""
+    """Wait for the end of a pipe. Other standard inputs are not read: a shell stops a background job that reads."""
     mode = os.fstat(0).st_mode
     if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
         sys.stdin.read()
@@ -71,7 +71,7 @@ def _wait() -> None:
 
 def _count(text: str) -> int:
     if not text.isdecimal():
-        raise click.BadParameter(f"{text!r} is no number of shards: say NAME or NAME:SHARDS")
+        raise click.BadParameter(f"{text!r} is not a number of shards: write NAME or NAME:SHARDS")
     return int(text)
 
 

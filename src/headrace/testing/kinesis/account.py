@@ -1,4 +1,4 @@
-"""All that the fake holds: streams, consumers, tokens, settings."""
+"""The state of the fake: streams, consumers, tokens, settings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace.testing.kinesis.stream import ACCOUNT, ACTIVE, DELETING, UPDATING,
 from headrace.testing.kinesis.tokens import Tokens
 
 ShardEnd = Literal["with_data", "extra_call"]
-"""How reading comes to know that a closed shard has ended: with its last records, or by one more call without any."""
+"""How a reader learns that a closed shard has ended: with its last records, or by one more reply without records."""
 
 
 @dataclass(slots=True)
@@ -22,13 +22,13 @@ class Account:
     """An account in a region.
 
     Attributes:
-        region: In ARNs.
-        limits: What is allowed.
-        transition_ms: How long creating, deleting and resharding take.
-        shard_end: How reading ends.
-        streams: By name.
-        consumers: Of fan-out, by ARN.
-        tokens: Iterators and pages.
+        region: The region in ARNs.
+        limits: The limits of streams.
+        transition_ms: The milliseconds that creating, deleting and resharding take.
+        shard_end: How a reader learns the end of a closed shard.
+        streams: The streams by name.
+        consumers: The registered consumers of fan-out, by ARN.
+        tokens: Iterators and tokens of pages.
     """
 
     region: str = "us-east-1"
@@ -45,7 +45,7 @@ class Account:
         return f"arn:aws:kinesis:{self.region}:{ACCOUNT}:stream/{name}"
 
     def settle(self, now_ms: int) -> None:
-        """Do what is due by now."""
+        """Execute what is due by now."""
         for stream in list(self.streams.values()):
             stream.settle(now_ms)
 
@@ -53,7 +53,7 @@ class Account:
         """Return the stream that a request names, in any state.
 
         Raises:
-            AwsError: It names none, or there is none.
+            AwsError: The request names no stream, or the stream does not exist.
         """
         name = stream_name(call.request)
         if name is None:
@@ -83,12 +83,12 @@ class Account:
     def begin(
         self, stream: Stream, status: str, now_ms: int, then: Callable[[int], object]
     ) -> None:
-        """Begin a change of a stream; without a transition it is done at once."""
+        """Begin a change of a stream. Without a transition time the change is done at once."""
         stream.begin(status, now_ms + self.transition_ms, then)
         stream.settle(now_ms)
 
     def remove(self, stream: Stream) -> None:
-        """Forget a stream and its consumers."""
+        """Remove a stream and its consumers."""
         stream.status = DELETING
         self.streams.pop(stream.name, None)
         for arn in [arn for arn, each in self.consumers.items() if each.stream is stream]:
@@ -112,7 +112,7 @@ class Account:
 
 
 def stream_name(request: dict[str, object]) -> str | None:
-    """Return the stream that a request names by its name or ARN."""
+    """Return the stream that a request names by name or ARN, or None."""
     name, arn = request.get("StreamName"), request.get("StreamARN")
     if isinstance(name, str):
         return name

@@ -1,4 +1,4 @@
-"""The fakes of Kinesis and DynamoDB on one address, for tests of programs that use them."""
+"""The fakes of Kinesis and DynamoDB at one address, for tests of programs that use AWS."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class FakeAws:
             aws.kinesis.create_stream("orders", 2)
             client = boto3.client("kinesis", **aws.client_options)
 
-    With `with` it runs in a thread of its own, with `async with` on the caller's loop.
+    In a `with` statement the server runs in a thread of its own, in `async with` on the caller's event loop.
 
     Attributes:
-        kinesis: The streams.
-        dynamodb: The tables.
-        clock: The time of both.
+        kinesis: The fake of Kinesis.
+        dynamodb: The fake of DynamoDB.
+        clock: The clock of both.
     """
 
     def __init__(
@@ -45,15 +45,16 @@ class FakeAws:
         region: str | None = None,
         port: int = 0,
     ) -> None:
-        """Make an account with nothing in it.
+        """Create an empty account.
 
         Args:
-            clock: Its time; None is the process's, which `advance` moves ahead.
-            limits: What Kinesis allows; `Limits().unthrottled()` has no limits by the second.
-            transition_ms: How long a stream is CREATING, UPDATING or DELETING; 0: such a change is done at once.
-            shard_end: How reading a closed shard ends, see `FakeKinesis`.
-            region: The only region where there is anything; None: every region has the same.
-            port: Where to listen; 0 is a free port.
+            clock: The clock; None is the process's clock, which `advance` moves ahead.
+            limits: The limits of Kinesis; `Limits().unthrottled()` has no limits per second.
+            transition_ms: The milliseconds for which a stream is CREATING, UPDATING or DELETING; 0: changes are done at
+                once.
+            shard_end: How reading a closed shard ends; see `FakeKinesis`.
+            region: The only region that has streams and tables. None: all regions have the same ones.
+            port: The port to listen on; 0 is a free port.
         """
         self.clock: Clock = clock or LeapingClock()
         self.region = region or "us-east-1"
@@ -75,20 +76,20 @@ class FakeAws:
 
     @property
     def endpoint_url(self) -> str:
-        """Where clients reach it.
+        """The URL of the server.
 
         Raises:
-            ConfigError: It was not started.
+            ConfigError: The server does not run.
         """
         if self._server is None:
             raise ConfigError(
-                "the fake of AWS does not run: start it, or use it in a with statement"
+                "the fake of AWS is not running: start it, or use it in a with statement"
             )
         return f"http://127.0.0.1:{self._server.port}"
 
     @property
     def client_options(self) -> dict[str, str]:
-        """Return what a client of boto3 or aiobotocore needs: address, region and a key that opens nothing."""
+        """The options of a client of boto3 or aiobotocore: address, region and a key without a meaning."""
         return {
             "endpoint_url": self.endpoint_url,
             "region_name": self.region,
@@ -97,11 +98,11 @@ class FakeAws:
         }
 
     def advance(self, milliseconds: int) -> None:
-        """Let time pass at once: iterators expire, records are forgotten, budgets are full again."""
+        """Move the clock ahead: iterators expire, old records are removed, rate limits start again."""
         self.kinesis.advance(milliseconds)
 
     def start(self) -> Self:
-        """Run in a thread of its own."""
+        """Run the server in a thread of its own."""
         server = self._make_server()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
@@ -117,7 +118,7 @@ class FakeAws:
         return self
 
     def stop(self) -> None:
-        """End the thread; what is stored stays."""
+        """End the thread. The data stays."""
         if self._loop is not None and self._server is not None:
             asyncio.run_coroutine_threadsafe(self._server.stop(), self._loop).result()
             self._server = None
@@ -133,7 +134,7 @@ class FakeAws:
 
     def _make_server(self) -> Server:
         if self._server is not None:
-            raise ConfigError("the fake of AWS runs already")
+            raise ConfigError("the fake of AWS is running already")
         try:
             from headrace.testing.kinesis.server import Server
         except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""Calls: what is asked, and the log of what was."""
+"""Calls: a request that is being handled, and the log of all calls."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ class Call:
     """A request that is being handled.
 
     Attributes:
-        operation: Its name, such as `GetRecords`.
-        request: Its members.
-        now_ms: When it arrives.
-        stream: The stream that it is about; None where it is about none, or about a table.
-        shard: The shard that it is about; None where it is about none, or several.
-        failing: Which records of a PutRecords a fault refuses, from 0, and with what.
+        operation: The name of the operation, such as `GetRecords`.
+        request: The members of the request.
+        now_ms: The time of arrival in milliseconds.
+        stream: The name of the stream, or of the table. None: the request is about neither.
+        shard: The name of the shard. None: the request is about no shard, or about several.
+        failing: The error types by index of the records of a PutRecords that a fault refuses.
     """
 
     operation: str
@@ -31,14 +31,14 @@ class Call:
 
 
 class LoggedCall(NamedTuple):
-    """A call that was made.
+    """A call in the log.
 
     Attributes:
-        at_ms: When.
-        operation: What.
-        stream: Of which stream; the table in a log of DynamoDB.
-        shard: Of which shard.
-        error: What it was refused with; None if it was not.
+        at_ms: The time of the call in milliseconds.
+        operation: The name of the operation.
+        stream: The name of the stream; in a log of DynamoDB, of the table.
+        shard: The name of the shard, or None.
+        error: The error type of the refusal; None if the call succeeded.
     """
 
     at_ms: int
@@ -50,10 +50,10 @@ class LoggedCall(NamedTuple):
 
 @dataclass(slots=True)
 class CallLog:
-    """All calls since the beginning, or since `clear`.
+    """All calls since the start, or since `clear`.
 
     Attributes:
-        last: The last 100,000 of them, oldest first.
+        last: The last 100,000 calls, oldest first.
     """
 
     last: deque[LoggedCall] = field(default_factory=lambda: deque(maxlen=_KEPT))
@@ -62,7 +62,7 @@ class CallLog:
     )
 
     def note(self, call: Call, error: str | None) -> None:
-        """Note a call and how it ended."""
+        """Add a call and its result to the log."""
         self.last.append(LoggedCall(call.now_ms, call.operation, call.stream, call.shard, error))
         self._counts[call.operation, call.stream, call.shard, error] += 1
 
@@ -74,13 +74,13 @@ class CallLog:
         shard: str | None = None,
         error: str | None = None,
     ) -> int:
-        """Return how many calls there were, of all or those that are asked for.
+        """Return the number of calls, of all or of those that match.
 
         Args:
-            operation: Only of this operation.
-            stream: Only of this stream, or table.
-            shard: Only of this shard.
-            error: Only those that were refused with this.
+            operation: Count only calls of this operation.
+            stream: Count only calls about this stream or table.
+            shard: Count only calls about this shard.
+            error: Count only calls that were refused with this error type.
         """
         wanted = (operation, stream, shard, error)
         return sum(
@@ -90,7 +90,7 @@ class CallLog:
         )
 
     def counts(self) -> dict[str, int]:
-        """Return how many calls there were of each operation."""
+        """Return the number of calls of each operation."""
         found: Counter[str] = Counter()
         for (operation, *_), count in list(self._counts.items()):
             found[operation] += count

@@ -41,17 +41,17 @@ def register_consumer(account: Account, call: Call) -> dict[str, object]:
 def describe_consumer(account: Account, call: Call) -> dict[str, object]:
     """Handle DescribeStreamConsumer: describe a consumer."""
     consumer = _wanted(account, call)
-    told = consumer.described(call.now_ms) | {"StreamARN": consumer.stream.arn}
-    return {"ConsumerDescription": told}
+    reply = consumer.described(call.now_ms) | {"StreamARN": consumer.stream.arn}
+    return {"ConsumerDescription": reply}
 
 
 def deregister_consumer(account: Account, call: Call) -> None:
-    """Take a consumer off the register: what is pushed to it ends."""
+    """Handle DeregisterStreamConsumer: remove a consumer, which ends its subscriptions."""
     del account.consumers[_wanted(account, call).arn]
 
 
 def list_consumers(account: Account, call: Call) -> dict[str, object]:
-    """List a stream's consumers by name."""
+    """Handle ListStreamConsumers: list a stream's consumers by name."""
     token = call.request.get("NextToken")
     after = account.tokens.read_page(token, call.now_ms, account.limits).after if token else ""
     stream = account.stream(call)
@@ -60,11 +60,11 @@ def list_consumers(account: Account, call: Call) -> dict[str, object]:
         (each for each in _of_stream(account, stream) if each.name > after),
         key=lambda each: each.name,
     )
-    told: dict[str, object] = {"Consumers": [each.described(call.now_ms) for each in rest[:limit]]}
+    reply: dict[str, object] = {"Consumers": [each.described(call.now_ms) for each in rest[:limit]]}
     if len(rest) > limit:
         page = Page(stream.name, rest[limit - 1].name, "")
-        told["NextToken"] = account.tokens.write_page(page, call.now_ms)
-    return told
+        reply["NextToken"] = account.tokens.write_page(page, call.now_ms)
+    return reply
 
 
 def consumer_of(account: Account, arn: str) -> RegisteredConsumer:

@@ -1,4 +1,4 @@
-"""Streams as wholes: create, describe, list, delete, and their settings."""
+"""The operations on whole streams: create, describe, list, delete, and change settings."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _mode(details: dict[str, str]) -> str:
 
 
 def delete_stream(account: Account, call: Call) -> None:
-    """Delete a stream; its consumers of fan-out go with it, if that is asked for."""
+    """Handle DeleteStream: delete a stream, with its consumers of fan-out if the request says so."""
     stream = account.stream(call)
     if stream.status == DELETING:
         return
@@ -59,43 +59,43 @@ def delete_stream(account: Account, call: Call) -> None:
 
 
 def list_streams(account: Account, call: Call) -> dict[str, object]:
-    """List streams by name."""
+    """Handle ListStreams: list streams by name."""
     account.settle(call.now_ms)
     after = call.request.get("NextToken") or call.request.get("ExclusiveStartStreamName") or ""
     limit = call.request.get("Limit", _DEFAULT_PAGE)
     names = sorted(name for name in account.streams if name > after)
     page = names[:limit]
-    told: dict[str, object] = {
+    reply: dict[str, object] = {
         "StreamNames": page,
         "HasMoreStreams": len(names) > limit,
         "StreamSummaries": [_summary(account.streams[name]) for name in page],
     }
-    return told | ({"NextToken": page[-1]} if len(names) > limit else {})
+    return reply | ({"NextToken": page[-1]} if len(names) > limit else {})
 
 
 def describe_stream_summary(account: Account, call: Call) -> dict[str, object]:
-    """Describe a stream without its shards."""
+    """Handle DescribeStreamSummary: describe a stream without its shards."""
     stream = account.stream(call)
     consumers = sum(each.stream is stream for each in account.consumers.values())
-    told = _described(stream) | {
+    reply = _described(stream) | {
         "OpenShardCount": len(stream.open_shards()),
         "ConsumerCount": consumers,
         "MaxRecordSizeInKiB": stream.max_record_bytes // KIB,
     }
-    return {"StreamDescriptionSummary": told}
+    return {"StreamDescriptionSummary": reply}
 
 
 def describe_stream(account: Account, call: Call) -> dict[str, object]:
-    """Describe a stream with a page of its shards."""
+    """Handle DescribeStream: describe a stream with a page of its shards."""
     stream = account.stream(call)
     after = call.request.get("ExclusiveStartShardId", "")
     limit = call.request.get("Limit", _DEFAULT_PAGE)
     shards = [shard for shard in stream.listed(call.now_ms) if shard.name > after]
-    told = _described(stream) | {
+    reply = _described(stream) | {
         "Shards": [shard.described() for shard in shards[:limit]],
         "HasMoreShards": len(shards) > limit,
     }
-    return {"StreamDescription": told}
+    return {"StreamDescription": reply}
 
 
 def _summary(stream: Stream) -> dict[str, object]:
@@ -128,7 +128,7 @@ def increase_retention(account: Account, call: Call) -> None:
 
 
 def decrease_retention(account: Account, call: Call) -> None:
-    """Keep records for less time."""
+    """Handle DecreaseStreamRetentionPeriod: keep records for a shorter time."""
     _set_retention(account, call, grow=False)
 
 
@@ -158,14 +158,14 @@ def update_max_record_size(account: Account, call: Call) -> None:
 
 
 def update_stream_mode(account: Account, call: Call) -> None:
-    """Change between provisioned and on demand."""
+    """Handle UpdateStreamMode: change between provisioned and on demand."""
     stream = account.stream(call)
     stream.require_active()
     stream.mode = _mode(call.request[_MODE])
 
 
 def start_encryption(account: Account, call: Call) -> None:
-    """Encrypt what comes; the fake only says so."""
+    """Handle StartStreamEncryption: mark later records as encrypted. The fake does not encrypt them."""
     stream = account.stream(call)
     stream.require_active()
     stream.key_id = call.request["KeyId"]
@@ -181,7 +181,7 @@ def stop_encryption(account: Account, call: Call) -> None:
 
 
 def require_provisioned(stream: Stream) -> None:
-    """Refuse to reshard a stream that AWS reshards by itself."""
+    """Refuse to reshard an on-demand stream, whose shards AWS manages."""
     if stream.mode != "PROVISIONED":
         raise AwsError(
             "ValidationException",

@@ -15,13 +15,13 @@ _SERVER_ERRORS: Final = frozenset(
 
 
 class AwsError(HeadraceError):
-    """A refusal as AWS words it.
+    """A refusal with the error type and the message of AWS.
 
     Attributes:
-        kind: The type, such as `ResourceNotFoundException`.
-        message: What AWS says about it.
-        status: The HTTP status: 500 if it is the service's own fault, else 400.
-        extra: More members of the answer, such as the `Item` of DynamoDB's failed conditions.
+        kind: The error type, such as `ResourceNotFoundException`.
+        message: The message of AWS.
+        status: The HTTP status: 500 for errors of the service, else 400.
+        extra: Further members of the answer, such as the `Item` of a failed condition of DynamoDB.
     """
 
     def __init__(self, kind: str, message: str, extra: dict[str, object] | None = None) -> None:
@@ -32,33 +32,33 @@ class AwsError(HeadraceError):
         self.extra = extra or {}
 
     def body(self, namespace: str = "") -> bytes:
-        """Return the answer's body; DynamoDB puts a namespace before the type."""
-        told = {"__type": namespace + self.kind, "message": self.message, **self.extra}
-        return msgspec.json.encode(told)
+        """Return the body of the answer. DynamoDB puts a namespace before the type."""
+        reply = {"__type": namespace + self.kind, "message": self.message, **self.extra}
+        return msgspec.json.encode(reply)
 
 
 def not_found(message: str) -> AwsError:
-    """Return the refusal to find something."""
+    """Return the refusal for a resource that does not exist."""
     return AwsError("ResourceNotFoundException", message)
 
 
 def in_use(message: str) -> AwsError:
-    """Return the refusal to change what is changing, or to create what exists."""
+    """Return the refusal for a resource that is being changed, or that exists already."""
     return AwsError("ResourceInUseException", message)
 
 
 def invalid(message: str) -> AwsError:
-    """Return the refusal of an argument that is well formed and wrong."""
+    """Return the refusal of an argument that is well formed but not allowed."""
     return AwsError("InvalidArgumentException", message)
 
 
 def malformed(value: object, member: str, constraint: str) -> AwsError:
-    """Return the refusal of a member that breaks the model's constraints.
+    """Return the refusal of a member that breaks a constraint of the API model.
 
     Args:
-        value: What was given.
-        member: Its name, which AWS begins with a small letter here.
-        constraint: What it must be.
+        value: The value of the member.
+        member: The name of the member. AWS writes it with a small first letter here.
+        constraint: The constraint, which follows "Member must".
     """
     shown = "null" if value is None else f"'{str(value)[:200]}'"
     where = member[0].lower() + member[1:]

@@ -1,7 +1,8 @@
 """The frames of application/vnd.amazon.eventstream, in which SubscribeToShard pushes its events.
 
-A frame: its length and that of the headers, 4 bytes each; the CRC-32 of these 8; headers; payload; the CRC-32 of all
-that. A header: a length, its name, the type 7 (text), a length of 2 bytes, the text.
+A frame contains its length and the length of the headers, 4 bytes each; the CRC-32 of these 8 bytes; headers; payload;
+and the CRC-32 of all that. A header contains the length of its name, its name, the type 7 (text), the length of the
+text in 2 bytes, and the text.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ _CHECKSUM: Final = 4
 
 
 def event(kind: str, payload: bytes) -> bytes:
-    """Return the frame of an event, such as `SubscribeToShardEvent`; `initial-response` is the first of all."""
+    """Return the frame of an event, such as `SubscribeToShardEvent`; `initial-response` is the first event."""
     return _frame({":message-type": "event", ":event-type": kind, ":content-type": _JSON}, payload)
 
 
 def exception(kind: str, payload: bytes) -> bytes:
-    """Return the frame of a refusal, after which nothing comes."""
+    """Return the frame of a refusal, the last frame."""
     return _frame(
         {":message-type": "exception", ":exception-type": kind, ":content-type": _JSON}, payload
     )

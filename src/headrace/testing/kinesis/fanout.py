@@ -1,4 +1,4 @@
-"""SubscribeToShard: records are pushed for five minutes, without calls and without the budget of the other readers."""
+"""SubscribeToShard: records are pushed for five minutes, with a rate limit for each consumer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from headrace.testing.kinesis.validation import KINDS_OF_START
 
 _AGAIN_AFTER_MS: Final = 5_000
 _QUIET_MS: Final = 5_000
-"""After how long without records an event comes without any."""
+"""The milliseconds without records after which an event without records is pushed."""
 _EVENT_BYTES: Final = MIB
 _BUSY_MS: Final = 50
 
@@ -29,10 +29,10 @@ class Push(NamedTuple):
     """The next event of a subscription.
 
     Attributes:
-        frame: An event in its frame; empty: none yet.
-        is_over: Whether nothing comes after it.
-        is_lost: Whether the connection breaks.
-        due_ms: When to look again, without a frame.
+        frame: The event in its frame; empty if there is no event yet.
+        is_over: Whether this is the last event.
+        is_lost: Whether the connection is broken afterwards.
+        due_ms: The time of the next look if `frame` is empty, in milliseconds.
     """
 
     frame: bytes = b""
@@ -45,10 +45,10 @@ class Subscription:
     """The subscription of a consumer to the records of a shard.
 
     Attributes:
-        consumer: Whose it is.
-        shard: What is pushed.
-        began_ms: When it began.
-        is_over: Whether it has ended.
+        consumer: The consumer that has subscribed.
+        shard: The shard whose records are pushed.
+        began_ms: The time of the subscription's start in milliseconds.
+        is_over: Whether the subscription has ended.
     """
 
     def __init__(
@@ -64,14 +64,14 @@ class Subscription:
         self._end: Push | None = None
 
     def end(self, error: AwsError | None = None) -> None:
-        """End it with a refusal, or without one by a broken connection."""
+        """End the subscription with an error event, or with a broken connection if there is no error."""
         if error is None:
             self._end = Push(is_over=True, is_lost=True)
         else:
             self._end = Push(eventstream.exception(error.kind, error.body()), is_over=True)
 
     def next(self, account: Account, now_ms: int) -> Push:
-        """Return what comes next."""
+        """Return the next event."""
         found = self._end or self._expired(account, now_ms) or self._event(account, now_ms)
         self.is_over = found.is_over
         return found
@@ -111,7 +111,7 @@ class Subscription:
 
 
 def subscribe(account: Account, call: Call) -> Subscription:
-    """Begin to push a shard's records to a consumer, in place of its subscription of before."""
+    """Start to push a shard's records to a consumer. An earlier subscription of the consumer to the shard ends."""
     request = call.request
     consumer = consumer_of(account, request["ConsumerARN"])
     call.stream = consumer.stream.name

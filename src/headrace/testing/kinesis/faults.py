@@ -1,7 +1,7 @@
-"""Faults that a test has the fakes commit: refusals, lost requests and replies, delays, empty answers.
+"""Faults that a test injects into the fakes: refusals, lost requests and replies, delays, empty replies.
 
-aws.kinesis.faults.on("GetRecords", throttle(), times=3)
-aws.kinesis.faults.on("PutRecords", once=drop_connection(handled=True), stream="orders")
+aws.kinesis.faults.on("GetRecords", throttle(), times=3) aws.kinesis.faults.on("PutRecords",
+once=drop_connection(handled=True), stream="orders")
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _MESSAGES: Final = {
 
 
 class Reply(NamedTuple):
-    """The handling of a request.
+    """The reply to a request.
 
     Attributes:
         status: The HTTP status.
-        body: The body, in JSON.
-        delay_s: How much later it is sent.
-        is_lost: Whether the connection is closed instead.
-        subscription: What is pushed after it.
+        body: The body as JSON.
+        delay_s: The delay in seconds before the reply is sent.
+        is_lost: Whether the connection is closed instead of the reply.
+        subscription: The subscription whose events follow; None if there is none.
     """
 
     status: int
@@ -46,11 +46,11 @@ class Reply(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A request that a fault has to do with.
+    """A request to which a fault applies.
 
     Attributes:
-        call: What is asked.
-        proceed: Does it, and returns the reply.
+        call: The request.
+        proceed: Executes the request, and returns the reply.
         empty: Returns a reply without records to a GetRecords.
     """
 
@@ -60,15 +60,15 @@ class Exchange:
 
 
 Action = Callable[[Exchange], Reply]
-"""Handles a request: returns the reply, or raises `AwsError`."""
+"""A function that handles a request: it returns the reply, or raises `AwsError`."""
 
 
 def error(kind: str, message: str | None = None) -> Action:
-    """Refuse a request with an error of AWS; what it asks for is not done.
+    """Refuse a request with an error of AWS. The request is not executed.
 
     Args:
-        kind: Its type, such as `InternalFailure`, `KMSThrottlingException`, `AccessDeniedException`.
-        message: What is said about it.
+        kind: The error type, such as `InternalFailure`, `KMSThrottlingException`, `AccessDeniedException`.
+        message: The message; None is the message of AWS for this type.
     """
 
     def act(exchange: Exchange) -> Reply:
@@ -80,7 +80,7 @@ def error(kind: str, message: str | None = None) -> Action:
 
 
 def _enough(call: Call) -> str:
-    """Return what a service says that has had enough: DynamoDB of a table, Kinesis of a shard."""
+    """Return the message of a throttled request: about a table of DynamoDB, or a shard of Kinesis."""
     if "TableName" in call.request:
         return "The level of configured provisioned throughput for the table was exceeded."
     shard = f"shard {call.shard} in " if call.shard else ""
@@ -88,20 +88,20 @@ def _enough(call: Call) -> str:
 
 
 def throttle() -> Action:
-    """Refuse a request because a shard, or a table, has had enough for now."""
+    """Refuse a request because a rate limit of a shard or table is exceeded."""
     return error(THROTTLED)
 
 
 def delay(seconds: float) -> Action:
-    """Do what a request asks for at once, and answer so many seconds later."""
+    """Execute a request at once, and send the reply so many seconds later."""
     return lambda exchange: exchange.proceed()._replace(delay_s=seconds)
 
 
 def drop_connection(*, handled: bool = False) -> Action:
-    """Close the connection instead of answering.
+    """Close the connection instead of the reply.
 
     Args:
-        handled: Whether what the request asks for is done before: then only the answer is lost.
+        handled: Whether the request is executed before: then only the reply is lost.
     """
 
     def act(exchange: Exchange) -> Reply:
@@ -113,15 +113,15 @@ def drop_connection(*, handled: bool = False) -> Action:
 
 
 def empty() -> Action:
-    """Answer a GetRecords without records, though there may be some: the next call brings them."""
+    """Reply to a GetRecords without records. The next call returns the records."""
     return lambda exchange: exchange.empty()
 
 
 def fail_records(*indexes: int, kind: str = THROTTLED) -> Action:
-    """Refuse some records of a PutRecords, and take the others.
+    """Refuse some records of a PutRecords, and accept the others.
 
     Args:
-        *indexes: Which, from 0 in the request.
+        *indexes: The indexes of the refused records in the request, from 0.
         kind: `ProvisionedThroughputExceededException` or `InternalFailure`.
     """
 
@@ -149,22 +149,22 @@ class Faults(ordering.Orders[Exchange, Reply]):
         shard: str | None = None,
         when: Callable[[Call], bool] | None = None,
     ) -> Fault:
-        """Do something else with requests. Several faults for the same requests take their turns in order.
+        """Handle requests in another way. If several faults match a request, they take turns in their order.
 
         Args:
-            operation: Which requests, such as `GetRecords`; None is all of them.
-            action: What to do: `error(...)`, `throttle()`, `delay(...)`, `drop_connection()`, `empty()`, or a function.
-            once: What to do with the next request only.
-            times: How many requests it is for; None is any number.
-            stream: Only requests about this stream, or table.
-            shard: Only requests about this shard; PutRecord and PutRecords are about none yet.
-            when: Only requests for which this is true; it is given a `Call`.
+            operation: The operation, such as `GetRecords`; None matches all.
+            action: The action: `error(...)`, `throttle()`, `delay(...)`, `drop_connection()`, `empty()`, or a function.
+            once: An action for the next request only.
+            times: The number of requests to which the fault applies; None is any number.
+            stream: Match only requests about this stream or table.
+            shard: Match only requests about this shard. The shard of PutRecord and PutRecords is not known yet.
+            when: Match only requests for which this function of a `Call` returns true.
 
         Returns:
-            The fault: it counts, and can be removed.
+            The fault. It counts its requests, and can be removed.
 
         Raises:
-            ConfigError: Neither an action nor `once` was given, or both.
+            ConfigError: Neither an action nor `once` was passed, or both.
         """
 
         def meets(exchange: Exchange) -> bool:

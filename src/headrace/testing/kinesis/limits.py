@@ -1,4 +1,4 @@
-"""How much Kinesis does in a second, and how it counts."""
+"""The limits of Kinesis, and how they are counted."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CALLS_PER_S: Final[Mapping[str, int]] = MappingProxyType(
         "UpdateShardCount": 10,
     }
 )
-"""Calls of operations in a second: of an account, of ListShards for each stream."""
+"""The calls per second of each operation: per account, for ListShards per stream."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,19 +37,20 @@ class Limits:
     """The limits of a stream. The defaults are those of AWS in 2026, for provisioned streams.
 
     Attributes:
-        reads_per_s: GetRecords of one shard; as many GetShardIterator.
-        read_bytes_per_s: What GetRecords returns of one shard, and what is pushed to each subscriber.
-        put_records_per_s: Records that one shard takes.
-        put_bytes_per_s: Their bytes, partition keys included.
-        calls_per_s: Calls of the other operations, by name.
-        get_bytes: The most that one GetRecords returns.
+        reads_per_s: The calls of GetRecords per second and shard; the same number for GetShardIterator.
+        read_bytes_per_s: The bytes per second that GetRecords returns from a shard, and that are pushed to each
+            subscriber.
+        put_records_per_s: The records per second that a shard accepts.
+        put_bytes_per_s: The bytes per second that a shard accepts, partition keys included.
+        calls_per_s: The calls per second of the other operations, by name.
+        get_bytes: The most bytes that one GetRecords returns.
         get_records: The most records that one GetRecords returns.
-        put_request_bytes: The most that one PutRecords brings.
-        put_request_records: The most records that one PutRecords brings.
-        iterator_ttl_ms: How long an iterator is good.
-        token_ttl_ms: How long the token of the next page is good.
-        subscription_ms: How long a subscription lasts.
-        throttled: Whether the limits by the second are kept at all.
+        put_request_bytes: The most bytes of one PutRecords.
+        put_request_records: The most records of one PutRecords.
+        iterator_ttl_ms: The time in milliseconds for which an iterator is valid.
+        token_ttl_ms: The time in milliseconds for which the token of the next page is valid.
+        subscription_ms: The duration of a subscription in milliseconds.
+        throttled: Whether limits per second are enforced.
     """
 
     reads_per_s: int = 5
@@ -67,7 +68,7 @@ class Limits:
     throttled: bool = True
 
     def unthrottled(self) -> Limits:
-        """Return the same without limits by the second, for tests of something else and for load."""
+        """Return the same limits without limits per second, for load and for tests of something else."""
         return replace(self, throttled=False)
 
 
@@ -81,14 +82,14 @@ class Window:
         self._sum = 0
 
     def total(self, now_ms: int) -> int:
-        """Return what the last second has."""
+        """Return the amount of the last second."""
         entries = self._entries
         while entries and entries[0][0] <= now_ms - _SECOND_MS:
             self._sum -= entries.popleft()[1]
         return self._sum
 
     def fits(self, now_ms: int, amount: int, limit: int) -> bool:
-        """Whether there is room for more."""
+        """Whether a further amount is within the limit."""
         return self.total(now_ms) + amount <= limit
 
     def add(self, now_ms: int, amount: int) -> None:
@@ -100,7 +101,7 @@ class Window:
         entries.append((now_ms, amount))
 
     def take(self, now_ms: int, amount: int, limit: int) -> bool:
-        """Count something if there is room for it; return whether there was."""
+        """Add an amount if it is within the limit; return whether it was."""
         if not self.fits(now_ms, amount, limit):
             return False
         self.add(now_ms, amount)
@@ -108,7 +109,7 @@ class Window:
 
 
 class ReadBudget:
-    """The reads of a shard: calls, bytes, and the pause after an answer that was more than a second's worth."""
+    """The read limits of a shard: calls, bytes, and the pause after a reply larger than a second's limit."""
 
     __slots__ = ("_bytes", "_calls", "_free_at_ms")
 
@@ -118,7 +119,7 @@ class ReadBudget:
         self._free_at_ms = 0
 
     def admit(self, now_ms: int, limits: Limits) -> bool:
-        """Count a call, if it may be made; a refused one does not count."""
+        """Count a call if it is allowed. A refused call does not count."""
         if not limits.throttled:
             return True
         if now_ms < self._free_at_ms or self._bytes.total(now_ms) >= limits.read_bytes_per_s:
@@ -126,7 +127,7 @@ class ReadBudget:
         return self._calls.take(now_ms, 1, limits.reads_per_s)
 
     def spend(self, now_ms: int, size: int, limits: Limits) -> None:
-        """Count what a call returned: 10 MiB at 2 MiB a second refuse the calls of five seconds."""
+        """Count the bytes of a reply. 10 MiB at 2 MiB per second block the calls of five seconds."""
         if limits.throttled and size:
             self._bytes.add(now_ms, size)
         if size > limits.read_bytes_per_s:
@@ -134,9 +135,10 @@ class ReadBudget:
 
 
 class PutBudget:
-    """The write limits of a shard. Records above one second's limit use a token bucket that fills at the shard's rate.
+    """The write limits of a shard. A record above one second's limit uses a token bucket.
 
-    AWS says of large records only that a shard bursts to 10 MiB and averages 1 MiB a second; the tank is that.
+    The bucket fills at the shard's rate. AWS documents for large records only that a shard accepts bursts of 10 MiB and
+    1 MiB per second on average.
     """
 
     __slots__ = ("_bytes", "_records", "_tank_free_at_ms")
@@ -147,7 +149,7 @@ class PutBudget:
         self._tank_free_at_ms = 0
 
     def take(self, now_ms: int, size: int, limits: Limits) -> bool:
-        """Count a record, if there is room for it."""
+        """Count a record if it is within the limits; return whether it is."""
         if not limits.throttled:
             return True
         if not self._records.fits(now_ms, 1, limits.put_records_per_s):

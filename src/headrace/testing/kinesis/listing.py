@@ -19,20 +19,20 @@ _TIMED: Final = frozenset({"AT_TIMESTAMP", "FROM_TIMESTAMP"})
 
 
 def list_shards(account: Account, call: Call) -> dict[str, object]:
-    """List shards, a page at a time."""
+    """Handle ListShards: list shards, a page at a time."""
     stream, after, chosen = _wanted(account, call)
     limit = call.request.get("MaxResults", _DEFAULT_PAGE)
     keep = _keeps(chosen, stream, call.now_ms)
     shards = [each for each in stream.listed(call.now_ms) if each.name > after and keep(each)]
-    told: dict[str, object] = {"Shards": [shard.described() for shard in shards[:limit]]}
+    reply: dict[str, object] = {"Shards": [shard.described() for shard in shards[:limit]]}
     if len(shards) > limit:
         page = Page(stream.name, shards[limit - 1].name, msgspec.json.encode(chosen).decode())
-        told["NextToken"] = account.tokens.write_page(page, call.now_ms)
-    return told
+        reply["NextToken"] = account.tokens.write_page(page, call.now_ms)
+    return reply
 
 
 def _wanted(account: Account, call: Call) -> tuple[Stream, str, dict[str, Any]]:
-    """Return the stream, the shard to begin behind, and the filter."""
+    """Return the stream, the shard behind which the page begins, and the filter."""
     request = call.request
     token = request.get("NextToken")
     if token is None:
@@ -59,7 +59,7 @@ def _require_listable(stream: Stream, request: dict[str, Any]) -> None:
 
 
 def _keeps(chosen: dict[str, Any], stream: Stream, now_ms: int) -> Callable[[Shard], bool]:
-    """Return what a filter keeps."""
+    """Return a function that returns whether a filter matches a shard."""
     kind = chosen.get("Type", "FROM_TRIM_HORIZON")
     if kind in _TIMED and "Timestamp" not in chosen:
         raise invalid(f"Timestamp must be provided in ShardFilter of type {kind}.")

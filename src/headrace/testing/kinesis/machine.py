@@ -1,4 +1,4 @@
-"""The fake of Kinesis: requests in, replies out, and nothing else. No socket, no thread, no clock but the given one."""
+"""The fake of Kinesis without a socket: requests in, replies out. It has no thread, and uses the given clock."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
 
 
 class Put(NamedTuple):
-    """Where a record went.
+    """The place of a written record.
 
     Attributes:
-        shard: The shard's name.
-        sequence_number: The record's.
+        shard: The name of the shard.
+        sequence_number: The sequence number of the record.
     """
 
     shard: str
@@ -69,9 +69,9 @@ class Put(NamedTuple):
 
 
 class FakeKinesis(Service):
-    """Kinesis in memory: streams, shards, iterators, the limits and refusals of AWS.
+    """Kinesis in memory: streams, shards, iterators, and the limits and refusals of AWS.
 
-    `handle` is what clients reach; all other methods are the test's own, for which no limit by the second counts.
+    Clients call `handle`. All other methods are for the test itself; limits per second do not apply to them.
     """
 
     def __init__(
@@ -83,15 +83,16 @@ class FakeKinesis(Service):
         shard_end: ShardEnd = "with_data",
         region: str = "us-east-1",
     ) -> None:
-        """Make an account without streams.
+        """Create an account without streams.
 
         Args:
-            clock: Its time; None is the process's, which `advance` moves ahead.
-            limits: What it allows; `Limits().unthrottled()` has no limits by the second.
-            transition_ms: How long a stream is CREATING, UPDATING or DELETING; 0: such a change is done at once.
-            shard_end: How reading a closed shard ends: NextShardIterator is missing together with the last records
-                ("with_data"), or in one more answer without records ("extra_call"). Both have been seen.
-            region: What ARNs say.
+            clock: The clock; None is the process's clock, which `advance` moves ahead.
+            limits: The limits; `Limits().unthrottled()` has no limits per second.
+            transition_ms: The milliseconds for which a stream is CREATING, UPDATING or DELETING; 0: changes are done at
+                once.
+            shard_end: How reading a closed shard ends: NextShardIterator is missing in the reply with the last records
+                ("with_data"), or in one more reply without records ("extra_call"). AWS does both.
+            region: The region in ARNs.
         """
         super().__init__(clock)
         self.account = Account(
@@ -116,17 +117,17 @@ class FakeKinesis(Service):
     ) -> Put:
         """Write a record to a stream."""
         chosen = {} if explicit_hash_key is None else {"ExplicitHashKey": str(explicit_hash_key)}
-        told = self.call(
+        reply = self.call(
             "PutRecord",
             StreamName=stream,
             Data=b64encode(data).decode(),
             PartitionKey=partition_key,
             **chosen,
         )
-        return Put(told["ShardId"], told["SequenceNumber"])
+        return Put(reply["ShardId"], reply["SequenceNumber"])
 
     def records(self, stream: str, shard: str | None = None) -> list[StoredRecord]:
-        """Return what a stream has, or one shard of it: shard by shard, each in order."""
+        """Return the records of a stream, or of one of its shards: shard by shard, in order."""
         with self.lock:
             found = self._stream(stream)
             shards = list(found.shards.values()) if shard is None else [found.shard(shard)]
@@ -135,13 +136,13 @@ class FakeKinesis(Service):
             return [record for each in shards for record in each.records()]
 
     def shards(self, stream: str, *, only_open: bool = False) -> list[Shard]:
-        """Return a stream's shards: all, by number, or the open ones, by hash key."""
+        """Return a stream's shards: all by number, or the open ones by hash key."""
         with self.lock:
             found = self._stream(stream)
             return found.open_shards() if only_open else list(found.shards.values())
 
     def split(self, stream: str, shard: str, at: int | None = None) -> None:
-        """Split a shard, in the middle unless it is said where."""
+        """Split a shard at a hash key, by default in the middle."""
         with self.lock:
             first, last = self._stream(stream).shard(shard).hash_range
             middle = str((first + last) // 2 + 1 if at is None else at)
@@ -156,7 +157,7 @@ class FakeKinesis(Service):
         )
 
     def reshard(self, stream: str, shards: int) -> None:
-        """Have a number of shards, at most the double and at least the half of what there is."""
+        """Change the number of shards, at most to the double and at least to the half."""
         self.call(
             "UpdateShardCount",
             StreamName=stream,
@@ -165,22 +166,22 @@ class FakeKinesis(Service):
         )
 
     def expire_iterators(self) -> None:
-        """Let all iterators and tokens of next pages expire that were given out so far."""
+        """Expire all iterators and tokens of pages that were issued so far."""
         with self.lock:
             self.account.tokens.expire()
 
     def register_consumer(self, stream: str, name: str) -> str:
         """Register a consumer of fan-out; return its ARN."""
-        told = self.call(
+        reply = self.call(
             "RegisterStreamConsumer", StreamARN=self.account.arn(stream), ConsumerName=name
         )
-        return str(told["Consumer"]["ConsumerARN"])
+        return str(reply["Consumer"]["ConsumerARN"])
 
     def end_subscriptions(self, kind: str | None = None) -> None:
-        """End all that is being pushed.
+        """End all subscriptions.
 
         Args:
-            kind: The error to return, such as `InternalFailureException`; None breaks the connections.
+            kind: The error type to push, such as `InternalFailureException`; None breaks the connections.
         """
         with self.lock:
             refusal = AwsError(kind, "A fault of the test.") if kind else None
@@ -190,7 +191,7 @@ class FakeKinesis(Service):
         self.changed()
 
     def next_push(self, subscription: Subscription) -> Push:
-        """Return what comes next on a subscription."""
+        """Return the next event of a subscription."""
         with self.lock:
             return subscription.next(self.account, self.clock.now_ms())
 
@@ -198,7 +199,7 @@ class FakeKinesis(Service):
         return self.account.named(name, self.clock.now_ms())
 
     def locate(self, call: Call) -> None:
-        """Note the stream and the shard that a request is about."""
+        """Set the stream and the shard of a call."""
         call.stream = stream_name(call.request)
         if isinstance(arn := call.request.get("ConsumerARN"), str):
             call.stream = stream_name({"StreamARN": arn})
@@ -221,7 +222,7 @@ class FakeKinesis(Service):
         call.stream, call.shard = place.stream, f"shardId-{place.shard:012d}"
 
     def perform(self, call: Call) -> Reply:
-        """Do what a request asks for."""
+        """Execute a request within the limits."""
         validate(call.operation, call.request)
         self.account.admit(call)
         if call.operation == "SubscribeToShard":
@@ -234,7 +235,7 @@ class FakeKinesis(Service):
         return replied(operation(self.account, call))
 
     def undisturbed(self, call: Call) -> Reply:
-        """Do what the test itself asks for, without limits by the second."""
+        """Execute a request of the test itself, without limits per second."""
         limits = self.account.limits
         self.account.limits = limits.unthrottled()
         try:
@@ -243,7 +244,7 @@ class FakeKinesis(Service):
             self.account.limits = limits
 
     def answer_empty(self, call: Call) -> Reply:
-        """Answer a GetRecords without records."""
+        """Reply to a GetRecords without records."""
         if call.operation != "GetRecords":
             return super().answer_empty(call)
         validate(call.operation, call.request)

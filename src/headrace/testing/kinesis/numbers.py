@@ -1,11 +1,12 @@
 """Sequence numbers and hash keys as Kinesis makes them.
 
-A sequence number is an integer of 186 bits, 56 decimal digits, in fields of which a shard's first ones never change:
+A sequence number is an integer of 186 bits, 56 decimal digits. Its fields are:
 
     bits   4        36             4             64       8      36            32       4
            version  shard created  shard, least  counter  zeros  second of it  shard    version
 
-so numbers of one shard grow, and those of a shard that came later are greater than those of its parents.
+The first fields of a shard never change. So the numbers of one shard grow, and the numbers of a later shard are greater
+than those of its parents.
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ from headrace.core.lease.lease import HashRange
 
 LAST_HASH_KEY: Final = (1 << 128) - 1
 LAST_COUNTER: Final = (1 << 63) - 1
-"""The counter of the number at which a shard that was closed ends."""
+"""The counter in the last sequence number of a closed shard."""
 
 _VERSION: Final = 2
 
 
 class Sequence(NamedTuple):
-    """A sequence number in its fields.
+    """The fields of a sequence number.
 
     Attributes:
-        shard: The shard's number.
-        created_s: When the shard was made, seconds since 1970.
-        counter: Which record of the stream.
-        second: When it was written, seconds since 1970.
+        shard: The number of the shard.
+        created_s: The creation time of the shard in seconds since 1970.
+        counter: The number of the record in the stream.
+        second: The time of the record in seconds since 1970.
     """
 
     shard: int
@@ -40,7 +41,7 @@ class Sequence(NamedTuple):
 
 
 def sequence_number(shard: int, created_s: int, counter: int, second: int) -> int:
-    """Put a sequence number together."""
+    """Return the sequence number with these fields."""
     number = _VERSION << 36 | created_s
     number = number << 4 | shard & 0xF
     number = number << 64 | counter
@@ -50,7 +51,7 @@ def sequence_number(shard: int, created_s: int, counter: int, second: int) -> in
 
 
 def parse_sequence(number: int) -> Sequence | None:
-    """Take a sequence number apart; None if it is none."""
+    """Return the fields of a sequence number, or None if the number is not one."""
     rest, version = number >> 4, number & 0xF
     shard, rest = rest & 0xFFFF_FFFF, rest >> 32
     second, rest = rest & 0xFFF_FFFF_FFFF, rest >> 44
@@ -63,7 +64,7 @@ def parse_sequence(number: int) -> Sequence | None:
 
 
 def hash_key(partition_key: str) -> int:
-    """Return where a partition key falls among the hash keys."""
+    """Return the hash key of a partition key."""
     digest = hashlib.md5(partition_key.encode(), usedforsecurity=False).digest()
     return int.from_bytes(digest)
 

@@ -20,10 +20,10 @@ class PutEntry(NamedTuple):
     """A record that is to be written.
 
     Attributes:
-        data: Its bytes in base64.
-        partition_key: Its key.
-        size: How many bytes it counts: data and partition key.
-        shard: Where it belongs.
+        data: The data in base64.
+        partition_key: The partition key of the record.
+        size: The bytes that count: data and partition key.
+        shard: The shard of the record's hash key.
     """
 
     data: str
@@ -40,12 +40,12 @@ def put_record(account: Account, call: Call) -> dict[str, object]:
     sequence = _store(account, stream, entry, call.now_ms)
     if sequence is None:
         raise AwsError(THROTTLED, throttled_message(stream, entry.shard))
-    told: dict[str, object] = {"ShardId": entry.shard.name, "SequenceNumber": str(sequence)}
-    return told | _encryption(stream)
+    reply: dict[str, object] = {"ShardId": entry.shard.name, "SequenceNumber": str(sequence)}
+    return reply | _encryption(stream)
 
 
 def put_records(account: Account, call: Call) -> dict[str, object]:
-    """Write records, each for itself: some may be refused."""
+    """Handle PutRecords: write each record separately. Some may be refused."""
     rows = call.request["Records"]
     most = account.limits.put_request_records
     if not 1 <= len(rows) <= most:
@@ -54,15 +54,15 @@ def put_records(account: Account, call: Call) -> dict[str, object]:
     entries = [_entry(row, stream, f"records.{at}.member.") for at, row in enumerate(rows, 1)]
     if sum(entry.size for entry in entries) > account.limits.put_request_bytes:
         raise invalid(f"Records size exceeds {account.limits.put_request_bytes // MIB} MB limit")
-    told = [_put_one(account, stream, entry, call, at) for at, entry in enumerate(entries)]
+    reply = [_put_one(account, stream, entry, call, at) for at, entry in enumerate(entries)]
     if len({entry.shard.name for entry in entries}) == 1:
         call.shard = entries[0].shard.name
-    failed = sum("ErrorCode" in each for each in told)
-    return {"FailedRecordCount": failed, "Records": told} | _encryption(stream)
+    failed = sum("ErrorCode" in each for each in reply)
+    return {"FailedRecordCount": failed, "Records": reply} | _encryption(stream)
 
 
 def throttled_message(stream: Stream, shard: Shard) -> str:
-    """Return what AWS says when a shard has had enough."""
+    """Return the message of AWS for a shard whose rate limit is exceeded."""
     return f"Rate exceeded for shard {shard.name} in stream {stream.name} under account {ACCOUNT}."
 
 
@@ -115,7 +115,7 @@ def _shard_for(row: dict[str, Any], partition_key: str, stream: Stream) -> Shard
 
 
 def _store(account: Account, stream: Stream, entry: PutEntry, now_ms: int) -> int | None:
-    """Write a record; None if the shard has had enough for this second."""
+    """Write a record; None if the rate limit of the shard is exceeded."""
     if not entry.shard.put_budget.take(now_ms, entry.size, account.limits):
         return None
     return entry.shard.append(

@@ -20,7 +20,7 @@ AFTER: Final = "AFTER_SEQUENCE_NUMBER"
 
 
 class Start(NamedTuple):
-    """Where reading is to begin, as a request says it."""
+    """The start position in a request."""
 
     kind: str
     sequence_number: str | None
@@ -28,7 +28,7 @@ class Start(NamedTuple):
 
 
 def get_shard_iterator(account: Account, call: Call) -> dict[str, object]:
-    """Say where to read from."""
+    """Handle GetShardIterator: return an iterator for a start position."""
     request = call.request
     stream = account.usable(call)
     shard = stream.shard(request["ShardId"])
@@ -48,7 +48,7 @@ def get_shard_iterator(account: Account, call: Call) -> dict[str, object]:
 
 
 def starting_sequence(stream: Stream, shard: Shard, start: Start, call: Call) -> int:
-    """Return the first sequence number to read, for each of the five ways to begin."""
+    """Return the first sequence number to read, for each of the five kinds of start positions."""
     kind, number, timestamp = start
     if kind == "TRIM_HORIZON":
         return shard.first_sequence
@@ -87,7 +87,7 @@ def _at_timestamp(shard: Shard, timestamp: Any, now_ms: int) -> int:
 
 
 def get_records(account: Account, call: Call) -> bytes:
-    """Return what a shard has from an iterator on."""
+    """Handle GetRecords: return the records of a shard from an iterator on."""
     limits = account.limits
     place = account.tokens.read_iterator(call.request["ShardIterator"], call.now_ms, limits)
     limit = min(call.request.get("Limit", limits.get_records), limits.get_records)
@@ -110,21 +110,21 @@ def _answer(account: Account, call: Call, place: Iterator, shard: Shard, found: 
 
 
 def nothing_yet(account: Account, call: Call) -> bytes:
-    """Answer without records though there may be some, as GetRecords does now and then; the place stays."""
+    """Reply without records though there may be some, as GetRecords sometimes does. The position stays."""
     place = account.tokens.read_iterator(call.request["ShardIterator"], call.now_ms, account.limits)
     stream, shard = _shard_at(account, place, call.now_ms)
     if not shard.read_budget.admit(call.now_ms, account.limits):
         raise AwsError(THROTTLED, throttled_message(stream, shard))
-    told = {
+    reply = {
         "Records": [],
         "NextShardIterator": account.tokens.write_iterator(place, call.now_ms),
         "MillisBehindLatest": shard.behind_ms(place.sequence, call.now_ms),
     }
-    return msgspec.json.encode(told)
+    return msgspec.json.encode(reply)
 
 
 def has_ended(account: Account, shard: Shard, found: Slice) -> bool:
-    """Whether a read has come to the end of a closed shard."""
+    """Whether a read has reached the end of a closed shard."""
     if shard.closed_ms is None or not found.is_last:
         return False
     return not found.records or account.shard_end == "with_data"

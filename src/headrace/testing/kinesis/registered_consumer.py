@@ -25,13 +25,13 @@ class RegisteredConsumer:
     """A registered consumer.
 
     Attributes:
-        name: What it is called.
-        arn: The same for all of AWS; it ends with the time of registration.
-        stream: What it reads.
-        created_ms: When it was registered.
-        ready_ms: Until when it is CREATING.
-        subscriptions: What was last pushed to it of each shard, by the shard's number.
-        calls: Its SubscribeToShard of each shard.
+        name: The consumer's name.
+        arn: The consumer's ARN. It ends with the time of registration.
+        stream: The stream that the consumer reads.
+        created_ms: The time of registration in milliseconds.
+        ready_ms: The time until which the status is CREATING.
+        subscriptions: The last subscription of each shard, by the shard's number.
+        calls: The calls of SubscribeToShard in the last second, by the shard's number.
     """
 
     name: str
@@ -43,11 +43,11 @@ class RegisteredConsumer:
     calls: dict[int, Window] = field(default_factory=dict)
 
     def status(self, now_ms: int) -> str:
-        """Return whether it can subscribe."""
+        """Return the status: ACTIVE if the consumer can subscribe, or CREATING."""
         return ACTIVE if now_ms >= self.ready_ms else CREATING
 
     def described(self, now_ms: int) -> dict[str, object]:
-        """Return what is said about it."""
+        """Return the description of the consumer in replies."""
         return {
             "ConsumerName": self.name,
             "ConsumerARN": self.arn,

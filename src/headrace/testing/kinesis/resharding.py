@@ -1,4 +1,4 @@
-"""SplitShard, MergeShards and UpdateShardCount."""
+"""The operations SplitShard, MergeShards and UpdateShardCount."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.testing.kinesis.stream import ACCOUNT, UPDATING, Stream
 
 
 def split_shard(account: Account, call: Call) -> None:
-    """Make two shards of one."""
+    """Handle SplitShard: divide a shard into two."""
     stream = account.stream(call)
     require_provisioned(stream)
     shard = stream.open_shard(call.request["ShardToSplit"])
@@ -31,7 +31,7 @@ def split_shard(account: Account, call: Call) -> None:
 
 
 def merge_shards(account: Account, call: Call) -> None:
-    """Make one shard of two neighbours."""
+    """Handle MergeShards: join two adjacent shards."""
     stream = account.stream(call)
     require_provisioned(stream)
     one = stream.open_shard(call.request["ShardToMerge"])
@@ -47,7 +47,7 @@ def merge_shards(account: Account, call: Call) -> None:
 
 
 def update_shard_count(account: Account, call: Call) -> dict[str, object]:
-    """Split and merge until there are so many shards, with equal ranges of hash keys."""
+    """Handle UpdateShardCount: split and merge until there are so many shards with equal ranges of hash keys."""
     stream = account.stream(call)
     require_provisioned(stream)
     current = len(stream.open_shards())
@@ -86,9 +86,9 @@ def _merge(stream: Stream, one: Shard, other: Shard, now_ms: int) -> None:
 
 
 def _scale(stream: Stream, target: int, now_ms: int) -> None:
-    """Split at every border that is wanted and missing, then merge what lies between two of them.
+    """Split at every missing border of the new ranges, then merge the shards between two borders.
 
-    On the way there are shards that live but a moment, as AWS warns.
+    Some shards exist only for a moment meanwhile, as in AWS.
     """
     ranges = uniform_ranges(target)
     for border in [each.first for each in ranges[1:]]:

@@ -1,4 +1,4 @@
-"""The fakes behind HTTP, as every client of AWS reaches them by its `endpoint_url`."""
+"""The HTTP server of the fakes. Clients of AWS reach it by their `endpoint_url`."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _REGION: Final = re.compile(r"Credential=[^/]*/\d+/([^/]+)/")
 
 
 class Server:
-    """Answers on 127.0.0.1, on the loop that starts it."""
+    """Serves on 127.0.0.1, on the event loop that starts it."""
 
     def __init__(self, services: Mapping[str, Service], region: str | None, port: int) -> None:
-        """Prepare to serve.
+        """Prepare a server; it listens after `start`.
 
         Args:
-            services: By the part of X-Amz-Target before the dot.
-            region: The only region where there is anything; None: whichever a client signs for.
-            port: Where to listen; 0 is a free port.
+            services: The services, by the part of X-Amz-Target before the dot.
+            region: The only region that has streams and tables; None: the region of each request.
+            port: The port to listen on; 0 is a free port.
         """
         self._services = services
         self._region = region
@@ -107,12 +107,12 @@ class Server:
         if "json" not in content_type:
             raise AwsError(
                 "UnsupportedMediaType",
-                f"the fake speaks JSON only, not {content_type}: switch CBOR off in your client",
+                f"the fake supports JSON only, not {content_type}: switch CBOR off in your client",
             )
         if service is None:
             raise AwsError(
                 "UnknownOperationException",
-                f"nothing here answers {request.headers.get('X-Amz-Target')!r}",
+                f"the fake has no operation {request.headers.get('X-Amz-Target')!r}",
             )
         signed = request.headers.get("Authorization")
         if signed is None:
@@ -123,7 +123,7 @@ class Server:
 
 
 async def _wait(changed: asyncio.Event, milliseconds: int) -> None:
-    """Wait until something happens, or for a time; a clock that a test moves may stand still meanwhile."""
+    """Wait for an event, or until a time limit. The limit is real time: a test's clock may stand still."""
     with suppress(TimeoutError):
         await asyncio.wait_for(changed.wait(), max(_SHORTEST_WAIT_S, milliseconds / 1000))
 

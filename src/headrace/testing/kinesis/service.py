@@ -1,4 +1,4 @@
-"""The base of both fakes: requests in, replies out, under a lock; with faults, a log and a clock."""
+"""The base class of both fakes: it handles requests under a lock, with faults, a log of calls and a clock."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _OK: Final = 200
 
 
 class Service(ABC):
-    """A service of AWS in memory, without a socket: `handle` is all of it. Any thread may call it.
+    """A service of AWS in memory, without a socket. Clients call `handle`, from any thread.
 
     Attributes:
-        clock: Its time.
-        calls: What was asked of it.
-        faults: What it does wrong on purpose.
+        clock: The clock of the service.
+        calls: The log of calls.
+        faults: The faults that the test has injected.
     """
 
     NAMESPACE = ""
@@ -40,50 +40,52 @@ class Service(ABC):
         self.lock = RLock()
 
     def advance(self, milliseconds: int) -> None:
-        """Let time pass at once."""
+        """Move the clock ahead at once."""
         clock: Any = self.clock
         with self.lock:
             clock.advance_to(clock.now_ms() + milliseconds)
         self.changed()
 
     def changed(self) -> None:
-        """Tell those who wait for a change."""
-        for tell in tuple(self._watchers):
-            tell()
+        """Call the functions that wait for a change."""
+        for notify in tuple(self._watchers):
+            notify()
 
     def wait_until(self, condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
-        """Wait until something is so, looking again after every request. It blocks the thread.
+        """Wait until a condition holds; it is checked after every request. The call blocks the thread.
 
         Args:
-            condition: What to wait for, such as `lambda: fake.calls.count("GetRecords") > 3`.
-            timeout_s: How long at most.
+            condition: The condition, such as `lambda: fake.calls.count("GetRecords") > 3`.
+            timeout_s: The time limit in seconds.
 
         Raises:
-            TimeoutError: It is not so by then; it says what was asked of the fake.
+            TimeoutError: The condition does not hold in time. The message contains the counts of calls.
         """
         happened = Event()
         deadline = time.monotonic() + timeout_s
         with self.watched(happened.set):
             while not condition():
                 if not happened.wait(deadline - time.monotonic()):
-                    raise TimeoutError(f"not so after {timeout_s} s; calls: {self.calls.counts()}")
+                    raise TimeoutError(
+                        f"the condition does not hold after {timeout_s} s; calls: {self.calls.counts()}"
+                    )
                 happened.clear()
 
     @contextmanager
-    def watched(self, tell: Callable[[], object]) -> Iterator[None]:
-        """Have something called after every request and every leap of time."""
-        self._watchers.append(tell)
+    def watched(self, notify: Callable[[], object]) -> Iterator[None]:
+        """Have a function called after every request and every move of the clock."""
+        self._watchers.append(notify)
         try:
             yield
         finally:
-            self._watchers.remove(tell)
+            self._watchers.remove(notify)
 
     def handle(self, operation: str, body: bytes) -> Reply:
-        """Do what a client asks for.
+        """Handle a request of a client.
 
         Args:
-            operation: The name, such as `GetRecords`.
-            body: The request, in JSON.
+            operation: The name of the operation, such as `GetRecords`.
+            body: The request as JSON.
         """
         with self.lock:
             call = Call(operation, {}, self.clock.now_ms())
@@ -100,14 +102,14 @@ class Service(ABC):
         return reply
 
     def call(self, operation: str, **members: Any) -> dict[str, Any]:
-        """Do something as the test itself: no fault and no limit by the second applies, and it is not in the log.
+        """Execute an operation for the test itself: without faults, limits per second and log.
 
         Args:
-            operation: The name, such as `SplitShard`.
-            **members: The request's; `bytes` are written in base64.
+            operation: The name of the operation, such as `SplitShard`.
+            **members: The members of the request; `bytes` are written in base64.
 
         Raises:
-            AwsError: It is refused.
+            AwsError: The request is refused.
         """
         with self.lock:
             request = msgspec.to_builtins(members)
@@ -122,31 +124,31 @@ class Service(ABC):
         return self.perform(call) if fault is None else fault.take(exchange)
 
     def undisturbed(self, call: Call) -> Reply:
-        """Do what the test itself asks for."""
+        """Execute a request of the test itself."""
         return self.perform(call)
 
     def answer_empty(self, call: Call) -> Reply:
-        """Answer without what there is."""
+        """Reply without the data that exists."""
         raise AwsError("InternalFailure", f"{call.operation} has no empty answer")
 
     @abstractmethod
     def locate(self, call: Call) -> None:
-        """Note what a request is about."""
+        """Set the stream and the shard of a call."""
 
     @abstractmethod
     def perform(self, call: Call) -> Reply:
-        """Do what a request asks for."""
+        """Execute a request within the limits."""
 
 
 def replied(answer: dict[str, object] | bytes | None) -> Reply:
-    """Return the reply of a request that was done."""
+    """Return the reply to a request that was executed."""
     if answer is None:
         return Reply(_OK)
     return Reply(_OK, answer if isinstance(answer, bytes) else msgspec.json.encode(answer))
 
 
 def _decode(body: bytes) -> dict[str, Any]:
-    """Return the members of a request; one that is null is not there."""
+    """Return the members of a request. A member that is null counts as missing."""
     try:
         return _present(msgspec.json.decode(body or b"{}", type=dict[str, Any]))
     except msgspec.MsgspecError as error:

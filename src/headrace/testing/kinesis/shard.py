@@ -1,4 +1,4 @@
-"""One shard: its records, encoded once as the JSON that every read of them returns."""
+"""One shard. Its records are stored as the JSON that readers receive."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _ENCRYPTED: Final = b',"EncryptionType":"KMS"'
 
 
 class Slice(NamedTuple):
-    """Records that a read returns: JSON objects divided by commas, and how far it came."""
+    """The records that a read returns: JSON objects with commas between them, and the next position."""
 
     body: bytes
     records: int
     size: int
     next_sequence: int
     is_last: bool
-    """Whether nothing follows that was written by now."""
+    """Whether no further record is stored behind these."""
     behind_ms: int
 
 
 class StoredRecord(msgspec.Struct, rename="pascal"):
-    """A record as a reader gets it."""
+    """A record as readers receive it."""
 
     sequence_number: str
     approximate_arrival_timestamp: float
@@ -36,15 +36,15 @@ class StoredRecord(msgspec.Struct, rename="pascal"):
 
 
 class Shard:
-    """A range of hash keys and the records that fell there, in order.
+    """A range of hash keys with its records, in order.
 
     Attributes:
-        number: The one in its name.
-        parents: The shards that it came from: none, the one that was split, or the two that were merged.
-        created_ms: When it was made.
-        created_s: The same in its sequence numbers, but later than its parents'.
-        closed_ms: Since when it takes no records; None while it is open.
-        children: What came of it.
+        number: The number in the shard's name.
+        parents: The shards that this shard came from: none, one (after a split) or two (after a merge).
+        created_ms: The creation time in milliseconds.
+        created_s: The creation time in sequence numbers, in seconds; later than that of the parents.
+        closed_ms: The time since which the shard accepts no records; None while it is open.
+        children: The shards that came from this shard by a split or merge.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Shard:
 
     @property
     def end_sequence(self) -> int | None:
-        """The sequence number that the shard ends with; None while it is open."""
+        """The last sequence number of the shard; None while it is open."""
         if self.closed_ms is None:
             return None
         return self._sequence(LAST_COUNTER, self.closed_ms)
@@ -87,18 +87,18 @@ class Shard:
         partition_key: str,
         is_encrypted: bool = False,
     ) -> int:
-        """Take a record in.
+        """Store a record in the shard.
 
         Args:
-            counter: Its number in the stream.
-            now_ms: When it arrives.
-            data: Its bytes in base64.
-            size: How many bytes it counts, partition key included.
-            partition_key: Its key.
+            counter: The number of the record in the stream.
+            now_ms: The time of arrival in milliseconds.
+            data: The data in base64.
+            size: The bytes that count: data and partition key.
+            partition_key: The partition key of the record.
             is_encrypted: Whether responses to readers mark the record as encrypted.
 
         Returns:
-            Its sequence number.
+            The sequence number of the record.
         """
         sequence = self._sequence(counter, now_ms)
         stamp = b"%d.%03d" % divmod(now_ms, 1000)
@@ -132,17 +132,17 @@ class Shard:
         )
 
     def behind_ms(self, sequence: int, now_ms: int) -> int:
-        """Return how old the record is that is the next at a place; 0 if there is none."""
+        """Return the age in milliseconds of the record at a sequence number; 0 if there is none."""
         index = bisect_left(self._sequences, sequence)
         return now_ms - self._times_ms[index] if index < len(self._sequences) else 0
 
     def sequence_at(self, timestamp_ms: int) -> int:
-        """Return the sequence number of the first record of a time or later, or that of the next record."""
+        """Return the sequence number of the first record at or after a time, or that of the next record."""
         index = bisect_left(self._times_ms, timestamp_ms)
         return self._sequences[index] if index < len(self._sequences) else self.last_sequence + 1
 
     def trim(self, horizon_ms: int) -> None:
-        """Forget records that arrived before a time."""
+        """Remove records that arrived before a time."""
         if not self._times_ms or self._times_ms[0] >= horizon_ms:
             return
         count = bisect_left(self._times_ms, horizon_ms)
@@ -151,28 +151,28 @@ class Shard:
             del column[:count]
 
     def close(self, now_ms: int, children: list[Shard]) -> None:
-        """Take no more records."""
+        """Accept no more records."""
         self.closed_ms = now_ms
         self.children = children
 
     def records(self) -> list[StoredRecord]:
-        """Return what is stored."""
+        """Return the stored records of the shard."""
         return [msgspec.json.decode(body, type=StoredRecord) for body in self._bodies]
 
     def described(self) -> dict[str, object]:
-        """Return what lists of shards say of it."""
+        """Return the description of the shard in lists of shards."""
         numbers = {"StartingSequenceNumber": str(self.first_sequence)}
         if self.end_sequence is not None:
             numbers["EndingSequenceNumber"] = str(self.end_sequence)
-        told: dict[str, object] = {"ShardId": self.name}
-        told |= dict(zip(("ParentShardId", "AdjacentParentShardId"), self.parents, strict=False))
-        return told | {
+        reply: dict[str, object] = {"ShardId": self.name}
+        reply |= dict(zip(("ParentShardId", "AdjacentParentShardId"), self.parents, strict=False))
+        return reply | {
             "HashKeyRange": described_range(self.hash_range),
             "SequenceNumberRange": numbers,
         }
 
     def child_shards(self) -> list[dict[str, object]]:
-        """Return what the read that ends the shard says of those that came of it."""
+        """Return the descriptions of the children in the reply that ends the shard."""
         return [
             {
                 "ShardId": child.name,
@@ -187,7 +187,7 @@ class Shard:
 
 
 def described_range(hash_range: HashRange) -> dict[str, str]:
-    """Return a range of hash keys as AWS writes it."""
+    """Return a range of hash keys in AWS's form."""
     return {
         "StartingHashKey": str(hash_range.first),
         "EndingHashKey": str(hash_range.last),

@@ -1,4 +1,4 @@
-"""One stream: its shards, and what it is changing into."""
+"""One stream: its shards, its settings, and a change in progress."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ DELETING: Final = "DELETING"
 
 
 class Stream:
-    """Shards under a name.
+    """A stream with its shards.
 
     Attributes:
-        name: What it is called.
-        arn: The same for all of AWS.
-        created_ms: When; a stream that is deleted and created again has another time.
+        name: The name of the stream.
+        arn: The ARN of the stream.
+        created_ms: The creation time in milliseconds. A stream that is deleted and created again has another time.
         status: `CREATING`, `ACTIVE`, `UPDATING` or `DELETING`.
-        shards: All that are not forgotten yet, by number; closed ones for as long as they may have records.
-        retention_hours: How long records stay.
-        max_record_bytes: The most that a record's data may have.
+        shards: The shards by number: open ones, and closed ones as long as they may have records.
+        retention_hours: The hours for which records are kept.
+        max_record_bytes: The most bytes of a record's data.
         mode: `PROVISIONED` or `ON_DEMAND`.
-        key_id: The key that encrypts it; None without encryption.
-        list_calls: Its ListShards.
+        key_id: The id of the encryption key; None without encryption.
+        list_calls: The calls of ListShards in the last second.
     """
 
     def __init__(self, name: str, arn: str, shards: int, now_ms: int, mode: str) -> None:
@@ -54,20 +54,20 @@ class Stream:
         self._wanted = shards
         self._first_closed_ms = _NEVER
         self._routes: list[Shard] = []
-        """Open shards by hash key; empty: to be found anew."""
+        """The open shards by hash key; empty if they have to be computed again."""
 
     def begin(self, status: str, until_ms: int, then: Callable[[int], object]) -> None:
-        """Change: with this status until a time, when the rest is done."""
+        """Begin a change: the status lasts until a time, at which `then` is called."""
         self.status = status
         self._due = until_ms, then
 
     def build(self, now_ms: int) -> None:
-        """Make the first shards."""
+        """Create the first shards of the stream."""
         for hash_range in uniform_ranges(self._wanted):
             self.add_shard(hash_range, now_ms)
 
     def settle(self, now_ms: int) -> None:
-        """Do what is due by now."""
+        """Execute what is due by now."""
         if self._due is not None and now_ms >= self._due[0]:
             done_ms, then = self._due
             self._due = None
@@ -85,7 +85,7 @@ class Stream:
         self._first_closed_ms = min(closed, default=_NEVER)
 
     def horizon_ms(self, now_ms: int) -> int:
-        """Return when the oldest records arrived that are kept."""
+        """Return the arrival time of the oldest records that are kept."""
         return now_ms - self.retention_hours * HOUR_MS
 
     def listed(self, now_ms: int) -> list[Shard]:
@@ -98,7 +98,7 @@ class Stream:
         ]
 
     def open_shards(self) -> list[Shard]:
-        """Return the shards that take records, by hash key."""
+        """Return the shards that accept records, by hash key."""
         found = [shard for shard in self.shards.values() if shard.closed_ms is None]
         return sorted(found, key=lambda shard: shard.hash_range.first)
 
@@ -122,7 +122,7 @@ class Stream:
         return found
 
     def open_shard(self, name: str) -> Shard:
-        """Return a shard that takes records."""
+        """Return a shard by its name, if it accepts records."""
         found = self.shard(name)
         if found.closed_ms is not None:
             raise invalid(

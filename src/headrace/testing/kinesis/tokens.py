@@ -1,4 +1,4 @@
-"""Shard iterators and tokens of the next page: text that means something to the fake alone, and only for a while."""
+"""Shard iterators and tokens of pages: opaque text that is valid for a limited time."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from headrace.testing.kinesis.limits import Limits
 
 
 class Iterator(NamedTuple):
-    """A place in a shard.
+    """A position in a shard.
 
     Attributes:
-        stream: The stream's name.
-        created_ms: When that stream was created.
-        shard: The shard's number.
+        stream: The name of the stream.
+        created_ms: The creation time of the stream in milliseconds.
+        shard: The number of the shard.
         sequence: The first sequence number to read.
     """
 
@@ -28,12 +28,12 @@ class Iterator(NamedTuple):
 
 
 class Page(NamedTuple):
-    """Where a list goes on.
+    """The position at which a list continues.
 
     Attributes:
-        stream: The stream's name.
-        after: The last name of the page before.
-        filter: What was filtered by, in JSON.
+        stream: The name of the stream.
+        after: The last name of the previous page.
+        filter: The filter as JSON.
     """
 
     stream: str
@@ -42,7 +42,7 @@ class Page(NamedTuple):
 
 
 class Tokens:
-    """Writes and reads them."""
+    """Issues and checks iterators and tokens of pages."""
 
     def __init__(self) -> None:
         self._serial = 0
@@ -50,18 +50,18 @@ class Tokens:
         """Tokens up to this number have been expired by the test."""
 
     def expire(self) -> None:
-        """Let all expire that were given out so far."""
+        """Expire all tokens that were issued so far."""
         self._expired = self._serial
 
     def write_iterator(self, iterator: Iterator, now_ms: int) -> str:
-        """Return a place as text."""
+        """Return the text of an iterator."""
         return self._write("AAAAAAAAAAE", iterator, now_ms)
 
     def read_iterator(self, text: str, now_ms: int, limits: Limits) -> Iterator:
-        """Return the place.
+        """Return the iterator of a text.
 
         Raises:
-            AwsError: It is none, or has expired.
+            AwsError: The text is not an iterator, or the iterator has expired.
         """
         iterator, issued_ms, expired = self.peek_iterator(text, now_ms, limits)
         if expired:
@@ -75,7 +75,7 @@ class Tokens:
         return iterator
 
     def peek_iterator(self, text: str, now_ms: int, limits: Limits) -> tuple[Iterator, int, bool]:
-        """Return the place, when it was written, and whether it has expired."""
+        """Return the iterator, its time of issue, and whether it has expired."""
         fields, issued_ms, serial = self._read("AAAAAAAAAAE", text, "Invalid ShardIterator.")
         if len(fields) != 4:
             raise invalid("Invalid ShardIterator.")
@@ -87,14 +87,14 @@ class Tokens:
         )
 
     def write_page(self, page: Page, now_ms: int) -> str:
-        """Return where a list goes on as text."""
+        """Return the token of a page."""
         return self._write("AAAAAAAAAAM", page, now_ms)
 
     def read_page(self, text: str, now_ms: int, limits: Limits) -> Page:
-        """Return where a list goes on.
+        """Return the page of a token.
 
         Raises:
-            AwsError: It is no token, or has expired.
+            AwsError: The text is not a token, or the token has expired.
         """
         fields, issued_ms, serial = self._read("AAAAAAAAAAM", text, "NextToken is invalid.")
         if len(fields) != 3:

@@ -1,4 +1,4 @@
-"""The constraints that the model of Kinesis's API puts on the members of requests."""
+"""The constraints of Kinesis's API model on the members of requests."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ _UNKNOWN: Final = frozenset({"DryRun", "StreamId"})
 
 
 def validate(operation: str, request: dict[str, Any]) -> None:
-    """Refuse members that are missing or not what they must be.
+    """Refuse a request with a missing member, or with one that breaks a constraint.
 
     Raises:
         AwsError: ValidationException, or SerializationException for a member of another type.

@@ -1,1 +1,1 @@
-"""The fake of DynamoDB: tables with conditional writes, for stores of leases."""
+"""The fake of DynamoDB: tables with conditional writes, for lease stores."""

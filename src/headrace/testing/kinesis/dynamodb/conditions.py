@@ -1,4 +1,4 @@
-"""Conditions: what an item must be for a write to happen, or for a read to return it."""
+"""Conditions on items, for writes and for the filters of reads."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _ORDERED: Final = frozenset({"S", "N", "B"})
 
 
 def parse_condition(title: str, text: str | None, attributes: Attributes) -> Condition:
-    """Return the condition that a text says; without a text, one that always holds.
+    """Return the condition that an expression describes. Without an expression it always holds.
 
     Args:
-        title: The member of the request, for refusals.
-        text: The expression.
-        attributes: What its names and values stand for.
+        title: The member of the request that contains the expression, for refusals.
+        text: The expression, or None.
+        attributes: The names and values of the request.
 
     Raises:
-        AwsError: It is not understood.
+        AwsError: The expression is not valid, or not supported.
     """
     if text is None:
         return lambda _item: True
@@ -135,7 +135,7 @@ def _size(parser: Parser) -> Operand:
 
 
 def operand(parser: Parser) -> Operand:
-    """Return what an attribute or a value is worth in an item."""
+    """Return a function that returns the value of an operand in an item."""
     if parser.token.kind == "value":
         value = parser.attributes.value(parser.take().text)
         return lambda _item: value
@@ -153,7 +153,7 @@ def _list(parser: Parser) -> list[Operand]:
 
 
 def _equal(left: Operand, right: Operand, *, wanted: bool) -> Condition:
-    """An attribute that is missing equals nothing, and is unequal to anything."""
+    """Compare for equality. A missing attribute equals nothing, and differs from everything."""
 
     def holds(item: Item) -> bool:
         one, other = left(item), right(item)

@@ -17,7 +17,7 @@ _PAGE_BYTES: Final = 1 << 20
 
 
 def get_item(tables: Tables, call: Call) -> dict[str, object]:
-    """Return one item, or nothing."""
+    """Handle GetItem: return one item, or nothing."""
     table = tables.usable(call)
     place = table.exact_key(call.request.get("Key"))
     attributes = Attributes(call.request)
@@ -28,7 +28,7 @@ def get_item(tables: Tables, call: Call) -> dict[str, object]:
 
 
 def query(tables: Tables, call: Call) -> dict[str, object]:
-    """Return the items of one hash key, in order, a page at a time."""
+    """Handle Query: return the items of one hash key, in order, a page at a time."""
     request = call.request
     table = tables.usable(call)
     attributes = Attributes(request)
@@ -47,7 +47,7 @@ def query(tables: Tables, call: Call) -> dict[str, object]:
 
 
 def scan(tables: Tables, call: Call) -> dict[str, object]:
-    """Return all items, a page at a time."""
+    """Handle Scan: return all items, a page at a time."""
     table = tables.usable(call)
     return _page(table, table.in_order(), call.request, Attributes(call.request))
 
@@ -66,16 +66,16 @@ def _page(
     )
     page = _first_page(rest, request.get("Limit"))
     found = [project(item) for item in page if keep(item)]
-    told: dict[str, object] = {"Count": len(found), "ScannedCount": len(page)}
+    reply: dict[str, object] = {"Count": len(found), "ScannedCount": len(page)}
     if request.get("Select") != "COUNT":
-        told["Items"] = found
+        reply["Items"] = found
     if len(page) < len(rest) or (request.get("Limit") == len(page) and page):
-        told["LastEvaluatedKey"] = table.key_item(page[-1])
-    return told
+        reply["LastEvaluatedKey"] = table.key_item(page[-1])
+    return reply
 
 
 def _after(table: Table, items: list[Item], start: Any, *, forward: bool) -> list[Item]:
-    """Return the items behind a key, which need not be there any more."""
+    """Return the items behind a key. An item with the key need not exist any more."""
     if start is None:
         return items
     place = table.order(table.exact_key(start))
@@ -85,7 +85,7 @@ def _after(table: Table, items: list[Item], start: Any, *, forward: bool) -> lis
 
 
 def _first_page(items: list[Item], limit: int | None) -> list[Item]:
-    """Return as many items as a page has: up to a limit, and until they are more than 1 MB."""
+    """Return the items of a page: at most `limit` items, until they exceed 1 MB."""
     if limit is not None and limit < 1:
         raise refused(
             f"1 validation error detected: Value '{limit}' at 'limit' failed to satisfy "

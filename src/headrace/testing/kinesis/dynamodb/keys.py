@@ -1,4 +1,4 @@
-"""Key conditions: one hash key, and possibly which range keys."""
+"""Key conditions: one hash key, and optionally a condition on range keys."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _ORDERS: Final[dict[str, Callable[[Any, Any], bool]]] = {
 def parse_key_condition(
     text: str, keys: Mapping[str, str], attributes: Attributes
 ) -> tuple[Any, Condition]:
-    """Return the hash key of a key condition, as items are ordered by, and what it says of the range key.
+    """Return the hash key of a key condition in its ordered form, and the condition on the range key.
 
     Raises:
-        AwsError: It is not understood, or no condition for a key.
+        AwsError: The expression is not valid, or not a condition on the key.
     """
     parser = Parser("KeyConditionExpression", text, attributes)
     parts = [_part(parser, keys)]
@@ -48,7 +48,7 @@ def parse_key_condition(
 
 
 def _part(parser: Parser, keys: Mapping[str, str]) -> tuple[str, Any, Callable[[Any], bool]]:
-    """Return the attribute, what it must equal if it must equal something, and what holds of it."""
+    """Return the attribute, the value that it must equal (None: no equality), and the condition on it."""
     if parser.accept("("):
         inner = _part(parser, keys)
         parser.expect(")")
@@ -82,9 +82,7 @@ def _key(parser: Parser, keys: Mapping[str, str]) -> str:
 def _value(parser: Parser, name: str, keys: Mapping[str, str]) -> Any:
     token = parser.take()
     if token.kind != "value":
-        raise refused(
-            "Invalid KeyConditionExpression: a key is compared to a value that the request brings"
-        )
+        raise refused("Invalid KeyConditionExpression: a key is compared to a value of the request")
     value: Value = parser.attributes.value(token.text)
     if keys[name] not in value:
         raise wrong("Condition parameter type does not match schema type")

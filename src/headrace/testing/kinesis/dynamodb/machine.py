@@ -1,4 +1,4 @@
-"""The fake of DynamoDB: what stores of leases need, and a refusal of all else."""
+"""The fake of DynamoDB: it supports what lease stores need, and refuses everything else."""
 
 from __future__ import annotations
 
@@ -76,14 +76,14 @@ def _check_types(request: dict[str, Any]) -> None:
         raise AwsError("SerializationException", f"{member}: {value!r} is of another type")
     names = request.get("ExpressionAttributeNames", {})
     if not all(isinstance(name, str) for name in names.values()):
-        raise AwsError("SerializationException", "ExpressionAttributeNames: a name is no text")
+        raise AwsError("SerializationException", "ExpressionAttributeNames: a name is not text")
 
 
 class FakeDynamoDB(Service):
     """DynamoDB in memory: tables, items, conditional writes.
 
-    What it does not know, an operation, a member of a request, a word in an expression, it refuses with a
-    ValidationException: it never does less than it was asked for.
+    The fake refuses every operation, member of a request and word in an expression that it does not support, with a
+    ValidationException. It never ignores a part of a request.
     """
 
     NAMESPACE = "com.amazonaws.dynamodb.v20120810#"
@@ -91,12 +91,12 @@ class FakeDynamoDB(Service):
     def __init__(
         self, *, clock: Clock | None = None, transition_ms: int = 0, region: str = "us-east-1"
     ) -> None:
-        """Make an account without tables.
+        """Create an account without tables.
 
         Args:
-            clock: Its time; None is the process's, which `advance` moves ahead.
-            transition_ms: How long a table is CREATING or DELETING.
-            region: What ARNs say.
+            clock: The clock; None is the process's clock, which `advance` moves ahead.
+            transition_ms: The milliseconds for which a table is CREATING or DELETING.
+            region: The region in ARNs.
         """
         super().__init__(clock)
         self._tables = Tables(region, transition_ms)
@@ -106,18 +106,18 @@ class FakeDynamoDB(Service):
         return list(self.call("ListTables")["TableNames"])
 
     def items(self, table: str) -> list[Item]:
-        """Return all items of a table, as DynamoDB writes them: `{"shard": {"S": "shardId-000000000000"}}`."""
+        """Return all items of a table in DynamoDB's form: `{"shard": {"S": "shardId-000000000000"}}`."""
         with self.lock:
             call = Call("Scan", {"TableName": table}, self.clock.now_ms())
             return [dict(item) for item in self._tables.usable(call).in_order()]
 
     def locate(self, call: Call) -> None:
-        """Note the table that a request is about."""
+        """Set the table of a call."""
         name: Any = call.request.get("TableName")
         call.stream = name if isinstance(name, str) else None
 
     def perform(self, call: Call) -> Reply:
-        """Do what a request asks for."""
+        """Execute a request if the fake supports it."""
         known = OPERATIONS.get(call.operation)
         if known is None:
             raise AwsError(

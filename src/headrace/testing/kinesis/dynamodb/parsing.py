@@ -1,4 +1,4 @@
-"""Expressions of DynamoDB taken into tokens, with the names and values that go with them."""
+"""Divides expressions of DynamoDB into tokens, and resolves their names and values."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ KEYWORDS: Final = frozenset({"AND", "OR", "NOT", "BETWEEN", "IN", "SET", "REMOVE
 
 
 class Token(NamedTuple):
-    """A piece of an expression.
+    """A token of an expression.
 
     Attributes:
         kind: `name` (with #), `value` (with :), `word`, `sign`, or `end`.
-        text: What it says; keywords in capital letters.
-        at: Where it begins.
+        text: The text of the token; keywords in capital letters.
+        at: The index of its first character.
     """
 
     kind: str
@@ -32,7 +32,7 @@ class Token(NamedTuple):
 
 
 class Attributes:
-    """The names and values of a request, which its expressions share: each must be used."""
+    """The names and values of a request. Its expressions share them, and must use each."""
 
     def __init__(self, request: dict[str, Any]) -> None:
         self._names: dict[str, str] = request.get("ExpressionAttributeNames") or {}
@@ -41,7 +41,7 @@ class Attributes:
         self._used: set[str] = set()
 
     def name(self, placeholder: str) -> str:
-        """Return what a `#name` stands for."""
+        """Return the attribute of a `#name`."""
         if placeholder not in self._names:
             raise refused(
                 "An expression attribute name used in the document path is not defined; "
@@ -51,7 +51,7 @@ class Attributes:
         return self._names[placeholder]
 
     def value(self, placeholder: str) -> Value:
-        """Return what a `:value` stands for."""
+        """Return the value of a `:value`."""
         if placeholder not in self._values:
             raise refused(
                 "An expression attribute value used in expression is not defined; attribute "
@@ -61,7 +61,7 @@ class Attributes:
         return self._values[placeholder]
 
     def require_all_used(self) -> None:
-        """Refuse names and values that no expression used."""
+        """Refuse names and values that no expression has used."""
         for kind, given in (("Names", self._names), ("Values", self._values)):
             unused = sorted(set(given) - self._used)
             if unused:
@@ -75,12 +75,12 @@ class Parser:
     """Reads an expression token by token."""
 
     def __init__(self, title: str, text: str, attributes: Attributes) -> None:
-        """Begin.
+        """Divide an expression into tokens.
 
         Args:
-            title: The member of the request, for refusals.
+            title: The member of the request that contains the expression, for refusals.
             text: The expression.
-            attributes: What its names and values stand for.
+            attributes: The names and values of the request.
         """
         self._title = title
         self._text = text
@@ -106,34 +106,34 @@ class Parser:
 
     @property
     def token(self) -> Token:
-        """The token that comes next."""
+        """The next token, which stays next."""
         return self._tokens[self._next]
 
     def take(self) -> Token:
-        """Return the next token and go on."""
+        """Return the next token and move behind it."""
         token = self.token
         self._next += token.kind != "end"
         return token
 
     def accept(self, text: str) -> bool:
-        """Go on if this comes next; return whether it did."""
+        """Move behind the next token if it has this text; return whether it has."""
         if self.token.kind in {"word", "sign"} and self.token.text == text:
             self._next += 1
             return True
         return False
 
     def expect(self, text: str) -> None:
-        """Go on behind this, which must come."""
+        """Move behind the next token, which must have this text."""
         if not self.accept(text):
             raise self.syntax_error()
 
     def expect_end(self) -> None:
-        """Refuse what is left over."""
+        """Refuse further tokens behind the expression."""
         if self.token.kind != "end":
             raise self.syntax_error()
 
     def called(self, *names: str) -> str | None:
-        """Return the function that is called next, if it is one of these, and go on behind its parenthesis."""
+        """Return the name of a function call if one is next, and move behind its opening parenthesis."""
         following = self._tokens[min(self._next + 1, len(self._tokens) - 1)]
         if self.token.kind != "word" or following.text != "(":
             return None
@@ -145,7 +145,7 @@ class Parser:
         return self._tokens[self._next - 2].text
 
     def path(self) -> str:
-        """Return the name of an attribute; paths into lists and maps are not known here."""
+        """Return the name of an attribute. The fake does not support paths into lists and maps."""
         token = self.take()
         if token.kind == "name":
             name = self.attributes.name(token.text)
@@ -159,7 +159,9 @@ class Parser:
         else:
             raise self._complaint(token.text, token.at)
         if self.token.text in {".", "["}:
-            raise refused(f"Invalid {self._title}: the fake knows no paths into lists and maps")
+            raise refused(
+                f"Invalid {self._title}: the fake does not support paths into lists and maps"
+            )
         return name
 
     def syntax_error(self) -> AwsError:

@@ -1,4 +1,4 @@
-"""Words that DynamoDB does not take as names of attributes in expressions: they are written as `#name`."""
+"""The reserved words of DynamoDB. In expressions they have to be written as `#name`."""
 
 from __future__ import annotations
 

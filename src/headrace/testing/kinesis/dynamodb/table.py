@@ -1,4 +1,4 @@
-"""One table: items under a hash key and, if the table has one, a range key."""
+"""One table: items by a hash key and, if the table has one, a range key."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headrace.testing.kinesis.dynamodb.values import (
 from headrace.testing.kinesis.errors import in_use, not_found
 
 Key = tuple[Any, ...]
-"""An item's hash key and range key, as they are ordered by."""
+"""The hash key and the range key of an item, in a form that can be ordered."""
 
 _LARGEST_ITEM: Final = 400 << 10
 _LONGEST_KEY: Final = {"hash": 2048, "range": 1024}
@@ -26,18 +26,18 @@ _LONGEST_KEY: Final = {"hash": 2048, "range": 1024}
 
 @dataclass(slots=True)
 class Table:
-    """Items.
+    """A table with its items.
 
     Attributes:
-        name: What it is called.
-        arn: The same for all of AWS.
-        keys: The attributes of its key and their types: the hash key, then the range key if there is one.
-        created_ms: When.
-        ready_ms: Until when it is CREATING.
-        gone_ms: When it is gone, while it is DELETING.
-        items: By their keys.
+        name: The name of the table.
+        arn: The ARN of the table.
+        keys: The types of the key's attributes, by name: the hash key, then the range key if there is one.
+        created_ms: The creation time in milliseconds.
+        ready_ms: The time until which the status is CREATING.
+        gone_ms: The end of the deletion; None if the table is not being deleted.
+        items: The items by their keys.
         billing: `PAY_PER_REQUEST` or `PROVISIONED`.
-        units: Provisioned units of reading and writing.
+        units: The provisioned read and write units.
     """
 
     name: str
@@ -51,18 +51,18 @@ class Table:
     items: dict[Key, Item] = field(default_factory=dict)
 
     def status(self, now_ms: int) -> str:
-        """Return what it is doing."""
+        """Return the status: CREATING, ACTIVE or DELETING."""
         if self.gone_ms is not None:
             return "DELETING"
         return "ACTIVE" if now_ms >= self.ready_ms else "CREATING"
 
     def require_usable(self, now_ms: int) -> None:
-        """Refuse to read and write it before it is ready."""
+        """Refuse reads and writes before the table is ready."""
         if now_ms < self.ready_ms:
             raise not_found("Requested resource not found")
 
     def require_active(self, now_ms: int) -> None:
-        """Refuse to change it while it changes."""
+        """Refuse changes while another change is in progress."""
         if (status := self.status(now_ms)) != "ACTIVE":
             raise in_use(
                 f"Attempt to change a resource which is still in use: Table: {self.name} is "
@@ -70,10 +70,10 @@ class Table:
             )
 
     def key_of(self, item: Item) -> Key:
-        """Return the place of an item.
+        """Return the key of an item.
 
         Raises:
-            AwsError: Its key is not what the table wants.
+            AwsError: The key of the item does not match the table's key.
         """
         for place, (name, kind) in zip(("hash", "range"), self.keys.items(), strict=False):
             if name not in item:
@@ -96,7 +96,7 @@ class Table:
             )
 
     def exact_key(self, given: Any) -> Key:
-        """Return the place that a `Key` names; it must name the key and nothing else."""
+        """Return the key of a request's `Key` member, which must contain nothing else."""
         key = checked_item(given)
         if set(key) != set(self.keys) or any(
             kind not in key[name] for name, kind in self.keys.items()
@@ -111,23 +111,23 @@ class Table:
         self.items[place] = item
 
     def in_order(self, hash_key: Any = None) -> list[Item]:
-        """Return items by range key: those of one hash key, or all."""
+        """Return items by range key: the items of one hash key, or all items."""
         chosen = (
             self.items if hash_key is None else [key for key in self.items if key[0] == hash_key]
         )
         return [self.items[key] for key in sorted(chosen, key=self.order)]
 
     def order(self, key: Key) -> tuple[bytes, Key]:
-        """Return what items are ordered by: hash keys in an order that means nothing, then range keys."""
+        """Return the sort key of items: hash keys in a meaningless order, then range keys."""
         scattered = hashlib.md5(str(key[0]).encode(), usedforsecurity=False).digest()
         return scattered, key
 
     def key_item(self, item: Item) -> Item:
-        """Return an item's key alone."""
+        """Return the key attributes of an item."""
         return {name: item[name] for name in self.keys}
 
     def described(self, now_ms: int) -> dict[str, object]:
-        """Return what DescribeTable says."""
+        """Return the description of the table in replies."""
         places = ("HASH", "RANGE")
         units = {"ReadCapacityUnits": 0, "WriteCapacityUnits": 0, **self.units}
         return {

@@ -1,4 +1,4 @@
-"""CreateTable, DescribeTable, ListTables, DeleteTable."""
+"""The operations CreateTable, DescribeTable, ListTables and DeleteTable."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Tables:
     """The tables of an account in a region.
 
     Attributes:
-        region: In ARNs.
-        transition_ms: How long creating and deleting take.
-        tables: By name.
+        region: The region in ARNs.
+        transition_ms: The milliseconds that creating and deleting take.
+        tables: The tables by name.
     """
 
     region: str
@@ -34,7 +34,7 @@ class Tables:
         """Return the table that a request names, in any state.
 
         Raises:
-            AwsError: There is none.
+            AwsError: The table does not exist.
         """
         name = call.request.get("TableName")
         if not isinstance(name, str):
@@ -96,7 +96,7 @@ def create_table(tables: Tables, call: Call) -> dict[str, object]:
 
 
 def _keys(request: dict[str, Any]) -> dict[str, str]:
-    """Return the attributes of the key and their types, the hash key first."""
+    """Return the types of the key's attributes, by name; the hash key is first."""
     defined = dict(_pairs(request, "AttributeDefinitions", "AttributeType"))
     schema = _pairs(request, "KeySchema", "KeyType")
     if [kind for _, kind in schema] not in (["HASH"], ["HASH", "RANGE"]):
@@ -116,7 +116,7 @@ def _keys(request: dict[str, Any]) -> dict[str, str]:
 
 
 def _pairs(request: dict[str, Any], member: str, kind: str) -> list[tuple[str, str]]:
-    """Return names of attributes and what is said of each."""
+    """Return the names of attributes with the value of a further member of each."""
     found = []
     for each in request.get(member, []):
         if not isinstance(each, dict) or not {"AttributeName", kind} <= set(each):
@@ -131,7 +131,7 @@ def describe_table(tables: Tables, call: Call) -> dict[str, object]:
 
 
 def list_tables(tables: Tables, call: Call) -> dict[str, object]:
-    """List tables by name."""
+    """Handle ListTables: list tables by name."""
     after = call.request.get("ExclusiveStartTableName", "")
     limit = call.request.get("Limit", _PAGE)
     if limit < 1:
@@ -141,8 +141,8 @@ def list_tables(tables: Tables, call: Call) -> dict[str, object]:
         for name, table in tables.tables.items()
         if name > after and (table.gone_ms is None or call.now_ms < table.gone_ms)
     )
-    told: dict[str, object] = {"TableNames": names[:limit]}
-    return told | ({"LastEvaluatedTableName": names[limit - 1]} if len(names) > limit else {})
+    reply: dict[str, object] = {"TableNames": names[:limit]}
+    return reply | ({"LastEvaluatedTableName": names[limit - 1]} if len(names) > limit else {})
 
 
 def delete_table(tables: Tables, call: Call) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Update expressions: SET, REMOVE, ADD and DELETE."""
+"""Update expressions with SET, REMOVE, ADD and DELETE."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _SETS: Final = frozenset({"SS", "NS", "BS"})
 
 
 def parse_update(text: str | None, attributes: Attributes) -> Updates:
-    """Return what an update expression changes, by attribute.
+    """Return the changes of an update expression, by attribute.
 
     Raises:
-        AwsError: It is not understood.
+        AwsError: The expression is not valid, or not supported.
     """
     updates: Updates = {}
     if text is None:

@@ -1,4 +1,4 @@
-"""Attribute values of DynamoDB, as JSON brings them: `{"S": "text"}`, `{"N": "12"}`."""
+"""Attribute values of DynamoDB in their JSON form: `{"S": "text"}`, `{"N": "12"}`."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def wrong(message: str) -> AwsError:
 
 
 def checked(value: Any) -> Value:
-    """Return a value as DynamoDB keeps it: numbers without what does not matter in them.
+    """Return a value as DynamoDB stores it: numbers are normalized.
 
     Raises:
-        AwsError: It is none: of no type or several, a number of more than 38 digits, an empty set.
+        AwsError: The value has no type or several, is a number of more than 38 digits, or is an empty set.
     """
     if not isinstance(value, dict) or len(value) != 1:
         raise refused(
@@ -107,16 +107,16 @@ def _checked_number(text: str) -> str:
 
 
 def number_text(number: Decimal) -> str:
-    """Return a number as DynamoDB writes it."""
+    """Return a number in DynamoDB's form."""
     plain = format(number.normalize(_EXACT), "f")
     return "0" if plain == "-0" else plain
 
 
 def number_of(value: Value, what: str) -> Decimal:
-    """Return the number of a value.
+    """Return the number that a value contains.
 
     Raises:
-        AwsError: It is of another type.
+        AwsError: The value has another type.
     """
     if "N" not in value:
         raise refused(
@@ -132,7 +132,7 @@ def add(one: Value, other: Value, sign: int) -> Value:
 
 
 def orderable(value: Value) -> Any:
-    """Return what values of one type are compared by."""
+    """Return the form of a value by which values of its type are compared."""
     ((kind, held),) = value.items()
     if kind == "N":
         return Decimal(held)
@@ -147,7 +147,7 @@ def kind_of(value: Value) -> str:
 
 
 def same(one: Value, other: Value) -> bool:
-    """Whether values are equal; sets are, in any order."""
+    """Whether two values are equal. The order of a set does not matter."""
     kind = kind_of(one)
     if kind != kind_of(other):
         return False
@@ -157,7 +157,7 @@ def same(one: Value, other: Value) -> bool:
 
 
 def size_of(item: Item) -> int:
-    """Return about how many bytes an item counts."""
+    """Return about how many bytes an item has for DynamoDB's limits."""
     return sum(len(name.encode()) + _size(value) for name, value in item.items())
 
 

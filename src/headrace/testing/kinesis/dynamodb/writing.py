@@ -18,7 +18,7 @@ _UPDATE_RETURNS: Final = frozenset({"NONE", "ALL_OLD", "UPDATED_OLD", "ALL_NEW",
 
 
 def put_item(tables: Tables, call: Call) -> dict[str, object]:
-    """Write an item in place of the one with its key."""
+    """Handle PutItem: write an item, which replaces the item with its key."""
     request = call.request
     table = tables.usable(call)
     item = checked_item(request.get("Item"))
@@ -31,7 +31,7 @@ def put_item(tables: Tables, call: Call) -> dict[str, object]:
 
 
 def delete_item(tables: Tables, call: Call) -> dict[str, object]:
-    """Remove an item; no error if there is none."""
+    """Handle DeleteItem: remove an item. A missing item is no error."""
     request = call.request
     table = tables.usable(call)
     place = table.exact_key(request.get("Key"))
@@ -42,7 +42,7 @@ def delete_item(tables: Tables, call: Call) -> dict[str, object]:
 
 
 def update_item(tables: Tables, call: Call) -> dict[str, object]:
-    """Change an item, or write a new one."""
+    """Handle UpdateItem: change an item, or write a new one."""
     request = call.request
     table = tables.usable(call)
     place = table.exact_key(request.get("Key"))
@@ -85,10 +85,10 @@ def _answer(wanted: str, before: Item | None, after: Item, updates: Updates) -> 
 def _require(
     table: Table, place: Key, request: dict[str, Any], attributes: Attributes
 ) -> Item | None:
-    """Return the item as it is, if it is as the request wants it.
+    """Return the present item, if the request's condition holds for it.
 
     Raises:
-        AwsError: ConditionalCheckFailedException.
+        AwsError: ConditionalCheckFailedException: the condition does not hold.
     """
     condition = parse_condition(
         "ConditionExpression", request.get("ConditionExpression"), attributes
@@ -97,7 +97,7 @@ def _require(
     before = table.items.get(place)
     if condition(before or {}):
         return before
-    told: dict[str, object] = {}
+    reply: dict[str, object] = {}
     if before is not None and request.get("ReturnValuesOnConditionCheckFailure") == "ALL_OLD":
-        told["Item"] = before
-    raise AwsError("ConditionalCheckFailedException", "The conditional request failed", told)
+        reply["Item"] = before
+    raise AwsError("ConditionalCheckFailedException", "The conditional request failed", reply)
