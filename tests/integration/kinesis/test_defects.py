@@ -22,61 +22,59 @@ SHARDS = "tests/integration/kinesis/reading/test_stream_shards.py"
 AHEAD = "tests/unit/kinesis/reading/test_read_ahead.py"
 STREAMS = "tests/unit/kinesis/test_streams.py"
 BOTH = "tests/integration/kinesis/group/test_one_program_for_both.py"
-PROCESSES = (
-    "tests/integration/kinesis/test_processes.py::test_nothing_is_lost_and_no_shard_has_two_owners"
-)
+PROCESSES = "tests/integration/kinesis/test_processes.py::test_processes_lose_no_record_and_no_shard_has_two_owners"
 
 DEFECTS: Final[dict[int, tuple[str, ...]]] = {
     1: (f"{LEASES}::test_a_row_is_created_once_and_never_reset",),
     2: (f"{LEASES}::test_two_processes_of_one_name_do_not_share_a_shard",),
-    3: (f"{LEASES}::test_a_clock_that_is_a_minute_ahead_steals_nothing",),
-    4: (f"{LEASES}::test_a_handler_that_takes_longer_than_a_lease_keeps_it",),
+    3: (f"{LEASES}::test_a_member_whose_clock_is_a_minute_ahead_takes_no_owned_lease",),
+    4: (f"{LEASES}::test_a_handler_that_runs_longer_than_a_lease_keeps_the_lease",),
     5: (f"{READING}::test_an_idle_shard_costs_a_call_a_second_and_hardly_a_write",),
-    6: (f"{READING}::test_reading_goes_on_when_kinesis_throttles",),
-    7: (f"{READING}::test_reading_goes_on_with_a_new_iterator_when_one_expires",),
+    6: (f"{READING}::test_reading_continues_when_kinesis_throttles",),
+    7: (f"{READING}::test_reading_continues_with_a_new_iterator_when_one_expires",),
     8: (f"{READING}::test_children_are_read_when_their_parent_is_read_to_its_end",),
     9: (f"{READING}::test_a_merged_shard_waits_for_both_its_parents",),
     10: (
         f"{READING}::test_latest_is_the_moment_when_the_group_began",
         f"{READING}::test_shards_of_a_group_that_begins_late_are_read_from_their_beginning",
     ),
-    11: (f"{SHARDS}::test_more_than_a_page_of_shards_is_listed_whatever_happens_meanwhile",),
+    11: (f"{SHARDS}::test_all_pages_of_shards_are_listed_despite_expired_tokens_and_errors",),
     12: (f"{READING}::test_a_stream_that_is_being_rescaled_is_read",),
     13: (f"{LEASES}::test_sequence_numbers_are_compared_as_numbers",),
     14: (f"{LEASES}::test_a_checkpoint_may_be_repeated",),
     15: (f"{LEASES}::test_a_lost_lease_is_reported_once_and_the_consumer_goes_on",),
-    16: (f"{LEASES}::test_groups_and_streams_share_a_table",),
-    17: (f"{LEASES}::test_a_write_whose_answer_is_lost_is_no_lost_lease",),
-    18: (f"{LEASES}::test_to_let_go_may_be_repeated_and_frees_the_lease",),
-    19: (f"{LEASES}::test_a_checkpoint_resets_how_often_the_shard_changed_hands",),
+    16: (f"{LEASES}::test_leases_of_several_groups_and_streams_share_a_table",),
+    17: (f"{LEASES}::test_a_member_keeps_its_lease_when_the_answer_to_a_write_is_lost",),
+    18: (f"{LEASES}::test_clean_may_be_repeated_and_releases_the_lease",),
+    19: (f"{LEASES}::test_a_checkpoint_resets_the_number_of_owner_changes",),
     20: (f"{READING}::test_one_worker_reads_all_shards",),
-    21: (f"{LEASES}::test_a_joiner_gets_its_share_without_anything_being_handled_twice",),
-    22: (f"{LEASES}::test_looking_for_shards_costs_one_query_whatever_their_number",),
+    21: (f"{LEASES}::test_a_joining_member_gets_its_share_and_no_record_is_handled_twice",),
+    22: (f"{LEASES}::test_a_scan_costs_one_query_for_any_number_of_shards",),
     23: (
         f"{WORKERS}::test_a_handler_that_fails_does_not_end_the_worker",
-        f"{WORKERS}::test_bytes_that_are_no_value_are_dead_letters_too",
+        f"{WORKERS}::test_bytes_that_cannot_be_decoded_become_dead_letters",
     ),
-    24: (f"{LEASES}::test_a_store_that_fails_for_less_than_a_lease_changes_nothing",),
+    24: (f"{LEASES}::test_a_short_outage_of_the_store_changes_no_owner",),
     25: (
         f"{WORKERS}::test_a_plain_function_that_blocks_does_not_hold_up_renewals",
-        f"{WORKERS}::test_a_process_that_was_halted_for_longer_than_a_lease_stops_itself",
+        f"{WORKERS}::test_a_process_that_was_halted_longer_than_a_lease_stops_its_handlers",
     ),
     26: (
-        f"{WORKERS}::test_a_worker_that_stops_gives_its_shards_to_others_at_once",
-        f"{LEASES}::test_a_run_that_is_cancelled_ends_its_batch_and_frees_the_lease",
+        f"{WORKERS}::test_a_stopping_worker_transfers_its_shards_at_once",
+        f"{LEASES}::test_a_cancelled_run_ends_its_batch_and_releases_the_lease",
     ),
-    27: (f"{READING}::test_aggregates_are_taken_apart_and_checkpointed_within",),
+    27: (f"{READING}::test_aggregates_are_divided_and_checkpointed_between_user_records",),
     28: (
         f"{READING}::test_a_group_begins_at_a_time_or_behind_a_sequence_number",
         f"{READING}::test_a_stream_is_named_by_its_arn_and_several_are_read_by_one_worker",
-        f"{READING}::test_what_is_read_ahead_is_bounded_and_a_slow_handler_loses_nothing",
+        f"{READING}::test_reading_ahead_is_bounded_and_a_slow_handler_loses_no_record",
         f"{READING}::test_records_are_pushed_by_fan_out",
     ),
     29: (
-        "tests/integration/kinesis/test_dynamodb_leases.py::test_a_row_without_what_can_be_missing_is_read",
+        "tests/integration/kinesis/test_dynamodb_leases.py::test_a_row_without_optional_attributes_is_read",
         "tests/unit/kinesis/leases/test_lease_rows.py::test_a_row_of_another_shape_is_foreign",
     ),
-    30: (f"{LEASES}::test_clients_that_were_given_are_used_and_not_closed",),
+    30: (f"{LEASES}::test_passed_clients_are_used_and_not_closed",),
     31: (f"{READING}::test_a_record_of_ten_mebibytes_is_read",),
 }
 
@@ -84,7 +82,7 @@ FEATURES: Final[dict[str, tuple[str, ...]]] = {
     "Python, no JVM": (f"{STREAMS}::test_apps_on_topics_never_load_aiobotocore",),
     "many shards per worker": DEFECTS[20],
     "lease stores": (
-        "tests/integration/kinesis/test_members_over_stores.py::test_members_share_lose_and_go_on",
+        "tests/integration/kinesis/test_members_over_stores.py::test_members_share_lose_and_continue_shards_over_each_store",
     ),
     "expiry without wall clocks": DEFECTS[3],
     "fenced checkpoint": DEFECTS[15],
@@ -93,7 +91,7 @@ FEATURES: Final[dict[str, tuple[str, ...]]] = {
     "graceful hand-over": DEFECTS[21] + DEFECTS[26],
     "parents before children": DEFECTS[8],
     "merge waits for both parents": DEFECTS[9],
-    "SHARD_END recorded": (f"{LEASES}::test_the_end_of_a_shard_is_written_down",),
+    "SHARD_END recorded": (f"{LEASES}::test_the_end_of_a_shard_is_stored",),
     "children from GetRecords": (f"{SHARD_READER}::test_a_closed_shard_ends_with_its_children",),
     "LATEST safe before the first checkpoint": DEFECTS[10],
     "AT_TIMESTAMP": DEFECTS[28],
@@ -101,21 +99,21 @@ FEATURES: Final[dict[str, tuple[str, ...]]] = {
     "KPL de-aggregation": DEFECTS[27],
     "sub-sequence checkpoints": DEFECTS[27],
     "back-pressure without loss": (
-        f"{AHEAD}::test_a_full_queue_stops_reading_and_nothing_is_dropped",
-        f"{READING}::test_what_is_read_ahead_is_bounded_and_a_slow_handler_loses_nothing",
+        f"{AHEAD}::test_a_full_queue_stops_reading_and_drops_no_record",
+        f"{READING}::test_reading_ahead_is_bounded_and_a_slow_handler_loses_no_record",
     ),
     "an idle shard does not slow others": (
-        f"{ON_THE_FAKE}::test_idle_shards_do_not_slow_a_busy_one_down",
+        f"{ON_THE_FAKE}::test_idle_shards_do_not_delay_a_busy_shard",
     ),
     "no stuck shard": (
-        f"{READING}::test_a_shard_whose_reading_hangs_is_read_anew",
-        f"{READING}::test_a_handler_that_is_slow_does_not_count_as_reading_that_hangs",
+        f"{READING}::test_a_stalled_reader_is_restarted",
+        f"{READING}::test_a_slow_handler_does_not_count_as_a_stalled_reader",
     ),
     "survives one failed heartbeat": DEFECTS[24] + DEFECTS[17],
     "multi-stream": (
         f"{READING}::test_a_stream_is_named_by_its_arn_and_several_are_read_by_one_worker",
     ),
-    "metrics": (f"{BOTH}::test_hooks_and_the_context_have_the_record",),
+    "metrics": (f"{BOTH}::test_hooks_and_the_context_contain_the_record",),
     "local test kit with resharding": DEFECTS[8],
     "same handler for Kafka": (
         f"{BOTH}::test_records_are_handled_in_order",
@@ -136,7 +134,7 @@ def test_there_are_thirty_one_defects() -> None:
 
 
 @pytest.mark.parametrize("row", [*DEFECTS.values(), *FEATURES.values()])
-def test_what_a_row_names_is_there(row: tuple[str, ...]) -> None:
+def test_every_row_names_existing_tests(row: tuple[str, ...]) -> None:
     assert row
     for place in row:
         path, name = place.split("::")

@@ -148,7 +148,7 @@ def with_faults(aws: AwsSettings) -> Callable[..., None]:
     return run
 
 
-def test_writes_whose_answers_are_lost_are_repeated(with_faults: Callable[..., None]) -> None:
+def test_writes_without_an_answer_are_repeated(with_faults: Callable[..., None]) -> None:
     async def scenario(faults: Faulty) -> None:
         store = faults.store
         faults.lose_answers(1)
@@ -208,7 +208,7 @@ def test_a_write_that_never_gets_an_answer_is_an_unknown_outcome(
     with_faults(afterwards)
 
 
-def test_a_server_that_hangs_is_asked_again(with_faults: Callable[..., None]) -> None:
+def test_a_call_to_a_hanging_server_is_repeated(with_faults: Callable[..., None]) -> None:
     async def scenario(faults: Faulty) -> None:
         row = await taken(faults.store)
         faults.hang(1)
@@ -233,7 +233,9 @@ def test_a_server_that_hangs_is_asked_again(with_faults: Callable[..., None]) ->
         ("Whatever", 503),
     ],
 )
-def test_what_passes_is_repeated(code: str, status: int, with_faults: Callable[..., None]) -> None:
+def test_transient_errors_are_repeated(
+    code: str, status: int, with_faults: Callable[..., None]
+) -> None:
     async def scenario(faults: Faulty) -> None:
         row = await taken(faults.store)
         faults.refuse(3, code, status)
@@ -255,7 +257,7 @@ def test_throttling_ends_in_an_unknown_outcome(with_faults: Callable[..., None])
     with_faults(scenario, timeout_ms=1_500)
 
 
-def test_what_does_not_pass_is_said_at_once(with_faults: Callable[..., None]) -> None:
+def test_permanent_errors_fail_at_once(with_faults: Callable[..., None]) -> None:
     async def scenario(faults: Faulty) -> None:
         row = await taken(faults.store)
         faults.refuse(10_000, "AccessDeniedException")
@@ -266,7 +268,7 @@ def test_what_does_not_pass_is_said_at_once(with_faults: Callable[..., None]) ->
     with_faults(scenario)
 
 
-def test_nothing_listens(aws: AwsSettings) -> None:
+def test_a_refused_connection_is_reported(aws: AwsSettings) -> None:
     nowhere = replace(aws, endpoint_url="http://127.0.0.1:9")
     with pytest.raises(
         LeaseStoreError, match=r"no answer from http://127.0.0.1:9 in region \S+: check region,"
@@ -274,7 +276,7 @@ def test_nothing_listens(aws: AwsSettings) -> None:
         asyncio.run(DynamoLeaseStore("leases", nowhere, timeout_ms=1_500).open())
 
 
-def test_bad_credentials_are_a_matter_of_configuration(aws: AwsSettings) -> None:
+def test_bad_credentials_are_a_configuration_error(aws: AwsSettings) -> None:
     async def scenario() -> None:
         async with open_client(aws, "dynamodb") as client:
             faults = Faulty(DynamoLeaseStore("leases"), client)
@@ -296,7 +298,7 @@ def with_client(shared: tuple[asyncio.Runner, AwsSettings]) -> Callable[..., Any
     return run
 
 
-def test_a_missing_table_is_created_by_one_of_many(with_client: Callable[..., Any]) -> None:
+def test_several_stores_create_a_missing_table_once(with_client: Callable[..., Any]) -> None:
     async def scenario(client: AwsClient, aws: AwsSettings) -> None:
         name = f"new-{uuid4()}"
         stores = [DynamoLeaseStore(name, aws) for _ in range(5)]
@@ -339,7 +341,9 @@ def test_a_table_is_created_with_tags(with_client: Callable[..., Any]) -> None:
     with_client(scenario)
 
 
-def test_a_missing_table_that_is_not_to_be_created(with_client: Callable[..., Any]) -> None:
+def test_a_missing_table_is_an_error_if_it_is_not_to_be_created(
+    with_client: Callable[..., Any],
+) -> None:
     async def scenario(client: AwsClient, aws: AwsSettings) -> None:
         name = f"missing-{uuid4()}"
         store = DynamoLeaseStore(name, aws, settings=TableSettings(create=False))
@@ -350,7 +354,7 @@ def test_a_missing_table_that_is_not_to_be_created(with_client: Callable[..., An
     with_client(scenario)
 
 
-def test_a_table_of_another_shape_is_left_alone(with_client: Callable[..., Any]) -> None:
+def test_a_table_with_another_key_is_not_changed(with_client: Callable[..., Any]) -> None:
     async def scenario(client: AwsClient, aws: AwsSettings) -> None:
         name = f"kcl-{uuid4()}"
         await client.create_table(
@@ -368,7 +372,7 @@ def test_a_table_of_another_shape_is_left_alone(with_client: Callable[..., Any])
     with_client(scenario)
 
 
-def test_rows_of_others_are_skipped_and_left_alone(
+def test_foreign_rows_are_ignored_and_not_changed(
     with_client: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario(client: AwsClient, aws: AwsSettings) -> None:
@@ -389,7 +393,8 @@ def test_rows_of_others_are_skipped_and_left_alone(
                 for _ in range(2):
                     assert await store.leases(*lease.key[:2]) == [lease]
             assert [
-                record.message.partition(" is not a lease of Headrace")[0] for record in caplog.records
+                record.message.partition(" is not a lease of Headrace")[0]
+                for record in caplog.records
             ] == [
                 f"table {TABLE}: the row {pk}, {item['sk']['S']}"
                 for item in sorted(foreign, key=lambda item: str(item["sk"]["S"]))
@@ -405,7 +410,7 @@ def test_rows_of_others_are_skipped_and_left_alone(
     with_client(scenario)
 
 
-def test_attributes_that_are_not_known_are_kept(with_client: Callable[..., Any]) -> None:
+def test_unknown_attributes_are_kept(with_client: Callable[..., Any]) -> None:
     async def scenario(client: AwsClient, aws: AwsSettings) -> None:
         async with opened(lambda: DynamoLeaseStore(TABLE, aws, timeout_ms=PATIENT_MS)) as store:
             lease = new_lease()
@@ -423,7 +428,7 @@ def test_attributes_that_are_not_known_are_kept(with_client: Callable[..., Any])
     with_client(scenario)
 
 
-def test_a_row_without_what_can_be_missing_is_read(with_client: Callable[..., Any]) -> None:
+def test_a_row_without_optional_attributes_is_read(with_client: Callable[..., Any]) -> None:
     async def scenario(client: AwsClient, aws: AwsSettings) -> None:
         async with opened(lambda: DynamoLeaseStore(TABLE, aws, timeout_ms=PATIENT_MS)) as store:
             lease = new_lease()
@@ -437,7 +442,7 @@ def test_a_row_without_what_can_be_missing_is_read(with_client: Callable[..., An
     with_client(scenario)
 
 
-def test_a_row_of_a_later_version_is_not_touched(with_client: Callable[..., Any]) -> None:
+def test_a_row_of_a_later_version_is_not_changed(with_client: Callable[..., Any]) -> None:
     async def scenario(client: AwsClient, aws: AwsSettings) -> None:
         async with opened(lambda: DynamoLeaseStore(TABLE, aws, timeout_ms=PATIENT_MS)) as store:
             lease = new_lease()

@@ -172,7 +172,7 @@ def test_groups_are_listed_and_described(cloud: Cloud) -> None:
     assert reading.group in cloud.run("groups").output
 
 
-def test_a_group_is_moved(cloud: Cloud) -> None:
+def test_reset_moves_a_group(cloud: Cloud) -> None:
     reading = cloud.do(a_group)
     group = reading.group
 
@@ -198,7 +198,7 @@ def test_a_group_is_moved(cloud: Cloud) -> None:
     assert all("AT_TIMESTAMP:1700000000000" < position < "AT_TIMESTAMP:19" for position in now)
 
 
-def test_shards_without_a_lease_get_one_and_ended_ones_are_read_again(fake: Cloud) -> None:
+def test_reset_creates_missing_leases_and_reads_ended_shards_again(fake: Cloud) -> None:
     async def prepare(client: AwsClient, store: LeaseStore) -> tuple[str, str]:
         name, stream = await new_stream(client)
         key = LeaseKey(f"g-{uuid4()}", stream, FIRST)
@@ -242,7 +242,7 @@ def a_member(cloud: Cloud, reading: Reading) -> Iterator[None]:
         thread.join()
 
 
-def test_a_group_with_active_members_is_not_moved(fake: Cloud) -> None:
+def test_reset_refuses_a_group_with_active_members(fake: Cloud) -> None:
     reading = fake.do(a_group)
     with a_member(fake, reading):
         result = fake.run("reset", reading.group, "--to", "TRIM_HORIZON", "-y", "--wait", "20")
@@ -253,7 +253,7 @@ def test_a_group_with_active_members_is_not_moved(fake: Cloud) -> None:
     assert document["shards"][0]["position"] == reading.numbers[0]
 
 
-def test_the_lease_of_a_dead_owner_is_moved(fake: Cloud) -> None:
+def test_reset_moves_the_lease_of_a_dead_owner(fake: Cloud) -> None:
     reading = fake.do(a_group)
 
     async def die(client: AwsClient, store: LeaseStore) -> None:
@@ -267,7 +267,7 @@ def test_the_lease_of_a_dead_owner_is_moved(fake: Cloud) -> None:
     assert (first["owner"], first["epoch"], first["position"]) == (None, 2, "TRIM_HORIZON")
 
 
-def test_what_members_wrote_meanwhile_is_not_overwritten() -> None:
+def test_reset_does_not_overwrite_what_members_wrote_meanwhile() -> None:
     async def scenario() -> None:
         store = MemoryLeaseStore()
         lease = Lease(key=LeaseKey("g", "s@1", FIRST), checkpoint=TRIM_HORIZON)
@@ -283,7 +283,7 @@ def test_what_members_wrote_meanwhile_is_not_overwritten() -> None:
     asyncio.run(scenario())
 
 
-def test_a_stream_that_was_created_anew_is_another(fake: Cloud) -> None:
+def test_a_stream_that_was_created_again_has_its_own_leases(fake: Cloud) -> None:
     async def prepare(client: AwsClient, store: LeaseStore) -> str:
         _, stream = await new_stream(client)
         key = LeaseKey(f"g-{uuid4()}", f"{stream}1", FIRST)
@@ -328,7 +328,7 @@ def kcl_table(cloud: Cloud, rows: list[dict[str, Any]]) -> str:
     return f"dynamodb://{name}?endpoint_url={cloud.dynamodb}"
 
 
-def test_a_group_goes_on_where_the_kcl_stopped(cloud: Cloud) -> None:
+def test_a_group_continues_at_the_checkpoints_of_the_kcl(cloud: Cloud) -> None:
     async def prepare(client: AwsClient, store: LeaseStore) -> tuple[str, str, list[str]]:
         name, stream = await new_stream(client)
         numbers = [await put(client, name, FIRST, data) for data in (b"one", b"two", b"three")]
@@ -367,7 +367,7 @@ def test_a_group_goes_on_where_the_kcl_stopped(cloud: Cloud) -> None:
     cloud.json(*arguments, "-y", "--overwrite")
 
 
-def test_one_stream_of_an_application_of_several(fake: Cloud) -> None:
+def test_the_leases_of_one_of_several_streams_are_imported(fake: Cloud) -> None:
     async def prepare(client: AwsClient, store: LeaseStore) -> tuple[str, str]:
         name, stream = await new_stream(client)
         return name, stream.rpartition("@")[2]
@@ -388,7 +388,7 @@ def test_one_stream_of_an_application_of_several(fake: Cloud) -> None:
     assert f"the table has no leases of the stream {name}, but of others" in result.output
 
 
-def test_an_application_that_runs_is_left_alone(fake: Cloud) -> None:
+def test_a_running_application_is_not_imported(fake: Cloud) -> None:
     name, _ = fake.do(lambda client, _: new_stream(client))
     table = kcl_table(fake, [kcl_row(FIRST, "TRIM_HORIZON", leaseOwner={"S": "host-7"})])
     stopping = threading.Event()
@@ -414,7 +414,7 @@ def test_an_application_that_runs_is_left_alone(fake: Cloud) -> None:
     assert "still runs (host-7): stop it first" in result.output
 
 
-def test_a_table_that_is_not_the_kcls(fake: Cloud) -> None:
+def test_a_table_of_another_program_is_not_imported(fake: Cloud) -> None:
     reading = fake.do(a_group)
     ours = fake.leases
     result = fake.run("import-kcl", ours, "g", "-s", reading.name, "--dry-run")
@@ -425,7 +425,7 @@ def test_a_table_that_is_not_the_kcls(fake: Cloud) -> None:
     assert "there is no table none-such: it has the name" in result.output
 
 
-def test_what_is_missing_is_said(fake: Cloud, tmp_path: Any) -> None:
+def test_errors_of_commands_name_the_missing_resource(fake: Cloud, tmp_path: Any) -> None:
     missing = f"dynamodb://missing-{uuid4()}?endpoint_url={fake.dynamodb}"
     result = fake.run("groups", leases=missing)
     assert (result.exit_code, "there is no table missing-" in result.output) == (2, True)
@@ -444,7 +444,7 @@ def test_what_is_missing_is_said(fake: Cloud, tmp_path: Any) -> None:
     assert (result.exit_code, "has no shard shardId-9" in result.output) == (1, True)
 
 
-def test_without_aiobotocore_it_says_what_to_install(
+def test_the_error_without_aiobotocore_names_the_extra_to_install(
     fake: Cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "headrace.kinesis.client.session", None)
@@ -465,7 +465,7 @@ def test_without_aiobotocore_it_says_what_to_install(
         (("import-kcl", "t", "g", "-s", "s", "-y", "--at-timestamp", "soon"), "is not a time"),
     ],
 )
-def test_wrong_usage(arguments: tuple[str, ...], text: str) -> None:
+def test_wrong_usage_of_the_commands_is_refused(arguments: tuple[str, ...], text: str) -> None:
     result = CliRunner().invoke(main, ["kinesis", *arguments])
     assert result.exit_code == 2
     assert text in result.output

@@ -120,7 +120,9 @@ def shares(*readers: Reader) -> list[int]:
     return [len(shards) for shards in sets]
 
 
-def test_members_share_lose_and_go_on(make_store: Callable[[], LeaseStore]) -> None:
+def test_members_share_lose_and_continue_shards_over_each_store(
+    make_store: Callable[[], LeaseStore],
+) -> None:
     group = f"billing-{uuid4()}"
 
     async def scenario() -> None:

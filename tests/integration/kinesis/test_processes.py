@@ -194,7 +194,7 @@ def check_ledger(company: Company, checkpoints: list[dict[str, Lease]], gone: se
             ) or len(stored) < len(known), "what was checkpointed came again"
 
 
-def test_nothing_is_lost_and_no_shard_has_two_owners(company: Company) -> None:
+def test_processes_lose_no_record_and_no_shard_has_two_owners(company: Company) -> None:
     company.begin(shards=4)
     company.start("a")
     company.wait(lambda: len(company.handled("a")) > 20, "a handles records")

@@ -42,7 +42,7 @@ def run(folder: Path, arguments: str = "", **environment: str) -> tuple[int, lis
     return done.returncode, done.stderr.splitlines()
 
 
-def test_settings_that_cannot_be_used_are_one_clear_line(tmp_path: Path) -> None:
+def test_invalid_settings_are_reported_in_one_line(tmp_path: Path) -> None:
     code, lines = run(tmp_path)
     assert code == 2
     assert lines[0].startswith("running billing:app")
@@ -58,7 +58,7 @@ def test_impossible_arguments_of_a_worker_are_reported_with_their_position(tmp_p
     assert re.match(rf"Error: {place}, line 8: batch=3 needs a handler of batches", line)
 
 
-def test_a_server_that_is_not_there_is_named_within_seconds(tmp_path: Path) -> None:
+def test_a_missing_server_is_named_within_seconds(tmp_path: Path) -> None:
     begun = time.monotonic()
     code, lines = run(tmp_path, AWS_REGION="eu-central-1", AWS_ENDPOINT_URL="http://127.0.0.1:1")
     assert time.monotonic() - begun < 20  # three seconds, and what a busy machine takes besides

@@ -65,7 +65,9 @@ class Local:
         return access().run(found())
 
 
-def test_a_query_over_splits_merges_and_restarts(kinesis_url: str, dynamodb_url: str) -> None:
+def test_a_query_reads_every_record_over_splits_merges_and_restarts(
+    kinesis_url: str, dynamodb_url: str
+) -> None:
     local = Local(kinesis_url)
     query = Query(
         {

@@ -56,7 +56,7 @@ def begin(process: subprocess.Popen[str]) -> None:
     process.stdin.flush()
 
 
-def test_each_epoch_is_of_one_process(tmp_path: Path) -> None:
+def test_each_epoch_belongs_to_one_process(tmp_path: Path) -> None:
     path = tmp_path / "leases.db"
     processes = [start(path, f"process {number}", ROUNDS) for number in range(PROCESSES)]
     for process in processes:
@@ -68,7 +68,7 @@ def test_each_epoch_is_of_one_process(tmp_path: Path) -> None:
     assert len(epochs) >= ROUNDS
 
 
-def test_a_process_that_is_killed_leaves_a_whole_file(tmp_path: Path) -> None:
+def test_a_killed_process_leaves_an_intact_file(tmp_path: Path) -> None:
     path = tmp_path / "leases.db"
     told: list[int] = []
     for number in range(5):

@@ -1,4 +1,4 @@
-"""A record of a topic as JSON in a stream: whatever its bytes are, the bridge goes on."""
+"""A record of a topic as JSON in a stream. The bridge copies records with any bytes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace.records.builder import build_batch
 from headrace.records.reader import decode_batch
 
 
-def test_names_of_headers_that_are_no_utf_8_are_base64() -> None:
+def test_header_names_that_are_not_utf_8_are_written_in_base64() -> None:
     odd = b"\xff".decode("utf-8", "surrogateescape")
     data = build_batch([(b"k", b"v", ((odd, b"\xfe"), ("own", b"1")), 5)])
     [record] = decode_batch(BatchHeader.parse(data, 0), data, 0)

@@ -29,7 +29,7 @@ def test_a_logger_of_the_standard_library_gets_fields(caplog: pytest.LogCaptureF
     )
 
 
-def test_a_logger_that_binds_by_itself_is_used_as_it_is() -> None:
+def test_a_logger_with_its_own_bind_is_used_unchanged() -> None:
     class Binding:
         def __init__(self, fields: dict[str, object]) -> None:
             self.fields = fields

@@ -1,4 +1,4 @@
-"""`kinesis(...)`, and an app that reads streams: what is refused, what is loaded, what is not connected to."""
+"""`kinesis(...)`, and an app that reads streams: refused arguments, loaded modules, and connections."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ SEQUENCE = "49590338271490256608559692538361571095921575989136588898"
         ({"region": "r", "aws": AwsSettings()}, "in aws= already"),
     ],
 )
-def test_wrong_settings_are_refused_in_words(arguments: dict[str, Any], told: str) -> None:
+def test_invalid_arguments_of_kinesis_are_refused(arguments: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         kinesis("orders", **arguments)
 
 
-def test_a_worker_may_have_a_bound_and_has_none_by_itself() -> None:
+def test_max_shards_is_unlimited_by_default() -> None:
     assert kinesis("orders", max_shards=3).lease.max_shards == 3
     assert kinesis("orders").lease.max_shards is None
 
 
-def test_streams_have_names() -> None:
+def test_streams_need_distinct_names() -> None:
     with pytest.raises(ConfigError, match="name or the ARN"):
         kinesis()
     with pytest.raises(ConfigError, match="twice"):
@@ -65,7 +65,9 @@ def test_streams_have_names() -> None:
         ({"dead_letter": "s3://bucket"}, "kinesis://STREAM"),
     ],
 )
-def test_what_streams_do_not_have_is_refused(arguments: dict[str, Any], told: str) -> None:
+def test_worker_options_that_streams_do_not_have_are_refused(
+    arguments: dict[str, Any], told: str
+) -> None:
     app = headrace.App(group="billing")
     with pytest.raises(ConfigError, match=told):
 
@@ -109,17 +111,17 @@ def test_an_offset_orders_records_and_contains_the_sequence_number() -> None:
     assert partition_of("shardId-000000000003") == 3
 
 
-def test_a_letter_of_a_stream_goes_back_to_no_topic_unless_one_is_named() -> None:
+def test_a_dead_letter_of_a_stream_is_replayed_only_to_a_named_topic() -> None:
     record = StreamRecord("orders", 3, offset_of(SEQUENCE, None), 5, b"k", b"v", (), 7)
     headers = dead_letter_headers(record, origin_of(record), "billing", 2, ValueError("no"))
-    for topic in ("dlq.kinesis.orders", "dlq.orders"):  # also where a topic is called as the stream
+    for topic in ("dlq.kinesis.orders", "dlq.orders"):  # also if a topic has the name of the stream
         letter = record._replace(topic=topic, offset=0, headers=headers)
         assert Targets(topic).of(letter) is None
         assert Targets(topic, existing=["orders"]).of(letter) is None
         assert Targets(topic, to="orders-again").of(letter) == "orders-again"
 
 
-def test_a_letter_says_where_in_its_shard_a_record_was() -> None:
+def test_a_dead_letter_contains_the_records_position_in_its_shard() -> None:
     offset = offset_of(SEQUENCE, 4)
     record = StreamRecord("orders", 3, offset, 5, b"k", b"v", (), 7)
     headers = dead_letter_headers(record, origin_of(record), "billing", 2, ValueError("no"))

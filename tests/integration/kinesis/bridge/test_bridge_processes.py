@@ -154,7 +154,7 @@ def test_a_topic_is_copied_back(scene: Scene) -> None:
         (["{stream}", "orders", "--start", "AT_TIMESTAMP:soon"], 2, "--start is TRIM_HORIZON, LATEST or AT"),
     ],
 )  # fmt: skip
-def test_wrong_use_says_what_to_do(
+def test_a_wrong_use_is_refused_with_its_remedy(
     scene: Scene, arguments: list[str], code: int, said: str
 ) -> None:
     given = [each.format(stream=scene.stream(), url=scene.aws.endpoint_url) for each in arguments]
@@ -164,7 +164,7 @@ def test_wrong_use_says_what_to_do(
     assert "copied" not in told
 
 
-def test_missing_credentials_are_named(scene: Scene, tmp_path: Path) -> None:
+def test_the_error_names_the_missing_credentials(scene: Scene, tmp_path: Path) -> None:
     none = {
         "AWS_ACCESS_KEY_ID": "",
         "AWS_SECRET_ACCESS_KEY": "",

@@ -76,7 +76,7 @@ async def held_up(broker: Broker, topic: str, step: int) -> Fuse:
 
 
 @pytest.mark.parametrize("scenario", [killed, held_up])
-def test_every_record_is_there_once_wherever_a_process_ends(scenario: Scenario) -> None:
+def test_every_record_is_copied_once_wherever_a_process_ends(scenario: Scenario) -> None:
     async def main() -> None:
         with Broker() as broker:
             step = 0
@@ -116,7 +116,7 @@ class Unfenced(BridgePositions):
 @pytest.mark.parametrize(
     ("broken", "noticed_by"), [(Forgetful, "held_up_between"), (Unfenced, "held_up")]
 )
-def test_these_tests_notice_what_a_take_over_must_do(
+def test_these_tests_fail_without_the_steps_of_a_take_over(
     broken: type[BridgePositions], noticed_by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
@@ -144,7 +144,7 @@ async def held_up_between(broker: Broker, topic: str, step: int) -> Fuse:
     return second.fuse
 
 
-def test_a_process_that_stood_still_takes_nothing_over_without_a_lease() -> None:
+def test_a_paused_process_takes_no_shard_over_without_a_lease() -> None:
     async def main() -> None:
         with Broker() as broker:
             broker.create_topic("orders")
@@ -194,7 +194,7 @@ def disturbed(process: Process, by: Process, lease: Lease) -> Callable[[], int]:
 
 @pytest.mark.parametrize("rival", [Lease(key=KEY, checkpoint=TRIM_HORIZON, epoch=1, owner="b"),
                                    Lease(key=KEY, checkpoint=TRIM_HORIZON, epoch=2, owner="a")])  # fmt: skip
-def test_a_paused_owner_is_fenced_each_time_and_goes_on(rival: Lease) -> None:
+def test_a_paused_owner_is_fenced_each_time_and_continues(rival: Lease) -> None:
     mine = Lease(key=KEY, checkpoint=TRIM_HORIZON, epoch=2, owner="b")
 
     async def main() -> None:
@@ -236,7 +236,7 @@ def test_a_greater_epoch_under_a_valid_lease_comes_from_another_store(
     asyncio.run(main())
 
 
-def test_a_shard_may_rest_for_longer_than_brokers_remember_who_writes() -> None:
+def test_a_shard_is_copied_after_brokers_removed_its_transactional_id() -> None:
     async def main() -> None:
         with Broker() as broker:
             broker.create_topic("orders", configs={"retention.ms": "-1"})
@@ -256,7 +256,7 @@ def test_a_shard_may_rest_for_longer_than_brokers_remember_who_writes() -> None:
     asyncio.run(main())
 
 
-def test_a_stopping_bridge_finishes_the_records_that_it_has_begun() -> None:
+def test_a_stopping_bridge_finishes_its_open_transaction() -> None:
     async def main() -> None:
         with Broker() as broker:
             broker.create_topic("orders")
@@ -275,7 +275,7 @@ def test_a_stopping_bridge_finishes_the_records_that_it_has_begun() -> None:
     asyncio.run(main())
 
 
-def test_a_record_that_is_too_large_for_the_topic_says_what_to_raise() -> None:
+def test_the_error_for_a_too_large_record_names_the_setting_to_raise() -> None:
     async def main() -> None:
         with Broker() as broker:
             broker.create_topic("orders", configs={"max.message.bytes": "1000"})
@@ -288,7 +288,7 @@ def test_a_record_that_is_too_large_for_the_topic_says_what_to_raise() -> None:
     asyncio.run(main())
 
 
-def test_a_bridge_begins_where_its_lease_says_and_remembers_it() -> None:
+def test_a_bridge_stores_the_checkpoint_of_its_lease_as_its_first_position() -> None:
     async def main() -> None:
         with Broker() as broker:
             broker.create_topic("orders")

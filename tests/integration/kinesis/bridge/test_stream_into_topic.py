@@ -93,7 +93,7 @@ def test_each_record_is_copied_once_over_a_split_a_merge_and_restarts() -> None:
     scenario(tell)
 
 
-def test_records_of_an_aggregate_are_copied_apart() -> None:
+def test_user_records_of_an_aggregate_are_copied_separately() -> None:
     async def tell(broker: Broker, aws: FakeAws) -> None:
         aws.kinesis.create_stream("one", 1)
         whole = Aggregate(1_000)
@@ -116,7 +116,7 @@ def test_records_of_an_aggregate_are_copied_apart() -> None:
     scenario(tell)
 
 
-def test_a_bridge_without_once_copies_what_comes_until_it_is_stopped() -> None:
+def test_a_bridge_without_once_copies_new_records_until_it_is_stopped() -> None:
     async def tell(broker: Broker, aws: FakeAws) -> None:
         stopping = asyncio.Event()
         running = asyncio.ensure_future(
@@ -177,7 +177,7 @@ def test_a_deleted_topic_is_reported_and_not_created_again() -> None:
     scenario(tell)
 
 
-def test_a_stream_that_is_created_again_is_another_one() -> None:
+def test_a_stream_that_is_created_again_is_a_different_stream() -> None:
     async def tell(broker: Broker, aws: FakeAws) -> None:
         def create_again() -> None:
             aws.kinesis.call("DeleteStream", StreamName="orders")
@@ -193,7 +193,7 @@ def test_a_stream_that_is_created_again_is_another_one() -> None:
     scenario(tell)
 
 
-def test_a_record_of_ten_megabytes_and_one_of_none_are_copied() -> None:
+def test_records_of_ten_megabytes_and_of_zero_bytes_are_copied() -> None:
     async def tell(broker: Broker, aws: FakeAws) -> None:
         broker.create_topic("large", configs={"max.message.bytes": str(11 << 20)})
         arn = aws.kinesis.create_stream("large", 2)
@@ -210,7 +210,7 @@ def test_a_record_of_ten_megabytes_and_one_of_none_are_copied() -> None:
     scenario(tell)
 
 
-def test_a_start_is_remembered_and_counts_the_first_time_only() -> None:
+def test_the_start_position_applies_to_the_first_run_only() -> None:
     async def tell(broker: Broker, aws: FakeAws) -> None:
         put(aws, range(10))
         aws.advance(60_000)
@@ -236,7 +236,7 @@ def test_latest_is_the_time_of_the_first_start() -> None:
     scenario(tell)
 
 
-def test_latest_is_never_later_than_what_was_copied_also_when_those_shards_are_gone() -> None:
+def test_latest_is_never_later_than_the_copied_records_even_if_their_shards_expired() -> None:
     hour_ms = 3_600_000
 
     async def run() -> None:
@@ -257,7 +257,7 @@ def test_latest_is_never_later_than_what_was_copied_also_when_those_shards_are_g
     asyncio.run(run())
 
 
-def test_a_bridge_knows_its_positions_also_where_brokers_are_slow() -> None:
+def test_a_bridge_reads_its_positions_from_slow_brokers() -> None:
     async def tell(broker: Broker, aws: FakeAws) -> None:
         put(aws, range(10))
         assert await copy(plan(broker, aws)) == 10
@@ -278,7 +278,7 @@ def test_a_bridge_knows_its_positions_also_where_brokers_are_slow() -> None:
     scenario(tell)
 
 
-def test_positions_that_cannot_be_read_in_time_say_why() -> None:
+def test_the_error_for_unreadable_positions_contains_the_reason() -> None:
     async def tell(broker: Broker, aws: FakeAws) -> None:
         put(aws, range(10))
         assert await copy(plan(broker, aws)) == 10
@@ -295,7 +295,7 @@ def test_positions_that_cannot_be_read_in_time_say_why() -> None:
     scenario(tell)
 
 
-def test_of_two_bridges_of_one_name_without_common_leases_one_ends() -> None:
+def test_one_of_two_bridges_with_one_name_but_two_lease_stores_ends() -> None:
     async def tell(broker: Broker, aws: FakeAws) -> None:
         stopping = asyncio.Event()
         both = [
@@ -319,7 +319,7 @@ def test_of_two_bridges_of_one_name_without_common_leases_one_ends() -> None:
     scenario(tell)
 
 
-def test_a_bridge_that_cannot_go_on_in_any_shard_ends_at_once() -> None:
+def test_a_bridge_that_fails_in_every_shard_ends_at_once() -> None:
     async def tell(broker: Broker, aws: FakeAws) -> None:
         broker.create_topic("small", partitions=2, configs={"max.message.bytes": "1000"})
         aws.kinesis.reshard("orders", 4)
@@ -332,7 +332,7 @@ def test_a_bridge_that_cannot_go_on_in_any_shard_ends_at_once() -> None:
     scenario(tell)
 
 
-def test_errors_name_what_to_do() -> None:
+def test_errors_name_a_remedy() -> None:
     async def tell(broker: Broker, aws: FakeAws) -> None:
         with pytest.raises(ConfigError, match=r"no topic 'absent'.*headrace topic create absent"):
             await copy(plan(broker, aws, topic="absent"))
@@ -349,7 +349,7 @@ def test_errors_name_what_to_do() -> None:
     scenario(tell)
 
 
-def test_streams_are_named_by_text() -> None:
+def test_urls_of_streams_are_parsed() -> None:
     place = parse_stream("kinesis://orders?region=eu-central-1&endpoint_url=http://127.0.0.1:4567")
     assert (place.name, place.aws.region, place.aws.endpoint_url) == (
         "orders",

@@ -80,7 +80,7 @@ def values_by_key(aws: FakeAws) -> dict[str, list[int]]:
     return found
 
 
-def test_a_stopped_bridge_goes_on_where_it_was() -> None:
+def test_a_stopped_bridge_continues_at_its_committed_offsets() -> None:
     async def tell(broker: Broker, aws: FakeAws) -> None:
         fill(broker, range(40))
         first = await copy(plan(broker, aws))
@@ -103,7 +103,7 @@ def test_latest_is_the_end_of_the_first_start() -> None:
     scenario(tell)
 
 
-def test_partitions_that_are_added_are_copied_from_their_beginning_also_with_latest() -> None:
+def test_added_partitions_are_copied_from_their_beginning_even_with_latest() -> None:
     async def tell(broker: Broker, aws: FakeAws) -> None:
         fill(broker, range(10))
         assert (await copy(plan(broker, aws, latest=True))).progress.records == 0
@@ -117,7 +117,7 @@ def test_partitions_that_are_added_are_copied_from_their_beginning_also_with_lat
     scenario(tell)
 
 
-def test_latest_of_a_topic_that_has_forgotten_what_comes_next_is_what_it_still_has() -> None:
+def test_a_bridge_continues_at_the_oldest_record_after_retention_removed_the_next_one() -> None:
     async def tell(broker: Broker, aws: FakeAws) -> None:
         broker.create_topic("orders")
         await copy(plan(broker, aws, latest=True))
@@ -130,7 +130,7 @@ def test_latest_of_a_topic_that_has_forgotten_what_comes_next_is_what_it_still_h
 
 
 @pytest.mark.parametrize("too_large_for", ["the bridge", "the stream"])
-def test_a_record_that_cannot_be_copied_is_named_and_those_before_it_come_once(
+def test_a_refused_record_is_named_and_earlier_records_are_written_once(
     too_large_for: str,
 ) -> None:
     async def tell(broker: Broker, aws: FakeAws) -> None:
@@ -181,7 +181,7 @@ def test_a_topic_with_transactions_and_deletions_is_copied_to_its_end() -> None:
     scenario(tell)
 
 
-def test_brokers_that_do_not_answer_are_waited_for() -> None:
+def test_a_bridge_waits_for_brokers_that_do_not_answer() -> None:
     async def tell(broker: Broker, aws: FakeAws) -> None:
         fill(broker, range(10))
         silent = broker.faults.on(ApiKey.OFFSET_COMMIT, drop_kafka_connection())
@@ -217,7 +217,7 @@ def test_a_topic_that_is_deleted_ends_a_bridge(monkeypatch: pytest.MonkeyPatch) 
     scenario(tell)
 
 
-def test_records_in_flight_of_a_killed_process_come_again_in_order() -> None:
+def test_records_in_flight_of_a_killed_process_are_copied_again_in_order() -> None:
     async def tell(broker: Broker, aws: FakeAws) -> None:
         fill(broker, range(40))
         written = asyncio.Event()
@@ -238,7 +238,7 @@ def test_records_in_flight_of_a_killed_process_come_again_in_order() -> None:
     scenario(tell)
 
 
-def test_an_envelope_says_where_a_record_comes_from() -> None:
+def test_an_envelope_contains_the_origin_of_a_record() -> None:
     async def tell(broker: Broker, aws: FakeAws) -> None:
         broker.create_topic("orders")
         with Producer(broker) as producer:
@@ -258,7 +258,7 @@ def test_an_envelope_says_where_a_record_comes_from() -> None:
     scenario(tell)
 
 
-def test_errors_name_what_to_do() -> None:
+def test_errors_name_a_remedy() -> None:
     async def tell(broker: Broker, aws: FakeAws) -> None:
         with pytest.raises(ConfigError, match=r"no topic 'orders'.*headrace topic create orders"):
             await copy(plan(broker, aws))
@@ -289,7 +289,7 @@ def test_keys_become_partition_keys(key: bytes | None, expected: str) -> None:
     assert len(partition_key_of(long)) == 64
 
 
-def test_records_of_a_partition_that_is_lost_while_they_are_copied_are_left_to_others() -> None:
+def test_records_of_a_lost_partition_are_not_copied() -> None:
     """(1) Records are in hand, (2) the session ends, (3) another process has the partition and copies them."""
 
     async def tell(broker: Broker, aws: FakeAws) -> None:
@@ -318,7 +318,7 @@ def test_records_of_a_partition_that_is_lost_while_they_are_copied_are_left_to_o
 
 
 @pytest.mark.parametrize("doubted", [0, 7])
-def test_records_are_copied_when_the_bridge_keeps_a_partition_that_it_was_in_doubt_about(
+def test_no_record_is_skipped_if_the_bridge_keeps_a_partition_after_a_late_heartbeat(
     monkeypatch, doubted: int
 ) -> None:
     """(1) The session may have ended, (2) a late acknowledgement says that it has not: nobody else copies records."""

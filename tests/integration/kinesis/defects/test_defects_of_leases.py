@@ -77,7 +77,7 @@ def test_two_processes_of_one_name_do_not_share_a_shard(aws: FakeAws) -> None:
     asyncio.run(scenario())
 
 
-def test_a_clock_that_is_a_minute_ahead_steals_nothing(
+def test_a_member_whose_clock_is_a_minute_ahead_takes_no_owned_lease(
     aws: FakeAws, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     aws.kinesis.create_stream("orders", 1)
@@ -99,7 +99,7 @@ def test_a_clock_that_is_a_minute_ahead_steals_nothing(
     asyncio.run(scenario())
 
 
-def test_a_handler_that_takes_longer_than_a_lease_keeps_it(aws: FakeAws) -> None:
+def test_a_handler_that_runs_longer_than_a_lease_keeps_the_lease(aws: FakeAws) -> None:
     aws.kinesis.create_stream("orders", 1)
     put(aws, range(3))
 
@@ -174,7 +174,7 @@ def test_a_lost_lease_is_reported_once_and_the_consumer_goes_on(aws: FakeAws) ->
     asyncio.run(scenario())
 
 
-def test_groups_and_streams_share_a_table(aws: FakeAws) -> None:
+def test_leases_of_several_groups_and_streams_share_a_table(aws: FakeAws) -> None:
     for stream in ("orders", "returns"):
         aws.kinesis.create_stream(stream, 1)
         put(aws, range(20), stream)
@@ -194,7 +194,7 @@ def test_groups_and_streams_share_a_table(aws: FakeAws) -> None:
     asyncio.run(scenario())
 
 
-def test_a_write_whose_answer_is_lost_is_no_lost_lease(aws: FakeAws) -> None:
+def test_a_member_keeps_its_lease_when_the_answer_to_a_write_is_lost(aws: FakeAws) -> None:
     aws.kinesis.create_stream("orders", 1)
 
     async def scenario() -> None:
@@ -214,7 +214,7 @@ def test_a_write_whose_answer_is_lost_is_no_lost_lease(aws: FakeAws) -> None:
     asyncio.run(scenario())
 
 
-def test_to_let_go_may_be_repeated_and_frees_the_lease(aws: FakeAws) -> None:
+def test_clean_may_be_repeated_and_releases_the_lease(aws: FakeAws) -> None:
     aws.kinesis.create_stream("orders", 1)
     put(aws, range(3))
 
@@ -235,7 +235,7 @@ def test_to_let_go_may_be_repeated_and_frees_the_lease(aws: FakeAws) -> None:
 
 
 @pytest.mark.parametrize("in_a_task", [False, True])
-def test_a_batch_may_let_go(aws: FakeAws, *, in_a_task: bool) -> None:
+def test_process_batch_may_call_clean(aws: FakeAws, *, in_a_task: bool) -> None:
     """`run` ends after the batch, so a batch that calls `clean` cannot wait for `run`."""
     aws.kinesis.create_stream("orders", 1)
     put(aws, range(3))
@@ -257,7 +257,7 @@ def test_a_batch_may_let_go(aws: FakeAws, *, in_a_task: bool) -> None:
     asyncio.run(scenario())
 
 
-def test_a_run_that_is_cancelled_ends_its_batch_and_frees_the_lease(aws: FakeAws) -> None:
+def test_a_cancelled_run_ends_its_batch_and_releases_the_lease(aws: FakeAws) -> None:
     aws.kinesis.create_stream("orders", 1)
     put(aws, range(3))
 
@@ -280,7 +280,7 @@ def test_a_run_that_is_cancelled_ends_its_batch_and_frees_the_lease(aws: FakeAws
     asyncio.run(scenario())
 
 
-def test_what_a_batch_raises_ends_the_run_and_the_batch_comes_again(aws: FakeAws) -> None:
+def test_an_error_of_a_batch_ends_the_run_and_the_batch_is_delivered_again(aws: FakeAws) -> None:
     aws.kinesis.create_stream("orders", 1)
     put(aws, range(3))
 
@@ -301,7 +301,7 @@ def test_what_a_batch_raises_ends_the_run_and_the_batch_comes_again(aws: FakeAws
     asyncio.run(scenario())
 
 
-def test_a_checkpoint_resets_how_often_the_shard_changed_hands(aws: FakeAws) -> None:
+def test_a_checkpoint_resets_the_number_of_owner_changes(aws: FakeAws) -> None:
     async def scenario() -> None:
         store = MemoryLeaseStore()
         key = LeaseKey("billing", "orders@1", FIRST)
@@ -319,7 +319,7 @@ def test_a_checkpoint_resets_how_often_the_shard_changed_hands(aws: FakeAws) -> 
     asyncio.run(scenario())
 
 
-def test_a_joiner_gets_its_share_without_anything_being_handled_twice(aws: FakeAws) -> None:
+def test_a_joining_member_gets_its_share_and_no_record_is_handled_twice(aws: FakeAws) -> None:
     aws.kinesis.create_stream("orders", 4)
 
     async def scenario() -> None:
@@ -344,7 +344,7 @@ def test_a_joiner_gets_its_share_without_anything_being_handled_twice(aws: FakeA
     asyncio.run(scenario())
 
 
-def test_looking_for_shards_costs_one_query_whatever_their_number(aws: FakeAws) -> None:
+def test_a_scan_costs_one_query_for_any_number_of_shards(aws: FakeAws) -> None:
     aws.kinesis.create_stream("orders", 10)
 
     async def scenario() -> None:
@@ -364,7 +364,7 @@ def test_looking_for_shards_costs_one_query_whatever_their_number(aws: FakeAws) 
 
 
 @pytest.mark.parametrize("fault", [throttle, lambda: error("InternalServerError")])
-def test_a_store_that_fails_for_less_than_a_lease_changes_nothing(
+def test_a_short_outage_of_the_store_changes_no_owner(
     aws: FakeAws, fault: Callable[[], Any]
 ) -> None:
     aws.kinesis.create_stream("orders", 1)
@@ -385,7 +385,7 @@ def test_a_store_that_fails_for_less_than_a_lease_changes_nothing(
     asyncio.run(scenario())
 
 
-def test_the_end_of_a_shard_is_written_down(aws: FakeAws) -> None:
+def test_the_end_of_a_shard_is_stored(aws: FakeAws) -> None:
     aws.kinesis.create_stream("orders", 1)
     put(aws, range(10))
     aws.kinesis.split("orders", FIRST)
@@ -411,7 +411,7 @@ def test_the_end_of_a_shard_is_written_down(aws: FakeAws) -> None:
     asyncio.run(scenario())
 
 
-def test_clients_that_were_given_are_used_and_not_closed(aws: FakeAws) -> None:
+def test_passed_clients_are_used_and_not_closed(aws: FakeAws) -> None:
     aws.kinesis.create_stream("orders", 1)
     put(aws, range(3))
 

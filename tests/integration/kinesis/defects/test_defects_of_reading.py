@@ -52,7 +52,7 @@ def test_an_idle_shard_costs_a_call_a_second_and_hardly_a_write(aws: FakeAws) ->
     asyncio.run(scenario())
 
 
-def test_reading_goes_on_when_kinesis_throttles(aws: FakeAws) -> None:
+def test_reading_continues_when_kinesis_throttles(aws: FakeAws) -> None:
     aws.kinesis.create_stream("orders", 1)
     put(aws, range(10))
     aws.kinesis.faults.on("GetRecords", throttle(), times=4)
@@ -67,7 +67,7 @@ def test_reading_goes_on_when_kinesis_throttles(aws: FakeAws) -> None:
     asyncio.run(scenario())
 
 
-def test_reading_goes_on_with_a_new_iterator_when_one_expires(aws: FakeAws) -> None:
+def test_reading_continues_with_a_new_iterator_when_one_expires(aws: FakeAws) -> None:
     aws.kinesis.create_stream("orders", 1)
     put(aws, range(10))
 
@@ -193,7 +193,7 @@ def test_one_worker_reads_all_shards(aws: FakeAws) -> None:
     asyncio.run(scenario())
 
 
-def test_aggregates_are_taken_apart_and_checkpointed_within(aws: FakeAws) -> None:
+def test_aggregates_are_divided_and_checkpointed_between_user_records(aws: FakeAws) -> None:
     aws.kinesis.create_stream("orders", 1)
     aggregate = Aggregate(1 << 20)
     for number in range(10):
@@ -272,7 +272,7 @@ def test_a_stream_is_named_by_its_arn_and_several_are_read_by_one_worker(aws: Fa
     asyncio.run(scenario())
 
 
-def test_what_is_read_ahead_is_bounded_and_a_slow_handler_loses_nothing(aws: FakeAws) -> None:
+def test_reading_ahead_is_bounded_and_a_slow_handler_loses_no_record(aws: FakeAws) -> None:
     aws.kinesis.create_stream("orders", 1)
     for number in range(60):
         aws.kinesis.put("orders", b"%03d" % number + b"x" * 50_000)
@@ -336,7 +336,7 @@ def test_records_are_pushed_by_fan_out(aws: FakeAws) -> None:
     asyncio.run(scenario())
 
 
-def test_a_shard_whose_reading_hangs_is_read_anew(aws: FakeAws) -> None:
+def test_a_stalled_reader_is_restarted(aws: FakeAws) -> None:
     aws.kinesis.create_stream("orders", 1)
     put(aws, range(5))
 
@@ -354,7 +354,7 @@ def test_a_shard_whose_reading_hangs_is_read_anew(aws: FakeAws) -> None:
     asyncio.run(scenario())
 
 
-def test_a_handler_that_is_slow_does_not_count_as_reading_that_hangs(aws: FakeAws) -> None:
+def test_a_slow_handler_does_not_count_as_a_stalled_reader(aws: FakeAws) -> None:
     aws.kinesis.create_stream("orders", 1)
     put(aws, range(5))
 

@@ -46,7 +46,7 @@ def test_a_handler_that_fails_does_not_end_the_worker(aws: FakeAws) -> None:
 
 
 @pytest.mark.parametrize("kept", ["topic", "file"])
-def test_records_that_come_again_to_another_member_are_recognised(
+def test_another_member_recognises_records_that_are_delivered_again(
     aws: FakeAws, tmp_path: Path, kept: str
 ) -> None:
     seen = headrace.SeenTopic() if kept == "topic" else headrace.SeenFile(tmp_path / "seen.db")
@@ -91,7 +91,7 @@ def test_a_plain_function_that_blocks_does_not_hold_up_renewals(aws: FakeAws) ->
     assert (order, thread != threading.get_ident()) == ("one", True)
 
 
-def test_a_worker_that_stops_gives_its_shards_to_others_at_once(aws: FakeAws) -> None:
+def test_a_stopping_worker_transfers_its_shards_at_once(aws: FakeAws) -> None:
     async def scenario() -> None:
         store = MemoryLeaseStore()
         team = Team(quick(aws, "orders", leases=store, lease_duration_ms=30_000, scan_ms=300))
@@ -119,7 +119,7 @@ def test_a_worker_that_stops_gives_its_shards_to_others_at_once(aws: FakeAws) ->
     asyncio.run(scenario())
 
 
-def test_what_is_finished_in_a_quiet_moment_would_not_come_again_after_a_kill(aws: FakeAws) -> None:
+def test_records_finished_in_a_quiet_moment_are_not_repeated_after_a_kill(aws: FakeAws) -> None:
     async def scenario() -> None:
         store = MemoryLeaseStore()
         streams = quick(aws, "orders", leases=store, lease_duration_ms=30_000)
@@ -148,7 +148,7 @@ def test_what_is_finished_in_a_quiet_moment_would_not_come_again_after_a_kill(aw
     asyncio.run(scenario())
 
 
-def test_a_process_that_was_halted_for_longer_than_a_lease_stops_itself(aws: FakeAws) -> None:
+def test_a_process_that_was_halted_longer_than_a_lease_stops_its_handlers(aws: FakeAws) -> None:
     """The loop is blocked; what would be handled next belongs to somebody else by then."""
 
     async def scenario() -> None:
@@ -178,7 +178,7 @@ def test_a_process_that_was_halted_for_longer_than_a_lease_stops_itself(aws: Fak
     asyncio.run(scenario())
 
 
-def test_a_missing_stream_is_named_with_what_to_do(aws: FakeAws) -> None:
+def test_the_error_for_a_missing_stream_names_a_remedy(aws: FakeAws) -> None:
     app = headrace.App(group="billing")
 
     @app.worker(quick(aws, "ordres"))
@@ -188,7 +188,7 @@ def test_a_missing_stream_is_named_with_what_to_do(aws: FakeAws) -> None:
         trial.wait_idle(WAIT_S)
 
 
-def test_reading_that_is_not_allowed_any_more_ends_the_worker(aws: FakeAws) -> None:
+def test_revoked_access_ends_the_worker(aws: FakeAws) -> None:
     app = headrace.App(group="billing")
 
     @app.worker(quick(aws, "orders"))
@@ -199,7 +199,7 @@ def test_reading_that_is_not_allowed_any_more_ends_the_worker(aws: FakeAws) -> N
         trial.wait_idle(WAIT_S)
 
 
-def test_an_app_of_streams_alone_connects_to_no_broker(aws: FakeAws) -> None:
+def test_an_app_with_streams_only_connects_to_no_broker(aws: FakeAws) -> None:
     async def scenario() -> None:
         connections: list[object] = []
 
@@ -251,7 +251,7 @@ def test_at_most_once_commits_before_it_handles(aws: FakeAws) -> None:
     asyncio.run(scenario())
 
 
-def test_bytes_that_are_no_value_are_dead_letters_too(aws: FakeAws) -> None:
+def test_bytes_that_cannot_be_decoded_become_dead_letters(aws: FakeAws) -> None:
     app = headrace.App(group="billing")
 
     @app.worker(quick(aws, "orders"), dead_letter="kinesis://letters")

@@ -65,7 +65,7 @@ def test_a_request_needs_a_signature_a_target_and_json(aws: FakeAws) -> None:
     assert "switch CBOR off" in refusal(aws, **{"Content-Type": "application/x-amz-cbor-1.1"})
 
 
-def test_it_runs_on_the_loop_of_the_caller_too() -> None:
+def test_the_fake_runs_on_the_callers_event_loop() -> None:
     async def work() -> list[str]:
         async with FakeAws() as aws, client_of("kinesis", aws.endpoint_url) as client:
             await client.create_stream(StreamName="orders", ShardCount=1)
@@ -75,7 +75,7 @@ def test_it_runs_on_the_loop_of_the_caller_too() -> None:
     assert asyncio.run(work()) == ["orders"]
 
 
-def test_streams_and_tables_are_in_one_region_if_that_is_said() -> None:
+def test_a_fake_with_a_region_has_streams_and_tables_in_that_region_only() -> None:
     async def work(aws: FakeAws, region: str) -> str:
         options = aws.client_options | {"region_name": region}
         async with get_session().create_client("kinesis", **options) as client:
@@ -88,13 +88,13 @@ def test_streams_and_tables_are_in_one_region_if_that_is_said() -> None:
         assert asyncio.run(work(aws, "us-west-2")) == "ResourceNotFoundException"
 
 
-def test_what_is_stored_outlives_the_server() -> None:
+def test_stored_data_outlives_the_server() -> None:
     aws = FakeAws(clock=ManualClock())
     with pytest.raises(ConfigError, match="does not run"):
         _ = aws.endpoint_url
     with aws:
         aws.kinesis.create_stream("orders")
-        with pytest.raises(ConfigError, match="runs already"):
+        with pytest.raises(ConfigError, match="is running already"):
             aws.start()
     with aws:
         assert asyncio.run(posted(aws))[1]["StreamNames"] == ["orders"]
@@ -187,7 +187,9 @@ def test_a_subscription_breaks_or_ends_with_an_error(aws: FakeAws, kind: str | N
         asyncio.run(work())
 
 
-def test_without_aiohttp_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_without_aiohttp_names_the_extra_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delitem(sys.modules, "headrace.testing.kinesis.server", raising=False)
     monkeypatch.setitem(sys.modules, "aiohttp", None)
     with pytest.raises(ConfigError, match=r"pip install 'headrace\[kinesis\]'"):

@@ -16,7 +16,7 @@ from tests.integration.kinesis.fakes.peers import client_of
 COMMAND = [sys.executable, "-m", "headrace.testing.kinesis"]
 
 
-def test_it_serves_until_its_input_ends() -> None:
+def test_the_fake_process_serves_until_its_input_ends() -> None:
     async def work(url: str) -> list[Any]:
         async with client_of("kinesis", url) as client:
             shards = (await client.list_shards(StreamName="orders"))["Shards"]
@@ -35,7 +35,7 @@ def test_it_serves_until_its_input_ends() -> None:
         assert process.wait(30) == 0
 
 
-def test_it_runs_in_the_background_of_a_shell_until_a_signal_ends_it() -> None:
+def test_the_fake_process_runs_as_a_background_job_until_a_signal() -> None:
     with subprocess.Popen(
         COMMAND, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -51,12 +51,12 @@ def test_it_runs_in_the_background_of_a_shell_until_a_signal_ends_it() -> None:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--stream", "orders:many"], "is no number of shards"),
+        (["--stream", "orders:many"], "is not a number of shards"),
         (["--stream", "or ders"], "ValidationException"),
         (["--shard-end", "never"], "--shard-end"),
     ],
 )
-def test_it_says_what_is_wrong(arguments: list[str], complaint: str) -> None:
+def test_the_fake_process_explains_wrong_arguments(arguments: list[str], complaint: str) -> None:
     done = subprocess.run(
         [*COMMAND, *arguments],
         stdin=subprocess.DEVNULL,
@@ -67,7 +67,7 @@ def test_it_says_what_is_wrong(arguments: list[str], complaint: str) -> None:
     assert (done.returncode != 0, complaint in done.stderr) == (True, True), done.stderr
 
 
-def test_a_port_that_is_taken() -> None:
+def test_the_fake_process_explains_that_a_port_is_in_use() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         done = subprocess.run(

@@ -82,7 +82,7 @@ def put(aws: FakeAws, number: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("delivery", ["at_least_once", "at_most_once"])
 @pytest.mark.parametrize("silence", SILENCES)
-def test_a_silent_network_makes_no_second_owner_of_a_shard(
+def test_a_silent_network_causes_no_second_owner_of_a_shard(
     caplog: Any, silence: Any, delivery: str
 ) -> None:
     caplog.set_level(logging.WARNING)

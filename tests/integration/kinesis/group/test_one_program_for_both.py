@@ -36,7 +36,7 @@ def test_records_are_handled_in_order(place: Place) -> None:
     assert app.counters["bill"].handled == 20
 
 
-def test_a_record_that_fails_is_handled_again_before_those_behind_it(place: Place) -> None:
+def test_a_failed_record_is_handled_again_before_later_records(place: Place) -> None:
     app = headrace.App(group="billing")
     attempts: list[tuple[str, int]] = []
 
@@ -54,7 +54,7 @@ def test_a_record_that_fails_is_handled_again_before_those_behind_it(place: Plac
     assert app.counters["bill"].retried == 2
 
 
-def test_a_record_whose_attempts_are_used_up_is_a_dead_letter(place: Place) -> None:
+def test_a_record_becomes_a_dead_letter_after_its_last_attempt(place: Place) -> None:
     app = headrace.App(group="billing")
 
     @app.worker(place.source, retry=headrace.Retry(attempts=2, first=0.01), dead_letter=True)
@@ -77,7 +77,7 @@ def test_a_record_whose_attempts_are_used_up_is_a_dead_letter(place: Place) -> N
     assert app.counters["bill"].dead_lettered == 1
 
 
-def test_a_key_that_was_handled_is_not_handled_again(place: Place) -> None:
+def test_a_handled_key_is_not_handled_again(place: Place) -> None:
     app = headrace.App(group="billing")
     handled: list[str] = []
 
@@ -109,7 +109,7 @@ def test_batches_are_of_one_partition_and_in_order(place: Place) -> None:
     assert max(map(len, batches)) <= 4
 
 
-def test_keys_wait_for_themselves_alone(place: Place) -> None:
+def test_a_record_waits_only_for_records_of_its_own_key(place: Place) -> None:
     app = headrace.App(group="billing")
     handled: list[str] = []
     released = threading.Event()
@@ -148,7 +148,7 @@ def test_results_go_to_topics(place: Place) -> None:
     assert audit.record.value == b"ONE"
 
 
-def test_a_record_that_nobody_says_what_to_do_with_stops_the_worker(place: Place) -> None:
+def test_a_failed_record_without_a_failure_policy_stops_the_worker(place: Place) -> None:
     app = headrace.App(group="billing")
 
     @app.worker(place.source, retry=1)
@@ -162,7 +162,7 @@ def test_a_record_that_nobody_says_what_to_do_with_stops_the_worker(place: Place
             trial.wait_idle(WAIT_S)
 
 
-def test_at_most_once_handles_nothing_again(place: Place) -> None:
+def test_at_most_once_handles_no_record_twice(place: Place) -> None:
     app = headrace.App(group="billing")
     handled: list[str] = []
 
@@ -182,7 +182,7 @@ def test_at_most_once_handles_nothing_again(place: Place) -> None:
     assert handled == ["one", "two"]
 
 
-def test_hooks_and_the_context_have_the_record(place: Place) -> None:
+def test_hooks_and_the_context_contain_the_record(place: Place) -> None:
     app = headrace.App(group="billing")
     events: list[Event] = []
     app.hook(events.append)

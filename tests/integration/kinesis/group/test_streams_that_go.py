@@ -28,7 +28,9 @@ def until_it_ends(trial: Trial) -> NoReturn:
 
 
 @pytest.mark.parametrize("has_read", [False, True])
-def test_a_stream_that_is_created_again_is_another_one(aws: FakeAws, *, has_read: bool) -> None:
+def test_a_stream_that_is_created_again_is_a_different_stream(
+    aws: FakeAws, *, has_read: bool
+) -> None:
     store = MemoryLeaseStore()
     handled: list[str] = []
 

@@ -32,7 +32,7 @@ def place(aws: FakeAws) -> AwsSettings:
     )
 
 
-def test_a_script_writes_and_knows_where(aws: FakeAws) -> None:
+def test_a_blocking_producer_returns_shard_and_sequence_number(aws: FakeAws) -> None:
     aws.kinesis.faults.on("PutRecords", fail_records(0), times=2)
     with Producer(place(aws), linger_ms=1, backoff_ms=10) as producer:
         first = producer.send("orders", b"1", partition_key="k")
@@ -49,7 +49,7 @@ def test_a_script_writes_and_knows_where(aws: FakeAws) -> None:
     producer.close()
 
 
-def test_failures_are_raised_where_they_are_asked_for_or_at_the_end(aws: FakeAws) -> None:
+def test_a_failure_is_raised_by_its_delivery_or_at_the_end(aws: FakeAws) -> None:
     with pytest.raises(StreamNotFoundError, match="no stream 'missing'"):  # noqa: SIM117 - at its end
         with Producer(place(aws), linger_ms=0) as producer:
             producer.send("missing", b"", partition_key="k")
@@ -64,7 +64,7 @@ def test_failures_are_raised_where_they_are_asked_for_or_at_the_end(aws: FakeAws
             producer.send("orders", "text", partition_key="k")  # type: ignore[arg-type]  # that is the test
 
 
-def test_a_fate_is_waited_for_no_longer_than_it_is_said(aws: FakeAws) -> None:
+def test_a_delivery_waits_no_longer_than_its_timeout(aws: FakeAws) -> None:
     slow = aws.kinesis.faults.on("PutRecords", delay(60))
     with Producer(place(aws), linger_ms=0) as producer:
         sent = producer.send("orders", b"1", partition_key="k")
@@ -75,7 +75,7 @@ def test_a_fate_is_waited_for_no_longer_than_it_is_said(aws: FakeAws) -> None:
     assert isinstance(sent.exception(), ClosedError)
 
 
-def test_a_fate_that_is_not_known_in_time_comes_with_the_last_error(aws: FakeAws) -> None:
+def test_the_timeout_of_a_delivery_contains_the_last_error(aws: FakeAws) -> None:
     aws.kinesis.faults.on("PutRecords", throttle())
     with Producer(place(aws), linger_ms=0, backoff_ms=1, backoff_max_ms=5) as producer:
         sent = producer.send("orders", b"1", partition_key="k")
@@ -87,7 +87,7 @@ def test_a_fate_that_is_not_known_in_time_comes_with_the_last_error(aws: FakeAws
     assert sent._delivery.record is None, "nothing is kept of it"
 
 
-def test_a_block_that_fails_gives_up_what_is_left_and_keeps_its_error(aws: FakeAws) -> None:
+def test_a_failed_with_block_gives_up_its_records_and_keeps_its_error(aws: FakeAws) -> None:
     aws.kinesis.faults.on("PutRecords", throttle())
 
     def fail() -> None:

@@ -58,7 +58,7 @@ def by_key(records: list[KinesisRecord]) -> dict[str, list[bytes]]:
     return found
 
 
-def test_records_arrive_in_order_though_some_are_refused_and_an_answer_is_lost() -> None:
+def test_records_stay_in_order_when_some_are_refused_and_an_answer_is_lost() -> None:
     async def scenario() -> None:
         async with fake() as aws:
             aws.kinesis.create_stream("orders", 2)
@@ -86,7 +86,7 @@ def test_records_arrive_in_order_though_some_are_refused_and_an_answer_is_lost()
     asyncio.run(scenario())
 
 
-def test_aggregates_land_in_their_shards_also_behind_a_split() -> None:
+def test_aggregates_reach_their_shards_after_a_split() -> None:
     async def scenario() -> None:
         async with fake() as aws:
             aws.kinesis.create_stream("orders", 2)
@@ -114,7 +114,7 @@ def test_aggregates_land_in_their_shards_also_behind_a_split() -> None:
     asyncio.run(scenario())
 
 
-def test_a_lost_answer_is_repeated_and_loses_nothing() -> None:
+def test_a_request_without_an_answer_is_repeated_and_no_record_is_lost() -> None:
     async def scenario() -> None:
         async with fake() as aws:
             aws.kinesis.create_stream("orders", 1)
@@ -128,7 +128,7 @@ def test_a_lost_answer_is_repeated_and_loses_nothing() -> None:
     asyncio.run(scenario())
 
 
-def test_send_waits_for_room() -> None:
+def test_send_waits_while_the_buffer_is_full() -> None:
     async def scenario() -> None:
         async with fake() as aws:
             aws.kinesis.create_stream("orders", 1)
@@ -143,7 +143,7 @@ def test_send_waits_for_room() -> None:
     asyncio.run(scenario())
 
 
-def test_errors_say_what_is_wrong() -> None:
+def test_errors_contain_their_reason() -> None:
     async def scenario() -> None:
         async with fake(region="eu-central-1") as aws:
             aws.kinesis.create_stream("orders", 1)
@@ -169,7 +169,7 @@ def test_errors_say_what_is_wrong() -> None:
     asyncio.run(scenario())
 
 
-def test_a_failure_that_nobody_has_asked_for_is_raised_by_flush() -> None:
+def test_flush_raises_a_failure_that_the_program_has_not_seen() -> None:
     async def scenario() -> None:
         async with fake() as aws:
             producer = Producer(settings_of(aws), linger_ms=0)
@@ -182,7 +182,7 @@ def test_a_failure_that_nobody_has_asked_for_is_raised_by_flush() -> None:
     asyncio.run(scenario())
 
 
-def test_a_record_that_is_refused_by_itself_fails_at_once_and_its_successor_is_written() -> None:
+def test_a_refused_record_fails_at_once_and_the_next_record_is_written() -> None:
     async def scenario() -> None:
         async with fake() as aws:
             aws.kinesis.create_stream("orders", 1)
@@ -201,7 +201,7 @@ def test_a_record_that_is_refused_by_itself_fails_at_once_and_its_successor_is_w
     asyncio.run(scenario())
 
 
-def test_failures_are_not_kept_for_a_program_that_asks_for_them_or_never_does() -> None:
+def test_seen_failures_are_dropped_and_the_list_of_failures_is_bounded() -> None:
     async def scenario() -> None:
         async with fake() as aws:
             producer = Producer(settings_of(aws), linger_ms=0)
@@ -221,7 +221,7 @@ def test_failures_are_not_kept_for_a_program_that_asks_for_them_or_never_does() 
     asyncio.run(scenario())
 
 
-def test_aggregates_wait_for_a_list_of_shards_as_long_as_records_may(
+def test_aggregates_wait_for_a_list_of_shards_until_their_records_time_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     failures = [ConnectionError("no way there")]
@@ -273,7 +273,7 @@ def test_a_producer_that_is_closed_while_it_connects_leaves_no_connection(
     asyncio.run(scenario())
 
 
-def test_text_is_no_data() -> None:
+def test_send_refuses_text_as_data() -> None:
     async def scenario() -> None:
         producer = Producer()
         with pytest.raises(TypeError, match=r"data is bytes, as text\.encode\(\) gives"):
@@ -291,7 +291,7 @@ def test_text_is_no_data() -> None:
     asyncio.run(scenario())
 
 
-def test_what_is_not_written_in_time_says_so() -> None:
+def test_the_error_of_a_timed_out_record_names_the_timeout() -> None:
     async def scenario() -> None:
         async with fake() as aws:
             aws.kinesis.create_stream("orders", 1)

@@ -115,7 +115,7 @@ def check_order(records: list[KinesisRecord], count: int, keys: int) -> None:
         assert by_key[f"key-{each}"] == values
 
 
-def test_batches_keep_their_order_though_records_are_refused(kinesis_url: str) -> None:
+def test_batches_keep_their_order_when_records_are_refused(kinesis_url: str) -> None:
     async def scenario(it: Stream) -> None:
         it.refused = lambda position: position % 3 == 1 and len(it.requests) < 6
         async with Producer(it.aws, linger_ms=20, backoff_ms=10) as producer:
@@ -131,7 +131,7 @@ def test_batches_keep_their_order_though_records_are_refused(kinesis_url: str) -
     run(kinesis_url, 2, scenario)
 
 
-def test_a_lost_answer_is_repeated_to_kinesis_local(kinesis_url: str) -> None:
+def test_a_request_without_an_answer_is_repeated_to_kinesis_local(kinesis_url: str) -> None:
     async def scenario(it: Stream) -> None:
         it.lost = 1
         async with Producer(it.aws, linger_ms=0, backoff_ms=10) as producer:
@@ -166,7 +166,7 @@ def test_aggregates_are_read_back_over_a_split_while_they_are_written(kinesis_ur
 
 
 @pytest.mark.filterwarnings("ignore:Sending a large body directly")  # aiohttp's, of a megabyte
-def test_a_record_that_kinesis_local_refuses_takes_no_other_with_it(kinesis_url: str) -> None:
+def test_a_record_that_kinesis_local_refuses_fails_alone(kinesis_url: str) -> None:
     async def scenario(it: Stream) -> None:
         async with Producer(it.aws, record_bytes=3 << 20, linger_ms=50) as producer:
             before = await producer.send(it.name, b"1", partition_key="a")

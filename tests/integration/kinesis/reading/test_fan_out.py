@@ -33,7 +33,7 @@ async def subscriber(it: Lab, start: Checkpoint = TRIM_HORIZON, **options: Any) 
     return FanOutReader(it.client, arn, consumer, FIRST, start, timing=it.timing, **options)
 
 
-def test_records_are_pushed_while_nobody_calls() -> None:
+def test_records_are_pushed_without_further_calls() -> None:
     async def scenario() -> None:
         async with lab() as it:
             it.put(*numbered(3))
@@ -86,7 +86,7 @@ def test_both_parsers_return_the_same_events() -> None:
     asyncio.run(scenario())
 
 
-def test_every_start_position_of_a_subscription() -> None:
+def test_a_subscription_starts_at_every_kind_of_position() -> None:
     async def scenario() -> None:
         async with lab() as it:
             old = it.put(*numbered(3))
@@ -110,7 +110,7 @@ def test_every_start_position_of_a_subscription() -> None:
     asyncio.run(scenario())
 
 
-def test_a_subscription_that_is_over_is_followed_by_the_next() -> None:
+def test_a_reader_subscribes_again_after_the_end_of_a_subscription() -> None:
     async def scenario() -> None:
         async with lab() as it:
             it.put(*numbered(3))
@@ -128,7 +128,7 @@ def test_a_subscription_that_is_over_is_followed_by_the_next() -> None:
     asyncio.run(scenario())
 
 
-def test_broken_connections_and_refusals_lose_and_repeat_nothing() -> None:
+def test_broken_connections_and_refusals_neither_lose_nor_repeat_a_record() -> None:
     async def scenario() -> None:
         async with lab() as it:
             it.put(*numbered(3))
@@ -155,7 +155,7 @@ def test_broken_connections_and_refusals_lose_and_repeat_nothing() -> None:
     asyncio.run(scenario())
 
 
-def test_who_takes_a_subscription_over_ends_it_for_the_other() -> None:
+def test_a_new_subscription_ends_the_subscription_of_another_reader() -> None:
     async def scenario() -> None:
         async with lab() as it:
             it.put(*numbered(2))
@@ -190,7 +190,7 @@ def test_a_closed_shard_ends_a_subscription_with_its_children(shard_end: str) ->
     asyncio.run(scenario())
 
 
-def test_aggregates_are_taken_apart_and_gone_on_with() -> None:
+def test_reading_continues_inside_an_aggregate() -> None:
     async def scenario() -> None:
         async with lab() as it:
             aggregate = Aggregate(1_000_000)
@@ -231,7 +231,7 @@ def test_expired_records_and_deleted_consumers_have_different_errors() -> None:
     asyncio.run(scenario())
 
 
-def test_a_fetch_of_fan_out_that_is_cancelled_loses_and_repeats_nothing() -> None:
+def test_a_cancelled_fetch_of_fan_out_neither_loses_nor_repeats_a_record() -> None:
     async def scenario() -> None:
         async with lab() as it:
             reader = await subscriber(it)
@@ -289,7 +289,7 @@ def test_a_consumer_is_registered_once_for_all_members() -> None:
     asyncio.run(scenario())
 
 
-def test_a_stream_that_was_created_again_is_not_read_for_the_one_before() -> None:
+def test_fan_out_does_not_read_a_stream_that_was_created_again() -> None:
     async def scenario() -> None:
         async with lab() as it:
             it.put(b"a")

@@ -30,7 +30,7 @@ async def iterator(it: Lab) -> str:
     return token
 
 
-def test_both_parsers_return_the_same_and_others_get_dicts_from_the_same_client() -> None:
+def test_both_parsers_return_the_same_and_programs_still_get_dicts() -> None:
     async def scenario() -> None:
         async with lab() as it:
             it.put(b"", b"\x00\xff" * 1_000, "ключ".encode())
@@ -68,7 +68,7 @@ def has(count: int, records: list[KinesisRecord]) -> bool:
     return len(records) == count
 
 
-def test_aggregates_and_plain_records_come_in_order_and_can_be_resumed_anywhere() -> None:
+def test_reading_can_resume_at_every_record_of_aggregates_and_plain_records() -> None:
     async def scenario() -> None:
         async with lab() as it:
             it.put(b"before", aggregate(["a", "b", "c"]), b"between", aggregate(["d"]), b"after")
@@ -85,7 +85,7 @@ def test_aggregates_and_plain_records_come_in_order_and_can_be_resumed_anywhere(
     asyncio.run(scenario())
 
 
-def test_user_records_that_belong_to_another_shard_are_dropped_here_and_read_there() -> None:
+def test_user_records_are_read_in_their_own_shard_only() -> None:
     """A producer with an old list of shards puts an aggregate while the stream is being split."""
 
     async def scenario() -> None:
@@ -108,7 +108,7 @@ def test_user_records_that_belong_to_another_shard_are_dropped_here_and_read_the
     asyncio.run(scenario())
 
 
-def test_an_aggregate_of_others_only_does_not_stop_a_reader() -> None:
+def test_an_aggregate_without_records_of_the_shard_does_not_stop_a_reader() -> None:
     async def scenario() -> None:
         async with lab() as it:
             it.put(aggregate(["a"]), *numbered(2))

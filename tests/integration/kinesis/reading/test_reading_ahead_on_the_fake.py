@@ -16,7 +16,7 @@ from tests.integration.kinesis.reading.harness import aws_settings, values
 from tests.integration.kinesis.reading.test_shard_reader import numbered
 
 
-def test_idle_shards_do_not_slow_a_busy_one_down() -> None:
+def test_idle_shards_do_not_delay_a_busy_shard() -> None:
     async def scenario() -> None:
         async with FakeAws() as aws, open_client(aws_settings(aws), "kinesis") as client:
             aws.kinesis.create_stream("orders", 8)
@@ -49,7 +49,7 @@ def test_idle_shards_do_not_slow_a_busy_one_down() -> None:
     asyncio.run(scenario())
 
 
-def test_a_pause_longer_than_iterators_live_loses_nothing() -> None:
+def test_a_pause_longer_than_an_iterators_lifetime_loses_no_record() -> None:
     async def scenario() -> None:
         async with FakeAws() as aws, open_client(aws_settings(aws), "kinesis") as client:
             aws.kinesis.create_stream("orders", 1)

@@ -57,7 +57,7 @@ def run(url: str, shards: int, scenario: Callable[[Stream], Awaitable[None]]) ->
     run_on_stream(url, shards, Stream, scenario)
 
 
-def test_every_start_position_on_kinesis_local(kinesis_url: str) -> None:
+def test_reading_kinesis_local_starts_at_every_kind_of_position(kinesis_url: str) -> None:
     async def scenario(it: Stream) -> None:
         old = await it.put(*numbered(3))
         stored_ms = now_ms()
@@ -125,7 +125,7 @@ def test_a_split_and_a_merge_end_shards_with_their_children(kinesis_url: str) ->
     run(kinesis_url, 2, scenario)
 
 
-def test_pages_of_shards_of_kinesis_local(kinesis_url: str) -> None:
+def test_all_pages_of_shards_of_kinesis_local_are_listed(kinesis_url: str) -> None:
     async def scenario(it: Stream) -> None:
         class Pages:
             """Asks for pages of two."""
@@ -139,7 +139,7 @@ def test_pages_of_shards_of_kinesis_local(kinesis_url: str) -> None:
     run(kinesis_url, 5, scenario)
 
 
-def test_both_parsers_return_the_same_of_kinesis_local(kinesis_url: str) -> None:
+def test_both_parsers_return_the_same_for_kinesis_local(kinesis_url: str) -> None:
     async def scenario(it: Stream) -> None:
         await it.put(b"\x00\xff", "ключ".encode())
         answer = await it.client.get_shard_iterator(
@@ -155,7 +155,7 @@ def test_both_parsers_return_the_same_of_kinesis_local(kinesis_url: str) -> None
     run(kinesis_url, 1, scenario)
 
 
-def test_what_is_not_there_is_said(kinesis_url: str) -> None:
+def test_errors_name_the_missing_resource_on_kinesis_local(kinesis_url: str) -> None:
     async def scenario(it: Stream) -> None:
         with pytest.raises(StreamNotFoundError, match="no stream 'orderz'"):
             await StreamShards(it.client, "orderz").describe()

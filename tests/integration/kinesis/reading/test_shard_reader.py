@@ -21,7 +21,7 @@ def numbered(count: int, first: int = 0) -> list[bytes]:
     return [b"%d" % number for number in range(first, first + count)]
 
 
-def test_records_come_in_order_with_all_that_is_known_of_them() -> None:
+def test_records_are_returned_in_order_with_all_fields() -> None:
     async def scenario() -> None:
         async with lab() as it:
             sequence_numbers = it.put(*numbered(5))
@@ -52,7 +52,7 @@ def test_a_stream_is_found_by_its_arn() -> None:
     asyncio.run(scenario())
 
 
-def test_every_start_position() -> None:
+def test_a_reader_starts_at_every_kind_of_position() -> None:
     async def scenario() -> None:
         async with lab() as it:
             old = it.put(*numbered(3))
@@ -72,7 +72,7 @@ def test_every_start_position() -> None:
     asyncio.run(scenario())
 
 
-def test_a_start_that_is_still_to_come_for_kinesis_is_waited_for() -> None:
+def test_a_reader_waits_for_a_start_time_that_is_in_the_future_for_kinesis() -> None:
     """The clock of the machine that pinned LATEST may be ahead."""
 
     async def scenario() -> None:
@@ -88,7 +88,7 @@ def test_a_start_that_is_still_to_come_for_kinesis_is_waited_for() -> None:
     asyncio.run(scenario())
 
 
-def test_an_idle_shard_is_read_once_a_second_and_one_that_is_behind_as_often_as_allowed() -> None:
+def test_an_idle_shard_is_read_once_a_second_and_a_busy_one_at_the_limit() -> None:
     async def scenario() -> None:
         async with lab() as it:
             reader = it.reader()
@@ -121,7 +121,7 @@ def test_a_large_shard_is_read_as_fast_as_kinesis_allows() -> None:
     asyncio.run(scenario())
 
 
-def test_a_full_reply_is_followed_by_the_pause_that_kinesis_wants() -> None:
+def test_a_full_reply_is_followed_by_the_required_pause() -> None:
     async def scenario() -> None:
         async with lab() as it:
             it.put(*[bytes(1_000_000)] * 22)
@@ -139,7 +139,7 @@ def test_a_full_reply_is_followed_by_the_pause_that_kinesis_wants() -> None:
     asyncio.run(scenario())
 
 
-def test_a_read_brings_about_what_there_is_room_for() -> None:
+def test_a_read_requests_about_as_many_bytes_as_there_is_room_for() -> None:
     async def scenario() -> None:
         async with lab(limits=Limits().unthrottled()) as it:
             it.put(*[bytes(10_000)] * 200)
@@ -174,7 +174,7 @@ def test_an_expired_iterator_is_renewed_behind_the_last_record() -> None:
 
 
 @pytest.mark.parametrize("kind", ["ExpiredIteratorException", "InvalidArgumentException"])
-def test_an_iterator_that_goes_bad_while_calls_fail_is_renewed_at_once(kind: str) -> None:
+def test_an_iterator_that_expires_while_calls_fail_is_renewed_at_once(kind: str) -> None:
     async def scenario() -> None:
         async with lab() as it:
             it.put(*numbered(4))
@@ -190,7 +190,7 @@ def test_an_iterator_that_goes_bad_while_calls_fail_is_renewed_at_once(kind: str
     asyncio.run(scenario())
 
 
-def test_an_iterator_that_is_invalid_when_it_is_new_is_no_iterators_fault() -> None:
+def test_an_invalid_new_iterator_is_an_error() -> None:
     async def scenario() -> None:
         async with lab() as it:
             it.aws.kinesis.faults.on("GetRecords", error("InvalidArgumentException"))
@@ -201,7 +201,7 @@ def test_an_iterator_that_is_invalid_when_it_is_new_is_no_iterators_fault() -> N
     asyncio.run(scenario())
 
 
-def test_after_a_long_pause_the_iterator_is_not_even_tried() -> None:
+def test_an_old_iterator_is_not_used_after_a_long_pause() -> None:
     async def scenario() -> None:
         async with lab() as it:
             it.put(*numbered(4))
@@ -226,7 +226,7 @@ def test_after_a_long_pause_the_iterator_is_not_even_tried() -> None:
         "ServiceUnavailable",
     ],
 )
-def test_what_passes_is_waited_for(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_reader_retries_transient_errors(kind: str, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         async with lab() as it:
             it.put(*numbered(4))
@@ -253,7 +253,7 @@ def test_what_passes_is_waited_for(kind: str, caplog: pytest.LogCaptureFixture) 
     asyncio.run(scenario())
 
 
-def test_lost_requests_and_lost_answers_lose_and_repeat_nothing() -> None:
+def test_lost_requests_and_lost_answers_neither_lose_nor_repeat_a_record() -> None:
     async def scenario() -> None:
         async with lab() as it:
             it.put(*numbered(40))
@@ -313,7 +313,7 @@ def test_both_parents_of_a_merge_name_their_child() -> None:
     asyncio.run(scenario())
 
 
-def test_a_shard_that_is_gone_has_ended_and_says_that_its_data_expired(
+def test_an_expired_shard_ends_with_data_expired(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def scenario() -> None:
@@ -330,7 +330,7 @@ def test_a_shard_that_is_gone_has_ended_and_says_that_its_data_expired(
     asyncio.run(scenario())
 
 
-def test_a_stream_that_is_deleted_is_no_shard_that_ended() -> None:
+def test_a_deleted_stream_is_an_error_and_not_the_end_of_a_shard() -> None:
     async def scenario() -> None:
         async with lab() as it:
             it.put(b"a")
@@ -357,9 +357,7 @@ def test_a_stream_that_is_deleted_is_no_shard_that_ended() -> None:
         ("InvalidSignatureException", ConfigError, "clock is wrong"),
     ],
 )
-def test_what_no_repetition_helps_with_is_raised(
-    kind: str, expected: type[Exception], said: str
-) -> None:
+def test_permanent_errors_are_raised(kind: str, expected: type[Exception], said: str) -> None:
     async def scenario() -> None:
         async with lab() as it:
             it.aws.kinesis.faults.on("GetRecords", error(kind))
@@ -407,7 +405,7 @@ class Interrupting:
         await asyncio.sleep(0)
 
 
-def test_a_fetch_that_is_cancelled_anywhere_loses_and_repeats_nothing() -> None:
+def test_a_fetch_cancelled_at_any_point_neither_loses_nor_repeats_a_record() -> None:
     async def scenario() -> None:
         async with lab() as it:
             it.put(*numbered(24))
@@ -429,7 +427,7 @@ def test_a_fetch_that_is_cancelled_anywhere_loses_and_repeats_nothing() -> None:
     asyncio.run(scenario())
 
 
-def test_a_fault_of_ours_is_not_taken_for_one_of_kinesis() -> None:
+def test_a_bug_is_not_reported_as_an_error_of_kinesis() -> None:
     class Broken:
         async def get_shard_iterator(self, **_arguments: object) -> dict[str, str]:
             raise ZeroDivisionError

@@ -55,7 +55,7 @@ def test_splits_and_merges_are_listed_with_their_parents() -> None:
     asyncio.run(scenario())
 
 
-def test_more_than_a_page_of_shards_is_listed_whatever_happens_meanwhile() -> None:
+def test_all_pages_of_shards_are_listed_despite_expired_tokens_and_errors() -> None:
     async def scenario() -> None:
         async with lab(1_100) as it:
             faults = it.aws.kinesis.faults
@@ -74,7 +74,7 @@ def test_more_than_a_page_of_shards_is_listed_whatever_happens_meanwhile() -> No
     asyncio.run(scenario())
 
 
-def test_a_stream_is_waited_for_while_it_is_created_and_read_while_it_is_updated() -> None:
+def test_describe_waits_for_a_new_stream_and_accepts_a_changing_one() -> None:
     async def scenario() -> None:
         async with lab(0, transition_ms=30_000) as it:
             arn = it.aws.kinesis.create_stream("orders", 1)
@@ -105,7 +105,7 @@ def test_a_stream_that_is_never_created_is_given_up() -> None:
     asyncio.run(scenario())
 
 
-def test_a_missing_stream_is_named_with_the_region_and_what_to_do() -> None:
+def test_the_error_for_a_missing_stream_names_the_region_and_a_remedy() -> None:
     async def scenario() -> None:
         async with lab() as it:
             for call in (shards_of(it, "orderz").describe(), shards_of(it, "orderz").list_shards()):
@@ -118,7 +118,7 @@ def test_a_missing_stream_is_named_with_the_region_and_what_to_do() -> None:
     asyncio.run(scenario())
 
 
-def test_a_wrong_region_finds_nothing_and_says_where_it_looked() -> None:
+def test_the_error_for_a_wrong_region_names_the_region() -> None:
     async def scenario() -> None:
         async with FakeAws(region="us-east-1") as aws:
             aws.kinesis.create_stream("orders", 1)
@@ -137,7 +137,7 @@ def test_a_wrong_region_finds_nothing_and_says_where_it_looked() -> None:
         ("ExpiredTokenException", ConfigError),
     ],
 )
-def test_what_may_not_be_described_is_said_at_once(kind: str, expected: type[Exception]) -> None:
+def test_a_denied_description_fails_at_once(kind: str, expected: type[Exception]) -> None:
     async def scenario() -> None:
         async with lab() as it:
             it.aws.kinesis.faults.on(None, error(kind))
@@ -150,7 +150,7 @@ def test_what_may_not_be_described_is_said_at_once(kind: str, expected: type[Exc
     asyncio.run(scenario())
 
 
-def test_where_nobody_answers_the_endpoint_is_to_be_checked() -> None:
+def test_the_error_without_an_answer_names_the_endpoint() -> None:
     async def scenario() -> None:
         async with lab() as it:
             nobody = it.settings(endpoint_url="http://127.0.0.1:1")

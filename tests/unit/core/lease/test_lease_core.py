@@ -1,4 +1,4 @@
-"""One member, action by action; `tests/simulation/leases` has many of them, and everything that goes wrong."""
+"""One member, action by action. `tests/simulation/leases` simulates many members, with faults."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from headrace.core.lease.view import StreamView
 from headrace.errors import ConfigError
 
 STREAM = "s@1"
-BEGAN_MS = -1_000_000  # a monotonic clock may begin anywhere
+BEGAN_MS = -1_000_000  # a monotonic clock may start at any number
 A = LeaseKey("g", STREAM, "a")
 YES, NO = True, False
 ME = "me"
@@ -47,14 +47,14 @@ class Listed:
 
 
 class Even:
-    """Chance that never varies anything."""
+    """Random numbers that are always the mean."""
 
     def random(self) -> float:
         return 0.5
 
 
 class Bench:
-    """A member, its clock, and what it wanted done."""
+    """A member, its clock, and the actions that it has returned."""
 
     def __init__(self, *rows: Lease, shards: Sequence[str] = ("a",), **settings: Any) -> None:
         self.now_ms = BEGAN_MS
@@ -71,7 +71,7 @@ class Bench:
         return actions
 
     def wait(self, wait_ms: int) -> list[Action]:
-        """Tick whenever it is due, leaving requests unanswered; return what was wanted."""
+        """Tick at every deadline without answering requests; return the actions."""
         wanted: list[Action] = []
         end_ms = self.now_ms + wait_ms
         while (due_ms := self.core.next_deadline_ms) is not None and due_ms <= end_ms:
@@ -90,7 +90,7 @@ def row(shard: str = "a", **values: Any) -> Lease:
 
 
 def holder(*, took_ms: int = 0, **settings: Any) -> tuple[Bench, Lease]:
-    """Return a member that has taken a lease just now."""
+    """Return a member that has just taken a lease."""
     bench = Bench(row(), **settings)
     lease = row(owner="me", epoch=1, beat=1)
     bench.reply(bench.last(Take), lease, took_ms=took_ms)
@@ -105,11 +105,11 @@ def of(actions: list[Action], *kinds: type[Any]) -> list[Any]:
     return [action for action in actions if isinstance(action, kinds)]
 
 
-def test_a_member_looks_at_once_also_by_a_negative_clock() -> None:
+def test_a_member_scans_at_once_even_if_its_clock_is_negative() -> None:
     assert Bench().done[:2] == [Scan(STREAM), ListShards(STREAM)]
 
 
-def test_a_lease_counts_from_before_the_request() -> None:
+def test_a_lease_is_measured_from_the_time_before_the_request() -> None:
     bench, lease = holder(took_ms=4000)
     assert bench.done[-1] == Assigned(lease)
     bench.now_ms = BEGAN_MS + 26_999
@@ -117,14 +117,14 @@ def test_a_lease_counts_from_before_the_request() -> None:
     assert not bench.core.valid(A, bench.now_ms + 1)
 
 
-def test_an_answer_that_comes_after_the_lease_has_run_out_is_no_lease() -> None:
+def test_an_answer_after_the_end_of_the_lease_gives_no_lease() -> None:
     bench, _ = holder(took_ms=27_000)
     assert not of(bench.done, Assigned)
     seen = row(owner="me", epoch=1, beat=1)
     assert of(bench.reply(Scan(STREAM), [seen]), Take) == [Take(seen)]
 
 
-def test_a_renewal_without_an_answer_is_repeated_until_the_lease_runs_out() -> None:
+def test_a_renewal_without_an_answer_is_repeated_until_the_lease_expires() -> None:
     bench, _ = holder()
     told: list[Action] = []
     while not told:
@@ -137,7 +137,7 @@ def test_a_renewal_without_an_answer_is_repeated_until_the_lease_runs_out() -> N
     assert len(of(bench.done, Renew)) > 10
 
 
-def test_a_renewal_that_is_refused_ends_the_lease_at_once() -> None:
+def test_a_refused_renewal_ends_the_lease_at_once() -> None:
     bench, _ = holder()
     assert bench.reply(bench.wait(10_000)[-1], None) == [Revoked(A, Why.LOST)]
 
@@ -148,12 +148,16 @@ def test_another_owner_in_a_scan_ends_the_lease_at_once() -> None:
     assert of(bench.reply(Scan(STREAM), [thief]), Revoked) == [Revoked(A, Why.LOST)]
 
 
-def test_a_checkpoint_is_written_once_a_second_and_renews() -> None:
+def test_a_checkpoint_is_written_once_a_second_and_renews_the_lease() -> None:
     bench, lease = holder()
     (first,) = bench.core.advance(A, Checkpoint("9"), bench.now_ms)
     assert isinstance(first, Renew)
     bench.reply(first, renewed(lease, first))
-    for position in ("9", "10", "8"):  # as before: no write, no error; too soon; nothing goes back
+    for position in (
+        "9",
+        "10",
+        "8",
+    ):  # the same: no write, no error; too soon; an older one is ignored
         actions = bench.core.advance(A, Checkpoint(position), bench.now_ms, in_flight=True)
         assert actions == []
     assert not of(bench.wait(999), Renew)
@@ -164,7 +168,7 @@ def test_a_checkpoint_is_written_once_a_second_and_renews() -> None:
     assert of(bench.wait(1), Renew)
 
 
-def test_a_checkpoint_waits_for_what_is_in_flight_and_is_written_when_nothing_is() -> None:
+def test_a_checkpoint_waits_until_no_record_is_in_flight() -> None:
     bench, _ = holder()
     assert bench.core.advance(A, Checkpoint("1"), bench.now_ms, in_flight=True) == []
     bench.now_ms += 100
@@ -173,7 +177,7 @@ def test_a_checkpoint_waits_for_what_is_in_flight_and_is_written_when_nothing_is
     assert write.checkpoint == Checkpoint("3")
 
 
-def test_what_is_in_flight_is_not_waited_for_longer_than_half_of_a_checkpoints_time() -> None:
+def test_a_checkpoint_waits_at_most_half_of_checkpoint_ms_for_records_in_flight() -> None:
     bench, _ = holder()
     assert bench.core.advance(A, Checkpoint("1"), bench.now_ms, in_flight=True) == []
     assert not of(bench.wait(499), Renew)
@@ -181,7 +185,7 @@ def test_what_is_in_flight_is_not_waited_for_longer_than_half_of_a_checkpoints_t
     assert write.checkpoint == Checkpoint("1")
 
 
-def test_checkpoints_at_quiet_moments_are_not_more_than_others() -> None:
+def test_checkpoints_at_quiet_moments_are_not_more_frequent() -> None:
     bench, lease = holder()
     writes, began_ms = 0, bench.now_ms
     for number in range(1, 101):
@@ -197,12 +201,12 @@ def test_checkpoints_at_quiet_moments_are_not_more_than_others() -> None:
     assert 19 <= writes <= 21
 
 
-def test_checkpoints_cannot_be_as_rare_as_renewals_have_to_be() -> None:
+def test_a_too_large_checkpoint_ms_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"checkpoint_ms=15001 is too much .*half of it"):
         LeaseSettings(checkpoint_ms=15_001)
 
 
-def test_every_write_of_a_holder_has_a_higher_number_than_those_before() -> None:
+def test_every_write_of_an_owner_has_a_higher_beat() -> None:
     bench, lease = holder()
     (write,) = of(bench.core.advance(A, Checkpoint("9"), bench.now_ms), Renew)
     bench.core.advance(A, Checkpoint("10"), bench.now_ms)
@@ -215,7 +219,7 @@ def test_every_write_of_a_holder_has_a_higher_number_than_those_before() -> None
     assert (write.checkpoint, again.checkpoint) == (Checkpoint("9"), Checkpoint("10"))
 
 
-def test_a_renewal_that_was_not_written_for_its_number_is_no_renewal() -> None:
+def test_a_renewal_that_was_ignored_for_its_beat_does_not_count() -> None:
     bench, lease = holder()
     renewal = of(bench.wait(10_000), Renew)[-1]
     bench.reply(renewal, replace(lease, beat=50))
@@ -232,7 +236,7 @@ def test_a_member_that_asks_gets_the_lease_with_the_last_checkpoint_in_one_write
     asked = replace(lease, beat=renewal.beat, next_owner="other")
     drained_by_ms = bench.now_ms + 30_000
     assert bench.reply(renewal, asked) == [Drain(A, Why.HANDOVER, drained_by_ms)]
-    assert bench.core.valid(A, bench.now_ms)  # what was begun is finished
+    assert bench.core.valid(A, bench.now_ms)  # begun records are finished
     (give,) = bench.core.on_drained(A, bench.now_ms, Checkpoint("7"))
     assert not bench.core.valid(A, bench.now_ms)
     assert give == Give(A, 1, "other", Checkpoint("7"))
@@ -256,13 +260,13 @@ def test_a_slow_hand_over_is_forced_after_the_readers_were_notified() -> None:
     assert gone == [Revoked(A, Why.HANDOVER), Give(A, 1, "other", Checkpoint("7"))]
 
 
-def test_a_hand_over_that_is_not_forced_waits() -> None:
+def test_a_hand_over_that_is_not_forced_waits_for_the_records() -> None:
     bench, lease = holder(handover_forced=False)
     actions = bench.reply(Scan(STREAM), [replace(lease, next_owner="other")])
     assert of(actions, Drain) == [Drain(A, Why.HANDOVER, None)]
 
 
-def test_a_silent_member_is_believed_dead_by_ones_own_clock_alone() -> None:
+def test_a_member_decides_by_its_own_clock_that_another_is_dead() -> None:
     bench = Bench(row(owner="other", epoch=1, beat=7))
     for beat, wait_ms, taken in (
         (7, 32_999, False),
@@ -275,9 +279,9 @@ def test_a_silent_member_is_believed_dead_by_ones_own_clock_alone() -> None:
         assert bool(of(bench.reply(Scan(STREAM), [lease]), Take)) is taken
 
 
-def test_it_is_looked_again_just_when_a_silent_members_lease_runs_out() -> None:
+def test_a_scan_follows_the_end_of_a_silent_members_lease() -> None:
     lease = row(owner="other", epoch=1, beat=7)
-    bench = Bench(lease)  # looks every 10 s, as 33 s are none of its multiples
+    bench = Bench(lease)  # scans every 10 s, and 33 s is not a multiple of that
     seen_ms, looked = bench.now_ms, []
     while not of(bench.done, Take):
         if of(bench.wait(100), Scan):
@@ -304,7 +308,7 @@ def test_the_first_lease_of_a_shard_is_decided_once_however_many_there_are(
     assert len(decided) == 50
 
 
-def test_as_many_leases_are_asked_for_as_are_missing_and_taken_as_they_are_given() -> None:
+def test_a_member_asks_for_its_missing_leases_and_takes_them_when_transferred() -> None:
     rows = [row(shard, owner="other", epoch=1) for shard in "abcdef"]
     bench = Bench(*rows, shards="abcdef", asked_at_once=2)
     asks = of(bench.done, Ask)
@@ -322,28 +326,28 @@ def test_as_many_leases_are_asked_for_as_are_missing_and_taken_as_they_are_given
     taken = replace(asked[first], owner="me", epoch=3, beat=1, next_owner=None)
     bench.reply(actions[0], taken)
     asked[first] = taken
-    assert len(of(bench.reply(Scan(STREAM), asked), Ask)) == 1  # and one is moving
+    assert len(of(bench.reply(Scan(STREAM), asked), Ask)) == 1  # and one lease is being transferred
 
 
-def test_a_question_that_was_refused_is_none() -> None:
+def test_a_refused_request_for_a_lease_does_not_count() -> None:
     rows = [row(shard, owner="other", epoch=1) for shard in "abcd"]
     bench = Bench(*rows, shards="abcd", asked_at_once=1)
     bench.reply(bench.last(Ask), NO)
     assert len(of(bench.reply(Scan(STREAM), rows), Ask)) == 1
 
 
-def test_a_lease_that_was_given_is_left_to_whom_it_was_given_for_a_moment() -> None:
+def test_a_transferred_lease_is_reserved_for_its_next_owner() -> None:
     given = row(epoch=2, beat=7, next_owner="other")
     bench = Bench(given)
     assert not of(bench.done, Take)
     bench.now_ms += 5_999
     assert not of(bench.reply(Scan(STREAM), [given]), Take)
-    looked = bench.wait(1)  # just when it is over
+    looked = bench.wait(1)  # at the end of the reservation
     assert Scan(STREAM) in looked
     assert of(bench.reply(Scan(STREAM), [given]), Take) == [Take(given)]
 
 
-def test_a_lease_that_was_given_to_a_member_that_has_died_is_taken_back() -> None:
+def test_a_lease_transferred_to_a_dead_member_is_taken_back() -> None:
     bench, lease = holder()
     bench.reply(Scan(STREAM), [replace(lease, next_owner="dead")])
     (give,) = bench.core.on_drained(A, bench.now_ms)
@@ -355,7 +359,7 @@ def test_a_lease_that_was_given_to_a_member_that_has_died_is_taken_back() -> Non
     assert of(bench.reply(Scan(STREAM), [given]), Take) == [Take(given)]
 
 
-def test_who_learns_of_one_that_asks_looks_for_others() -> None:
+def test_an_owner_that_is_asked_for_a_lease_scans_for_further_requests() -> None:
     bench, lease = holder()
     bench.reply(Scan(STREAM), [lease])
     renewal = of(bench.wait(10_000), Renew)[-1]
@@ -363,7 +367,7 @@ def test_who_learns_of_one_that_asks_looks_for_others() -> None:
     assert Scan(STREAM) in bench.wait(1)
 
 
-def test_a_member_that_has_all_shards_scans_no_more_than_it_lists() -> None:
+def test_a_member_with_all_shards_scans_only_when_it_lists() -> None:
     bench, lease = holder()
     bench.reply(Scan(STREAM), [lease])
     wanted: list[Action] = []
@@ -380,14 +384,14 @@ def test_a_member_that_has_all_shards_scans_no_more_than_it_lists() -> None:
     assert len(of(wanted, ListShards)) == 10
 
 
-def test_a_member_whose_leases_others_have_created_meanwhile_looks_for_them() -> None:
+def test_a_member_scans_for_leases_that_others_have_created() -> None:
     bench = Bench(shards=["a", "b"])
     for create in of(bench.done, Create):
         bench.reply(create, NO)
     assert Scan(STREAM) in bench.wait(1)
 
 
-def test_a_member_that_has_lost_a_shard_scans_as_before() -> None:
+def test_a_member_that_has_lost_a_shard_scans_again() -> None:
     bench, lease = holder()
     bench.reply(Scan(STREAM), [lease])
     assert not of(bench.wait(9_999), Scan)
@@ -395,13 +399,13 @@ def test_a_member_that_has_lost_a_shard_scans_as_before() -> None:
     assert of(bench.wait(12_500), Scan)
 
 
-def test_a_member_with_a_bound_never_has_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_member_never_exceeds_its_limit_of_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{__name__}.ME", "me/2")
     bench = Bench(*(row(shard) for shard in "abcd"), shards="abcd")
     takes = of(bench.done, Take)
     assert len(takes) == 2
     rows = [row(shard) for shard in "abcd"]
-    assert not of(bench.reply(Scan(STREAM), rows), Take)  # two are moving
+    assert not of(bench.reply(Scan(STREAM), rows), Take)  # two leases are being transferred
     lost = [replace(lease, owner="me/2", epoch=1, beat=1) for lease in rows]
     bench.reply(takes[0], replace(takes[0].seen, owner="me/2", epoch=1, beat=1))
     bench.reply(takes[1], UNKNOWN)
@@ -422,7 +426,7 @@ def test_children_have_leases_before_the_end_is_written() -> None:
     assert Revoked(A, Why.ENDED) in bench.reply(give, YES)
 
 
-def test_an_end_without_known_children_waits_for_a_list() -> None:
+def test_the_end_of_a_shard_without_known_children_waits_for_a_list() -> None:
     bench, _ = holder()
     assert bench.core.on_ended(A, [], bench.now_ms) == []
     assert ListShards(STREAM) in bench.wait(1)
@@ -432,13 +436,13 @@ def test_an_end_without_known_children_waits_for_a_list() -> None:
     ]
 
 
-def test_an_end_is_not_a_checkpoint() -> None:
+def test_advance_refuses_the_end_of_a_shard() -> None:
     bench, _ = holder()
     with pytest.raises(ValueError, match="on_ended"):
         bench.core.advance(A, SHARD_END, bench.now_ms)
 
 
-def test_a_shard_that_cannot_be_fetched_is_restarted_then_given_up_and_left_to_others() -> None:
+def test_a_stalled_shard_is_restarted_and_then_left_to_other_members() -> None:
     bench, lease = holder(stalled_ms=20_000, duration_ms=120_000, renew_ms=60_000)
     assert of(bench.wait(20_000), Restart) == [Restart(A)]
     bench.core.progressed(A, bench.now_ms)
@@ -454,7 +458,7 @@ def test_a_shard_that_cannot_be_fetched_is_restarted_then_given_up_and_left_to_o
     assert of(bench.reply(Scan(STREAM), [free]), Take) == [Take(free)]
 
 
-def test_a_member_that_is_closed_gives_everything_away() -> None:
+def test_a_closed_member_releases_all_leases() -> None:
     bench, _ = holder()
     assert bench.core.close(bench.now_ms) == [Drain(A, Why.SHUTDOWN, bench.now_ms + 30_000)]
     (give,) = bench.core.on_drained(A, bench.now_ms, Checkpoint("5"))
@@ -464,7 +468,7 @@ def test_a_member_that_is_closed_gives_everything_away() -> None:
     assert bench.core.next_deadline_ms is None
 
 
-def test_a_lease_that_is_taken_while_the_member_is_closed_goes_back_unread() -> None:
+def test_a_lease_taken_during_close_is_released_unread() -> None:
     bench = Bench(row())
     bench.core.close(bench.now_ms)
     actions = bench.reply(bench.last(Take), row(owner="me", epoch=1, beat=1))

@@ -56,7 +56,7 @@ def test_both_parents_are_finished_before_a_child_is_read() -> None:
         assert made.is_readable(made.rows["c"]) is readable
 
 
-def test_a_parent_is_gone_when_a_list_younger_than_the_childs_lease_lacks_it() -> None:
+def test_a_parent_has_expired_if_a_list_newer_than_the_childs_lease_lacks_it() -> None:
     made = StreamView("g", "s@1", LeaseSettings())
     made.on_shards([listed("c", "p")], sent_ms=100, now_ms=100)
     made.on_leases([row("c", "p")], 101, 110)
@@ -67,7 +67,7 @@ def test_a_parent_is_gone_when_a_list_younger_than_the_childs_lease_lacks_it() -
     assert not made.wants_list()
 
 
-def test_a_parent_that_is_listed_and_has_no_lease_is_waited_for() -> None:
+def test_a_child_waits_for_the_lease_of_a_listed_parent() -> None:
     made = view(row("c", "p"), shards=(listed("p"), listed("c", "p")))
     assert not made.is_readable(made.rows["c"])
 
@@ -80,14 +80,14 @@ def test_leases_of_children_are_created_before_those_of_their_parents() -> None:
     assert not made.is_complete()
 
 
-def test_latest_is_the_time_of_the_first_leases_for_all_of_them() -> None:
+def test_latest_is_one_time_for_all_first_leases() -> None:
     made = view(shards=(listed("a"), listed("b")), settings=LATEST)
     assert created(made, listed("a")) == at_timestamp(5000)
     made.on_lease(row("a", checkpoint=at_timestamp(5000)), 130)
     assert created(made, listed("b")) == at_timestamp(5000)  # by the next reader
 
 
-def test_rows_older_than_the_list_do_not_say_where_its_shards_begin() -> None:
+def test_rows_older_than_the_list_do_not_decide_where_shards_begin() -> None:
     made = StreamView("g", "s@1", LATEST)
     made.on_leases([], 100, 110, 5000)  # then others begin the group, and p is split
     made.on_shards([listed("p"), listed("c", "p")], 120, 130)
@@ -110,7 +110,7 @@ def test_a_grandchild_is_younger_than_the_group_though_its_parent_has_no_lease_y
     assert created(made, listed("d", "c")) == TRIM_HORIZON
 
 
-def test_what_came_while_a_latest_group_was_away_for_longer_than_the_retention_is_read() -> None:
+def test_a_latest_group_reads_new_shards_after_an_absence_longer_than_the_retention() -> None:
     made = view(row("p", checkpoint=BEGUN), shards=(listed("e", "gone"),), settings=LATEST)
     assert created(made, listed("e", "gone")) == TRIM_HORIZON
 
@@ -124,13 +124,13 @@ def test_a_lease_that_was_removed_is_created_again_and_finished_if_its_child_has
     assert created(made, listed("p")) == TRIM_HORIZON
 
 
-def test_a_start_may_be_given_for_one_shard() -> None:
+def test_one_shard_may_have_its_own_start() -> None:
     settings = LeaseSettings(start=TRIM_HORIZON, starts={"b": BEGUN})
     made = view(shards=(listed("a"), listed("b")), settings=settings)
     assert [created(made, listed(shard)) for shard in "ab"] == [TRIM_HORIZON, BEGUN]
 
 
-def test_a_row_that_is_no_lease_is_left_alone_and_holds_up_only_its_children() -> None:
+def test_a_foreign_row_is_not_changed_and_delays_only_its_children() -> None:
     made = view(shards=(listed("a"), listed("p"), listed("c", "p")))
     for shard in ("a", "c"):
         made.on_lease(row(shard, *({"p"} if shard == "c" else ())), 130)
@@ -145,12 +145,12 @@ def test_a_row_that_is_no_lease_is_left_alone_and_holds_up_only_its_children() -
     ("child", "shards", "deleted"),
     [
         (BEGUN, ("c",), True),
-        (TRIM_HORIZON, ("c",), False),  # it says that the child may be read
+        (TRIM_HORIZON, ("c",), False),  # it shows that the child may be read
         (BEGUN, ("p", "c"), False),  # it would be created again
-        (BEGUN, ("c", "d"), False),  # it says that d is younger than the group
+        (BEGUN, ("c", "d"), False),  # it shows that d is newer than the group
     ],
 )
-def test_the_lease_of_a_shard_that_is_gone_is_deleted_when_nothing_hangs_on_it(
+def test_the_lease_of_an_expired_shard_is_deleted_when_no_child_needs_it(
     child: Checkpoint, shards: tuple[str, ...], *, deleted: bool
 ) -> None:
     made = view(row("p", checkpoint=SHARD_END), row("c", "p", checkpoint=child))
@@ -158,7 +158,7 @@ def test_the_lease_of_a_shard_that_is_gone_is_deleted_when_nothing_hangs_on_it(
     assert [lease.key.shard for lease in made.deletable()] == (["p"] if deleted else [])
 
 
-def test_a_scan_that_is_older_than_a_write_changes_nothing() -> None:
+def test_a_scan_older_than_a_write_does_not_change_the_view() -> None:
     made = view(row("a", epoch=3))
     made.on_lease(row("a", epoch=4), 130)
     made.on_leases([row("a", epoch=3)], sent_ms=125, now_ms=140)
@@ -176,9 +176,7 @@ def test_a_lease_that_could_not_be_renewed_twice_is_refused() -> None:
         LeaseSettings(scan_ms=0)
 
 
-def test_ancestors_are_looked_at_once_although_there_are_more_ways_to_them_than_can_be_counted() -> (
-    None
-):
+def test_each_ancestor_is_visited_once_despite_exponentially_many_paths() -> None:
     shards = [listed("a0")]
     for day in range(100):  # split in the morning, merged in the evening
         shards += [listed(f"b{day}", f"a{day}"), listed(f"c{day}", f"a{day}")]

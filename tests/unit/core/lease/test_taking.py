@@ -1,4 +1,4 @@
-"""How shards are divided among members."""
+"""The division of shards among members."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ def division(me: str, *leases: Lease) -> LeaseDivision:
     return made
 
 
-def test_a_target_is_the_whole_divided_rounded_up() -> None:
+def test_a_target_is_the_number_of_shards_divided_by_the_members_rounded_up() -> None:
     assert [level(7, [None] * members) for members in (1, 2, 3, 7, 9)] == [7, 4, 3, 1, 1]
 
 
-def test_what_is_too_much_for_some_is_divided_among_the_others() -> None:
+def test_shards_beyond_the_limit_of_a_member_are_divided_among_the_others() -> None:
     assert level(100, [10, None, None]) == 45
     assert level(100, [10, 40, None]) == 50
     assert level(100, [10, 20, 200]) == 70
-    assert level(10, [7, 8]) == 5  # nobody has too much
-    assert level(100, [10, 20]) == 90  # and nobody can have it
+    assert level(10, [7, 8]) == 5  # no member exceeds its limit
+    assert level(100, [10, 20]) == 90  # all members are at their limits
 
 
 def test_a_member_name_contains_the_maximum_of_shards() -> None:
@@ -41,7 +41,7 @@ def test_a_member_name_contains_the_maximum_of_shards() -> None:
     assert [most_of(name) for name in ("me", "12", "a/b", "")] == [None] * 4
 
 
-def test_a_member_with_a_bound_neither_takes_nor_asks_for_more() -> None:
+def test_a_member_at_its_limit_neither_takes_nor_asks_for_leases() -> None:
     rows = [lease(number, "a") for number in range(4)]
     assert len(division("me/3", *rows).wishes(9)) == 2
     assert len(division("me/1", *rows).wishes(9)) == 1
@@ -51,14 +51,14 @@ def test_a_member_with_a_bound_neither_takes_nor_asks_for_more() -> None:
     assert division("me/1", lease(9, "me/1"), *busy).wish() is None
 
 
-def test_others_have_what_a_member_with_a_bound_cannot_have() -> None:
+def test_other_members_take_the_leases_beyond_a_members_limit() -> None:
     rows = [lease(0, "a/2"), lease(1, "a/2"), *(lease(number, None) for number in range(2, 12))]
     assert len(division("me", *rows).takes()) == 10
     rich = [lease(number, "b") for number in range(2, 12)]
     assert len(division("me", *rows[:2], *rich).wishes(99)) == 5
 
 
-def test_the_load_of_a_member_that_cannot_have_more_keeps_nobody_from_asking() -> None:
+def test_the_load_of_a_member_at_its_limit_stops_no_other_from_asking() -> None:
     a = [lease(number, "a", 1000) for number in range(4)]
     me = [lease(number, "me", 10) for number in range(4, 8)]
     idle = lease(9, "b/1", 1)
@@ -68,7 +68,7 @@ def test_the_load_of_a_member_that_cannot_have_more_keeps_nobody_from_asking() -
 def test_free_leases_are_taken_up_to_the_target() -> None:
     made = division("me", lease(0, "other"), *(lease(number, None) for number in range(1, 6)))
     assert len(made.takes()) == 3
-    assert not made.wishes(9)  # while there are free ones nobody is asked
+    assert not made.wishes(9)  # no member is asked while leases are free
 
 
 def test_a_process_that_asks_is_a_member_before_it_has_a_lease() -> None:
@@ -77,7 +77,7 @@ def test_a_process_that_asks_is_a_member_before_it_has_a_lease() -> None:
     assert made.level == 2
 
 
-def test_the_member_with_most_is_asked() -> None:
+def test_the_member_with_most_leases_is_asked() -> None:
     made = division(
         "me",
         *(lease(number, "a") for number in range(3)),
@@ -86,12 +86,12 @@ def test_the_member_with_most_is_asked() -> None:
     assert [wish.owner for wish in made.wishes(9)] == ["b", "b"]
 
 
-def test_nobody_is_asked_for_what_would_only_move_the_want() -> None:
+def test_no_lease_is_asked_for_if_its_owner_would_lack_one_then() -> None:
     made = division("me", lease(0, "me"), lease(1, "a"), lease(2, "a"))
     assert not made.wishes(9)
 
 
-def test_a_lease_that_is_asked_for_already_is_left_alone() -> None:
+def test_a_lease_with_a_next_owner_is_not_asked_for_again() -> None:
     made = division(
         "me", lease(0, "a", asker="b"), lease(1, "a", asker="b"), lease(2, "a"), lease(3, "a")
     )
@@ -99,7 +99,7 @@ def test_a_lease_that_is_asked_for_already_is_left_alone() -> None:
     assert wish.key.shard in {"shardId-000000000002", "shardId-000000000003"}
 
 
-def test_load_moves_where_numbers_are_even() -> None:
+def test_a_lease_moves_by_load_if_the_numbers_are_even() -> None:
     busy = [lease(0, "a", 1000), lease(1, "a", 400), lease(2, "a", 300)]
     idle = [lease(3, "me", 10), lease(4, "me", 10), lease(5, "me", 10)]
     wish = division("me", *busy, *idle).wish()
@@ -113,7 +113,7 @@ def test_one_hot_shard_is_not_passed_around() -> None:
     assert division("a", hot, *idle).wish() is None
 
 
-def test_a_small_difference_moves_nothing() -> None:
+def test_a_small_difference_in_load_moves_no_lease() -> None:
     a = [lease(number, "a", 100) for number in range(20)]
     me = [lease(number, "me", 92) for number in range(20, 40)]
     assert division("me", *a, *me).wish() is None

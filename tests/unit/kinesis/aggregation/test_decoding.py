@@ -1,4 +1,4 @@
-"""Aggregates of the Kinesis Producer Library, against Protocol Buffers itself, and against bytes of strangers."""
+"""Aggregates of the Kinesis Producer Library, compared with Protocol Buffers, and arbitrary bytes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Field = descriptor_pb2.FieldDescriptorProto
 
 
 def message_class() -> Any:
-    """The message as its publisher describes it, for Protocol Buffers itself."""
+    """Return the message type in the publisher's definition, for Protocol Buffers."""
     file = descriptor_pb2.FileDescriptorProto(name="kpl.proto", package="kpl", syntax="proto2")
 
     def message(name: str, *fields: tuple[str, int, int, int, str]) -> None:
@@ -41,7 +41,7 @@ def message_class() -> Any:
         ("key", 1, Field.TYPE_UINT64, Field.LABEL_REQUIRED, ""),
         ("hash_key", 2, Field.TYPE_UINT64, Field.LABEL_OPTIONAL, ""),
         ("data", 3, Field.TYPE_BYTES, Field.LABEL_REQUIRED, ""),
-        ("tags", 4, Field.TYPE_BYTES, Field.LABEL_REPEATED, ""),  # messages, which nobody reads
+        ("tags", 4, Field.TYPE_BYTES, Field.LABEL_REPEATED, ""),  # messages, which are not read
     )
     message(
         "Aggregate",
@@ -62,7 +62,7 @@ def sealed(message: bytes) -> bytes:
 
 
 def by_oracle(message: bytes) -> list[UserRecord] | None:
-    """Return the content that Protocol Buffers finds; None if it is no aggregate."""
+    """Return the content that Protocol Buffers decodes; None if the data is not an aggregate."""
     parsed = ORACLE()
     try:
         parsed.MergeFromString(message)
@@ -107,7 +107,7 @@ def written(users: list[tuple[str, str | None, bytes]], *, tables_last: bool = F
 
 @settings(max_examples=50)
 @given(users=USERS, tables_last=st.booleans())
-def test_what_others_aggregate_is_taken_apart(
+def test_aggregates_of_other_libraries_are_divided(
     users: list[tuple[str, str | None, bytes]], *, tables_last: bool
 ) -> None:
     assert taken_apart(sealed(written(users, tables_last=tables_last))) == [
@@ -117,7 +117,7 @@ def test_what_others_aggregate_is_taken_apart(
 
 @settings(max_examples=50)
 @given(USERS)
-def test_what_our_producer_aggregates_is_taken_apart_by_us_and_by_protocol_buffers(
+def test_our_aggregates_are_divided_by_headrace_and_by_protocol_buffers(
     users: list[tuple[str, str | None, bytes]],
 ) -> None:
     aggregate = Aggregate(1 << 20)
@@ -128,10 +128,10 @@ def test_what_our_producer_aggregates_is_taken_apart_by_us_and_by_protocol_buffe
 
 @settings(max_examples=200)
 @given(USERS, st.integers(0, 2**32))
-def test_damage_is_seen_as_protocol_buffers_see_it(
+def test_damage_is_detected_as_by_protocol_buffers(
     users: list[tuple[str, str | None, bytes]], seed: int
 ) -> None:
-    """The damaged bytes have a right digest: everybody who puts records can make one."""
+    """The damaged bytes have a correct digest, because every program that puts records can compute one."""
     message = mutated(written(users), Random(seed))
     ours = taken_apart(sealed(message))
     if ours is not None:
@@ -159,7 +159,7 @@ def test_any_bytes_are_either_an_aggregate_or_not(message: bytes) -> None:
         b"\x0a\x01k\x1a\x06\x08\x00\x10\x00\x1a\x00",  # a hash key that is not in the table
         b"\x0a\x01k\x1a\x02\x08\x00",  # no data
         b"\x0a\x01k\x1a\x02\x1a\x00",  # no key
-        b"\x0a\x01\xff\x1a\x04\x08\x00\x1a\x00",  # a key that is no text
+        b"\x0a\x01\xff\x1a\x04\x08\x00\x1a\x00",  # a key that is not text
         b"\x0a\x01k\x1a\x0f\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x1a\x00",  # a number without end
         b"\x0a\x01k\x1b\x1c",  # a group
         b"\x0a\x01k\x19\x00",  # eight bytes, of which one is there
@@ -167,14 +167,14 @@ def test_any_bytes_are_either_an_aggregate_or_not(message: bytes) -> None:
         b"\x80",
     ],
 )  # fmt: skip
-def test_what_is_no_whole_aggregate_is_a_record_like_any_other(message: bytes) -> None:
+def test_an_incomplete_aggregate_is_a_plain_record(message: bytes) -> None:
     data = sealed(message)
     assert taken_apart(data) is None
     (record,) = unpacked(FetchedRecord("1", data, "k"))
     assert (record.data, record.sub_sequence, record.partition_key) == (data, None, "k")
 
 
-def test_sizes_that_a_stranger_claims_take_no_memory() -> None:
+def test_a_false_length_allocates_no_memory() -> None:
     claims = b"\x0a\x01k" + b"\x1a\x06\x1a\xff\xff\xff\xff\x07" * 1_000
     data = sealed(claims)
     tracemalloc.start()
@@ -214,7 +214,7 @@ def test_plain_records_between_aggregates_are_delivered_and_positions_distinguis
     assert {each.encryption_type for each in records[1:4]} == {"KMS"}
 
 
-def test_of_an_aggregate_that_is_finished_in_part_the_rest_comes() -> None:
+def test_only_the_unfinished_user_records_of_an_aggregate_are_read_again() -> None:
     data = aggregated(("a", None, b"0"), ("b", None, b"1"), ("c", None, b"2"))
     stored = [FetchedRecord("11", data, "q"), FetchedRecord("12", data, "q")]
     assert [each.data for each in unpacked(*stored, start=Checkpoint("11", 0))] == [
@@ -247,7 +247,7 @@ def test_user_records_of_another_shard_are_dropped_and_keep_their_numbers() -> N
     assert unpacked(FetchedRecord("11", data, "q"), hash_range=HashRange(0, 0)) == []
 
 
-def test_an_explicit_hash_key_decides_where_it_is_one() -> None:
+def test_a_valid_explicit_hash_key_determines_the_shard() -> None:
     own = HashRange(10, 20)
     for explicit, expected in [
         ("9", False),
@@ -263,7 +263,7 @@ def test_an_explicit_hash_key_decides_where_it_is_one() -> None:
     assert not belongs(UserRecord("a", None, b""), own)
 
 
-def test_keys_longer_than_kinesis_takes_are_none_and_so_is_the_aggregate() -> None:
+def test_an_aggregate_with_a_too_long_key_is_a_plain_record() -> None:
     message = ORACLE(keys=["é" * 256])
     message.records.add(key=0, data=b"one")
     assert taken_apart(sealed(message.SerializeToString())) == [UserRecord("é" * 256, None, b"one")]

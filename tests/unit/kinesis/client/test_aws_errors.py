@@ -1,4 +1,4 @@
-"""Failures of AWS: which are repeated, and what users read."""
+"""Failures of AWS calls: which calls are repeated, and the messages for users."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ def refusal(code: str, message: str = "said so", status: int = 400) -> boto.Clie
     ],
     ids=repr,
 )
-def test_what_to_do(error: Exception, expected: FailureKind) -> None:
+def test_every_failure_has_its_kind(error: Exception, expected: FailureKind) -> None:
     assert of_aws(error)
     assert failure_kind(error) is expected
 
 
 @pytest.mark.parametrize("error", [TypeError("x"), KeyError("x"), AssertionError()])
-def test_a_programs_own_faults_are_none_of_aws(error: Exception) -> None:
+def test_a_bug_of_a_program_is_not_a_failure_of_aws(error: Exception) -> None:
     assert not of_aws(error)
 
 
@@ -120,12 +120,16 @@ def test_a_programs_own_faults_are_none_of_aws(error: Exception) -> None:
             "there is no stream 'orders' in eu-central-1: create it, or",
         ),
         (refusal("SomethingNew", "{odd}"), KinesisError, "SomethingNew: {odd}"),
-        (refusal("LimitExceededException", "slow"), KinesisError, "slow (a limit of AWS was exceeded"),
+        (
+            refusal("LimitExceededException", "slow"),
+            KinesisError,
+            "slow (a limit of AWS was exceeded",
+        ),
         (refusal("InternalFailure", "oh", status=500), KinesisError, "oh (AWS fails: retry"),
     ],
     ids=repr,
 )
-def test_users_read_what_was_done_what_went_wrong_and_what_to_do(
+def test_messages_contain_the_action_the_reason_and_the_remedy(
     error: Exception, kind: type[Exception], said: str
 ) -> None:
     told = explained(error, "reading it", stream="orders", region="eu-central-1")
@@ -135,7 +139,7 @@ def test_users_read_what_was_done_what_went_wrong_and_what_to_do(
     assert explained(told, "again") is told
 
 
-def test_answers_of_any_shape_have_a_code_or_none() -> None:
+def test_the_error_code_of_any_answer_is_read_without_an_exception() -> None:
     responses: list[Any] = [None, {}, {"Error": {}}, "text"]
     for response in responses:
         error = RuntimeError()
@@ -144,7 +148,7 @@ def test_answers_of_any_shape_have_a_code_or_none() -> None:
 
 
 class Instant:
-    """Time that only sleeping moves."""
+    """A clock that moves only during sleeps."""
 
     def __init__(self) -> None:
         self.time_ms = 0.0
@@ -159,7 +163,7 @@ class Instant:
         self.time_ms += duration_ms
 
 
-def test_calls_are_repeated_for_a_time() -> None:
+def test_calls_are_repeated_until_their_time_limit() -> None:
     timing = Instant()
     attempts = 0
 
@@ -177,7 +181,7 @@ def test_calls_are_repeated_for_a_time() -> None:
     assert timing.time_ms == 22_600
 
 
-def test_pauses_grow_and_are_spread() -> None:
+def test_pauses_grow_and_are_random() -> None:
     chance = iter([1.0, 0.0, 0.5, 1.0])
     backoff = JitteredBackoff(lambda: next(chance), first_ms=100, most_ms=300)
     assert [backoff.next_ms() for _ in range(3)] == [100, 0, 150]
@@ -196,7 +200,7 @@ def test_pauses_grow_and_are_spread() -> None:
     ],
     ids=repr,
 )
-def test_a_server_that_has_never_answered_is_soon_given_up(error: Exception, most_ms: int) -> None:
+def test_calls_to_a_server_that_never_answered_fail_early(error: Exception, most_ms: int) -> None:
     timing = Instant()
 
     async def call() -> None:

@@ -1,4 +1,4 @@
-"""Settings of AWS, and clients made of them."""
+"""Settings of AWS, and the clients that are opened with them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ARN = "arn:aws:kinesis:eu-central-1:123456789012:stream/orders"
         ({"read_timeout_ms": 0}, "read_timeout_ms=0 is not allowed: use 1 or more"),
     ],
 )
-def test_what_cannot_work_is_refused(wrong: dict[str, Any], said: str) -> None:
+def test_invalid_aws_settings_are_refused(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         AwsSettings(**wrong)
 
@@ -40,7 +40,7 @@ def test_secrets_are_not_shown() -> None:
     assert "hush" not in shown
 
 
-def test_a_client_that_is_given_is_used_and_left_open() -> None:
+def test_a_passed_client_is_used_and_not_closed() -> None:
     async def main() -> None:
         given: Any = object()
         async with open_client(AwsSettings(clients={"kinesis": given}), "kinesis") as client:
@@ -49,7 +49,7 @@ def test_a_client_that_is_given_is_used_and_left_open() -> None:
     asyncio.run(main())
 
 
-def test_no_region_and_no_profile_say_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_without_a_region_names_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere")
@@ -64,7 +64,7 @@ def test_no_region_and_no_profile_say_what_to_set(monkeypatch: pytest.MonkeyPatc
         asyncio.run(opened(AwsSettings(profile="nobody", region="eu-central-1")))
 
 
-def test_without_the_extra_it_is_named_and_nothing_else_needs_it() -> None:
+def test_only_opening_a_client_needs_the_extra_and_its_error_names_it() -> None:
     program = """
 import asyncio, sys
 sys.modules["aiobotocore"] = sys.modules["botocore"] = None
@@ -87,7 +87,7 @@ except Exception as error:
     )
 
 
-def test_streams_are_given_by_name_or_arn() -> None:
+def test_a_stream_is_named_by_name_or_arn() -> None:
     assert (stream_name("orders"), stream_arguments("orders")) == (
         "orders",
         {"StreamName": "orders"},

@@ -31,7 +31,7 @@ RECORD = st.fixed_dictionaries(
         "PartitionKey": st.text(st.characters(codec="utf-8"), max_size=20),
         "ApproximateArrivalTimestamp": st.integers(0, 2**42).map(lambda time_ms: time_ms / 1000)
         | st.integers(0, 2**32)
-        | st.just("2026-11-22T01:02:03.004Z"),  # which only botocore reads
+        | st.just("2026-11-22T01:02:03.004Z"),  # only botocore parses this form
     },
     optional={"EncryptionType": st.sampled_from([None, "NONE", "KMS"])},
 )
@@ -61,7 +61,7 @@ def output_shape() -> Any:
 
 
 class Events:
-    """The events of a botocore client, of which one matters."""
+    """The events of a botocore client; only one is used."""
 
     def __init__(self) -> None:
         self.handlers: list[Any] = []
@@ -72,7 +72,7 @@ class Events:
 
 
 class BotocoreClient:
-    """Parses as botocore does, with the event before."""
+    """Parse as botocore does, after the event `before-parse`."""
 
     def __init__(self, body: bytes, status: int = 200) -> None:
         self.body = body
@@ -97,7 +97,7 @@ def asked(client: Any) -> GetRecordsReply:
 
 @settings(max_examples=60)
 @given(ANSWER)
-def test_both_ways_read_the_same(answer: dict[str, Any]) -> None:
+def test_both_parsers_read_the_same_reply(answer: dict[str, Any]) -> None:
     body = json.dumps(answer).encode()
     slow, fast = BotocoreClient(body), BotocoreClient(body)
     prepare(fast)  # type: ignore[arg-type] # it has what is asked of it
@@ -107,7 +107,7 @@ def test_both_ways_read_the_same(answer: dict[str, Any]) -> None:
         assert stored.partition_key == told["PartitionKey"]
 
 
-def test_who_asks_the_same_client_without_us_gets_what_botocore_makes_of_it() -> None:
+def test_calls_of_the_program_get_the_replies_of_botocore() -> None:
     client = BotocoreClient(
         b'{"Records":[{"SequenceNumber":"1","Data":"YQ==","PartitionKey":"k"}]}'
     )
@@ -124,7 +124,7 @@ def test_refusals_are_left_to_botocore() -> None:
     assert answer["Error"] == {"Code": "ExpiredIteratorException", "Message": "too old"}
 
 
-def test_a_client_without_events_is_used_as_it_is() -> None:
+def test_a_client_without_events_is_used_unchanged() -> None:
     class Fake:
         async def get_records(self, **arguments: object) -> dict[str, Any]:
             assert arguments == {"ShardIterator": "x"}

@@ -1,4 +1,4 @@
-"""The consumer that is handed batches: what it says when a shard goes while a batch of it is processed."""
+"""The consumer of batches: its log message when a shard is transferred while a batch is being processed."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from headrace.stream_record import StreamRecord
 from headrace.types import TopicPartition
 
 
-def test_a_batch_that_takes_too_long_when_its_shard_goes_is_reported(
+def test_a_batch_that_delays_the_transfer_of_its_shard_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(
         module, "DRAIN_TIMEOUT_S", 0.05
-    )  # instead of 30 s, which nobody waits for here
+    )  # instead of 30 s, which would take too long here
 
     async def scenario() -> None:
         consumer = Consumer("orders", "g", leases="memory:")

@@ -1,4 +1,4 @@
-"""Dead letters in a stream: what they hold, also where the record hardly fits into one itself."""
+"""Dead letters in a stream: their fields, also for records that hardly fit into a stream record."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Stream:
 
 
 @pytest.mark.parametrize("size", [0, 10, 700_000, LIMIT - 256])
-def test_a_letter_fits_into_a_record_whatever_the_record_has(size: int) -> None:
+def test_a_dead_letter_of_any_record_fits_into_a_stream_record(size: int) -> None:
     async def write() -> dict[str, object]:
         letters, stream = DeadLetterStream("dead", AwsSettings(region="eu-central-1")), Stream()
         letters._producer = stream  # type: ignore[assignment] # it has what is asked of it

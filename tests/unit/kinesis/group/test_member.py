@@ -1,4 +1,4 @@
-"""Members on an event loop whose time is moved by what they wait for, on leases in memory."""
+"""Members over leases in memory, on an event loop whose clock moves to the next timer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STREAM = "orders@1"
 
 
 class LeapingLoop(asyncio.SelectorEventLoop):
-    """Nobody waits: when nothing can be done, it is the next moment."""
+    """An event loop that does not sleep: if no callback is ready, the clock moves to the next timer."""
 
     def __init__(self) -> None:
         self.now_ms = -5000
@@ -65,7 +65,7 @@ class Lister:
 
 
 class Store(MemoryLeaseStore):
-    """It can be silent, and counts what it is asked."""
+    """A lease store that can stop answering, and counts its calls."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class Store(MemoryLeaseStore):
 
 
 class Team:
-    """A member and its readers, which drain at once when the member asks for it."""
+    """A member and its readers, which drain at once when the member requests it."""
 
     def __init__(
         self, store: Store, lister: Lister, loop: LeapingLoop, seed: int = 1, **settings: Any
@@ -189,7 +189,7 @@ def test_members_share_shards_and_hand_them_over_without_a_gap() -> None:
     tell(scenario, "a", "b")
 
 
-def test_a_member_with_a_bound_leaves_the_others_what_it_cannot_have() -> None:
+def test_other_members_own_the_shards_beyond_a_members_limit() -> None:
     async def scenario(store: Store, lister: Lister, loop: LeapingLoop) -> None:
         bound = Team(store, lister, loop, max_shards=1)
         await bound.member.start()
@@ -207,7 +207,7 @@ def test_a_member_with_a_bound_leaves_the_others_what_it_cannot_have() -> None:
     tell(scenario, *"abcde")
 
 
-def test_a_checkpoint_is_waited_for() -> None:
+def test_checkpoint_returns_after_the_write() -> None:
     async def scenario(store: Store, lister: Lister, loop: LeapingLoop) -> None:
         team = Team(store, lister, loop)
         await team.member.start()
@@ -218,7 +218,9 @@ def test_a_checkpoint_is_waited_for() -> None:
             assert lease.checkpoint == Checkpoint(position)
         last = asyncio.create_task(team.member.checkpoint(key("a"), Checkpoint("11")))
         await asyncio.sleep(0)
-        await team.member.close()  # it is written with the lease that is given away
+        await (
+            team.member.close()
+        )  # the checkpoint is written together with the release of the lease
         await last
         with pytest.raises(LeaseLostError, match="orders@1/a"):
             await team.member.checkpoint(key("a"), Checkpoint("12"))
@@ -227,7 +229,7 @@ def test_a_checkpoint_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize("fault", ["is_silent", "is_hanging"])
-def test_a_member_that_cannot_renew_stops_in_time_and_begins_again(fault: str) -> None:
+def test_a_member_that_cannot_renew_stops_in_time_and_starts_again(fault: str) -> None:
     async def scenario(store: Store, lister: Lister, loop: LeapingLoop) -> None:
         team = Team(store, lister, loop)
         await team.member.start()
@@ -263,7 +265,7 @@ def test_notifications_of_a_shard_come_one_after_another() -> None:
     tell(scenario, "a")
 
 
-def test_an_end_leads_to_the_children() -> None:
+def test_the_children_are_read_after_the_end_of_a_shard() -> None:
     async def scenario(store: Store, lister: Lister, loop: LeapingLoop) -> None:
         team = Team(store, lister, loop)
         await team.member.start()
@@ -272,7 +274,7 @@ def test_an_end_leads_to_the_children() -> None:
         lister.shards += [Listed("b", frozenset("a")), Listed("c", frozenset("a"))]
         team.member.ended(key("a"))
         await until(lambda: team.shards == ["b", "c"])
-        assert loop.now_ms < began_ms + 1000  # and not with the next scan
+        assert loop.now_ms < began_ms + 1000  # before the next scan
         assert (await store.leases("g", STREAM))[0].checkpoint == SHARD_END
         await team.member.close()
 
@@ -292,7 +294,7 @@ def test_a_deleted_stream_is_reported_once() -> None:
     tell(scenario, "a")
 
 
-def test_a_store_that_fails_in_a_way_of_its_own_is_asked_again() -> None:
+def test_a_request_is_repeated_after_an_unknown_exception_of_the_store() -> None:
     async def scenario(store: Store, lister: Lister, loop: LeapingLoop) -> None:
         store.bug = ValueError("nobody thought of that")
         team = Team(store, lister, loop)
@@ -312,7 +314,7 @@ def test_a_member_that_was_never_started_closes() -> None:
     tell(scenario, "a")
 
 
-def test_a_close_that_is_cancelled_leaves_nothing_behind() -> None:
+def test_a_cancelled_close_leaves_no_task() -> None:
     async def scenario(store: Store, lister: Lister, loop: LeapingLoop) -> None:
         team = Team(store, lister, loop)
         await team.member.start()
@@ -328,7 +330,7 @@ def test_a_close_that_is_cancelled_leaves_nothing_behind() -> None:
     tell(scenario, "a")
 
 
-def test_what_is_said_after_the_close_begins_nothing() -> None:
+def test_reports_after_the_close_send_no_request() -> None:
     async def scenario(store: Store, lister: Lister, loop: LeapingLoop) -> None:
         team = Team(store, lister, loop)
         await team.member.start()
@@ -357,7 +359,7 @@ def test_a_cancelled_checkpoint_does_not_block_the_lease_transfer() -> None:
             await asyncio.sleep(0.5)
             return await give(*arguments, **named)
 
-        store.give = slowly  # type: ignore[method-assign]  # so that there is time to change one's mind
+        store.give = slowly  # type: ignore[method-assign]  # so that there is time to cancel
         await team.member.checkpoint(key("a"), Checkpoint("9"))
         waiting = asyncio.create_task(team.member.checkpoint(key("a"), Checkpoint("10")))
         await asyncio.sleep(0)
@@ -371,7 +373,7 @@ def test_a_cancelled_checkpoint_does_not_block_the_lease_transfer() -> None:
     tell(scenario, "a")
 
 
-def test_very_many_shards_are_not_written_all_at_once() -> None:
+def test_the_requests_of_many_shards_are_sent_in_turn() -> None:
     async def scenario(store: Store, lister: Lister, loop: LeapingLoop) -> None:
         at_once, most = 0, 0
 

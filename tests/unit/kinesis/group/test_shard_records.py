@@ -1,4 +1,4 @@
-"""Records of a shard, in any order of calls: positions are checkpoints, and no record is passed over."""
+"""Records of a shard, for any order of calls: positions become checkpoints, and no record is skipped."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_positions_become_checkpoints_of_what_is_finished() -> None:
     assert not shard.is_finished
 
 
-def test_much_that_is_not_finished_holds_back_the_rest() -> None:
+def test_many_unfinished_bytes_stop_the_delivery() -> None:
     shard = new_shard(limit_bytes=2 * SIZE + 1)
     shard.take_in(
         Fetched(records=[record for number in range(5) for record in aggregate(number, 1)])
@@ -83,7 +83,7 @@ def test_much_that_is_not_finished_holds_back_the_rest() -> None:
     assert shard.wants_more
 
 
-def test_records_without_data_hold_back_the_rest_too() -> None:
+def test_many_unfinished_records_without_data_stop_the_delivery() -> None:
     shard = new_shard(limit_bytes=1 << 20)
     (record,) = aggregate(1, 1)
     empty = record._replace(data=b"", partition_key="k" * 256)
@@ -91,7 +91,7 @@ def test_records_without_data_hold_back_the_rest_too() -> None:
     assert len(shard.hand_out(10_000)) == (1 << 20) // 512
 
 
-def test_the_end_counts_when_all_before_it_is_finished() -> None:
+def test_a_shard_is_finished_after_its_last_record() -> None:
     shard = new_shard()
     shard.take_in(Fetched(records=aggregate(1, 1), ended=True))
     assert not shard.is_over
@@ -101,7 +101,7 @@ def test_the_end_counts_when_all_before_it_is_finished() -> None:
     assert shard.is_finished
 
 
-def test_a_thousand_calls_pass_nothing_over() -> None:
+def test_a_thousand_polls_skip_no_record() -> None:
     chance = random.Random(8)
     shard, number, handled = new_shard(12 * SIZE), 0, []
     for _ in range(1_000):

@@ -1,4 +1,4 @@
-"""How a consumer of streams distributes records inside the process; `tests/integration/kinesis` reads real streams."""
+"""The delivery of records inside the process. `tests/integration/kinesis` reads streams of fakes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KEY = LeaseKey("g", "orders@1", "shardId-000000000000")
     ("fetched", "is_news"),
     [(Fetched(behind_ms=0), False), (Fetched(ended=True), True), (None, True)],
 )
-def test_a_look_at_a_shard_that_finds_nothing_wakes_nobody(
+def test_a_fetch_without_records_does_not_wake_poll(
     fetched: Fetched | None, *, is_news: bool
 ) -> None:
     async def run() -> None:
@@ -118,7 +118,7 @@ def test_a_shard_that_cannot_be_read_is_given_up_at_once(monkeypatch: pytest.Mon
             assert world.drained == [KEY]
             world.is_readable = True
             async with asyncio.timeout(5):
-                await asyncio.gather(*consumer._shards.tasks)  # it is not tried again
+                await asyncio.gather(*consumer._shards.tasks)  # opening is not retried
             assert not consumer.positions()
 
     asyncio.run(run())

@@ -1,4 +1,4 @@
-"""How Headrace treats the leases of the Kinesis Client Library."""
+"""The conversion of leases of the Kinesis Client Library."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def checkpoints(leases: list[KclLease], listed: list[Shard], **given: int) -> di
     return {lease.key.shard: lease.checkpoint for lease in found}
 
 
-def test_each_kind_of_checkpoint() -> None:
+def test_each_kind_of_kcl_checkpoint_is_converted() -> None:
     leases = [
         kcl("a", "TRIM_HORIZON"),
         kcl("b", "LATEST"),
@@ -66,7 +66,7 @@ def test_each_kind_of_checkpoint() -> None:
 
 
 def test_shards_without_a_lease_are_finished_or_not_begun() -> None:
-    """1 and 2 merged to 3, which split into 4 and 5; 6 came of 4. The library knows 3 only."""
+    """The shards 1 and 2 were merged into 3, which was split into 4 and 5. 6 is a child of 4. The library has 3 only."""
     listed = [
         Shard("1"),
         Shard("2"),
@@ -74,7 +74,7 @@ def test_shards_without_a_lease_are_finished_or_not_begun() -> None:
         Shard("4", frozenset({"3"})),
         Shard("5", frozenset({"3"})),
         Shard("6", frozenset({"4"})),
-        Shard("7", frozenset({"0"})),  # whose parent has expired
+        Shard("7", frozenset({"0"})),  # its parent has expired
     ]
     assert checkpoints([kcl("3")], listed) == {
         "1": SHARD_END,
@@ -87,7 +87,7 @@ def test_shards_without_a_lease_are_finished_or_not_begun() -> None:
     }
 
 
-def test_streams_are_distinguished() -> None:
+def test_kcl_leases_of_several_streams_are_distinguished() -> None:
     one, other = kcl("a", stream="orders:5"), kcl("b", stream="users:5")
     assert of_stream([kcl("a")], "anything", 1) == [kcl("a")]
     assert of_stream([one, other], "orders", 5) == [one]
@@ -100,7 +100,7 @@ def test_streams_are_distinguished() -> None:
         of_stream([one, other], "x", 5)
 
 
-def test_who_renews_is_alive() -> None:
+def test_an_owner_that_renews_is_alive() -> None:
     before = [kcl("a", owner="x"), kcl("b", owner="y"), kcl("c")]
     assert renewed(before, before) == []
     after = [kcl("a", owner="x", counter=2), kcl("b", owner="y"), kcl("d", owner="z")]

@@ -1,4 +1,4 @@
-"""Rows of leases in DynamoDB are what docs/reference/kinesis-leases.md promises."""
+"""The rows of leases in DynamoDB have the form that docs/reference/kinesis-leases.md documents."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PAGE = (
 ROW = json.loads(re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)[0])
 
 
-def test_the_promised_row_is_read_and_written() -> None:
+def test_the_documented_row_is_read_and_written() -> None:
     lease = lease_of(ROW)
     assert item_of(lease) == ROW
     assert lease.key == LeaseKey("billing", "orders@1700000000", "shardId-000000000003")
@@ -36,7 +36,7 @@ def test_every_attribute_is_described() -> None:
 
 
 @pytest.mark.parametrize("name", ["v", "cp", "epoch", "beat"])
-def test_a_row_without_what_leases_have_is_foreign(name: str) -> None:
+def test_a_row_without_a_required_attribute_is_foreign(name: str) -> None:
     with pytest.raises(ForeignRowError, match=f"it has no attribute '{name}'"):
         lease_of({key: value for key, value in ROW.items() if key != name})
 
@@ -59,6 +59,6 @@ def test_a_row_of_another_shape_is_foreign(change: dict[str, dict[str, str]]) ->
         lease_of({**ROW, **change})
 
 
-def test_a_later_version_is_not_guessed_at() -> None:
+def test_a_row_of_a_later_version_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"later version of Headrace \(v=2\). Upgrade Headrace"):
         lease_of({**ROW, "v": {"N": "2"}, "cp": {"M": {}}})

@@ -1,4 +1,4 @@
-"""Texts that name a store of leases."""
+"""The URLs of lease stores."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headrace.kinesis.leases.opening import open_store, table_place
 from headrace.kinesis.leases.sqlite import SqliteLeaseStore
 
 
-def test_each_scheme_has_its_store(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_url_scheme_opens_its_store(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(open_store("memory://x"), MemoryLeaseStore)
     assert isinstance(open_store("dynamodb://headrace-leases"), DynamoLeaseStore)
     monkeypatch.setenv("HOME", "/homes/somebody")
@@ -29,7 +29,7 @@ def test_each_scheme_has_its_store(monkeypatch: pytest.MonkeyPatch) -> None:
         assert store._path == Path(path)
 
 
-def test_what_a_text_says_of_a_table_goes_before() -> None:
+def test_parameters_of_the_url_take_precedence() -> None:
     aws = AwsSettings(
         region="eu-central-1", profile="work", access_key_id="a", secret_access_key="b"
     )
@@ -43,7 +43,7 @@ def test_what_a_text_says_of_a_table_goes_before() -> None:
     assert (store._settings.create, store._timeout_ms) == (False, 100)
 
 
-def test_capacity_and_tags() -> None:
+def test_the_url_sets_capacity_and_tags() -> None:
     store = open_store("dynamodb://leases?read_capacity=2&write_capacity=3&tag.team=a+b&tag.x=")
     assert isinstance(store, DynamoLeaseStore)
     assert (store._settings.read_capacity, store._settings.write_capacity) == (2, 3)
@@ -65,19 +65,22 @@ def test_capacity_and_tags() -> None:
         ("dynamodb://a/b", "contains no table name"),
         ("dynamodb://ab", "3 to 255"),
         ("dynamodb://leases?region", "name=value"),
-        ("dynamodb://leases?regoin=x", "the parameter 'regoin' is unknown. Use create, endpoint_url"),
+        (
+            "dynamodb://leases?regoin=x",
+            "the parameter 'regoin' is unknown. Use create, endpoint_url",
+        ),
         ("dynamodb://leases?create=no", "true or false"),
         ("dynamodb://leases?read_capacity=0&write_capacity=1", "a whole number from 1 on"),
         ("dynamodb://leases?read_capacity=1", "go together"),
         ("dynamodb://leases?endpoint_url=host", "begins with http"),
     ],
 )
-def test_what_names_nothing_is_refused(text: str, said: str) -> None:
+def test_an_invalid_store_url_is_refused(text: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         open_store(text)
 
 
-def test_every_name_is_documented() -> None:
+def test_every_parameter_of_the_url_is_documented() -> None:
     page = (
         Path(__file__).resolve().parents[4] / "docs" / "reference" / "kinesis-leases.md"
     ).read_text()

@@ -1,4 +1,4 @@
-"""Leases in memory and in SQLite files, by the suite that DynamoDB has to pass too (tests/integration/kinesis)."""
+"""Leases in memory and in SQLite files, by the suite that also tests DynamoDB (tests/integration/kinesis)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.integration.kinesis.lease_store_conformance import (
     read,
 )
 
-# Memory is there before it is opened, and after.
+# A store in memory works before `open` and after `close`.
 OF_MEMORY = [check for check in CHECKS if check is not a_closed_store_says_so]
 
 
@@ -33,7 +33,7 @@ def test_memory(check: Check) -> None:
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One file for all checks, which have groups of their own: to create one takes longer than most of them."""
+    """Return one file for all checks. Each check has its own group, and creating a file takes longer than most checks."""
     return tmp_path_factory.mktemp("leases") / "some" / "where" / "leases.db"
 
 
@@ -42,7 +42,7 @@ def test_sqlite(check: Check, path: Path) -> None:
     asyncio.run(check(lambda: SqliteLeaseStore(path)))
 
 
-def test_memory_without_a_name_is_private() -> None:
+def test_a_memory_store_without_a_name_shares_no_rows() -> None:
     async def scenario() -> None:
         async with opened(MemoryLeaseStore) as one, opened(MemoryLeaseStore) as other:
             await created(one)
@@ -51,7 +51,7 @@ def test_memory_without_a_name_is_private() -> None:
     asyncio.run(scenario())
 
 
-def test_another_programs_database_is_left_alone(tmp_path: Path) -> None:
+def test_another_programs_database_is_not_changed(tmp_path: Path) -> None:
     path = tmp_path / "theirs.db"
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE customers (name TEXT)")
@@ -63,7 +63,7 @@ def test_another_programs_database_is_left_alone(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["theirs.db"]
 
 
-def test_a_file_that_is_no_database_is_left_alone(tmp_path: Path) -> None:
+def test_a_file_that_is_no_database_is_not_changed(tmp_path: Path) -> None:
     path = tmp_path / "letter.txt"
     path.write_text("Dear Sir or Madam, " * 100)
     with pytest.raises(ConfigError, match="is no lease store: file is not a database"):
@@ -76,7 +76,7 @@ def test_a_directory_is_refused(tmp_path: Path) -> None:
         asyncio.run(SqliteLeaseStore(tmp_path).open())
 
 
-def test_a_later_schema_is_left_alone(tmp_path: Path) -> None:
+def test_a_database_with_a_later_schema_is_not_changed(tmp_path: Path) -> None:
     path = tmp_path / "leases.db"
 
     async def write() -> None:
@@ -91,7 +91,7 @@ def test_a_later_schema_is_left_alone(tmp_path: Path) -> None:
         asyncio.run(SqliteLeaseStore(path).open())
 
 
-def test_a_file_that_others_keep_locked_is_an_unknown_outcome(tmp_path: Path) -> None:
+def test_a_locked_file_is_an_unknown_outcome(tmp_path: Path) -> None:
     path = tmp_path / "leases.db"
 
     async def scenario() -> None:

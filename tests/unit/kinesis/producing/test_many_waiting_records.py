@@ -1,4 +1,4 @@
-"""A producer with very many records: what they cost, and what is kept of them."""
+"""A producer with very many records: its cost, and its memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Ticket:
 
 
 class Comparable(Outgoing):
-    """A record whose comparisons are operations of Python's, so that scans of containers are counted."""
+    """A record whose comparisons run Python code, so that scans of containers are counted."""
 
     def __eq__(self, other: object) -> bool:
         return self is other
@@ -35,7 +35,7 @@ class Comparable(Outgoing):
 
 
 class Operations:
-    """Counts the interpreter's instructions: what a call costs, the same on every machine."""
+    """Counts the interpreter's instructions: the cost of a call, equal on every machine."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -91,17 +91,17 @@ def give_up_at_once(count: int) -> int:
 
 
 @pytest.mark.parametrize("operations_of", [send_all, give_up_one_by_one, give_up_at_once])
-def test_eight_times_the_records_do_not_cost_the_square(
+def test_the_cost_of_records_grows_linearly(
     operations_of: Callable[[int], int],
 ) -> None:
-    """It is 8.0 times; a small part that goes by the square makes it more than 9 soon."""
+    """The factor is 8.0. A small quadratic part would raise it above 9."""
     assert operations_of(800) < 9 * operations_of(100)
 
 
 @pytest.mark.parametrize(
     "scan", [lambda it: it.remove(it[-1]), lambda it: [one.size for one in it]]
 )
-def test_a_scan_is_counted_by_its_length(scan: Callable[[list[Outgoing]], object]) -> None:
+def test_counted_operations_include_scans(scan: Callable[[list[Outgoing]], object]) -> None:
     counts = []
     for length in (100, 800):
         records = [record(str(number)) for number in range(length)]
@@ -111,7 +111,7 @@ def test_a_scan_is_counted_by_its_length(scan: Callable[[list[Outgoing]], object
     assert 6 * counts[0] < counts[1]
 
 
-def test_nothing_is_kept_of_written_records_while_one_is_refused_again_and_again() -> None:
+def test_written_records_are_freed_while_another_is_retried() -> None:
     core = StreamCore("orders", ProducerSettings(linger_ms=0), random.random)
     core.add(record("refused"))
     kept: weakref.WeakSet[Ticket] = weakref.WeakSet()

@@ -1,4 +1,4 @@
-"""Records of an aggregate that landed in another shard: what becomes of those that this shard's readers pass over."""
+"""Records of an aggregate that was written to another shard, whose readers drop some of the records."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ SPLIT = ShardMap(
 )
 
 
-def test_a_record_whose_time_ended_while_it_was_astray_is_given_up() -> None:
-    """`flush` waits for it: without a fate it would wait for ever while the shards cannot be listed again."""
+def test_a_misplaced_record_is_given_up_when_its_time_ends() -> None:
+    """`flush` waits for the record, and would wait for ever while the shards cannot be listed again."""
     settings = ProducerSettings(aggregate_bytes=50_000, delivery_timeout_ms=1000, linger_ms=0)
     core = StreamCore("s", settings, lambda: 0.5)
     core.on_map(WHOLE)

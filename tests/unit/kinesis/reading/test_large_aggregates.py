@@ -1,4 +1,4 @@
-"""Aggregates of many small records: a read is made into records part by part, and nothing is lost between the parts."""
+"""Aggregates of many small records: a reply is divided in parts, and no record is lost between the parts."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unpacking, "AGGREGATES_BYTES", 2 * len(aggregate()))
 
 
-def test_a_read_is_taken_apart_in_parts() -> None:
+def test_a_large_reply_is_divided_in_parts() -> None:
     shard = Shard()
     reader = reader_of(shard)
 
@@ -91,7 +91,7 @@ def test_a_read_is_taken_apart_in_parts() -> None:
     assert sum(part.size_bytes for part in parts) == sum(len(each) + 1 for each in shard.stored)
 
 
-def test_a_restart_between_two_parts_reads_the_second_again() -> None:
+def test_a_restart_between_two_parts_reads_the_second_part_again() -> None:
     shard = Shard()
     reader = reader_of(shard)
 
@@ -107,7 +107,7 @@ def test_a_restart_between_two_parts_reads_the_second_again() -> None:
     ]
 
 
-def test_an_aggregate_alone_is_a_part_however_large(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_aggregate_of_any_size_is_one_part(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unpacking, "AGGREGATES_BYTES", 1)
     shard = Shard()
     part = asyncio.run(reader_of(shard).fetch())

@@ -1,4 +1,4 @@
-"""Reading ahead of several shards: the budget, whose turn it is, and what goes wrong."""
+"""Reading ahead of several shards: the budget, the turns of shards, and failures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def record(shard: str, number: int, size: int = 100) -> KinesisRecord:
 
 
 class ListReader:
-    """Gives what it has, one record at a time, and counts how often it was asked."""
+    """Returns its records one at a time, and counts its calls."""
 
     def __init__(self, records: list[KinesisRecord], *, ends: bool = False) -> None:
         self.records = records
@@ -74,7 +74,7 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-def test_a_full_queue_stops_reading_and_nothing_is_dropped() -> None:
+def test_a_full_queue_stops_reading_and_drops_no_record() -> None:
     async def scenario(ahead: ReadAhead[str]) -> None:
         reader = ListReader(records_of("a", 100), ends=True)
         ahead.add("a", reader)
@@ -96,7 +96,7 @@ def test_a_full_queue_stops_reading_and_nothing_is_dropped() -> None:
     run(scenario, shard_bytes=4_000)
 
 
-def test_a_shard_whose_records_nobody_takes_does_not_starve_the_others() -> None:
+def test_a_shard_whose_records_are_not_taken_does_not_starve_the_others() -> None:
     async def scenario(ahead: ReadAhead[str]) -> None:
         stuck = ListReader(records_of("stuck", 10_000, 1_000))
         ahead.add("stuck", stuck)
@@ -129,7 +129,7 @@ def test_shards_are_served_in_turn() -> None:
     run(scenario)
 
 
-def test_nothing_in_time_is_nothing() -> None:
+def test_next_returns_none_after_its_timeout() -> None:
     async def scenario(ahead: ReadAhead[str]) -> None:
         ahead.add("a", ListReader([]))
         assert await ahead.next(1) is None
@@ -137,7 +137,7 @@ def test_nothing_in_time_is_nothing() -> None:
     run(scenario)
 
 
-def test_what_is_ready_comes_before_the_error_that_followed() -> None:
+def test_ready_records_are_returned_before_a_later_error() -> None:
     class Failing(ListReader):
         async def fetch(self, room: Callable[[], int] | None = None) -> Fetched:
             if not self.records:
@@ -154,7 +154,7 @@ def test_what_is_ready_comes_before_the_error_that_followed() -> None:
     run(scenario)
 
 
-def test_a_removed_shard_is_closed_and_its_room_is_free_again() -> None:
+def test_removing_a_shard_closes_its_reader_and_frees_its_bytes() -> None:
     async def scenario(ahead: ReadAhead[str]) -> None:
         readers = [ListReader(records_of("a", 100, 1_000)), ListReader(records_of("a", 1, 1_000))]
         ahead.add("a", readers[0])
@@ -170,7 +170,7 @@ def test_a_removed_shard_is_closed_and_its_room_is_free_again() -> None:
     run(scenario, worker_bytes=20_000)
 
 
-def test_a_removal_that_is_cancelled_stays_cancelled() -> None:
+def test_a_cancelled_removal_stays_cancelled() -> None:
     class Stubborn(ListReader):
         async def fetch(self, room: Callable[[], int] | None = None) -> Fetched:
             try:
@@ -198,7 +198,7 @@ def test_a_removal_that_is_cancelled_stays_cancelled() -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_no_shard_holds_too_much_and_none_is_without_room(seed: int) -> None:
+def test_no_shard_exceeds_its_limit_and_every_shard_has_room(seed: int) -> None:
     chance = Random(seed)
     shard_bytes, worker_bytes = chance.randint(100, 5_000), chance.randint(1_000, 20_000)
     budget = Budget(ReadSettings(shard_bytes=shard_bytes, worker_bytes=worker_bytes))
@@ -228,7 +228,7 @@ def test_no_shard_holds_too_much_and_none_is_without_room(seed: int) -> None:
                 assert budget.has_room(each)
 
 
-def test_shards_that_join_when_all_is_taken_have_room_at_once() -> None:
+def test_a_shard_that_joins_a_full_budget_has_room_at_once() -> None:
     budget = Budget(ReadSettings(shard_bytes=100_000, worker_bytes=64_000))
     budget.join("first")
     budget.settle("first", budget.reserve("first"))
@@ -247,7 +247,7 @@ def test_shards_that_join_when_all_is_taken_have_room_at_once() -> None:
     assert budget.room("first") == 64_000
 
 
-def test_every_shard_has_to_be_known_to_be_paused() -> None:
+def test_pausing_an_unknown_shard_is_an_error() -> None:
     async def scenario(ahead: ReadAhead[str]) -> None:
         with pytest.raises(KeyError):
             ahead.pause("a")

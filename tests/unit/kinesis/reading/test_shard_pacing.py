@@ -1,4 +1,4 @@
-"""When a shard is read and how much is asked for, against the limits of the fake, in no time at all."""
+"""The times and sizes of reads, checked against the limits of the fake with a simulated clock."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headrace.testing.kinesis.limits import Limits, ReadBudget
 def shared_reading(
     groups: int, record_bytes: int, seed: int, seconds: int, *, since_ms: int = 0
 ) -> tuple[int, int, int]:
-    """Read a shard that is far behind, by several groups; calls refused, made, and bytes read."""
+    """Let several groups read a shard that is far behind; return refused calls, all calls, and bytes."""
     limits, shard, random = Limits(), ReadBudget(), Random(seed)
     pacings = [Pacing(ReadSettings(groups_sharing=groups), random.random) for _ in range(groups)]
     refused = made = read_bytes = now_ms = 0
@@ -27,7 +27,7 @@ def shared_reading(
         pacing = pacings[waits.index(min(waits))]
         limit = pacing.limit(None)
         pacing.sent(now_ms, limit)
-        now_ms += random.randrange(3)  # to Kinesis
+        now_ms += random.randrange(3)  # the way to Kinesis
         made += 1
         if not shard.admit(now_ms, limits):
             refused += now_ms >= since_ms
@@ -42,10 +42,10 @@ def shared_reading(
 
 @settings(max_examples=30)
 @given(st.integers(1, 5), st.sampled_from([10, 200, 1_000, 1_500]), st.integers(0, 99))
-def test_groups_that_know_of_each_other_are_never_refused(
+def test_groups_that_set_groups_sharing_are_never_throttled(
     groups: int, record_bytes: int, seed: int
 ) -> None:
-    """But perhaps at first, while each asks for more and more because records are smaller than it thought."""
+    """The first seconds do not count: each group requests more and more because records are smaller than assumed."""
     refused, made, read_bytes = shared_reading(groups, record_bytes, seed, 10, since_ms=5_000)
     assert refused == 0
     assert made <= 10 * 5 + groups
@@ -55,7 +55,7 @@ def test_groups_that_know_of_each_other_are_never_refused(
 
 @settings(max_examples=20)
 @given(st.integers(10_000, 1_000_000), st.integers(0, 99))
-def test_one_group_is_never_refused_whatever_the_size_of_records(
+def test_one_group_is_never_throttled_with_records_of_any_size(
     record_bytes: int, seed: int
 ) -> None:
     refused, _, read_bytes = shared_reading(1, record_bytes, seed, 60)
@@ -63,18 +63,18 @@ def test_one_group_is_never_refused_whatever_the_size_of_records(
     assert read_bytes > 60 * (2 << 20) * 0.75
 
 
-def test_only_a_shard_without_news_is_left_alone_for_a_while() -> None:
+def test_only_a_shard_without_new_records_waits_for_poll_ms() -> None:
     pacing = Pacing(ReadSettings(poll_ms=1_500, max_records=100), lambda: 0.5)
     assert pacing.wait_ms(0) == 0
     for records, behind_ms, expected_ms in [
         (0, 0, 1_500),
-        (0, 5_000, 206),  # nothing here, but further on
+        (0, 5_000, 206),  # no records here, but later ones exist
         (7, 0, 1_500),
         (
             100,
             0,
             206,
-        ),  # as many as were asked for: there may be more, whatever the server says of it
+        ),  # as many as requested: there may be more, whatever the server reports
         (0, None, 1_500),
     ]:
         pacing.sent(10_000, 100)
@@ -82,7 +82,7 @@ def test_only_a_shard_without_news_is_left_alone_for_a_while() -> None:
         assert pacing.wait_ms(10_020) == expected_ms - 20
 
 
-def test_failures_wait_longer_and_longer_and_a_success_ends_that() -> None:
+def test_pauses_after_failures_grow_until_a_success() -> None:
     pacing = Pacing(ReadSettings(), lambda: 1.0)
     waits = []
     for _ in range(8):
@@ -96,7 +96,7 @@ def test_failures_wait_longer_and_longer_and_a_success_ends_that() -> None:
     assert pacing.wait_ms(0) == 206
 
 
-def test_large_records_are_believed_at_once_and_small_ones_slowly() -> None:
+def test_the_mean_size_rises_at_once_and_falls_slowly() -> None:
     pacing = Pacing(ReadSettings(), lambda: 0.5)
     first = pacing.limit(None)
     pacing.replied(0, 2, 2_000_000, 0)
@@ -118,6 +118,6 @@ def test_large_records_are_believed_at_once_and_small_ones_slowly() -> None:
         ("shard_bytes", 0),
     ],
 )
-def test_settings_say_their_limits(setting: str, value: int) -> None:
+def test_errors_of_settings_name_their_limits(setting: str, value: int) -> None:
     with pytest.raises(ConfigError, match=rf"{setting}={value}: it is \d+ to \d+"):
         ReadSettings(**{setting: value})  # type: ignore[arg-type] # one of them is a bool

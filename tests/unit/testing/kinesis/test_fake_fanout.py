@@ -47,7 +47,7 @@ def arn(kinesis: FakeKinesis) -> str:
     return kinesis.register_consumer("orders", "billing")
 
 
-def test_records_are_pushed_and_go_on_after_the_continuation(
+def test_a_subscription_continues_behind_the_continuation_number(
     kinesis: FakeKinesis, arn: str
 ) -> None:
     kinesis.put("orders", b"1")
@@ -86,7 +86,7 @@ def test_a_subscription_lasts_five_minutes(kinesis: FakeKinesis, arn: str) -> No
     assert kinesis.next_push(subscription) == (b"", True, False, 0)
 
 
-def test_two_mib_a_second_are_pushed(kinesis: FakeKinesis, arn: str) -> None:
+def test_at_most_two_mib_a_second_are_pushed(kinesis: FakeKinesis, arn: str) -> None:
     for _ in range(3):
         kinesis.put("orders", b"x" * ((1 << 20) - 3))
     subscription = subscribe(kinesis, arn)
@@ -110,7 +110,7 @@ def test_a_consumer_subscribes_again_after_five_seconds_only(
     subscribe(kinesis, arn)
 
 
-def test_what_is_pushed_ends_when_the_test_says_so(kinesis: FakeKinesis, arn: str) -> None:
+def test_end_subscriptions_ends_a_push(kinesis: FakeKinesis, arn: str) -> None:
     subscription = subscribe(kinesis, arn)
     kinesis.end_subscriptions()
     assert kinesis.next_push(subscription).is_lost
@@ -121,7 +121,7 @@ def test_what_is_pushed_ends_when_the_test_says_so(kinesis: FakeKinesis, arn: st
         pushed(kinesis, subscription)
 
 
-def test_or_with_its_consumer(kinesis: FakeKinesis, arn: str) -> None:
+def test_a_push_ends_with_its_consumer(kinesis: FakeKinesis, arn: str) -> None:
     subscription = subscribe(kinesis, arn)
     ask(kinesis, "DeregisterStreamConsumer", ConsumerARN=arn)
     with pytest.raises(AwsError, match="ResourceNotFoundException"):
@@ -150,7 +150,7 @@ def test_consumers_are_found_by_name_and_by_the_page(kinesis: FakeKinesis, arn: 
         kinesis.call("DeleteStream", StreamName="orders")
 
 
-def test_a_consumer_is_created_first() -> None:
+def test_a_consumer_cannot_subscribe_while_it_is_created() -> None:
     slow = fake(transition_ms=100)
     slow.advance(100)
     arn = slow.register_consumer("orders", "billing")

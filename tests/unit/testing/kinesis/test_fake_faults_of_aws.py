@@ -12,7 +12,7 @@ from tests.unit.testing.kinesis.asking import FIRST, ask, datas, entry, fake, ge
 from tests.unit.testing.kinesis.dynamodb.test_fake_tables import fake_tables, item
 
 
-def test_throttling_ends_after_its_times_and_meets_one_shard_only() -> None:
+def test_a_throttle_fault_ends_after_its_times_and_affects_one_shard_only() -> None:
     kinesis = fake()
     kinesis.reshard("orders", 2)
     other = iterator(kinesis, "shardId-000000000002")
@@ -41,7 +41,7 @@ def test_throttling_ends_after_its_times_and_meets_one_shard_only() -> None:
 
 
 @pytest.mark.parametrize("handled", [False, True])
-def test_a_lost_request_was_not_done_and_a_lost_reply_was(handled: bool) -> None:  # noqa: FBT001 - a parameter
+def test_a_lost_request_is_not_executed_and_a_lost_reply_is(handled: bool) -> None:  # noqa: FBT001 - a parameter
     kinesis = fake()
     kinesis.faults.on("PutRecord", once=drop_connection(handled=handled))
     body = b'{"StreamName":"orders","Data":"MQ==","PartitionKey":"k"}'
@@ -50,7 +50,7 @@ def test_a_lost_request_was_not_done_and_a_lost_reply_was(handled: bool) -> None
     assert not kinesis.handle("PutRecord", body).is_lost
 
 
-def test_a_delayed_reply_is_done_at_once() -> None:
+def test_a_request_with_a_delayed_reply_is_executed_at_once() -> None:
     kinesis = fake()
     kinesis.faults.on(
         "PutRecord", delay(2.5), when=lambda call: call.request["PartitionKey"] == "k"
@@ -60,7 +60,7 @@ def test_a_delayed_reply_is_done_at_once() -> None:
     assert len(kinesis.records("orders")) == 1
 
 
-def test_an_empty_answer_keeps_the_place() -> None:
+def test_an_empty_reply_keeps_the_position() -> None:
     kinesis = fake()
     kinesis.put("orders", b"1")
     kinesis.advance(30)
@@ -74,7 +74,7 @@ def test_an_empty_answer_keeps_the_place() -> None:
     ("kind", "status"),
     [("KMSThrottlingException", 400), ("AccessDeniedException", 400), ("InternalFailure", 500)],
 )
-def test_any_refusal_of_aws(kind: str, status: int) -> None:
+def test_a_fault_can_be_any_error_of_aws(kind: str, status: int) -> None:
     kinesis = fake()
     with kinesis.faults.on(None, error(kind)):
         reply = kinesis.handle("ListShards", b'{"StreamName":"orders"}')
@@ -82,7 +82,7 @@ def test_any_refusal_of_aws(kind: str, status: int) -> None:
     assert kinesis.handle("ListShards", b'{"StreamName":"orders"}').status == 200
 
 
-def test_a_fault_is_ordered_once_or_always() -> None:
+def test_a_fault_needs_an_action_or_once() -> None:
     faults = fake().faults
     with pytest.raises(ConfigError, match="either"):
         faults.on("GetRecords")
@@ -98,7 +98,7 @@ def test_faults_end_together() -> None:
     assert kinesis.calls.count("PutRecord", shard=FIRST) == 1
 
 
-def test_a_test_waits_for_calls_without_sleeping() -> None:
+def test_wait_until_returns_after_a_request() -> None:
     kinesis = fake()
     token = iterator(kinesis)
     reader = threading.Thread(target=lambda: [get(kinesis, token) for _ in range(3)])
@@ -109,7 +109,7 @@ def test_a_test_waits_for_calls_without_sleeping() -> None:
         kinesis.wait_until(lambda: False, timeout_s=0.01)
 
 
-def test_a_table_is_throttled_in_the_words_of_dynamodb() -> None:
+def test_a_throttled_table_has_the_message_of_dynamodb() -> None:
     dynamodb = fake_tables()
     dynamodb.faults.on("GetItem", once=throttle(), stream="leases")
     request = {"TableName": "leases", "Key": item("a", "1")}

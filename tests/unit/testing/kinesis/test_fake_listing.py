@@ -15,7 +15,7 @@ def numbers(kinesis: FakeKinesis, **members: Any) -> list[int]:
     return [int(shard["ShardId"][-3:]) for shard in told["Shards"]]
 
 
-def test_shards_come_by_the_page() -> None:
+def test_shards_are_listed_by_the_page() -> None:
     kinesis = fake()
     kinesis.create_stream("wide", 5)
     told = ask(kinesis, "ListShards", StreamName="wide", MaxResults=2)
@@ -27,7 +27,7 @@ def test_shards_come_by_the_page() -> None:
     assert len({shard["ShardId"] for page in seen for shard in page}) == 5
 
 
-def test_a_token_expires_and_stands_alone() -> None:
+def test_a_page_token_expires_and_excludes_other_members() -> None:
     kinesis = fake()
     kinesis.reshard("orders", 2)
     token = ask(kinesis, "ListShards", StreamName="orders", MaxResults=1)["NextToken"]
@@ -40,7 +40,7 @@ def test_a_token_expires_and_stands_alone() -> None:
         ask(kinesis, "ListShards", NextToken="nonsense")
 
 
-def test_the_filters() -> None:
+def test_list_shards_applies_its_filters() -> None:
     kinesis = fake()
     created_ms = kinesis.clock.now_ms()
     kinesis.advance(1000)
@@ -65,7 +65,7 @@ def test_the_filters() -> None:
             kept(kind)
 
 
-def test_a_closed_shard_is_forgotten_with_its_records() -> None:
+def test_a_closed_shard_is_removed_with_its_records() -> None:
     kinesis = fake()
     kinesis.split("orders", FIRST)
     kinesis.advance(24 * 3_600_000)
@@ -119,7 +119,7 @@ def test_retention_grows_and_shrinks_by_an_operation_of_its_own() -> None:
     ask(kinesis, "DecreaseStreamRetentionPeriod", StreamName="orders", RetentionPeriodHours=24)
 
 
-def test_what_no_operation_is() -> None:
+def test_an_unknown_operation_is_refused() -> None:
     with pytest.raises(AwsError, match="has no operation 'CreateChannel'"):
         ask(fake(), "CreateChannel", StreamName="orders")
     with pytest.raises(AwsError, match="StreamARN or the StreamName"):

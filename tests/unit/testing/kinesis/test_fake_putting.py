@@ -33,7 +33,7 @@ def test_sequence_numbers_have_56_digits_and_grow_as_integers() -> None:
     assert sorted(set(map(int, numbers))) == list(map(int, numbers))
 
 
-def test_a_sequence_number_is_taken_apart_as_it_was_put_together() -> None:
+def test_parsing_a_sequence_number_returns_its_fields() -> None:
     number = sequence_number(17, 1_700_000_000, 5, 1_700_000_001)
     assert parse_sequence(number) == (17, 1_700_000_000, 5, 1_700_000_001)
     assert [parse_sequence(wrong) for wrong in (0, 12, number + 1, number << 4)] == [None] * 4
@@ -111,7 +111,7 @@ def test_a_request_that_breaks_a_rule_writes_nothing(records: Any, refusal: str)
     assert kinesis.records("orders") == []
 
 
-def test_what_the_test_itself_writes_meets_no_limit_no_fault_and_no_log() -> None:
+def test_writes_of_the_test_skip_limits_faults_and_the_log() -> None:
     kinesis = fake()
     kinesis.faults.on("PutRecord", throttle())
     for number in range(1100):
@@ -122,7 +122,7 @@ def test_what_the_test_itself_writes_meets_no_limit_no_fault_and_no_log() -> Non
     assert kinesis.calls.count() == 0
 
 
-def test_records_say_that_they_were_encrypted() -> None:
+def test_encrypted_records_are_marked() -> None:
     kinesis = fake()
     kinesis.put("orders", b"plain")
     kinesis.call("StartStreamEncryption", StreamName="orders", EncryptionType="KMS", KeyId="alias")

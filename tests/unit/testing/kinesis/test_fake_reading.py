@@ -12,7 +12,7 @@ from tests.unit.testing.kinesis.asking import FIRST, ask, datas, fake, get, iter
 MIB = 1 << 20
 
 
-def test_each_of_the_five_ways_to_begin() -> None:
+def test_an_iterator_starts_at_each_kind_of_position() -> None:
     kinesis = fake()
     puts = []
     for data in (b"0", b"1", b"2"):
@@ -39,7 +39,7 @@ def test_each_of_the_five_ways_to_begin() -> None:
     }
 
 
-def test_reading_goes_on_where_it_ended() -> None:
+def test_reading_continues_at_the_next_iterator() -> None:
     kinesis = fake()
     for number in range(5):
         kinesis.put("orders", b"%d" % number)
@@ -53,7 +53,7 @@ def test_reading_goes_on_where_it_ended() -> None:
     assert datas(again) == [b"2", b"3", b"4"], "an iterator may be used again"
 
 
-def test_the_sixth_read_of_a_second_is_refused_and_costs_nothing() -> None:
+def test_the_sixth_read_of_a_second_is_refused_and_does_not_count() -> None:
     kinesis = fake()
     token = iterator(kinesis)
     for _ in range(5):
@@ -69,7 +69,7 @@ def test_the_sixth_read_of_a_second_is_refused_and_costs_nothing() -> None:
     get(kinesis, token)
 
 
-def test_two_mib_a_second_and_ten_mib_for_five_seconds() -> None:
+def test_a_reply_of_ten_mib_blocks_reads_for_five_seconds() -> None:
     kinesis = fake()
     for _ in range(12):
         kinesis.put("orders", b"x" * (MIB - 3))
@@ -87,14 +87,14 @@ def test_two_mib_a_second_and_ten_mib_for_five_seconds() -> None:
     get(kinesis, whole["NextShardIterator"])
 
 
-def test_a_read_returns_fewer_records_than_it_wants_if_the_limits_say_so() -> None:
+def test_a_read_returns_no_more_than_the_limits() -> None:
     kinesis = fake(limits=Limits(get_records=2))
     for _ in range(3):
         kinesis.put("orders", b"")
     assert len(get(kinesis, iterator(kinesis), Limit=10_000)["Records"]) == 2
 
 
-def test_one_record_comes_even_if_it_is_too_large() -> None:
+def test_a_read_returns_one_record_even_above_the_limit() -> None:
     kinesis = fake(limits=Limits(get_bytes=10))
     for _ in range(2):
         kinesis.put("orders", b"more than ten bytes")
@@ -117,7 +117,7 @@ def test_an_iterator_expires_after_five_minutes_or_when_the_test_says_so() -> No
     get(kinesis, iterator(kinesis))
 
 
-def test_records_are_forgotten_after_the_retention_period() -> None:
+def test_records_are_removed_after_the_retention_period() -> None:
     kinesis = fake()
     old = kinesis.put("orders", b"old")
     kinesis.advance(23 * 3_600_000)
@@ -143,7 +143,7 @@ def test_records_are_forgotten_after_the_retention_period() -> None:
         ({"ShardIterator": "x", "Limit": "many"}, "SerializationException"),
     ],
 )
-def test_what_is_no_read_is_refused(members: dict[str, Any], kind: str) -> None:
+def test_invalid_reads_are_refused(members: dict[str, Any], kind: str) -> None:
     with pytest.raises(AwsError, match=kind):
         ask(fake(), "GetRecords", **members)
 
@@ -159,12 +159,12 @@ def test_what_is_no_read_is_refused(members: dict[str, Any], kind: str) -> None:
         ("EARLIEST", {}, "enum value set"),
     ],
 )
-def test_what_is_no_beginning_is_refused(kind: str, more: dict[str, Any], refusal: str) -> None:
+def test_invalid_start_positions_are_refused(kind: str, more: dict[str, Any], refusal: str) -> None:
     with pytest.raises(AwsError, match=refusal):
         iterator(fake(), kind=kind, **more)
 
 
-def test_a_number_of_another_shard_is_no_beginning() -> None:
+def test_a_sequence_number_of_another_shard_is_refused() -> None:
     kinesis = fake()
     number = kinesis.put("orders", b"1").sequence_number
     kinesis.split("orders", FIRST)

@@ -30,7 +30,7 @@ def test_a_split_shard_ends_with_its_last_records() -> None:
     assert datas(get(kinesis, iterator(kinesis, "shardId-000000000001"))) == [b"after"]
 
 
-def test_or_with_one_more_call() -> None:
+def test_a_split_shard_can_end_with_one_more_call() -> None:
     kinesis = fake(shard_end="extra_call")
     kinesis.put("orders", b"before")
     kinesis.split("orders", FIRST)
@@ -75,7 +75,7 @@ def test_update_shard_count_ends_with_equal_ranges(counts: tuple[int, ...]) -> N
         assert covers_all_hash_keys(kinesis)
 
 
-def test_a_change_takes_its_time_and_reads_and_writes_go_on() -> None:
+def test_reads_and_writes_continue_during_a_change() -> None:
     kinesis = fake(transition_ms=500)
 
     def status() -> str:
@@ -139,7 +139,7 @@ def test_a_change_takes_its_time_and_reads_and_writes_go_on() -> None:
         ("CreateStream", {"ShardCount": 1}, "already exists"),
     ],
 )
-def test_what_cannot_be_changed_so(
+def test_invalid_resharding_is_refused(
     operation: str, members: dict[str, object], refusal: str
 ) -> None:
     kinesis = fake()

@@ -56,7 +56,7 @@ class Reader:
 
 @pytest.mark.parametrize("shard_end", get_args(ShardEnd))
 @pytest.mark.parametrize("seed", range(4))
-def test_a_walk(seed: int, shard_end: ShardEnd) -> None:
+def test_a_random_walk_over_the_fake_keeps_its_invariants(seed: int, shard_end: ShardEnd) -> None:
     entropy = random.Random(seed)
     limits = Limits().unthrottled()
     kinesis = fake(limits=limits, shard_end=shard_end, transition_ms=40)

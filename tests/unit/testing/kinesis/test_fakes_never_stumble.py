@@ -102,13 +102,13 @@ def answers_all(
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_kinesis_answers_whatever_it_is_asked(seed: int) -> None:
+def test_the_fake_of_kinesis_answers_every_request(seed: int) -> None:
     kinesis = fake()
     members = members_of_kinesis(kinesis)
     assert answers_all(kinesis, [*OPERATIONS, "SubscribeToShard"], members, seed) == {200, 400}
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_dynamodb_answers_whatever_it_is_asked(seed: int) -> None:
+def test_the_fake_of_dynamodb_answers_every_request(seed: int) -> None:
     operations = list(dynamodb_machine.OPERATIONS)
     assert answers_all(fake_tables(), operations, MEMBERS_OF_DYNAMODB, seed) == {200, 400}

@@ -169,7 +169,9 @@ def test_an_update_of_nothing_writes_a_new_item(dynamodb: FakeDynamoDB) -> None:
         ("UPDATED_NEW", {"n": {"N": "6"}}),
     ],
 )
-def test_what_an_update_returns(dynamodb: FakeDynamoDB, wanted: str, told: Any) -> None:
+def test_an_update_returns_the_requested_attributes(
+    dynamodb: FakeDynamoDB, wanted: str, told: Any
+) -> None:
     request = {"TableName": "leases", "Key": KEY, "UpdateExpression": "SET n = :six"}
     answer = ask(dynamodb, "UpdateItem", ReturnValues=wanted, **request, **used("SET n = :six"))
     assert answer.get("Attributes") == told
@@ -218,7 +220,7 @@ def test_a_failed_condition_may_return_the_item(dynamodb: FakeDynamoDB) -> None:
         ("SET n = :x", {"ReturnItems": "ALL"}, "the fake does not know ReturnItems"),
     ],
 )
-def test_what_is_not_understood_is_refused(
+def test_expressions_that_are_not_supported_are_refused(
     dynamodb: FakeDynamoDB, text: str, more: dict[str, Any], refusal: str
 ) -> None:
     before = dynamodb.items("leases")

@@ -88,7 +88,7 @@ def test_a_query_returns_one_group_in_order_by_the_page(limit: int | None) -> No
     ]
 
 
-def test_a_page_goes_on_behind_an_item_that_is_gone() -> None:
+def test_a_page_continues_behind_a_deleted_item() -> None:
     dynamodb = filled()
     ask(dynamodb, "DeleteItem", TableName="leases", Key=item("a", "3"))
     assert all_pages(dynamodb, "Query", ExclusiveStartKey=item("a", "3"), **A_GROUP) == ["a4", "a5"]
@@ -104,7 +104,7 @@ def test_a_page_goes_on_behind_an_item_that_is_gone() -> None:
         ("sk BETWEEN :s AND :s", "3"),
     ],
 )
-def test_a_query_of_some_range_keys(condition: str, wanted: str) -> None:
+def test_a_query_filters_range_keys(condition: str, wanted: str) -> None:
     values = {":g": {"S": "a"}, ":s": {"S": "3"}}
     found = all_pages(
         filled(),
@@ -185,12 +185,12 @@ def test_a_read_may_return_some_attributes_of_some_items() -> None:
         ("TransactWriteItems", {}, "has no operation 'TransactWriteItems'"),
     ],
 )
-def test_what_is_wrong_is_refused(operation: str, members: dict[str, Any], refusal: str) -> None:
+def test_wrong_requests_are_refused(operation: str, members: dict[str, Any], refusal: str) -> None:
     with pytest.raises(AwsError, match=refusal):
         ask(fake_tables(), operation, TableName="leases", **members)
 
 
-def test_numbers_are_kept_without_what_does_not_matter() -> None:
+def test_numbers_are_stored_in_normal_form() -> None:
     dynamodb = fake_tables()
     numbers = {"1.0": "1", "-0": "0", "007": "7", "1e3": "1000", "0.50": "0.5", "9" * 38: "9" * 38}
     for number, kept in numbers.items():
