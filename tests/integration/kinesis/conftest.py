@@ -1,4 +1,4 @@
-"""The servers of these tests."""
+"""The fixtures that start servers for these tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks for every store of leases; each gets a function that opens stores over the same rows."""
+"""Checks for every lease store. Each check gets a function that opens stores over the same rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MakeStore = Callable[[], LeaseStore]
 Check = Callable[[MakeStore], Coroutine[Any, Any, None]]
 
 LONG = "49590338271490256608559692538361571095921575989136588898"
-"""A sequence number as AWS has them: 56 digits, more than a number of DynamoDB holds."""
+"""A sequence number in the form of AWS: 56 digits, more than a number of DynamoDB has."""
 
 
 @asynccontextmanager
@@ -153,7 +153,7 @@ async def a_renewal_that_comes_late_or_again_does_nothing(make: MakeStore) -> No
         row = await taken(store, "a")
         now = await store.renew(row.key, "a", 1, 5, checkpoint=Checkpoint("9"), bytes_per_s=2.0)
         assert now is not None
-        for late in (4, 5):  # and the answer is the row as it is: what was to be known
+        for late in (4, 5):  # the answer is the present row
             assert now == await store.renew(
                 row.key, "a", 1, late, checkpoint=Checkpoint("8"), bytes_per_s=1.0
             )

@@ -28,7 +28,7 @@ REGION = "us-east-1"
 
 
 def dummy_aws(url: str) -> AwsSettings:
-    """Settings of a server that believes every key."""
+    """Return the settings for a server that accepts every key."""
     return AwsSettings(
         region=REGION, endpoint_url=url, access_key_id="dummy", secret_access_key="dummy"
     )
@@ -36,7 +36,7 @@ def dummy_aws(url: str) -> AwsSettings:
 
 @contextmanager
 def node_server(name: str) -> Iterator[str]:
-    """Run `js/<name>.js` until the block ends; its address.
+    """Run `js/<name>.js` until the block ends; yield its address.
 
     Raises:
         NodeUnavailableError: Node or npm is not installed, or npm could not install the packages.
@@ -44,7 +44,7 @@ def node_server(name: str) -> Iterator[str]:
     node, directory = node_packages(JS / "package.json", programs=[JS / f"{name}.js"])
     process = subprocess.Popen(
         [node, str(directory / f"{name}.js")],
-        stdin=subprocess.PIPE,  # which ends with this process, however that ends; and then the server does
+        stdin=subprocess.PIPE,  # the pipe closes when this process ends or is killed, and then the server ends
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -96,7 +96,7 @@ def dynamodb_url() -> Iterator[str]:
 
 
 class LocalStream(Protocol):
-    """A stream on kinesis-local, as the suites of producers and readers extend it."""
+    """A stream on kinesis-local; the suites of producers and readers derive from it."""
 
     def __init__(self, client: AwsClient, name: str) -> None: ...
 

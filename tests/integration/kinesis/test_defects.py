@@ -82,7 +82,7 @@ FEATURES: Final[dict[str, tuple[str, ...]]] = {
     "Python, no JVM": (f"{STREAMS}::test_apps_on_topics_never_load_aiobotocore",),
     "many shards per worker": DEFECTS[20],
     "lease stores": (
-        "tests/integration/kinesis/test_members_over_stores.py::test_members_share_lose_and_continue_shards_over_each_store",
+        "tests/integration/kinesis/test_members_over_stores.py::test_members_share_lose_and_continue_shards",
     ),
     "expiry without wall clocks": DEFECTS[3],
     "fenced checkpoint": DEFECTS[15],

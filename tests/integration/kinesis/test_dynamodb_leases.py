@@ -42,7 +42,7 @@ from tests.integration.kinesis.servers import dummy_aws
 
 Scenario = Callable[["Faulty"], Awaitable[None]]
 TABLE = "leases-of-many-groups"
-PATIENT_MS = 30_000  # on a busy machine nothing is repeated that was not meant to be
+PATIENT_MS = 30_000  # so that a busy machine causes no retries
 
 
 @pytest.fixture(scope="module", params=["fake", "dynalite"])
@@ -56,7 +56,7 @@ def aws(request: pytest.FixtureRequest) -> Iterator[AwsSettings]:
 
 @pytest.fixture(scope="module")
 def shared(aws: AwsSettings) -> Iterator[tuple[asyncio.Runner, AwsSettings]]:
-    """A client for many tests, and the loop that it belongs to: making one takes longer than most of them."""
+    """Return a client for many tests, and its event loop: opening a client takes longer than most tests."""
     with asyncio.Runner() as runner:
         opening = open_client(aws, "dynamodb")
         client = runner.run(opening.__aenter__())
@@ -79,7 +79,7 @@ class Faulty:
         self.attempts = 0
 
     def lose_answers(self, count: int) -> None:
-        """Lose the answers to the next writes, which are done."""
+        """Lose the answers to the next writes, which are executed."""
         left = iter(range(count))
 
         def lose(**_: Any) -> None:
@@ -90,7 +90,7 @@ class Faulty:
         self._on("after-call", lose)
 
     def refuse(self, count: int, code: str, status: int = 400) -> None:
-        """The next writes are answered with an error."""
+        """Answer the next writes with an error."""
         left = iter(range(count))
 
         def answer(request: Any, **_: Any) -> Any:
@@ -100,7 +100,7 @@ class Faulty:
         self._on("before-send", answer)
 
     def hang(self, count: int) -> None:
-        """The next writes get no answer at all."""
+        """Do not answer the next writes at all."""
         left = iter(range(count))
 
         async def wait(**_: Any) -> None:
@@ -155,7 +155,7 @@ def test_writes_without_an_answer_are_repeated(with_faults: Callable[..., None])
         lease = new_lease()
         assert not await store.create(
             lease
-        )  # it was written, though not by the attempt that said so
+        )  # it was written, but not by the attempt that returned the answer
         assert await read(store, lease) == lease
         faults.lose_answers(1)
         row = await store.take(lease, "a")
@@ -201,7 +201,7 @@ def test_a_write_that_never_gets_an_answer_is_an_unknown_outcome(
     async def afterwards(faults: Faulty) -> None:
         lease = await created(faults.store)
         first = await faults.store.take(lease, "a")
-        again = await faults.store.take(lease, "a")  # as a member does that got no answer
+        again = await faults.store.take(lease, "a")  # as a member repeats it without an answer
         assert first is not None
         assert again == replace(first, beat=first.beat + 1)
 

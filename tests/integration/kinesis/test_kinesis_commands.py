@@ -1,4 +1,4 @@
-"""`headrace kinesis groups|describe|reset|import-kcl`, on the fakes; in part on kinesis-local and dynalite, too."""
+"""The commands `headrace kinesis groups|describe|reset|import-kcl`, with the fakes, kinesis-local and dynalite."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Cloud:
         return f"dynamodb://leases-of-commands?endpoint_url={self.dynamodb}"
 
     def do(self, work: Callable[[AwsClient, LeaseStore], Coroutine[Any, Any, Any]]) -> Any:
-        """Do something in the test's process while a command runs."""
+        """Run a coroutine in the test's process while a command runs."""
 
         async def main() -> Any:
             store = open_store(self.leases, dummy_aws(self.dynamodb))
@@ -101,7 +101,7 @@ def _credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def new_stream(client: AwsClient, shards: int = 2) -> tuple[str, str]:
-    """A stream that can be read: its name, and what leases call it."""
+    """Create a stream and wait until it can be read; return its name, and its name in leases."""
     name = f"orders-{uuid4()}"
     await client.create_stream(StreamName=name, ShardCount=shards)
     description = await StreamShards(client, name).describe()  # when it is no longer CREATING
@@ -219,7 +219,7 @@ def test_reset_creates_missing_leases_and_reads_ended_shards_again(fake: Cloud) 
 
 @contextmanager
 def a_member(cloud: Cloud, reading: Reading) -> Iterator[None]:
-    """Somebody who renews a lease all the time, in a thread."""
+    """Renew a lease all the time, in a thread."""
     started, stopping = threading.Event(), threading.Event()
 
     async def renew(client: AwsClient, store: LeaseStore) -> None:
@@ -359,7 +359,7 @@ def test_a_group_continues_at_the_checkpoints_of_the_kcl(cloud: Cloud) -> None:
             found += [record.data for record in (await reader.fetch()).records]
         return found
 
-    # The library writes sub-sequence number 0 for plain records; what it has finished does not come again.
+    # The library writes sub-sequence number 0 for plain records. Records that it has finished are not read again.
     assert cloud.do(read) == [b"three"]
     again = cloud.run(*arguments, "-y")
     assert again.exit_code == 1

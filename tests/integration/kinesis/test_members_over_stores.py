@@ -1,4 +1,4 @@
-"""Members of a group over real stores: they divide shards, one is cut off, all leave, an administrator moves them."""
+"""Members of a group over real stores: sharing, a member that is cut off, the end of all, and a reset."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Stream:
 
 
 class Reader:
-    """Reads nothing, and is finished at once with what it has."""
+    """A listener that reads no records, and finishes at once."""
 
     def __init__(self, store: LeaseStore, group: str) -> None:
         self.store = store
@@ -120,7 +120,7 @@ def shares(*readers: Reader) -> list[int]:
     return [len(shards) for shards in sets]
 
 
-def test_members_share_lose_and_continue_shards_over_each_store(
+def test_members_share_lose_and_continue_shards(
     make_store: Callable[[], LeaseStore],
 ) -> None:
     group = f"billing-{uuid4()}"
@@ -132,7 +132,7 @@ def test_members_share_lose_and_continue_shards_over_each_store(
                 await until(lambda: shares(one, other, third) == [2, 2, 2], "each has its part")
                 lease = one.member.held[0]
                 await one.member.checkpoint(lease.key, Checkpoint("17"))
-                await one.store.close()  # from here on it is alone
+                await one.store.close()  # from here on this member is alone
                 await until(lambda: one.valid == set(), "who cannot renew stops by itself")
                 await until(lambda: shares(other, third) == [3, 3], "its shards are others'")
                 reading = {**other.began, **third.began}
@@ -151,7 +151,7 @@ async def move(make_store: Callable[[], LeaseStore], group: str) -> None:
     store = make_store()
     await store.open()
     watch = await watched(store, group, STREAM, wait_ms=20_000)
-    assert not watch.alive  # members that were closed have left nothing behind
+    assert not watch.alive  # closed members own no lease
     assert {lease.owner for lease in watch.leases} == {None}
     found = moves(group, STREAM, watch.leases, Stream.shards, Checkpoint("5"), keep_ended=False)
     assert await apply(store, found) == []

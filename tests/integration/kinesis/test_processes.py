@@ -1,4 +1,4 @@
-"""Workers in processes of their own on kinesis-local and dynalite: joins, resharding, a leave, a kill, a halt."""
+"""Workers in processes of their own with kinesis-local and dynalite: joins, resharding, a leave, a kill, a halt."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WAIT_S = 60.0
 
 
 class Company:
-    """A stream, somebody who writes to it all the time, and workers in processes."""
+    """A stream, a thread that writes to it all the time, and workers in processes."""
 
     def __init__(self, kinesis_url: str, dynamodb_url: str, directory: Path) -> None:
         self.stream = f"orders-{uuid.uuid4().hex[:8]}"
@@ -171,7 +171,7 @@ def company(kinesis_url: str, dynamodb_url: str, tmp_path: Path) -> Iterator[Com
 
 
 def check_ledger(company: Company, checkpoints: list[dict[str, Lease]], gone: set[str]) -> None:
-    """Nothing is lost; an epoch never follows a higher one; what comes twice was not checkpointed by who was gone."""
+    """No record is lost, an epoch never follows a higher one, and records are repeated only behind a checkpoint."""
     handled = sorted(company.handled(), key=lambda entry: entry["at"])
     assert {entry["value"] for entry in handled} == set(company.sent)
     by_shard: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)

@@ -58,7 +58,7 @@ def printed(process: subprocess.Popen[str], count: int) -> list[str]:
 
 
 def interrupted(process: subprocess.Popen[str]) -> tuple[str, str]:
-    """End a program by ^C, and return what it wrote then and its whole standard error."""
+    """End a program by ^C; return its output from then on and its whole standard error."""
     process.send_signal(signal.SIGINT)
     output, errors = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == -signal.SIGINT, errors

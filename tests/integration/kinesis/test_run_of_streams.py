@@ -1,4 +1,4 @@
-"""`headrace run` of an app that reads streams: what is on the terminal when it cannot begin, and when it can."""
+"""The command `headrace run` for an app that reads streams: its output if the app cannot start, and if it can."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def bill(order: bytes) -> None:
 
 
 def run(folder: Path, arguments: str = "", **environment: str) -> tuple[int, list[str]]:
-    """Return the exit code, and what was written to standard error."""
+    """Return the exit code and the text on standard error."""
     (folder / "billing.py").write_text(PROGRAM.format(arguments=arguments))
     kept = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     keys = {"AWS_ACCESS_KEY_ID": "fake", "AWS_SECRET_ACCESS_KEY": "fake"}
@@ -61,7 +61,7 @@ def test_impossible_arguments_of_a_worker_are_reported_with_their_position(tmp_p
 def test_a_missing_server_is_named_within_seconds(tmp_path: Path) -> None:
     begun = time.monotonic()
     code, lines = run(tmp_path, AWS_REGION="eu-central-1", AWS_ENDPOINT_URL="http://127.0.0.1:1")
-    assert time.monotonic() - begun < 20  # three seconds, and what a busy machine takes besides
+    assert time.monotonic() - begun < 20  # three seconds, and a margin for a busy machine
     assert code == 1
     assert len(lines) == 2
     assert lines[1].startswith(

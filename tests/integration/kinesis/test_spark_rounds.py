@@ -1,4 +1,4 @@
-"""Spark's source on kinesis-local, with its rounds in a table of dynalite: a second opinion on what the fake says."""
+"""Spark's source with kinesis-local, and its rounds in a table of dynalite: a check of the fakes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An SQLite file of leases that many processes use at once, some of which are killed."""
+"""An SQLite file of leases that many processes use at the same time. Some processes are killed."""
 
 from __future__ import annotations
 
@@ -90,5 +90,5 @@ def test_a_killed_process_leaves_an_intact_file(tmp_path: Path) -> None:
 
     lease = asyncio.run(read())
     assert told == sorted(set(told))
-    # Every printed epoch is there; for each kill, one more may be there that was not printed.
+    # Every printed epoch is stored. For each kill one more epoch may be stored that was not printed.
     assert told[-1] <= lease.epoch <= len(told) + 5

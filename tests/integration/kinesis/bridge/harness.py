@@ -1,4 +1,4 @@
-"""A shard in memory, a broker in this process, and bridges that are killed or held up at any step."""
+"""A shard in memory, a broker in this process, and bridges that are killed or paused at any step."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ SHARD = "shardId-000000000000"
 
 
 class Killed(BaseException):
-    """The process is gone: nothing that it would do from now on happens."""
+    """The process is killed: none of its later steps is executed."""
 
 
 class Fuse:
-    """Ends a process, or holds it up, before one of its steps."""
+    """Kills or pauses a process before one of its steps."""
 
     def __init__(self, step: int | None = None, *, hold: asyncio.Event | None = None) -> None:
         self.step = step
@@ -54,7 +54,7 @@ class Fuse:
 
 
 class MortalProducer(Producer):
-    """A producer of a process that may be killed at each of its calls."""
+    """A producer of a process that can be killed at each call."""
 
     fuse: Fuse
 
@@ -103,7 +103,7 @@ class MemoryReader:
 
 
 def records_of_shard(count: int) -> list[KinesisRecord]:
-    """Plain records, and an aggregate's, whose user records share a number."""
+    """Return plain records, and user records of an aggregate, which share a sequence number."""
     records = []
     for number in range(count):
         sequence, sub = divmod(number, 3)
@@ -170,14 +170,14 @@ class Process:
         return await self.copy.run()
 
     async def bury(self) -> None:
-        """Let go of what a killed process leaves, without a word to the broker."""
+        """Close the sockets of a killed process, without a request to the broker."""
         await self.positions.close()
         for producer in self.producers:
             await producer._driver.close()
 
 
 async def committed_records(target: object, topic: str) -> list[ConsumerRecord]:
-    """Return what readers of committed records see of a topic."""
+    """Return the records of a topic that are visible with isolation level read_committed."""
     reader = Consumer(
         target,  # type: ignore[arg-type]  # any that there is
         enable_auto_commit=False,

@@ -84,7 +84,7 @@ class Scene:
             async with open_client(self.aws, "kinesis") as client:
                 answer = await getattr(client, operation)(StreamName=stream, **arguments)
                 while (await StreamShards(client, stream).describe()).status != "ACTIVE":
-                    pass  # it is asked over the network, which takes its time
+                    pass  # each poll is a request over the network
                 return answer
 
         return asyncio.run(once())
@@ -92,7 +92,9 @@ class Scene:
     def put(self, count: int) -> None:
         numbers = range(self.sent, self.sent + count)
         records = [{"Data": b"%d" % n, "PartitionKey": f"key-{n % KEYS}"} for n in numbers]
-        for first in range(0, count, KEYS):  # one of each key, for a request promises no order
+        for first in range(
+            0, count, KEYS
+        ):  # one record of each key, because a request promises no order
             self.call("put_records", self.stream, Records=records[first : first + KEYS])
         self.sent += count
 
@@ -120,7 +122,7 @@ class Scene:
 
         return asyncio.run(read())
 
-    # What came of it
+    # Results
 
     def wait(self, condition: Callable[[], bool], what: str) -> None:
         give_up = time.monotonic() + WAIT_S
@@ -149,7 +151,7 @@ def scene(kinesis_url: str, dynamodb_url: str, tmp_path: Path) -> Iterator[Scene
 
 
 class Committed:
-    """The committed records of a topic, as readers see more and more of them."""
+    """The committed records of a topic, read as they arrive."""
 
     def __init__(self, bootstrap: str) -> None:
         self._consumer = Consumer(

@@ -25,7 +25,7 @@ PATIENCE_S = 40
 
 
 class Scene:
-    """A broker, AWS, and commands."""
+    """A broker, the fakes of AWS, and commands."""
 
     def __init__(self, broker: Broker, aws: FakeAws) -> None:
         self.broker = broker
@@ -74,7 +74,7 @@ class Scene:
 
 
 def tells(process: subprocess.Popen[str], pattern: str) -> None:
-    """Wait until a process says something on standard error."""
+    """Wait until a process writes a text to standard error."""
     assert process.stderr is not None
     told = []
     for line in process.stderr:
@@ -109,7 +109,7 @@ def test_processes_that_share_a_stream_and_are_killed_copy_it_once(
     tells(second, "1 shards")
     second.send_signal(signal.SIGSTOP)
     scene.put(100)
-    tells(first, "2 shards")  # the leases of the other have ended
+    tells(first, "2 shards")  # the leases of the other process have expired
     second.send_signal(signal.SIGCONT)
     scene.put(100)
     first.send_signal(signal.SIGKILL)

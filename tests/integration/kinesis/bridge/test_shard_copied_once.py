@@ -1,4 +1,4 @@
-"""A shard is copied exactly once, wherever a process is killed, and however long one that stood still goes on."""
+"""A shard is copied exactly once, at whatever step a process is killed, and however long a paused process continues."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def killed(broker: Broker, topic: str, step: int) -> Fuse:
 
 
 async def held_up(broker: Broker, topic: str, step: int) -> Fuse:
-    """A process stands still at a step; another one does everything; the first goes on."""
+    """(1) A process pauses at a step. (2) Another process copies the shard. (3) The first process continues."""
     broker.create_topic(topic)
     hold = asyncio.Event()
     first = Process(broker, topic, RECORDS, Fuse(step, hold=hold))
@@ -93,7 +93,7 @@ def test_every_record_is_copied_once_wherever_a_process_ends(scenario: Scenario)
 
 
 class Forgetful(BridgePositions):
-    """A broken rule: the position is not read behind the take-over."""
+    """Break a rule: the position is not read behind the take-over."""
 
     async def take_over(self, producer, stream, shard, claim):
         before = self.known(stream).get(shard)
@@ -102,7 +102,7 @@ class Forgetful(BridgePositions):
 
 
 class Unfenced(BridgePositions):
-    """A broken rule: earlier producers are not fenced before positions are read."""
+    """Break a rule: earlier producers are not fenced before positions are read."""
 
     async def take_over(self, producer, stream, shard, claim):
         async with self._reading:
@@ -131,7 +131,7 @@ def test_these_tests_fail_without_the_steps_of_a_take_over(
 
 
 async def held_up_between(broker: Broker, topic: str, step: int) -> Fuse:
-    """A process reads positions, and stands still; another does everything; the first takes over again."""
+    """(1) A process reads positions, and pauses. (2) Another process copies the shard. (3) The first takes over."""
     broker.create_topic(topic)
     first = Process(broker, topic, RECORDS, Fuse())
     await first.positions.open()
@@ -171,7 +171,7 @@ def test_a_paused_process_takes_no_shard_over_without_a_lease() -> None:
 
 
 def disturbed(process: Process, by: Process, lease: Lease) -> Callable[[], int]:
-    """Have another process take the shard over before each read; returns how often it did."""
+    """Let another process take the shard over before each read; return how often it did."""
     open_reader, count = process.copy._open_reader, 0
 
     class Disturbed(MemoryReader):

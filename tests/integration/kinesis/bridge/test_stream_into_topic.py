@@ -27,7 +27,7 @@ Tell = Callable[[Broker, FakeAws], Awaitable[None]]
 
 
 class SlowClock(LeapingClock):
-    """The process's clock, set back until it leaps."""
+    """The process's clock, set back by a duration until it leaps ahead."""
 
     def __init__(self, behind_ms: int) -> None:
         super().__init__()
@@ -136,7 +136,7 @@ def test_a_bridge_without_once_copies_new_records_until_it_is_stopped() -> None:
 async def running_into(
     broker: Broker, aws: FakeAws, change: Callable[[], object], **changes: Any
 ) -> None:
-    """Run a bridge; when ten records are copied, change something. Until the bridge ends, or twenty are copied."""
+    """Run a bridge until it ends or has copied twenty records. Call `change` after ten records."""
     put(aws, range(10))
     bridge, stopping = IntoTopicBridge(plan(broker, aws, once=False, **changes)), asyncio.Event()
     running = asyncio.ensure_future(bridge.run(stopping))
@@ -368,6 +368,8 @@ def test_urls_of_streams_are_parsed() -> None:
             parse_stream(text)
     assert bridge_name(None, "orders", "a topic") == "orders.a-topic"
     with pytest.raises(ConfigError, match="too long for a bridge's name: choose a name"):
-        bridge_name(None, "orders" * 20, "orders" * 20)  # cut off it would be another's, too
+        bridge_name(
+            None, "orders" * 20, "orders" * 20
+        )  # a shortened name could be the name of another bridge, too
     with pytest.raises(ConfigError, match="letters, digits"):
         bridge_name("a/b", "orders", "topic")

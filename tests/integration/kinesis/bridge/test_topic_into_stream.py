@@ -290,7 +290,7 @@ def test_keys_become_partition_keys(key: bytes | None, expected: str) -> None:
 
 
 def test_records_of_a_lost_partition_are_not_copied() -> None:
-    """(1) Records are in hand, (2) the session ends, (3) another process has the partition and copies them."""
+    """(1) The bridge has polled records. (2) Its session ends. (3) Another process owns the partition, and copies."""
 
     async def tell(broker: Broker, aws: FakeAws) -> None:
         fill(broker, range(20))
@@ -321,7 +321,7 @@ def test_records_of_a_lost_partition_are_not_copied() -> None:
 def test_no_record_is_skipped_if_the_bridge_keeps_a_partition_after_a_late_heartbeat(
     monkeypatch, doubted: int
 ) -> None:
-    """(1) The session may have ended, (2) a late acknowledgement says that it has not: nobody else copies records."""
+    """(1) The session seems to end. (2) A late response shows that it has not. No other process copies them."""
 
     async def tell(broker: Broker, aws: FakeAws) -> None:
         broker.create_topic("orders", partitions=1)

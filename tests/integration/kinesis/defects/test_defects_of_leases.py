@@ -1,4 +1,4 @@
-"""Leases and checkpoints: what the published consumer gets wrong, and this one does not."""
+"""Leases and checkpoints: defects of the published consumer that Headrace does not have."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_member_whose_clock_is_a_minute_ahead_takes_no_owned_lease(
         monkeypatch.setattr("time.time_ns", lambda: 61_000_000_000 + 10**18)
         monkeypatch.setattr("time.time", lambda: 61.0 + 10**9)
         team.join("b")
-        await asyncio.sleep(2)  # more than a lease lasts
+        await asyncio.sleep(2)  # longer than a lease
         [after] = await stored(store)
         assert (after.owner, after.epoch) == (before.owner, before.epoch)
         await team.leave()
@@ -139,11 +139,13 @@ def test_a_checkpoint_may_be_repeated(aws: FakeAws) -> None:
             for _ in range(3):
                 assert await consumer.checkpoint(batch[0].id) is True
             assert await consumer.checkpoint(batch[-1].id) is True
-            assert await consumer.checkpoint(batch[0].id) is True  # which is behind it
-            assert await consumer.checkpoint(batch[0].id[:-1]) is True  # no message, but before all
+            assert await consumer.checkpoint(batch[0].id) is True  # an earlier message
+            assert (
+                await consumer.checkpoint(batch[0].id[:-1]) is True
+            )  # not a message, but before all messages
             assert (
                 await consumer.checkpoint(batch[0].id + "0") is False
-            )  # nothing like it was fetched
+            )  # such a message was never fetched
             for wrong in ("", "7", "orders:1", f"{FIRST}:", f"{FIRST}:1:x", f"{FIRST}:-1"):
                 with pytest.raises(ConfigError, match="is not the id of a message"):
                     await consumer.checkpoint(wrong)
@@ -165,7 +167,7 @@ def test_a_lost_lease_is_reported_once_and_the_consumer_goes_on(aws: FakeAws) ->
             assert await consumer.checkpoint(batch[-1].id) is False
             assert await consumer.checkpoint(batch[-1].id) is False
             again: list[Message] = []
-            async with asyncio.timeout(15):  # somebody else never renews
+            async with asyncio.timeout(15):  # the other owner never renews
                 while not again:
                     again = await consumer.fetch()
             assert [message.payload for message in again] == [b"0", b"1", b"2"]
@@ -275,7 +277,10 @@ def test_a_cancelled_run_ends_its_batch_and_releases_the_lease(aws: FakeAws) -> 
         with pytest.raises(asyncio.CancelledError):
             await asyncio.wait_for(run, 10)
         [lease] = await stored(store)
-        assert (lease.owner, lease.checkpoint) == (None, TRIM_HORIZON)  # it comes again
+        assert (lease.owner, lease.checkpoint) == (
+            None,
+            TRIM_HORIZON,
+        )  # the batch is delivered again
 
     asyncio.run(scenario())
 
@@ -349,7 +354,7 @@ def test_a_scan_costs_one_query_for_any_number_of_shards(aws: FakeAws) -> None:
 
     async def scenario() -> None:
         team = Team(quick(aws, "orders", leases="dynamodb://leases", scan_ms=500))
-        for name in "ab":  # one that has all shards does not look
+        for name in "ab":  # a member that owns all shards does not scan
             team.join(name)
         await team.wait_for(lambda: aws.kinesis.calls.count("GetRecords") >= 10)
         aws.dynamodb.calls.clear()
@@ -406,7 +411,7 @@ def test_the_end_of_a_shard_is_stored(aws: FakeAws) -> None:
     async def scenario() -> None:
         store = MemoryLeaseStore()
         assert await handled_by_one(store) == [str(number) for number in range(10)]
-        assert await handled_by_one(store) == []  # there is nothing left to do
+        assert await handled_by_one(store) == []  # no record is left
 
     asyncio.run(scenario())
 

@@ -1,4 +1,4 @@
-"""Shards and records: what the published consumer loses, repeats or stops at, and this one does not."""
+"""Shards and records: the published consumer loses, repeats or stops at some of them, and Headrace does not."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_an_idle_shard_costs_a_call_a_second_and_hardly_a_write(aws: FakeAws) ->
         await team.wait_for(lambda: aws.kinesis.calls.count("GetRecords") > 0)
         aws.kinesis.calls.clear()
         aws.dynamodb.calls.clear()
-        await asyncio.sleep(4)  # what is measured is time in which nothing happens
+        await asyncio.sleep(4)  # the test measures calls of an idle time
         assert 2 <= aws.kinesis.calls.count("GetRecords") <= 6
         assert aws.kinesis.calls.count("GetShardIterator") == 0
         assert aws.dynamodb.calls.count("GetItem") == 0
@@ -96,7 +96,7 @@ def test_children_are_read_when_their_parent_is_read_to_its_end(shard_end: Any) 
             team = Team(quick(aws, "orders"))
             team.join("a")
             await team.wait_for_values(30)
-            aws.kinesis.split("orders", "shardId-000000000001")  # and while it is read
+            aws.kinesis.split("orders", "shardId-000000000001")  # while the stream is read
             put(aws, range(30, 60))
             await team.wait_for_values(60)
             await team.leave()
@@ -136,7 +136,7 @@ def test_latest_is_the_moment_when_the_group_began(aws: FakeAws) -> None:
         team = Team(streams)
         team.join("a")
         await team.wait_for(lambda: aws.kinesis.calls.count("GetRecords") > 0)
-        await team.leave()  # before it has handled anything
+        await team.leave()  # before a record is handled
         put(aws, range(10, 20))
         team.join("b")
         await team.wait_for_values(10)
@@ -218,7 +218,7 @@ def test_aggregates_are_divided_and_checkpointed_between_user_records(aws: FakeA
         team.join("b")
         await team.wait_for_values(11)
         await team.leave()
-        assert team.values == [*map(str, range(10)), "plain"]  # each once
+        assert team.values == [*map(str, range(10)), "plain"]  # each value once
 
     asyncio.run(scenario())
 
@@ -290,7 +290,7 @@ def test_reading_ahead_is_bounded_and_a_slow_handler_loses_no_record(aws: FakeAw
         for number in range(60, 90):
             aws.kinesis.put("orders", b"%03d" % number + b"x" * 50_000)
         before = -1
-        async with asyncio.timeout(15):  # until it waits for room
+        async with asyncio.timeout(15):  # until the reader waits for room
             while before != (asked := aws.kinesis.calls.count("GetRecords")):
                 before = asked
                 await asyncio.sleep(1.5)

@@ -1,4 +1,4 @@
-"""Handlers that fail, block or are cancelled: what ends the published consumer, and not this one."""
+"""Handlers that fail, block or are cancelled: they end the published consumer, and not a worker of Headrace."""
 
 from __future__ import annotations
 
@@ -63,9 +63,7 @@ def test_another_member_recognises_records_that_are_delivered_again(
     aws.kinesis.put("orders", b"a")
     aws.kinesis.put("orders", b"b")
     with headrace.Broker() as broker:
-        for number in range(
-            2
-        ):  # a member whose leases have forgotten what the one before had finished
+        for number in range(2):  # the second member has leases without the checkpoints of the first
             app = app_of(MemoryLeaseStore())
             with app.test(broker) as trial:
                 trial.wait_idle(WAIT_S)
@@ -149,7 +147,7 @@ def test_records_finished_in_a_quiet_moment_are_not_repeated_after_a_kill(aws: F
 
 
 def test_a_process_that_was_halted_longer_than_a_lease_stops_its_handlers(aws: FakeAws) -> None:
-    """The loop is blocked; what would be handled next belongs to somebody else by then."""
+    """The event loop is blocked for longer than a lease. Then another member owns the next records."""
 
     async def scenario() -> None:
         store = MemoryLeaseStore()
@@ -172,7 +170,7 @@ def test_a_process_that_was_halted_longer_than_a_lease_stops_its_handlers(aws: F
         team.join("a")
         await team.wait_for_values(5)
         await team.leave()
-        # Nothing was handled under the old epoch behind the record at which it was halted.
+        # No record behind the one at which the process was halted was handled in the old epoch.
         assert all(entry.epoch > taken[0] for entry in team.handled if entry.value != "0")
 
     asyncio.run(scenario())

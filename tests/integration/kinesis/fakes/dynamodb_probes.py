@@ -1,4 +1,4 @@
-"""Probes of a DynamoDB: what stores of leases ask of it, and what it refuses."""
+"""Probes of a DynamoDB: the operations of lease stores, and refusals."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KEYS: Final[dict[str, Any]] = {
 
 
 class DynamoPeer:
-    """A DynamoDB, with what probes ask of it again and again."""
+    """A DynamoDB server, with the calls that several probes make."""
 
     def __init__(self, client: Any) -> None:
         self.client = client
@@ -37,11 +37,11 @@ class DynamoPeer:
         await waiter.wait(TableName=self.table, WaiterConfig={"Delay": 0.05, "MaxAttempts": 200})
 
     async def put(self, shard: str = "1", group: str = "g", **more: Any) -> None:
-        """Write an item of a shard."""
+        """Write an item for a shard."""
         await self.client.put_item(TableName=self.table, Item=key(shard, group) | more)
 
     async def update(self, text: str, values: dict[str, Any], **more: Any) -> Any:
-        """The attributes of item 1 after an update, or the error."""
+        """Return the attributes of item 1 after an update, or the error."""
         given = {"ExpressionAttributeValues": values} if values else {}
         try:
             told = await self.client.update_item(

@@ -1,4 +1,4 @@
-"""Probes of a Kinesis server: each returns what it saw, without the values that differ between any two servers."""
+"""Probes of a Kinesis server. Each returns what it observes, without values that differ between any two servers."""
 
 from __future__ import annotations
 
@@ -360,7 +360,7 @@ async def the_first_event_of_fan_out(peer: KinesisPeer) -> Any:
 
 
 def _collect_connections() -> None:
-    """Let go of the connection whose answer botocore could not read; it leaves it to the collector, which warns."""
+    """Collect the connection whose answer botocore could not read, without the warning about an open socket."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         gc.collect()

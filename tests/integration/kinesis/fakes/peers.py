@@ -1,4 +1,4 @@
-"""Two servers that answer the same probes: the fake, and a server of others."""
+"""Two servers that answer the same probes: the fake, and an independent server."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def client_of(service: str, url: str) -> AsyncIterator[Any]:
 
 
 async def outcome(request: Awaitable[Any]) -> str:
-    """`ok`, or the type of the error."""
+    """Return `ok`, or the type of the error."""
     try:
         await request
     except ClientError as error:
@@ -48,7 +48,7 @@ async def answers(
     peer: Callable[[Any], Peer],
     probes: Iterable[Callable[[Peer], Awaitable[Any]]],
 ) -> Answers:
-    """Have a server answer probes, several at once."""
+    """Run probes against a server, several at the same time."""
     found: Answers = {}
     turns = asyncio.Semaphore(_AT_ONCE)
 
@@ -66,13 +66,13 @@ async def answers(
 
 
 class KinesisPeer:
-    """A Kinesis, with what probes ask of it again and again."""
+    """A Kinesis server, with the calls that several probes make."""
 
     def __init__(self, client: Any) -> None:
         self.client = client
 
     async def stream(self, shards: int = 1) -> str:
-        """Create a stream; its name."""
+        """Create a stream, and return its name."""
         name = f"probe-{uuid.uuid4().hex[:12]}"
         await self.client.create_stream(StreamName=name, ShardCount=shards)
         await self.settled(name)
@@ -96,12 +96,12 @@ class KinesisPeer:
         await self.settled(name)
 
     async def shards(self, name: str, **more: Any) -> list[dict[str, Any]]:
-        """The shards of one page."""
+        """Return the shards of one page."""
         told = await self.client.list_shards(StreamName=name, **more)
         return list(told["Shards"])
 
     async def put(self, name: str, *datas: bytes) -> list[dict[str, Any]]:
-        """Write records one by one; what is said of each."""
+        """Write records one by one, and return the reply to each."""
         return [
             await self.client.put_record(StreamName=name, Data=data, PartitionKey="key")
             for data in datas
@@ -114,6 +114,6 @@ class KinesisPeer:
         return str(told["ShardIterator"])
 
     async def read(self, name: str, shard: str, kind: str = "TRIM_HORIZON", **more: Any) -> Any:
-        """One GetRecords from a beginning."""
+        """Call GetRecords once, from a start position."""
         token = await self.iterator(name, shard, kind, **more)
         return await self.client.get_records(ShardIterator=token)

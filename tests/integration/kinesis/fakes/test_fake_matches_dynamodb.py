@@ -18,19 +18,19 @@ DIFFERENCES: Final[dict[str, tuple[Any, Any, str]]] = {
         "the API returns it since 2023",
     ),
 }
-"""Answers of the fake and of dynalite by probe, and why the fake's is believed to be that of AWS."""
+"""Answers of the fake and of dynalite by probe, and the reason to assume that AWS answers like the fake."""
 
 
 @pytest.fixture(scope="module")
 def ours() -> Answers:
-    """Return the answers of the fake."""
+    """Return the answers of the fake by probe."""
     with FakeAws() as aws:
         return asyncio.run(answers("dynamodb", aws.endpoint_url, DynamoPeer, PROBES))
 
 
 @pytest.fixture(scope="module")
 def theirs(dynamodb_url: str) -> Answers:
-    """Return the answers of dynalite."""
+    """Return the answers of dynalite by probe."""
     return asyncio.run(answers("dynamodb", dynamodb_url, DynamoPeer, PROBES))
 
 

@@ -20,7 +20,7 @@ from tests.integration.kinesis.fakes.peers import Answers, KinesisPeer, answers
 
 
 class Difference(NamedTuple):
-    """Where kinesis-local is not as AWS is.
+    """A difference between kinesis-local and AWS.
 
     Attributes:
         fake: What the fake says.
@@ -82,11 +82,11 @@ def ours() -> Answers:
 
 @pytest.fixture(scope="module")
 def theirs(kinesis_url: str) -> Answers:
-    """Return the answers of kinesis-local."""
+    """Return the answers of kinesis-local by probe."""
     return asyncio.run(answers("kinesis", kinesis_url, KinesisPeer, PROBES))
 
 
-# aiohttp's client is not content with bodies of more than one MiB.
+# The client of aiohttp warns about bodies of more than one MiB.
 @pytest.mark.filterwarnings("ignore:Sending a large body directly:ResourceWarning")
 @pytest.mark.parametrize("name", [probe.__name__ for probe in PROBES])
 def test_a_probe(name: str, ours: Answers, theirs: Answers) -> None:

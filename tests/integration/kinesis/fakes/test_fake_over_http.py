@@ -1,4 +1,4 @@
-"""The fakes behind HTTP, as clients of AWS reach them."""
+"""The HTTP server of the fakes, called by clients of AWS."""
 
 from __future__ import annotations
 

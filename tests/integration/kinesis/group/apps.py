@@ -1,4 +1,4 @@
-"""Apps that read a topic or a stream, and what writes to either: the same program over both."""
+"""Apps that read a topic or a stream, and writers for both: the same program for both sources."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ WAIT_S = 30.0
 
 
 def fake_aws() -> FakeAws:
-    """An account whose limits by the second do not hold tests up."""
+    """Return an account without limits per second, which would delay tests."""
     return FakeAws(limits=Limits().unthrottled())
 
 
 def settings_of(aws: FakeAws) -> AwsSettings:
-    """How clients reach a fake."""
+    """Return the settings with which clients reach a fake."""
     return AwsSettings(
         region=aws.region,
         endpoint_url=aws.endpoint_url,
@@ -32,13 +32,13 @@ def settings_of(aws: FakeAws) -> AwsSettings:
 
 
 def quick(aws: FakeAws, *names: str, **options: Any) -> Streams:
-    """Streams of a fake, read often, with leases that are short."""
+    """Return streams of a fake that are read often, with short leases."""
     given = {"leases": f"memory://{uuid.uuid4().hex}", "lease_duration_ms": 1_500, "poll_ms": 200}
     return kinesis(*names, aws=settings_of(aws), **{**given, **options})
 
 
 class Place:
-    """A topic or a stream called `orders`, with one partition or shard."""
+    """A topic or a stream named `orders`, with one partition or shard."""
 
     def __init__(self, kind: Kind, aws: FakeAws | None) -> None:
         self.kind = kind
@@ -69,7 +69,7 @@ class Place:
 
 @contextmanager
 def place_of(kind: Kind) -> Iterator[Place]:
-    """A fresh place of a kind."""
+    """Yield a new place of a kind."""
     if kind == "topic":
         yield Place(kind, None)
         return

@@ -1,4 +1,4 @@
-"""A consumer that keeps what it processes, and a look at the leases of its group."""
+"""A consumer that stores the values that it processes, and a function that reads the leases of its group."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.integration.kinesis.group.apps import settings_of
 
 
 class Collector(Consumer):
-    """Keeps what it processes."""
+    """A consumer that stores the values that it processes."""
 
     def __init__(self, aws: FakeAws, store: str | MemoryLeaseStore, **options: Any) -> None:
         given = {

@@ -1,4 +1,4 @@
-"""Several workers of one group on one event loop, and a record of what they handled."""
+"""Several workers of one group on one event loop, and a record of the values that they handled."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class Hand:
         self.task = asyncio.create_task(service.run())
 
     async def leave(self) -> None:
-        """Stop the worker in order."""
+        """Stop the worker, and wait for its end."""
         self.service.stop()
         await self.task
 
 
 async def until(condition: Callable[[], bool], limit_s: float = WAIT_S) -> None:
-    """Wait until something is so."""
+    """Wait until a condition holds."""
     async with asyncio.timeout(limit_s):
         while not condition():  # noqa: ASYNC110 - these things notify no future
             await asyncio.sleep(0.02)
@@ -74,7 +74,7 @@ class Team:
         return hand
 
     async def leave(self) -> None:
-        """Stop all workers in order."""
+        """Stop all workers, and wait for their ends."""
         for hand in list(self.hands.values()):
             if not hand.task.done():
                 await hand.leave()
@@ -86,15 +86,15 @@ class Team:
 
     @property
     def counts(self) -> Counter[str]:
-        """How often each value was handled."""
+        """Return how often each value was handled."""
         return Counter(self.values)
 
     def shards_of(self, name: str) -> set[str]:
-        """Return the shards of which a worker handled something."""
+        """Return the shards of which a worker handled records."""
         return {entry.shard for entry in self.handled if entry.worker == name}
 
     async def wait_for(self, condition: Callable[[], bool], limit_s: float = WAIT_S) -> None:
-        """Wait until something is so; a worker that fails says why it is not."""
+        """Wait until a condition holds. If a worker fails, raise its error."""
         async with asyncio.timeout(limit_s):
             while not condition():
                 for hand in self.hands.values():

@@ -24,7 +24,7 @@ from tests.integration.kinesis.group.apps import fake_aws
 
 SHARDS: Final = 2
 BACKLOG: Final = 500
-"""Records of each shard: more than a member handles while its lease lasts."""
+"""The number of records of each shard, more than a member handles during a lease."""
 LEASE_MS: Final = 6_000
 """The default of 30 s would make every silence last a minute; the simulation of leases has the default."""
 PATIENCE_S: Final = 60

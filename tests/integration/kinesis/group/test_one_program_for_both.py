@@ -66,7 +66,7 @@ def test_a_record_becomes_a_dead_letter_after_its_last_attempt(place: Place) -> 
         place.put(b"bad", "alice")
         place.put(b"good", "bob")
         trial.wait_idle(WAIT_S)
-        # A topic and a stream of one name do not share dead letters: those of a stream have no topic to go back to.
+        # A topic and a stream of one name have different dead-letter topics: those of a stream cannot be replayed.
         name = "dlq.kinesis.orders" if place.kind == "stream" else "dlq.orders"
         [letter] = trial.messages(name)
     assert (letter.record.key, letter.record.value) == (b"alice", b"bad")
@@ -201,7 +201,7 @@ def test_hooks_and_the_context_contain_the_record(place: Place) -> None:
     assert [event.kind for event in events] == ["handled"]
     assert (context.topic, context.partition, context.key) == ("orders", 0, b"alice")
     assert valid == [True]
-    assert not context.valid()  # it has left the group
+    assert not context.valid()  # the worker has left the group
     if place.kind == "stream":
         assert context.shard == "shardId-000000000000"
         assert context.sequence_number is not None

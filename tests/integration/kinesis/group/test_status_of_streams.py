@@ -1,4 +1,4 @@
-"""The lag of shards in `App.status()`: for how long the oldest record that is not finished has waited."""
+"""The lag of shards in `App.status()`: the time for which the oldest unfinished record has waited."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stream that is deleted while a worker reads it, and one that takes its name: the worker ends, and says why."""
+"""A stream that is deleted while a worker reads it, or created again: the worker ends with an error that says so."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_stream_that_is_created_again_is_a_different_stream(
     with app().test() as trial:
         trial.wait_idle(WAIT_S)
         aws.kinesis.call("DeleteStream", StreamName="orders")
-        aws.advance(2_000)  # its age is reported in whole seconds
+        aws.advance(2_000)  # creation times are reported in whole seconds
         aws.kinesis.create_stream("orders", 1)
         aws.kinesis.put("orders", b"new")
         with pytest.raises(StreamNotFoundError, match=again):

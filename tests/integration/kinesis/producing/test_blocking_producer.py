@@ -1,4 +1,4 @@
-"""The blocking producer: it waits, it reports the result of each record, and it leaves no thread."""
+"""The blocking producer: it blocks, it returns the result of each record, and it leaves no thread."""
 
 from __future__ import annotations
 

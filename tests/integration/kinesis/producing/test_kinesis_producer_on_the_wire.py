@@ -1,4 +1,4 @@
-"""The producer against a fake of Kinesis over HTTP: what it sends, repeats, waits for and refuses."""
+"""The producer with the fake of Kinesis over HTTP: its requests, retries, waits and refusals."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def fake(**options: str) -> FakeAws:
 
 
 async def everything(aws: FakeAws, stream: str) -> list[KinesisRecord]:
-    """Read a stream: parents before their children, user records of aggregates apart."""
+    """Read a stream: parents before their children, with the user records of aggregates."""
     found: list[KinesisRecord] = []
     async with open_client(settings_of(aws), "kinesis") as client:
         for shard in await StreamShards(client, stream).list_shards():

@@ -1,4 +1,4 @@
-"""The producer on kinesis-local, which was written by others after AWS: batches, refusals, aggregates, resharding."""
+"""The producer with kinesis-local, an independent implementation: batches, refusals, aggregates, resharding."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ THROTTLED = "ProvisionedThroughputExceededException"
 
 
 class Stream:
-    """A stream of its own name on the shared server, and what stands between it and a producer."""
+    """A stream with a unique name on the shared server, and the faults between the stream and a producer."""
 
     def __init__(self, client: AwsClient, name: str) -> None:
         self.client = client
@@ -32,9 +32,9 @@ class Stream:
         self.requests: list[int] = []
         """Records of each request that the producer sent."""
         self.refused: Callable[[int], bool] = lambda position: False
-        """The records of a request that the server refuses for want of capacity."""
+        """The indexes of the records of a request that the server refuses with a throttling error."""
         self.lost = 0
-        """How many answers are still to be lost."""
+        """The number of answers that are still to be lost."""
 
     @property
     def aws(self) -> AwsSettings:
@@ -44,7 +44,7 @@ class Stream:
         return getattr(self.client, operation)
 
     async def put_records(self, **arguments: Any) -> Any:
-        """Write what is not refused: the server itself knows no limits by the second."""
+        """Write the records that are not refused: the server itself has no limits per second."""
         records = arguments.pop("Records")
         self.requests.append(len(records))
         refused = [self.refused(at) for at in range(len(records))]
@@ -61,7 +61,7 @@ class Stream:
 
     async def active(self) -> None:
         while (await StreamShards(self.client, self.name).describe()).status != "ACTIVE":
-            pass  # it is asked over the network, which takes its time
+            pass  # each poll is a request over the network
 
     async def split(self, shard: str) -> None:
         listed = {
@@ -76,7 +76,7 @@ class Stream:
         await self.active()
 
     async def everything(self) -> list[KinesisRecord]:
-        """Read all: parents before their children, user records of aggregates apart."""
+        """Read the stream: parents before their children, with the user records of aggregates."""
         found: list[KinesisRecord] = []
         for shard in await StreamShards(self.client, self.name).list_shards():
             reader = ShardReader(
@@ -147,7 +147,7 @@ def test_aggregates_are_read_back_over_a_split_while_they_are_written(kinesis_ur
             sent = await send(producer, it, range(150), keys=9)
             splitting = asyncio.ensure_future(it.split("shardId-000000000000"))
             number = 150
-            while not splitting.done():  # what is written now lands in the children, by and by
+            while not splitting.done():  # records that are written now reach the children
                 sent += await send(producer, it, range(number, number + 30), keys=9)
                 number += 30
                 await sent[-1].settled()

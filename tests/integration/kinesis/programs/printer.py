@@ -24,7 +24,7 @@ AWS_SESSION_CONFIG = {
 
 
 class BindingLogger:
-    """A logger with the interface of structlog's loggers."""
+    """A logger with the interface of structlog's loggers, which prints."""
 
     def __init__(self, **fields: object) -> None:
         self._fields = fields

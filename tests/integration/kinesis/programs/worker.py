@@ -1,4 +1,4 @@
-"""A worker in a process of its own, which writes down what it handles; Kinesis throttles it now and then."""
+"""A worker in a process of its own. It writes the handled records to a file, and Kinesis sometimes throttles it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stream on the fake, a client, and time that passes when somebody sleeps."""
+"""A stream of the fake, a client, and a clock that moves during sleeps."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FIRST = "shardId-000000000000"
 
 
 class ManualClock:
-    """Stands still until it is moved."""
+    """A clock that stands still until it is moved."""
 
     def __init__(self) -> None:
         self.time_ms = 1_700_000_000_000
@@ -123,7 +123,7 @@ async def lab(
 async def read_until(
     reader: Reader, enough: Callable[[list[KinesisRecord]], bool]
 ) -> list[KinesisRecord]:
-    """Fetch until there is enough, or the shard ends."""
+    """Fetch until the condition holds, or the shard ends."""
     records: list[KinesisRecord] = []
     while not enough(records):
         fetched = await reader.fetch()

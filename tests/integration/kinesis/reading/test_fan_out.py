@@ -1,4 +1,4 @@
-"""Enhanced fan-out on the fake, whose events come as AWS sends them."""
+"""Enhanced fan-out with the fake, which pushes events in the form of AWS."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_records_are_pushed_without_further_calls() -> None:
 
 def test_both_parsers_return_the_same_events() -> None:
     class Public:
-        """An event stream with nothing but what is documented."""
+        """An event stream with the documented methods only."""
 
         def __init__(self, stream: Any) -> None:
             self.stream = stream
@@ -163,7 +163,7 @@ def test_a_new_subscription_ends_the_subscription_of_another_reader() -> None:
             await read_until(first, lambda all_: len(all_) == 2)
             early = await subscriber(it)
             assert values(await read_until(early, lambda all_: len(all_) == 2)) == numbered(2)
-            assert early.counts.failures > 0  # it was too early by five seconds
+            assert early.counts.failures > 0  # the call was five seconds too early
             it.aws.kinesis.faults.on("SubscribeToShard", error("AccessDeniedException"))
             with pytest.raises(KinesisError, match=r"by fan-out: .*permission"):
                 await read_until(first, lambda _all: False)

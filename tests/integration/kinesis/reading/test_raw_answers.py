@@ -1,4 +1,4 @@
-"""Records by way of our parser and of botocore's, over HTTP; and aggregates on the way to user records."""
+"""Records decoded by our parser and by botocore's, over HTTP; and aggregates divided into user records."""
 
 from __future__ import annotations
 
@@ -93,7 +93,9 @@ def test_user_records_are_read_in_their_own_shard_only() -> None:
             keys = [f"k{number}" for number in range(20)]
             data = aggregate(keys)
             it.put(data, shard=0)
-            it.put(data, shard=1)  # put again, because not all of it belonged to the first
+            it.put(
+                data, shard=1
+            )  # put again, because some of its records do not belong to the first shard
             it.aws.kinesis.reshard("orders", 4)
             seen = []
             for shard in it.aws.kinesis.shards("orders")[:2]:

@@ -29,7 +29,7 @@ def now_ms() -> int:
 
 
 class Stream:
-    """A stream of its own name on the shared server."""
+    """A stream with a unique name on the shared server."""
 
     def __init__(self, client: AwsClient, name: str) -> None:
         self.client = client
@@ -50,7 +50,7 @@ class Stream:
 
     async def active(self) -> None:
         while (await StreamShards(self.client, self.name).describe()).status != "ACTIVE":
-            pass  # it is asked over the network, which takes its time
+            pass  # each poll is a request over the network
 
 
 def run(url: str, shards: int, scenario: Callable[[Stream], Awaitable[None]]) -> None:
@@ -77,7 +77,7 @@ def test_reading_kinesis_local_starts_at_every_kind_of_position(kinesis_url: str
         records = await read_until(it.reader(Checkpoint(old[1], 0)), lambda all_: len(all_) == 4)
         assert (
             values(records) == numbered(6)[2:]
-        )  # behind the aggregate, if it were one; it is read again for its rest
+        )  # for an aggregate this would be inside of it, and it would be read again
 
     run(kinesis_url, 1, scenario)
 
@@ -128,7 +128,7 @@ def test_a_split_and_a_merge_end_shards_with_their_children(kinesis_url: str) ->
 def test_all_pages_of_shards_of_kinesis_local_are_listed(kinesis_url: str) -> None:
     async def scenario(it: Stream) -> None:
         class Pages:
-            """Asks for pages of two."""
+            """A client that requests pages of two shards."""
 
             async def list_shards(self, **arguments: Any) -> Any:
                 return await it.client.list_shards(MaxResults=2, **arguments)

@@ -1,4 +1,4 @@
-"""Shards read to their ends under every fault: each record once, in order, whichever reader goes on."""
+"""Shards read to their ends with every fault: each record once and in order, also if another reader continues."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Refused(Exception):  # noqa: N818 - it looks like botocore's
 
 
 class Harness:
-    """A stream that is written and resharded while it is read, without a network but with its losses."""
+    """A stream that is written and resharded while it is read, with simulated losses of a network."""
 
     def __init__(self, seed: int) -> None:
         self.chance = Random(seed)
@@ -48,7 +48,7 @@ class Harness:
         self.expected: dict[str, list[bytes]] = {}
         self.read: dict[str, list[bytes]] = {}
 
-    # What a reader needs: a client, time, chance
+    # The interface for readers: a client, a clock, random numbers
 
     def __getattr__(self, operation: str) -> Callable[..., Awaitable[Any]]:
         name = "".join(word.capitalize() for word in operation.split("_"))
@@ -79,7 +79,7 @@ class Harness:
     async def sleep_ms(self, duration_ms: float) -> None:
         self.clock.time_ms += round(duration_ms)
 
-    # What goes on meanwhile
+    # Events during the reading
 
     def happen(self) -> None:
         if self.written < WRITES and self.chance.random() < 0.5:
@@ -120,7 +120,7 @@ class Harness:
 
 
 async def read_shard(world: Harness, shard: str) -> set[str]:
-    """Read a shard to its end, or to all that is ever written, by one reader after the other; its children."""
+    """Read a shard to its end, or to its last record, with one reader after another; return its children."""
     position: Checkpoint = TRIM_HORIZON
     client: Any = world
     for _ in range(500):
@@ -137,7 +137,7 @@ async def read_shard(world: Harness, shard: str) -> set[str]:
                 world.read.setdefault(shard, []).append(record.data)
                 position = record.checkpoint
             if finished < len(fetched.records):
-                break  # another member goes on, wherever in a fetch or an aggregate this one was
+                break  # another member continues, wherever in a fetch or an aggregate this one stopped
             if fetched.ended:
                 assert not fetched.data_expired
                 return {child.shard for child in fetched.children}

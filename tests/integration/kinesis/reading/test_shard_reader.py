@@ -1,4 +1,4 @@
-"""One shard, read from the fake over HTTP: its pace, its end, and what goes wrong on the way."""
+"""One shard, read from the fake over HTTP: its pace, its end, and failures."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_an_idle_shard_is_read_once_a_second_and_a_busy_one_at_the_limit() -> No
 def test_a_large_shard_is_read_as_fast_as_kinesis_allows() -> None:
     async def scenario() -> None:
         async with lab() as it:
-            it.put(*[bytes(250_000)] * 40)  # ten megabytes, of which a second gives two
+            it.put(*[bytes(250_000)] * 40)  # ten megabytes; the limit is two per second
             begin_ms = it.timing.now_ms()
             assert len(await read_until(it.reader(), lambda all_: len(all_) == 40)) == 40
             assert it.throttled() == 0
@@ -125,7 +125,7 @@ def test_a_full_reply_is_followed_by_the_required_pause() -> None:
     async def scenario() -> None:
         async with lab() as it:
             it.put(*[bytes(1_000_000)] * 22)
-            reader = it.reader()  # which does not know yet how large records are
+            reader = it.reader()  # a new reader, which does not know the size of records yet
             fetched = await reader.fetch()
             assert fetched.size_bytes > 9_000_000
             replied_ms = it.timing.now_ms()
@@ -134,7 +134,7 @@ def test_a_full_reply_is_followed_by_the_required_pause() -> None:
             assert it.throttled() == 0
             assert (
                 len((await reader.fetch()).records) <= 2
-            )  # from then on a second's worth is asked for
+            )  # from then on it requests the records of one second
 
     asyncio.run(scenario())
 
@@ -207,7 +207,7 @@ def test_an_old_iterator_is_not_used_after_a_long_pause() -> None:
             it.put(*numbered(4))
             reader = it.reader(max_records=2)
             records = (await reader.fetch()).records
-            it.aws.advance(250_000)  # back-pressure: nobody fetched
+            it.aws.advance(250_000)  # back-pressure: no fetch for a while
             records += (await reader.fetch()).records
             assert values(records) == numbered(4)
             assert it.count("GetShardIterator") == 2
@@ -239,7 +239,7 @@ def test_a_reader_retries_transient_errors(kind: str, caplog: pytest.LogCaptureF
             assert fault.hits == 8
             assert values(records) == numbered(4)
             pauses = it.timing.slept_ms
-            assert max(pauses) == 5_000  # half of ten seconds, by the test's chance
+            assert max(pauses) == 5_000  # half of ten seconds: the test's random number is 0.5
             assert len(pauses) >= 9
             told = [each.getMessage() for each in caplog.records if each.name == "headrace.kinesis"]
             assert len(told) == 3  # after two failures, four and eight
@@ -248,7 +248,7 @@ def test_a_reader_retries_transient_errors(kind: str, caplog: pytest.LogCaptureF
                 in told[-1]
             )
             if kind.startswith("Provisioned"):
-                assert iterators.hits == 0  # the iterator is as good as before
+                assert iterators.hits == 0  # the iterator is still used
 
     asyncio.run(scenario())
 
@@ -380,7 +380,7 @@ def test_a_sequence_number_of_another_stream_is_refused() -> None:
 
 
 class Interrupting:
-    """A client whose every third call, or return of one, comes with the cancellation of who called."""
+    """A client that cancels the caller at every third call, before the call or before its return."""
 
     def __init__(self, client: AwsClient) -> None:
         self.client = client

@@ -1,4 +1,4 @@
-"""The shards of a stream, listed from the fake."""
+"""The shards of a stream, listed with the fake."""
 
 from __future__ import annotations
 

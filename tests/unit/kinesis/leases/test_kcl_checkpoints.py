@@ -66,7 +66,7 @@ def test_each_kind_of_kcl_checkpoint_is_converted() -> None:
 
 
 def test_shards_without_a_lease_are_finished_or_not_begun() -> None:
-    """The shards 1 and 2 were merged into 3, which was split into 4 and 5. 6 is a child of 4. The library has 3 only."""
+    """Shards 1 and 2 were merged into 3, which was split into 4 and 5. 6 is a child of 4. The library has 3 only."""
     listed = [
         Shard("1"),
         Shard("2"),

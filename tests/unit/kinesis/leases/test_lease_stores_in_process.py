@@ -33,7 +33,7 @@ def test_memory(check: Check) -> None:
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return one file for all checks. Each check has its own group, and creating a file takes longer than most checks."""
+    """Return one file for all checks: each check has its own group, and creating a file takes long."""
     return tmp_path_factory.mktemp("leases") / "some" / "where" / "leases.db"
 
 
