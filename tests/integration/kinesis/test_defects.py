@@ -1,6 +1,6 @@
-"""Which test fails on each of the 31 defects of the published consumer, and which proves each feature that is promised.
+"""Tables of the 31 defects of the published consumer and of the promised features, with the tests for each.
 
-Facts are in the project's notes; here are the numbers, in words, and the tests. What a row names has to exist.
+Each test fails on the defect, or without the feature. These tests check that every named test exists.
 """
 
 from __future__ import annotations

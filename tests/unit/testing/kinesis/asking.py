@@ -1,4 +1,4 @@
-"""Asks the fakes as a client would, without a socket."""
+"""Sends requests to the fakes as a client does, without a socket."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ FIRST = "shardId-000000000000"
 
 
 def fake(**options: Any) -> FakeKinesis:
-    """A fake with the stream `orders` of one shard, whose time stands still."""
+    """Return a fake with the stream `orders` of one shard, whose clock stands still."""
     kinesis = FakeKinesis(clock=ManualClock(), **options)
     kinesis.create_stream("orders")
     return kinesis
 
 
 def ask(service: Service, operation: str, **members: Any) -> dict[str, Any]:
-    """The answer of a service; what it refuses is raised."""
+    """Return the answer of a service, or raise its refusal."""
     reply = service.handle(operation, msgspec.json.encode(members))
     told: dict[str, Any] = msgspec.json.decode(reply.body) if reply.body else {}
     if reply.status != 200:

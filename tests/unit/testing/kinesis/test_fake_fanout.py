@@ -1,4 +1,4 @@
-"""Enhanced fan-out of the fake: consumers, and what is pushed to them."""
+"""Enhanced fan-out of the fake: consumers, and the events that are pushed to them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def subscribe(
 
 
 def pushed(kinesis: FakeKinesis, subscription: Subscription) -> dict[str, Any]:
-    """The next event, as botocore reads it."""
+    """Return the next event in the form of botocore."""
     buffer = EventStreamBuffer()
     buffer.add_data(kinesis.next_push(subscription).frame)
     (message,) = buffer

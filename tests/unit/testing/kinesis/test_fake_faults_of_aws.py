@@ -1,4 +1,4 @@
-"""Faults that a test orders of the fakes, and the log of calls."""
+"""Faults that a test injects into the fakes, and the log of calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ListShards and the descriptions of streams of the fake."""
+"""ListShards and the descriptions of streams, with the fake."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PutRecord and PutRecords of the fake, and the numbers that records get."""
+"""PutRecord and PutRecords of the fake, and the sequence numbers of records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GetShardIterator and GetRecords of the fake: where reading begins, what it returns, what it costs."""
+"""GetShardIterator and GetRecords of the fake: start positions, replies, and rate limits."""
 
 from __future__ import annotations
 

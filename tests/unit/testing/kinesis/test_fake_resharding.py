@@ -1,4 +1,4 @@
-"""Shards of the fake that split, merge and end, and streams that change."""
+"""Splits, merges and ends of shards of the fake, and changes of streams."""
 
 from __future__ import annotations
 

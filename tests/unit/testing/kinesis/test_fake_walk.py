@@ -14,7 +14,7 @@ from tests.unit.testing.kinesis.asking import FIRST, datas, fake, get, iterator
 
 
 def change(kinesis: FakeKinesis, entropy: random.Random) -> None:
-    """Split, merge or scale, if that can be done just now."""
+    """Split, merge or scale, if this is possible now."""
     shards = [shard.name for shard in kinesis.shards("orders", only_open=True)]
     at = entropy.randrange(len(shards))
     try:
@@ -31,7 +31,7 @@ def change(kinesis: FakeKinesis, entropy: random.Random) -> None:
 
 
 class Reader:
-    """A reader that reads the shards it knows, and a child after both of its parents have ended."""
+    """A reader of all known shards. It reads a child after both of its parents have ended."""
 
     def __init__(self, kinesis: FakeKinesis) -> None:
         self.kinesis = kinesis

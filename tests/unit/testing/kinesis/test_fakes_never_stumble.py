@@ -1,4 +1,4 @@
-"""Whatever a client sends, the fakes answer: a refusal is of AWS's kinds, never an accident."""
+"""The fakes answer every request. A refusal is an error of AWS, never an exception of the fake."""
 
 from __future__ import annotations
 

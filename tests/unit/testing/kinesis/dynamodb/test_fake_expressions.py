@@ -36,7 +36,7 @@ def dynamodb() -> FakeDynamoDB:
 
 
 def used(text: str, given: dict[str, Any] = VALUES) -> dict[str, Any]:
-    """The values that an expression uses."""
+    """Return the values that an expression uses."""
     words = text.replace("(", " ").replace(")", " ").replace(",", " ").split()
     values = {name: value for name, value in given.items() if name in words}
     return {"ExpressionAttributeValues": values} if values else {}

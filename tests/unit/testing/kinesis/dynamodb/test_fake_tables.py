@@ -42,7 +42,7 @@ def filled() -> FakeDynamoDB:
 
 
 def all_pages(dynamodb: FakeDynamoDB, operation: str, **members: Any) -> list[str]:
-    """The keys of all pages."""
+    """Return the keys of all pages."""
     found: list[str] = []
     while True:
         told = ask(dynamodb, operation, TableName="leases", **members)
