@@ -15,8 +15,8 @@ from headrace.errors import KinesisError
 from headrace.kinesis.aggregation.decoding import taken_apart
 from headrace.kinesis.aggregation.encoding import MAGIC, Aggregate
 from headrace.kinesis.hash_keys import HASH_KEYS
-from headrace.kinesis.producing.core import THROTTLED, Outcome, Request, StreamCore
-from headrace.kinesis.producing.lanes import Parcel, Result
+from headrace.kinesis.producing.core import THROTTLED, PutRequest, RecordOutcome, StreamCore
+from headrace.kinesis.producing.lanes import Parcel, PutResult
 from headrace.kinesis.producing.records import Outgoing, outgoing
 from headrace.kinesis.producing.settings import ProducerSettings
 from headrace.kinesis.producing.shards import ShardMap
@@ -54,14 +54,14 @@ class Stream:
             self.new_shard(first, middle)
             self.new_shard(middle + 1, last)
 
-    def put(self, parcel: Parcel) -> Result:
+    def put(self, parcel: Parcel) -> PutResult:
         if not self.calm and self.random.random() < 0.2:
             shard = self.shard_of(parcel)
-            return Result(
+            return PutResult(
                 error=THROTTLED, message=f"Rate exceeded for shard {shard} in stream orders"
             )
         if not self.calm and self.random.random() < 0.1:
-            return Result(error="InternalFailure", message="Internal Service Failure")
+            return PutResult(error="InternalFailure", message="Internal Service Failure")
         shard = self.shard_of(parcel)
         for record in parcel.records:
             if (
@@ -70,7 +70,7 @@ class Stream:
             ):
                 self.seen[record.partition_key].append(record.ticket)
         self.sequence += 1
-        return Result(shard, str(self.sequence))
+        return PutResult(shard, str(self.sequence))
 
     def shard_of(self, parcel: Parcel) -> str:
         hash_key = (
@@ -98,14 +98,14 @@ class Harness:
         self.core = StreamCore("orders", self.settings, self.random.random)
         self.now_ms = 0
         self.given: dict[str, list[int]] = defaultdict(list)
-        self.fates: dict[int, Outcome] = {}
-        self.under_way: list[Request] = []
+        self.fates: dict[int, RecordOutcome] = {}
+        self.under_way: list[PutRequest] = []
         self.lost: set[int] = set()
         self.poison: set[int] = set()
         self.settings_are_plain = not aggregated
         self.records: list[Outgoing] = []
 
-    def take(self, outcomes: list[Outcome]) -> None:
+    def take(self, outcomes: list[RecordOutcome]) -> None:
         for outcome in outcomes:
             assert outcome.record.ticket not in self.fates, "a record has one fate"
             self.fates[outcome.record.ticket] = outcome
@@ -275,7 +275,7 @@ def test_readers_take_apart_what_was_aggregated(
 def test_a_record_that_is_too_large_is_refused_before_it_is_sent() -> None:
     with pytest.raises(KinesisError, match="401 bytes with its key"):
         outgoing(bytes(398), "key", None, record_bytes=400, now_ms=0)
-    with pytest.raises(KinesisError, match="1 to 256 characters"):
+    with pytest.raises(KinesisError, match="257 characters; 1 to 256 are allowed"):
         outgoing(b"", "k" * 257, None, record_bytes=400, now_ms=0)
     with pytest.raises(KinesisError, match="2\\*\\*128"):
         outgoing(b"", "k", str(2**128), record_bytes=400, now_ms=0)

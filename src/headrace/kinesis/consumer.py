@@ -87,16 +87,13 @@ class Consumer:
         Args:
             stream: Name or ARN of the stream.
             group: The group's name. Members of a group share the shards; every group receives every record.
-            owner: The name of this process in the table and in `headrace kinesis describe`; None is host and process
-                id.
+            owner: The name of this process in the table and in `headrace kinesis describe`; None: host and process id.
             table: The lease table in DynamoDB; it is created if it is missing.
-            initial_checkpoint: The position at which a new group begins: LATEST, TRIM_HORIZON, AFTER:<sequence number>,
-                or a time.
+            initial_checkpoint: The start of a new group: LATEST, TRIM_HORIZON, AFTER:<sequence number>, or a time.
             lock_duration: The time in milliseconds after which other members take the shards of a silent member.
             wait_time_acquire: The time between two searches for free shards, in milliseconds.
             batch_size: The most messages of a batch.
-            kinesis: A client of aiobotocore, or the result of `session.create_client("kinesis")`; None: the consumer
-                opens one.
+            kinesis: A client of aiobotocore, or what `session.create_client("kinesis")` returns; None opens one.
             dynamodb: The same for DynamoDB.
             aws: Region, keys and endpoint of the clients that the consumer opens.
             leases: The URL of another lease store, such as `sqlite:///leases.db`, or a store; None: `table`.

@@ -30,7 +30,7 @@ SEQUENCE = "49590338271490256608559692538361571095921575989136588898"
     [
         ({"start": "EARLIEST"}, "TRIM_HORIZON"),
         ({"start": "AFTER:x"}, "sequence number"),
-        ({"start": datetime(2026, 1, 1)}, "no zone"),  # noqa: DTZ001 - that is what is refused
+        ({"start": datetime(2026, 1, 1)}, "no time zone"),  # noqa: DTZ001 - that is what is refused
         ({"lease_duration_ms": 10}, "lease_duration_ms=10"),
         ({"max_shards": 0}, "max_shards is 0"),
         ({"poll_ms": 1}, "poll_ms=1"),

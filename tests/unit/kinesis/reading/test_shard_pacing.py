@@ -119,5 +119,5 @@ def test_the_mean_size_rises_at_once_and_falls_slowly() -> None:
     ],
 )
 def test_errors_of_settings_name_their_limits(setting: str, value: int) -> None:
-    with pytest.raises(ConfigError, match=rf"{setting}={value}: it is \d+ to \d+"):
+    with pytest.raises(ConfigError, match=rf"{setting}={value} is not allowed: use \d+ to \d+"):
         ReadSettings(**{setting: value})  # type: ignore[arg-type] # one of them is a bool

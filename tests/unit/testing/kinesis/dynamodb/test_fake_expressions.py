@@ -209,7 +209,7 @@ def test_a_failed_condition_may_return_the_item(dynamodb: FakeDynamoDB) -> None:
         ("SET n = :x,", {}, "Syntax error"),
         ("SET n = :x extra", {}, "Syntax error"),
         ("SET n = ?", {}, "Syntax error"),
-        ("SET a.b = :x", {}, "no paths into lists and maps"),
+        ("SET a.b = :x", {}, "does not support paths into lists and maps"),
         ("SET n = list_append(n, :x)", {}, "Invalid function name; function: list_append"),
         ("SET n = n + :x", {}, "incorrect data type"),
         ("SET n = nothing + :six", {}, "does not exist in the item"),
