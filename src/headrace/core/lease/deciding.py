@@ -44,7 +44,7 @@ class Decider:
         """Return the leases to take, and, if no lease is free, the leases to ask for."""
         division, own = self._division(now_ms)
         self._forget_answered(now_ms)
-        takes = [*own, *division.takes()][: self._room()]
+        takes = [*own, *division.takes()][: self._vacancies()]
         wishes = division.wishes(self._settings.asked_at_once - len(self._asked))
         if not wishes and not takes and not self._asked:
             wishes = [lease for lease in [division.wish()] if lease is not None]
@@ -52,7 +52,7 @@ class Decider:
         self._asked.update((lease.key, now_ms) for lease in asks)
         return [*map(Take, takes), *map(Ask, asks)]
 
-    def _room(self) -> int | None:
+    def _vacancies(self) -> int | None:
         """Return how many further leases this member may own, or None if there is no limit."""
         most = most_of(self._owner)
         if most is None:

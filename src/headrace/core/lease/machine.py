@@ -175,7 +175,7 @@ class LeaseCore:
         return self._holdings.advance(key, checkpoint, now_ms, in_flight=in_flight)
 
     def progressed(self, key: LeaseKey, now_ms: int, size_bytes: int = 0) -> None:
-        """Note a completed fetch. To be called, too, while the reader waits for room."""
+        """Note a completed fetch. To be called, too, while the reader waits for space."""
         self._holdings.progressed(key, now_ms, size_bytes)
 
     def on_drained(

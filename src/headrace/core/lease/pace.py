@@ -1,4 +1,4 @@
-"""When a repeated request is due."""
+"""The times at which a repeated request is due."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class LeaseSettings:
         margin_ms: The safety margin for clocks of different speed. Two clocks must differ by less than this within
             `duration_ms`.
         scan_ms: The average time between scans of the leases; each interval is longer or shorter by up to a quarter.
-        asking_ms: The time between scans while this member asks another for a lease, because nobody reads the shard
+        asking_ms: The time between scans while this member asks another for a lease, because no member reads the shard
             between the transfer and the next scan. A member that owns every shard of a stream scans every `list_ms`
             instead: the answers to its renewals show which member asks.
         asked_at_once: The number of leases for which a member with too few leases asks at the same time.

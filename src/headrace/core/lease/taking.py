@@ -1,4 +1,4 @@
-"""How shards are divided among the members of a group: by number, and then by load if the load is uneven.
+"""The division of shards among the members of a group: by number, and then by load if the load is uneven.
 
 Each member decides alone, from the leases only. The owners of renewed leases and the members that ask for leases are
 the members of the group.
@@ -38,7 +38,7 @@ def level(readable: int, most: Iterable[int | None]) -> int:
 
 @dataclass(slots=True)
 class LeaseDivision:
-    """How the renewed leases are divided: each lease counts for the member that asks for it, or else for its owner."""
+    """The division of the renewed leases: each counts for the member that asks for it, or else for its owner."""
 
     me: str
     leases: dict[str, list[Lease]] = field(default_factory=dict)
@@ -119,9 +119,9 @@ class LeaseDivision:
 
     def _by_load(self, weights: _Weights) -> Lease | None:
         others, mine = self._others(), weights.load(self.me)
-        roomy = [member for member in others if self._has_room(member)]
-        poorer = any(weights.load(member) < mine for member in roomy)
-        if not others or poorer or not self._has_room(self.me):
+        below_limit = [member for member in others if self._has_space(member)]
+        poorer = any(weights.load(member) < mine for member in below_limit)
+        if not others or poorer or not self._has_space(self.me):
             return None
         richest = max(others, key=weights.load)
         spread = weights.load(richest) - mine
@@ -134,7 +134,7 @@ class LeaseDivision:
         gain = spread - abs(spread - 2 * weight)
         return lease if gain > WORTH * min(spread, weight) else None
 
-    def _has_room(self, member: str) -> bool:
+    def _has_space(self, member: str) -> bool:
         most = most_of(member)
         return most is None or len(self.leases[member]) < most
 

@@ -82,7 +82,7 @@ def bridge_name(given: str | None, source: str, target: str) -> str:
             raise ConfigError(f"{given} is too long for a bridge's name: choose a name with --name")
     if not _NAME.fullmatch(given):
         raise ConfigError(
-            f"name={given[:80]!r} is not allowed, because topics are named after the bridge: use letters, digits, '.', "
+            f"name={given[:80]!r} is not allowed, because topics are named after the bridge: use a-z, A-Z, 0-9, '.', "
             f"'_' and '-', at most {_LONGEST}"
         )
     return given

@@ -1,4 +1,4 @@
-"""How to reach AWS, and the interface of its clients."""
+"""The settings of AWS clients, and the interface of such clients."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class AwsClient(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AwsSettings:
-    """How to reach AWS. Missing values come from the environment, AWS's configuration files and roles.
+    """The access to AWS. Missing values come from the environment, AWS's configuration files and roles.
 
     To assume a role, use a profile in `~/.aws/config` with `role_arn` and `source_profile`.
 

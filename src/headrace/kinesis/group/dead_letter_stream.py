@@ -92,7 +92,7 @@ def _with_data(letter: dict[str, Any], data: bytes, limit_bytes: int) -> bytes:
     shard would not advance. The dead letter says where the whole record is.
     """
     cut = {**letter, "data_bytes": len(data), "data": ""}
-    room = max(0, limit_bytes - len(msgspec.json.encode(cut)))
-    kept = data[: room // 4 * 3]
+    space = max(0, limit_bytes - len(msgspec.json.encode(cut)))
+    kept = data[: space // 4 * 3]
     whole = {**letter, "data": ""} if len(kept) == len(data) else cut
     return msgspec.json.encode({**whole, "data": b64encode(kept).decode()})

@@ -168,7 +168,7 @@ class LeaseMember:
 
     @property
     def trouble(self) -> str | None:
-        """Which kind of request is not answered at present, with its error; None if all are answered."""
+        """The kind of request that is not answered at present, with its error; None if all are answered."""
         for what, error in self._failing.items():
             return f"{what} was not answered: {error!r}"
         return None
@@ -199,7 +199,7 @@ class LeaseMember:
         await future
 
     def progressed(self, key: LeaseKey, size_bytes: int = 0) -> None:
-        """Note a completed fetch. To be called, too, while a reader waits for room."""
+        """Note a completed fetch. To be called, too, while a reader waits for space."""
         self._core.progressed(key, self._clock(), size_bytes)
 
     def valid(self, key: LeaseKey) -> bool:

@@ -179,12 +179,12 @@ class MemberShards:
             fetched: What the fetch returned. None: the fetch failed.
         """
         if fetched is None or fetched.records or fetched.ended:
-            self.news.set()  # an empty fetch wakes nobody: with many shards there are many empty fetches
+            self.news.set()  # an empty fetch does not wake `poll`: many shards have many empty fetches
         if fetched is not None and self._member is not None:
             self._member.progressed(key, fetched.size_bytes)
 
     async def report_idle_readers(self) -> None:
-        """Report again and again that a reader which waits for room has not stalled. Never returns."""
+        """Report again and again that a reader which waits for space has not stalled. Never returns."""
         assert self._member is not None, "it has begun"
         while True:
             await asyncio.sleep(REPORT_IDLE_S)

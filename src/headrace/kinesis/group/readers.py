@@ -46,13 +46,13 @@ class WatchedReader:
         self.current_at = -1.0
         """The start of the last fetch if it found nothing new, by the event loop's time; -1 if it found records."""
 
-    async def fetch(self, room: Callable[[], int] | None = None) -> Fetched:
+    async def fetch(self, space: Callable[[], int] | None = None) -> Fetched:
         """Fetch records; see `Reader`."""
         begun_at = asyncio.get_running_loop().time()
         self.is_fetching = True
         fetched = None
         try:
-            fetched = await self._reader.fetch(room)
+            fetched = await self._reader.fetch(space)
         finally:
             self.is_fetching = False
             self._on_fetched(self._key, fetched)

@@ -21,7 +21,7 @@ class StreamGroupSettings:
     """Names or ARNs of the streams."""
     aws: AwsSettings
     start: Checkpoint | None
-    """Where a group without leases begins. None: at the end, as of the moment when the group first reads the stream.
+    """The position at which a group without leases begins. None: the end of the stream when the group first reads it.
 
     A sequence number belongs to one shard; all other shards are then read from their beginning."""
     leases: str | LeaseStore

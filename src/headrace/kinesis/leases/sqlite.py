@@ -21,7 +21,7 @@ from headrace.storage.sqlite import Format, locked_text, open_database, transact
 T = TypeVar("T")
 
 APPLICATION_ID: Final = 0x48524B4C
-"""The application id in the file's header: the letters HRKL."""
+"""The application id in the file's header: the characters HRKL."""
 
 SCHEMA_VERSION: Final = 1
 _SCHEMA: Final = """

@@ -47,7 +47,7 @@ class AsyncEngine:
         self._client: AwsClient | None = None
         self._streams: dict[str, StreamSender] = {}
         self._turns = asyncio.Lock()
-        """Held by the `send` that waits for room. Later calls of `send` wait for the lock, in their order."""
+        """Held by the `send` that waits for space. Later calls of `send` wait for the lock, in their order."""
         self._freed = asyncio.Event()
         self._pending: set[RecordDelivery] = set()
         self._flushes = 0
@@ -79,7 +79,7 @@ class AsyncEngine:
         if self.closed:
             raise self._closed_error()
         sender = self._streams.get(stream) or await self._open(stream)
-        await self._wait_for_room(len(data))
+        await self._wait_for_space(len(data))
         if self.closed:
             raise self._closed_error()
         record = outgoing(
@@ -150,8 +150,8 @@ class AsyncEngine:
     def _closed_error(self) -> ClosedError:
         return ClosedError(f"this producer {FORKED}" if self.forked else "the producer is closed")
 
-    async def _wait_for_room(self, size: int) -> None:
-        """Wait until the buffer has room for a record. An empty buffer has room for every record."""
+    async def _wait_for_space(self, size: int) -> None:
+        """Wait until the buffer has space for a record. An empty buffer has space for every record."""
         async with self._turns:
             while self.buffered and self.buffered + size > self._settings.buffer_bytes:
                 self._freed.clear()

@@ -15,7 +15,7 @@ MAX_KEY_CHARACTERS: Final = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerSettings:
-    """How a producer batches, retries and gives up.
+    """Settings of batches, retries and limits of a producer.
 
     Attributes:
         linger_ms: The time for which a record waits for others to fill a request, in milliseconds.
@@ -29,7 +29,7 @@ class ProducerSettings:
             one record of each key is in flight at a time.
         max_in_flight: The most requests of a stream in flight at a time.
         delivery_timeout_ms: The time after which a record is given up, in milliseconds.
-        buffer_bytes: The most bytes of pending records. `send` waits for room.
+        buffer_bytes: The most bytes of pending records. `send` waits for space.
         backoff_ms: The longest first pause after a failure, in milliseconds. It doubles with each failure.
         backoff_max_ms: The longest pause, in milliseconds.
     """

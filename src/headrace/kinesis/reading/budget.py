@@ -1,4 +1,4 @@
-"""How many bytes each shard may read ahead. No clock, no I/O."""
+"""The budget of bytes that shards may read ahead. No clock, no I/O."""
 
 from __future__ import annotations
 
@@ -40,23 +40,23 @@ class Budget:
             del self._reserved[shard]
             self._divide()
 
-    def has_room(self, shard: Hashable) -> bool:
+    def has_space(self, shard: Hashable) -> bool:
         """Whether a read is worth it: half of the shard's own part is free."""
-        return self.room(shard) >= max(1, self._own_bytes // 2)
+        return self.space(shard) >= max(1, self._own_bytes // 2)
 
-    def room(self, shard: Hashable) -> int:
+    def space(self, shard: Hashable) -> int:
         """Return how many bytes a shard may read beyond those it holds and has reserved."""
         held = self._held[shard] + self._reserved[shard]
         shared = self._worker_bytes - self._own_bytes * len(self._held) - self._shared_used
-        room = max(0, self._own_bytes - held) + max(0, shared)
-        return max(0, min(room, self._shard_bytes - held))
+        space = max(0, self._own_bytes - held) + max(0, shared)
+        return max(0, min(space, self._shard_bytes - held))
 
     def reserve(self, shard: Hashable) -> int:
         """Reserve the bytes that a read may return, until `settle`; return their number."""
         self._change(shard, 0, -self._reserved[shard])
-        room = self.room(shard)
-        self._change(shard, 0, room)
-        return room
+        space = self.space(shard)
+        self._change(shard, 0, space)
+        return space
 
     def settle(self, shard: Hashable, size_bytes: int) -> None:
         """End a reservation. The shard holds the bytes that the read returned, which may be none."""

@@ -41,7 +41,7 @@ class FanOutReader:
     """Reads one shard with SubscribeToShard; see `Reader`.
 
     A subscription lasts five minutes. The next one begins where it ended. Records that are not fetched stay in Kinesis
-    and in the connection, so `room` is not used: an event has about one mebibyte.
+    and in the connection, so `space` is not used: an event has about one mebibyte.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class FanOutReader:
         self._failures = 0  # since the last event
         self._end: Fetched | None = Fetched(ended=True) if start.is_end else None
 
-    async def fetch(self, room: Callable[[], int] | None = None) -> Fetched:  # noqa: ARG002 - Kinesis decides
+    async def fetch(self, space: Callable[[], int] | None = None) -> Fetched:  # noqa: ARG002 - Kinesis decides
         """Fetch records; see `Reader`."""
         while self._end is None:
             try:

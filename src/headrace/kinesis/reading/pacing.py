@@ -1,4 +1,4 @@
-"""When a shard may be read next, and how many records to request. No clock, no I/O."""
+"""The times at which a shard may be read, and the numbers of records to request. No clock, no I/O."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ class Pacing:
         """Return the time until the next read, in milliseconds."""
         return 0 if self._next_ms is None else max(0, self._next_ms - now_ms)
 
-    def limit(self, room_bytes: int | None) -> int:
-        """Return how many records to request: what a second allows, and what fits into the room."""
+    def limit(self, space_bytes: int | None) -> int:
+        """Return how many records to request: what a second allows, and what fits into the space."""
         records = self._bytes_per_s / self._mean_bytes
-        if room_bytes is not None:
-            records = min(records, room_bytes / (self._mean_bytes + RECORD_OVERHEAD_BYTES))
+        if space_bytes is not None:
+            records = min(records, space_bytes / (self._mean_bytes + RECORD_OVERHEAD_BYTES))
         return max(1, min(self._max_records, int(records)))
 
     def sent(self, now_ms: int, limit: int) -> None:

@@ -28,7 +28,7 @@ class ShardArrival(NamedTuple, Generic[_Key]):
 @dataclass(slots=True)
 class _ShardQueue:
     reader: Reader
-    room: asyncio.Event = field(default_factory=asyncio.Event)
+    space: asyncio.Event = field(default_factory=asyncio.Event)
     queue: deque[tuple[Fetched, Exception | None, int]] = field(default_factory=deque)
     task: asyncio.Task[None] | None = None
     behind_ms: int | None = None
@@ -112,7 +112,7 @@ class ReadAhead(Generic[_Key]):
                 continue
             fetched, error, size = lane.queue.popleft()
             self._budget.free(key, size)
-            lane.room.set()  # other shards need no wakeup: each has its own part of the budget
+            lane.space.set()  # other shards need no wakeup: each has its own part of the budget
             if lane.queue:
                 self._announce(key, lane)
             return ShardArrival(key, fetched, error)
@@ -131,9 +131,9 @@ class ReadAhead(Generic[_Key]):
     async def _run(self, key: _Key, lane: _ShardQueue) -> None:
         ended = False
         while not ended:
-            while not self._budget.has_room(key):
-                lane.room.clear()
-                await lane.room.wait()
+            while not self._budget.has_space(key):
+                lane.space.clear()
+                await lane.space.wait()
             try:
                 fetched = await self._fetch(key, lane)
             except Exception as error:  # noqa: BLE001 - the caller of `take` raises it

@@ -71,13 +71,13 @@ class Reader(Protocol):
 
     counts: ReadCounts
 
-    async def fetch(self, room: Callable[[], int] | None = None) -> Fetched:
+    async def fetch(self, space: Callable[[], int] | None = None) -> Fetched:
         """Wait as long as the limits of Kinesis require, read, and return the records.
 
         A call may be cancelled. The next call returns the records that the cancelled call did not return.
 
         Args:
-            room: A function that is called before each read; it returns about how many bytes may be read.
+            space: A function that is called before each read; it returns about how many bytes may be read.
 
         Raises:
             StreamNotFoundError: The stream was deleted.
@@ -144,14 +144,14 @@ class ShardReader:
         self._end: Fetched | None = Fetched(ended=True) if start.is_end else None
         prepare(client)
 
-    async def fetch(self, room: Callable[[], int] | None = None) -> Fetched:
+    async def fetch(self, space: Callable[[], int] | None = None) -> Fetched:
         """Fetch records; see `Reader`."""
         if self._rest is not None:
             return self._fetched(self._rest)
         while self._end is None:
             await self._timing.sleep_ms(self._pacing.wait_ms(self._timing.now_ms()))
             try:
-                return await self._read(await self._valid_iterator(), room)
+                return await self._read(await self._valid_iterator(), space)
             except Exception as error:
                 if not of_aws(error):
                     raise
@@ -179,8 +179,8 @@ class ShardReader:
             self.counts.iterators += 1
         return self._iterator
 
-    async def _read(self, iterator: str, room: Callable[[], int] | None) -> Fetched:
-        limit = self._pacing.limit(None if room is None else room())
+    async def _read(self, iterator: str, space: Callable[[], int] | None) -> Fetched:
+        limit = self._pacing.limit(None if space is None else space())
         self._pacing.sent(self._timing.now_ms(), limit)
         reply = await get_records(
             self._client, {"ShardIterator": iterator, "Limit": limit, **self._arn}

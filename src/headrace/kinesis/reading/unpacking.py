@@ -1,4 +1,4 @@
-"""Makes records from stored records: aggregates are divided, and finished user records are left out."""
+"""The way from stored records to records: aggregates are divided, and finished user records are left out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ALL_KEYS = HashRange(0, (1 << 128) - 1)
 
 
 class Unpacking:
-    """Makes records from the stored records of one shard."""
+    """Turns the stored records of one shard into records."""
 
     def __init__(
         self, stream: str, shard: str, *, hash_range: HashRange | None, deaggregate: bool

@@ -14,7 +14,7 @@ from headrace.testing.kinesis.stream import ACCOUNT, ACTIVE, DELETING, UPDATING,
 from headrace.testing.kinesis.tokens import Tokens
 
 ShardEnd = Literal["with_data", "extra_call"]
-"""How a reader learns that a closed shard has ended: with its last records, or by one more reply without records."""
+"""The end of a closed shard for readers: with the last records, or by one more reply without records."""
 
 
 @dataclass(slots=True)

@@ -57,7 +57,7 @@ def malformed(value: object, member: str, constraint: str) -> AwsError:
 
     Args:
         value: The value of the member.
-        member: The name of the member. AWS writes it with a small first letter here.
+        member: The name of the member. AWS writes it with a small first character here.
         constraint: The constraint, which follows "Member must".
     """
     shown = "null" if value is None else f"'{str(value)[:200]}'"

@@ -117,8 +117,8 @@ class Shard:
         """Return records from a sequence number on: at least one, if there is any."""
         start = bisect_left(self._sequences, sequence)
         before = self._sizes[start - 1] if start else self._trimmed_size
-        room = bisect_left(self._sizes, before + max_bytes + 1, start)
-        stop = min(max(room, start + 1), start + max_records, len(self._sequences))
+        space = bisect_left(self._sizes, before + max_bytes + 1, start)
+        stop = min(max(space, start + 1), start + max_records, len(self._sequences))
         if start >= stop:
             return Slice(b"", 0, 0, sequence, is_last=True, behind_ms=0)
         is_last = stop == len(self._sequences)

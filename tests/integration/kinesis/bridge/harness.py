@@ -87,7 +87,7 @@ class MemoryReader:
         self._fuse = fuse
         self.counts = ReadCounts()
 
-    async def fetch(self, room: Callable[[], int] | None = None) -> Fetched:
+    async def fetch(self, space: Callable[[], int] | None = None) -> Fetched:
         fetched: Fetched = await self._fuse.pass_by(self._fetch)
         return fetched
 

@@ -175,7 +175,7 @@ def disturbed(process: Process, by: Process, lease: Lease) -> Callable[[], int]:
     open_reader, count = process.copy._open_reader, 0
 
     class Disturbed(MemoryReader):
-        async def fetch(self, room: object = None) -> Fetched:
+        async def fetch(self, space: object = None) -> Fetched:
             nonlocal count
             count += 1
             producer = by.copy._destination.producer(STREAM, SHARD)

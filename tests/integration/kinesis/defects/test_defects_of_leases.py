@@ -163,7 +163,7 @@ def test_a_lost_lease_is_reported_once_and_the_consumer_goes_on(aws: FakeAws) ->
             while not (batch := await consumer.fetch()):
                 pass
             [lease] = await stored(store)
-            assert await store.take(lease, "somebody else") is not None
+            assert await store.take(lease, "another-member") is not None
             assert await consumer.checkpoint(batch[-1].id) is False
             assert await consumer.checkpoint(batch[-1].id) is False
             again: list[Message] = []

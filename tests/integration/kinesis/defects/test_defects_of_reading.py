@@ -290,7 +290,7 @@ def test_reading_ahead_is_bounded_and_a_slow_handler_loses_no_record(aws: FakeAw
         for number in range(60, 90):
             aws.kinesis.put("orders", b"%03d" % number + b"x" * 50_000)
         before = -1
-        async with asyncio.timeout(15):  # until the reader waits for room
+        async with asyncio.timeout(15):  # until the reader waits for space
             while before != (asked := aws.kinesis.calls.count("GetRecords")):
                 before = asked
                 await asyncio.sleep(1.5)

@@ -160,7 +160,7 @@ def test_a_process_that_was_halted_longer_than_a_lease_stops_its_handlers(aws: F
             time.sleep(1.5)  # noqa: ASYNC251 - the process stands still
             [key] = await store.streams()
             [lease] = await store.leases(*key)
-            other = await store.take(lease, "somebody else")
+            other = await store.take(lease, "another-member")
             assert other is not None
             taken.append(other.epoch)
 

@@ -139,7 +139,7 @@ def test_a_full_reply_is_followed_by_the_required_pause() -> None:
     asyncio.run(scenario())
 
 
-def test_a_read_requests_about_as_many_bytes_as_there_is_room_for() -> None:
+def test_a_read_requests_about_as_many_bytes_as_there_is_space_for() -> None:
     async def scenario() -> None:
         async with lab(limits=Limits().unthrottled()) as it:
             it.put(*[bytes(10_000)] * 200)

@@ -60,8 +60,8 @@ def test_the_error_without_a_region_names_the_settings(monkeypatch: pytest.Monke
 
     with pytest.raises(ConfigError, match="set region, AWS_REGION, or a profile that has one"):
         asyncio.run(opened(AwsSettings()))
-    with pytest.raises(ConfigError, match=r"config profile \(nobody\) could not be found"):
-        asyncio.run(opened(AwsSettings(profile="nobody", region="eu-central-1")))
+    with pytest.raises(ConfigError, match=r"config profile \(absent\) could not be found"):
+        asyncio.run(opened(AwsSettings(profile="absent", region="eu-central-1")))
 
 
 def test_only_opening_a_client_needs_the_extra_and_its_error_names_it() -> None:

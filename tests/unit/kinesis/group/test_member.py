@@ -86,7 +86,7 @@ class Store(MemoryLeaseStore):
         if self.is_hanging:
             await asyncio.sleep(10**6)
         if self.is_silent:
-            raise LeaseStoreError("nobody is there")
+            raise LeaseStoreError("no server is there")
 
 
 class Team:
@@ -239,7 +239,7 @@ def test_a_member_that_cannot_renew_stops_in_time_and_starts_again(fault: str) -
         await until(lambda: not team.member.valid(key("a")))
         assert loop.now_ms <= taken_ms + 27_100
         said = (
-            "nobody is there"
+            "no server is there"
             if fault == "is_silent"
             else "the lease store did not answer within 5 s"
         )
@@ -296,7 +296,7 @@ def test_a_deleted_stream_is_reported_once() -> None:
 
 def test_a_request_is_repeated_after_an_unknown_exception_of_the_store() -> None:
     async def scenario(store: Store, lister: Lister, loop: LeapingLoop) -> None:
-        store.bug = ValueError("nobody thought of that")
+        store.bug = ValueError("an unknown bug")
         team = Team(store, lister, loop)
         await team.member.start()
         await asyncio.sleep(10)

@@ -58,7 +58,7 @@ class Unreadable:
             fetch=self.fetch, aclose=self.aclose, behind_ms=None, counts=ReadCounts()
         )
 
-    async def fetch(self, _room: object) -> Fetched:
+    async def fetch(self, _space: object) -> Fetched:
         await asyncio.Event().wait()
         raise AssertionError
 

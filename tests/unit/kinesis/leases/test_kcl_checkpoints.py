@@ -96,7 +96,9 @@ def test_kcl_leases_of_several_streams_are_distinguished() -> None:
     assert of_stream([one, again], "orders", 6) == [again]
     with pytest.raises(ConfigError, match="leases of orders:5, orders:6, but none of orders:7"):
         of_stream([one, again], "orders", 7)
-    with pytest.raises(ConfigError, match="no leases of the stream x. It has leases of orders, users"):
+    with pytest.raises(
+        ConfigError, match="no leases of the stream x. It has leases of orders, users"
+    ):
         of_stream([one, other], "x", 5)
 
 

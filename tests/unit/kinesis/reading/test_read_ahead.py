@@ -32,12 +32,12 @@ class ListReader:
         self.restarts = 0
         self.closed = False
         self.counts = ReadCounts()
-        self.rooms: list[int] = []
+        self.spaces: list[int] = []
 
-    async def fetch(self, room: Callable[[], int] | None = None) -> Fetched:
+    async def fetch(self, space: Callable[[], int] | None = None) -> Fetched:
         self.fetches += 1
-        assert room is not None
-        self.rooms.append(room())
+        assert space is not None
+        self.spaces.append(space())
         await asyncio.sleep(0)
         if not self.records and not self.ends:
             await asyncio.Event().wait()
@@ -139,10 +139,10 @@ def test_next_returns_none_after_its_timeout() -> None:
 
 def test_ready_records_are_returned_before_a_later_error() -> None:
     class Failing(ListReader):
-        async def fetch(self, room: Callable[[], int] | None = None) -> Fetched:
+        async def fetch(self, space: Callable[[], int] | None = None) -> Fetched:
             if not self.records:
                 raise KinesisError("not allowed")
-            return await super().fetch(room)
+            return await super().fetch(space)
 
     async def scenario(ahead: ReadAhead[str]) -> None:
         ahead.add("a", Failing(records_of("a", 2)))
@@ -165,14 +165,14 @@ def test_removing_a_shard_closes_its_reader_and_frees_its_bytes() -> None:
         assert ahead.take() is None
         ahead.add("a", readers[1])
         assert await ahead.next(5_000) is not None
-        assert readers[1].rooms[0] == readers[0].rooms[0]
+        assert readers[1].spaces[0] == readers[0].spaces[0]
 
     run(scenario, worker_bytes=20_000)
 
 
 def test_a_cancelled_removal_stays_cancelled() -> None:
     class Stubborn(ListReader):
-        async def fetch(self, room: Callable[[], int] | None = None) -> Fetched:
+        async def fetch(self, space: Callable[[], int] | None = None) -> Fetched:
             try:
                 await asyncio.Event().wait()
             finally:
@@ -198,7 +198,7 @@ def test_a_cancelled_removal_stays_cancelled() -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_no_shard_exceeds_its_limit_and_every_shard_has_room(seed: int) -> None:
+def test_no_shard_exceeds_its_limit_and_every_shard_has_space(seed: int) -> None:
     chance = Random(seed)
     shard_bytes, worker_bytes = chance.randint(100, 5_000), chance.randint(1_000, 20_000)
     budget = Budget(ReadSettings(shard_bytes=shard_bytes, worker_bytes=worker_bytes))
@@ -210,7 +210,7 @@ def test_no_shard_exceeds_its_limit_and_every_shard_has_room(seed: int) -> None:
     for _ in range(60):
         shard = chance.choice(shards)
         step = chance.choice(["reserve", "settle", "free"])
-        if step == "reserve" and budget.has_room(shard):
+        if step == "reserve" and budget.has_space(shard):
             reserved[shard] = budget.reserve(shard)
         elif step == "settle" and reserved[shard]:
             brought = chance.randint(0, reserved[shard])
@@ -225,26 +225,26 @@ def test_no_shard_exceeds_its_limit_and_every_shard_has_room(seed: int) -> None:
         for each in shards:
             assert held[each] + reserved[each] <= shard_bytes
             if not held[each] and not reserved[each]:
-                assert budget.has_room(each)
+                assert budget.has_space(each)
 
 
-def test_a_shard_that_joins_a_full_budget_has_room_at_once() -> None:
+def test_a_shard_that_joins_a_full_budget_has_space_at_once() -> None:
     budget = Budget(ReadSettings(shard_bytes=100_000, worker_bytes=64_000))
     budget.join("first")
     budget.settle("first", budget.reserve("first"))
     assert budget.held_bytes == 64_000
     for number in range(99):
         budget.join(number)
-        assert budget.has_room(number)
+        assert budget.has_space(number)
     for number in range(99):
         budget.settle(number, budget.reserve(number))
     assert budget.held_bytes <= 96_000
-    assert not budget.has_room("first")
+    assert not budget.has_space("first")
     budget.free("first", 64_000)
-    assert budget.has_room("first")
+    assert budget.has_space("first")
     for number in range(99):
         budget.leave(number)
-    assert budget.room("first") == 64_000
+    assert budget.space("first") == 64_000
 
 
 def test_pausing_an_unknown_shard_is_an_error() -> None:

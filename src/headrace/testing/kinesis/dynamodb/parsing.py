@@ -22,7 +22,7 @@ class Token(NamedTuple):
 
     Attributes:
         kind: `name` (with #), `value` (with :), `word`, `sign`, or `end`.
-        text: The text of the token; keywords in capital letters.
+        text: The text of the token; keywords in upper case.
         at: The index of its first character.
     """
 
