@@ -59,7 +59,7 @@ def test_each_kind_of_kcl_checkpoint_is_converted() -> None:
         "e": Checkpoint("49590338271490256608559692538361571095921575989136588898", 3),
         "f": Checkpoint("7"),
     }
-    with pytest.raises(ConfigError, match="c has not been read yet. It begins at a time"):
+    with pytest.raises(ConfigError, match=r"c has not been read yet\. It begins at a time"):
         checkpoints(leases, listed)
     with pytest.raises(ConfigError, match="the checkpoint of a has an unknown form: 'x' is no"):
         checkpoints([kcl("a", "x")], listed)
@@ -97,7 +97,7 @@ def test_kcl_leases_of_several_streams_are_distinguished() -> None:
     with pytest.raises(ConfigError, match="leases of orders:5, orders:6, but none of orders:7"):
         of_stream([one, again], "orders", 7)
     with pytest.raises(
-        ConfigError, match="no leases of the stream x. It has leases of orders, users"
+        ConfigError, match=r"no leases of the stream x\. It has leases of orders, users"
     ):
         of_stream([one, other], "x", 5)
 
