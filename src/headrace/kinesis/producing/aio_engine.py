@@ -180,10 +180,10 @@ class AsyncEngine:
 def _check_kinds(stream: object, data: object, partition_key: object) -> None:
     if not isinstance(stream, str):
         raise TypeError(
-            f"stream is {type(stream).__name__}: pass the name or the ARN of a stream, a str"
+            f"stream is of type {type(stream).__name__}: pass the name or the ARN of a stream as str"
         )
     if not isinstance(data, bytes | bytearray | memoryview) or not isinstance(partition_key, str):
         raise TypeError(
-            "data is bytes, as text.encode() gives, and partition_key is a str: "
-            f"not {type(data).__name__} and {type(partition_key).__name__}"
+            f"data is of type {type(data).__name__} and partition_key of type {type(partition_key).__name__}: pass "
+            "bytes, as text.encode() returns them, and str"
         )

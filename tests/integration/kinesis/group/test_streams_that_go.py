@@ -45,7 +45,7 @@ def test_a_stream_that_is_created_again_is_a_different_stream(
 
     if has_read:
         aws.kinesis.put("orders", b"old")
-    again = r"orders was deleted and created again while it was read, .* start again, and the new one is read"
+    again = r"orders was deleted and created again while it was read, .* Start again to read the new stream"
     with app().test() as trial:
         trial.wait_idle(WAIT_S)
         aws.kinesis.call("DeleteStream", StreamName="orders")
@@ -65,7 +65,7 @@ def test_a_deleted_stream_is_reported_as_deleted(aws: FakeAws) -> None:
     @app.worker(quick(aws, "orders"))
     async def bill(order: str) -> None: ...
 
-    gone = "stream orders was deleted while it was read, .* create it and start again"
+    gone = "stream orders was deleted while it was read, .* Create it and start again"
     with app.test() as trial:
         trial.wait_idle(WAIT_S)
         aws.kinesis.call("DeleteStream", StreamName="orders")
