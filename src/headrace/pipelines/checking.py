@@ -200,10 +200,10 @@ def _topic_source(topic: Topic, group: str, connection: DefaultCluster) -> Itera
         yield str(error)
         return
     if options.decode is not None:
-        yield from _doubled(topic, options.decode)
+        yield from _duplicate_columns(topic, options.decode)
 
 
-def _doubled(topic: Topic, decode: DecodeOptions) -> Iterator[str]:
+def _duplicate_columns(topic: Topic, decode: DecodeOptions) -> Iterator[str]:
     """Yield the columns that a source would have twice: as a column of the record or of errors, and of the value."""
     from headrace.spark.decode.formats import codec_of
 

@@ -89,7 +89,7 @@ def read_problems(table: Any) -> Iterator[str]:
     unknown = sorted(features - _READABLE - {"deletionVectors", "columnMapping"})
     if unknown:
         yield f"it has unsupported features: {', '.join(unknown)}"
-    yield from _astray(table)
+    yield from _partitions_outside_paths(table)
 
 
 def write_problems(table: Any) -> Iterator[str]:
@@ -129,7 +129,7 @@ def _deleted_rows(table: Any) -> bool:
         return True
 
 
-def _astray(table: Any) -> Iterator[str]:
+def _partitions_outside_paths(table: Any) -> Iterator[str]:
     """Yield a problem if only the log, and no directory name, has the values of the partition columns."""
     wanted = table.metadata().partition_columns
     for path in _paths(table) if wanted else ():

@@ -63,8 +63,8 @@ def _failed(path: Path, error: Exception) -> str:
 
 def _remedy(error: Exception) -> str:
     """Return the remedy if PySpark fails because there is no session yet; "" for other errors."""
-    places = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
-    without_session = isinstance(error, AssertionError) and "pyspark" in places[-1]
+    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    without_session = isinstance(error, AssertionError) and "pyspark" in files[-1]
     if not without_session and "SESSION_OR_CONTEXT" not in str(error):
         return ""
     return (

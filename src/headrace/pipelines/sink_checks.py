@@ -38,18 +38,18 @@ def problems(spark: SparkSession, frame: DataFrame, plan: Plan) -> Iterator[str]
     doubled = list(alike(frame.schema, case_sensitive=_is_case_sensitive(spark)))
     yield from doubled
     if isinstance(sink, Topic):
-        missing = list(_without_columns(sink, types))
+        missing = list(_missing_columns(sink, types))
         yield from missing
         if not doubled and not missing:
-            yield from _unlike_records(spark, sink, frame)
+            yield from _record_problems(spark, sink, frame)
         types.pop(sink.tombstone or "", None)
     else:
-        missing = list(_without_partitions(sink, types))
+        missing = list(_missing_partitions(sink, types))
         yield from missing
         if not doubled and not missing:
-            yield from _unlike_table(spark, sink, frame)
+            yield from _table_problems(spark, sink, frame)
     if sink.schema is not None:
-        yield from _unlike(_wanted(spark, sink), types)
+        yield from _schema_differences(_wanted(spark, sink), types)
 
 
 def _is_case_sensitive(spark: SparkSession) -> bool:
@@ -64,7 +64,7 @@ def _wanted(spark: SparkSession, sink: Topic | Table) -> dict[str, str]:
     return dict(spark.createDataFrame([], spark_schema(sink.schema)).dtypes)
 
 
-def _without_columns(topic: Topic, types: Mapping[str, str]) -> Iterator[str]:
+def _missing_columns(topic: Topic, types: Mapping[str, str]) -> Iterator[str]:
     wanted = {"key": topic.key, "timestamp": topic.timestamp, "tombstone": topic.tombstone}
     for what, name in wanted.items():
         if name is not None and name not in types:
@@ -79,7 +79,7 @@ def _without_columns(topic: Topic, types: Mapping[str, str]) -> Iterator[str]:
             yield f"{', '.join(unknown)}: records have only {', '.join(COLUMNS)}"
 
 
-def _unlike_records(spark: SparkSession, topic: Topic, frame: DataFrame) -> Iterator[str]:
+def _record_problems(spark: SparkSession, topic: Topic, frame: DataFrame) -> Iterator[str]:
     """Yield the reasons why a frame cannot be converted to records. The check uses the expressions of a real start."""
     if topic.format == "json":
         zone = str(spark.conf.get("spark.sql.session.timeZone", "UTC"))
@@ -93,13 +93,13 @@ def _unlike_records(spark: SparkSession, topic: Topic, frame: DataFrame) -> Iter
     yield from column_problems(dict(made.dtypes), topic.name)
 
 
-def _without_partitions(table: Table, types: Mapping[str, str]) -> Iterator[str]:
+def _missing_partitions(table: Table, types: Mapping[str, str]) -> Iterator[str]:
     for name in table.partition_by:
         if name not in types:
             yield f"partition_by: the frame has no column {name}, it has {', '.join(types)}"
 
 
-def _unlike_table(spark: SparkSession, table: Table, frame: DataFrame) -> Iterator[str]:
+def _table_problems(spark: SparkSession, table: Table, frame: DataFrame) -> Iterator[str]:
     if table.format == "delta":
         from headrace.pipelines.delta_append import problems as delta_problems
 
@@ -110,7 +110,7 @@ def _unlike_table(spark: SparkSession, table: Table, frame: DataFrame) -> Iterat
     if table.format == "json":
         yield from maps_that_json_has_not(frame.schema)
     if table.format in _TYPED and not refused:
-        yield from _unlike_files(spark, table, frame)
+        yield from _file_differences(spark, table, frame)
 
 
 def _refused_by_format(spark: SparkSession, table: Table, frame: DataFrame) -> Iterator[str]:
@@ -142,7 +142,7 @@ def _refused_by_format(spark: SparkSession, table: Table, frame: DataFrame) -> I
                 yield str(error).partition("\n")[0]
 
 
-def _unlike_files(spark: SparkSession, table: Table, frame: DataFrame) -> Iterator[str]:
+def _file_differences(spark: SparkSession, table: Table, frame: DataFrame) -> Iterator[str]:
     """Yield differences to existing files: columns that readers of the files would not see or could not read."""
     try:
         reader = spark.read.format(table.format).options(**table.options)
@@ -167,19 +167,19 @@ def _unlike_files(spark: SparkSession, table: Table, frame: DataFrame) -> Iterat
 
 def _partitions(path: str) -> list[str] | None:
     """Return the partition columns in the names of directories; None without files, or for other file systems."""
-    place: Path | None = local_root(path)
+    directory: Path | None = local_root(path)
     found: list[str] = []
-    while place is not None and place.is_dir():
-        names = [each for each in place.iterdir() if not each.name.startswith(("_", "."))]
+    while directory is not None and directory.is_dir():
+        names = [each for each in directory.iterdir() if not each.name.startswith(("_", "."))]
         inside = [each for each in names if each.is_dir() and "=" in each.name]
         if not inside:
             return found if names else None
         found.append(inside[0].name.partition("=")[0])
-        place = inside[0]
+        directory = inside[0]
     return None
 
 
-def _unlike(wanted: Mapping[str, str], given: Mapping[str, str]) -> Iterator[str]:
+def _schema_differences(wanted: Mapping[str, str], given: Mapping[str, str]) -> Iterator[str]:
     for name, kind in wanted.items():
         if name not in given:
             yield f"the sink's schema has a column {name} {kind}, but the frame does not"

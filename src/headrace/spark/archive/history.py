@@ -235,9 +235,8 @@ def _records(
 ) -> Iterator[Any]:
     names = sorted({wanted.topic_partition.topic for wanted in task.ranges})
     ids = {name: each.topic_id for name, each in client.topology(names).items()}
-    hot: list[
-        OffsetRange
-    ] = []  # ranges of the brokers, read together until an archived range follows
+    # Ranges of the brokers are read together until an archived range follows.
+    of_brokers: list[OffsetRange] = []
     for wanted in task.ranges:
         topic, partition = wanted.topic_partition
         source = ArchivedPartition(topic, wanted.topic_id or ids.get(topic, ""), partition)
@@ -245,12 +244,12 @@ def _records(
         while position < wanted.end:
             file, end = _piece(history.files(source), position, wanted.end)
             if file is None:
-                hot.append(replace(wanted, start=position, end=end))
+                of_brokers.append(replace(wanted, start=position, end=end))
                 position = end
                 continue
-            if hot:
-                yield from _of_brokers(client, history, hot, options, again=again)
-                hot = []
+            if of_brokers:
+                yield from _read_brokers(client, history, of_brokers, options, again=again)
+                of_brokers = []
             try:
                 for rows, after in _rows(history.root, file.path, position, end, options):
                     yield rows
@@ -261,11 +260,11 @@ def _records(
                 if vanished > _VANISHED or history.root.find(file.path) is not None:
                     raise
                 history.refresh()
-    if hot:
-        yield from _of_brokers(client, history, hot, options, again=again)
+    if of_brokers:
+        yield from _read_brokers(client, history, of_brokers, options, again=again)
 
 
-def _of_brokers(
+def _read_brokers(
     client: SourceClient,
     history: History,
     ranges: Sequence[OffsetRange],

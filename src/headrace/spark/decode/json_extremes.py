@@ -1,8 +1,8 @@
 """Extreme values in JSON that Spark writes and other JSON parsers reject.
 
 Spark writes NaN and the infinities as strings, because JSON has no such numbers. Years after 9999 have a sign and more
-digits, and years before 0 have a sign. The decoder of `json_values.py` rejects these values. It then decodes the whole
-value again with the types of this module.
+digits, and years before 0 have a sign. The decoder of `json_values.py` rejects these values. The decoder then decodes
+the whole value again with the types of this module.
 """
 
 from __future__ import annotations

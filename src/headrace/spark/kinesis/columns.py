@@ -87,7 +87,7 @@ def row_batch(raw: Any, stream: str, shard: str, options: ReadOptions) -> Any:
     return pa.RecordBatch.from_arrays([arrays[name] for name in schema.names], schema=schema)
 
 
-def _decoded(raw: Any, place: str, decode: DecodeOptions) -> dict[str, Any]:
+def _decoded(raw: Any, where: str, decode: DecodeOptions) -> dict[str, Any]:
     values, errors = codec_of(decode).decode(raw.column("data").to_pylist())
     if decode.on_error == "null":
         reasons = pa.array([errors.get(row) for row in range(raw.num_rows)], pa.string())
@@ -95,7 +95,7 @@ def _decoded(raw: Any, place: str, decode: DecodeOptions) -> dict[str, Any]:
     if errors:
         row = min(errors)
         raise DecodeError(
-            f"the data of record {raw.column('sequenceNumber')[row]} of {place} does not decode as {decode.format}: "
+            f"the data of record {raw.column('sequenceNumber')[row]} of {where} does not decode as {decode.format}: "
             f"{errors[row]}. With the option onError=null the data of such a row is null, and the column _error has "
             "the reason"
         )

@@ -51,7 +51,7 @@ class FollowedStream:
             self._description = await api.describe(answer_within_ms=FIRST_CONTACT_MS)
         return self._description
 
-    async def is_that_of(self, part: StreamPart) -> bool:
+    async def is_stream_of(self, part: StreamPart) -> bool:
         """Return whether this is the stream of a checkpoint, and not a newer stream with the same name.
 
         Raises:
@@ -77,7 +77,7 @@ class FollowedStream:
         await self._list()
         self._shards = initial(self._infos, starting, self._clock())
 
-    async def go_on(self, part: StreamPart, ends: Mapping[str, End]) -> None:
+    async def continue_after(self, part: StreamPart, ends: Mapping[str, End]) -> None:
         """Continue at the ends of the last round.
 
         Raises:
@@ -90,7 +90,7 @@ class FollowedStream:
                 self._probes.barren.add(shard)
             if end.behind_ms is not None:
                 self._probes.behind_ms[shard] = end.behind_ms
-        await self._check_ages()
+        await self._check_retention()
 
     async def _forget(self) -> None:
         await self._probes.clear()
@@ -114,7 +114,7 @@ class FollowedStream:
         """
         while True:
             if not self._infos or any(
-                place.checkpoint.is_end for place in self._shards.active.values()
+                position.checkpoint.is_end for position in self._shards.active.values()
             ):
                 await self._list()
                 self._drop_vanished()
@@ -134,13 +134,13 @@ class FollowedStream:
     def _drop_vanished(self) -> None:
         """Treat active shards that Kinesis does not list any more as lost and ended."""
         listed = {info.shard for info in self._infos}
-        for shard, place in list(self._shards.active.items()):
-            if shard not in listed and not place.checkpoint.is_end:
+        for shard, position in list(self._shards.active.items()):
+            if shard not in listed and not position.checkpoint.is_end:
                 self._lost(f"{shard} of {self.name} was removed before it was read to its end")
                 gone = {**self._shards.active, shard: ShardPosition(SHARD_END)}
                 self._shards = replace(self._shards, active=gone)
 
-    async def _check_ages(self) -> None:
+    async def _check_retention(self) -> None:
         """Find shards that were not read for longer than the stream's retention."""
         hours = (await self.describe()).retention_hours
         oldest_ms = self._clock() - hours * _HOUR_MS
@@ -157,14 +157,14 @@ class FollowedStream:
                 "records may have expired before they were read"
             )
 
-    async def ages(self, part: StreamPart) -> bool:
+    async def needs_checkpoint(self, part: StreamPart) -> bool:
         """Return whether a checkpoint without new records is due.
 
         The read times in the checkpoint become old while no records arrive. A restart after the retention time would
         take that for lost records.
         """
-        known = [place.read_ms for place in part.shards.active.values() if place.read_ms]
-        fresh = [place.read_ms for place in self._shards.active.values() if place.read_ms]
+        known = [position.read_ms for position in part.shards.active.values() if position.read_ms]
+        fresh = [position.read_ms for position in self._shards.active.values() if position.read_ms]
         limit_ms = (await self.describe()).retention_hours * _HOUR_MS // 8
         return bool(known and fresh) and min(fresh) - min(known) > limit_ms
 

@@ -47,9 +47,9 @@ def advanced(shards: Shards, infos: Iterable[ShardInfo]) -> Shards:
     A parent that Kinesis does not list any more counts as done, unless it is still active.
     """
     listed = {info.shard: info for info in infos}
-    ended = {shard for shard, place in shards.active.items() if place.checkpoint.is_end}
+    ended = {shard for shard, position in shards.active.items() if position.checkpoint.is_end}
     done = shards.done | ended
-    active = {shard: place for shard, place in shards.active.items() if shard not in ended}
+    active = {shard: position for shard, position in shards.active.items() if shard not in ended}
     waiting: dict[str, Checkpoint] = {}
     for shard, info in listed.items():
         if shard in done or shard in shards.active:

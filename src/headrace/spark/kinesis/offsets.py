@@ -116,8 +116,8 @@ class StreamPart:
 
     def nothing_read(self, shard: str) -> End:
         """Return the end of a shard that no task of the round has read."""
-        place = self.shards.active[shard]
-        return End(position=place.checkpoint.position, read_ms=place.read_ms)
+        position = self.shards.active[shard]
+        return End(position=position.checkpoint.position, read_ms=position.read_ms)
 
     def after(self, ends: Mapping[str, End]) -> Shards:
         """Return the shards after the round. Shards that were read to their end are still among the active shards."""
@@ -129,8 +129,8 @@ class StreamPart:
         return {
             "reads": list(self.reads),
             "shards": {
-                shard: [place.checkpoint.position, place.read_ms]
-                for shard, place in self.shards.active.items()
+                shard: [position.checkpoint.position, position.read_ms]
+                for shard, position in self.shards.active.items()
             },
             "waiting": {shard: each.position for shard, each in self.shards.waiting.items()},
             "done": sorted(self.shards.done),

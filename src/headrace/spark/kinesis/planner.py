@@ -53,7 +53,7 @@ class RoundPlanner:
         self._initial = StreamOffset(uuid.uuid4().hex)
         followed = [FollowedStream(each, options, access, clock) for each in options.streams]
         self._followed = {each.name: each for each in followed}
-        self._settled: StreamOffset | None = None
+        self._continued_after: StreamOffset | None = None
         self._probed_ms: int | None = None
         self._planned = 0  # the last round that this driver has planned or taken over
         self._unread = False
@@ -83,8 +83,8 @@ class RoundPlanner:
             LeaseStoreError: The store does not answer, or has lost the last round.
             KinesisError: The stream cannot be read.
         """
-        if self._settled != start:
-            await self._settle(start)
+        if self._continued_after != start:
+            await self._continue_after(start)
         elif self._probed_ms is not None:
             waited_ms = self._clock() - self._probed_ms
             if waited_ms < self._options.reading.poll_ms:
@@ -97,7 +97,7 @@ class RoundPlanner:
             return start
         ready = await self._probe()
         self._probed_ms = self._clock()
-        if any(ready.values()) or await self._is_to_be_pinned(start):
+        if any(ready.values()) or await self._needs_checkpoint(start):
             return await self._plan(start, ready)
         return start
 
@@ -159,24 +159,24 @@ class RoundPlanner:
                     f"the checkpoint has a position of stream {name}, which the option stream does not name any more",
                     fail=self._options.fail_on_data_loss,
                 )
-            elif await each.is_that_of(part):
+            elif await each.is_stream_of(part):
                 known.append((each, part))
         return known
 
-    async def _settle(self, start: StreamOffset) -> None:
+    async def _continue_after(self, start: StreamOffset) -> None:
         """Continue after the planned round of an offset: read the ends of its parts from the store."""
         known = await self._known(start)
         store = await self._store()
         self._unread = False
         ends = await self._ends(store, start, known) if known else {}
         for each, part in known:
-            await each.go_on(part, ends[each.name])
+            await each.continue_after(part, ends[each.name])
         for name, each in self._followed.items():
             if name not in start.parts:
                 await each.begin(self._options.streams[each.stream])
             elif name not in ends:  # the stream was created again, and failOnDataLoss is false
                 await each.begin(Starting())
-        self._settled = start
+        self._continued_after = start
 
     async def _take_over(self, end: StreamOffset) -> None:
         """Check that the store still has the round that an earlier driver planned."""
@@ -233,11 +233,16 @@ class RoundPlanner:
             }
         return {name: probe.result() for name, probe in probes.items()}
 
-    async def _is_to_be_pinned(self, start: StreamOffset) -> bool:
+    async def _needs_checkpoint(self, start: StreamOffset) -> bool:
         """Return whether a checkpoint is due although there are no new records."""
         if start.parts.keys() != self._followed.keys():
             return True
-        return any([await each.ages(start.parts[name]) for name, each in self._followed.items()])
+        return any(
+            [
+                await each.needs_checkpoint(start.parts[name])
+                for name, each in self._followed.items()
+            ]
+        )
 
     async def _plan(self, start: StreamOffset, ready: dict[str, list[str]]) -> StreamOffset:
         store = await self._store()

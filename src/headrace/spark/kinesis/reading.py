@@ -83,7 +83,7 @@ class ShardPart:
             own = self._end(not self.rest, started_ms)
         end = parse_end(await agree(own))
         if end != own:
-            await self._settle(reader, end)
+            await self._adopt_end(reader, end)
             self._check(end, fail=fail_on_data_loss)
         return self.batches
 
@@ -124,7 +124,7 @@ class ShardPart:
             behind_ms=self.behind_ms,
         )
 
-    async def _settle(self, reader: Reader, end: End) -> None:
+    async def _adopt_end(self, reader: Reader, end: End) -> None:
         """Read on up to the end of another task, and cut off later records."""
         if end.last is None:
             self.batches, self.rows, self.last = [], 0, None

@@ -204,11 +204,11 @@ def _by_partition(example: str, text: str, *, minimum: int) -> Positions:
         raise ConfigError(f"{example}, not {text!r}")
     for topic, part in parsed.items():
         for number, value in part.items():
-            is_place = type(value) is int and minimum <= value <= _MAX_INT64
-            if not (number.isascii() and number.isdigit()) or not is_place:
+            is_valid = type(value) is int and minimum <= value <= _MAX_INT64
+            if not (number.isascii() and number.isdigit()) or not is_valid:
                 raise ConfigError(f"{example}; {topic} has {number!r}: {value!r}")
-            place = TopicPartition(topic, int(number))
-            if place in found:
+            partition = TopicPartition(topic, int(number))
+            if partition in found:
                 raise ConfigError(f"{example}; {topic} names partition {int(number)} twice")
-            found[place] = value
+            found[partition] = value
     return found

@@ -52,31 +52,34 @@ def kept_claim(client: BlockingClient, topic: str, name: str) -> OffsetAndMetada
     return found
 
 
-def _records(client: BlockingClient, place: TopicPartition) -> Iterator[Any]:
+def _records(client: BlockingClient, partition: TopicPartition) -> Iterator[Any]:
     """Yield the committed records up to the present end of the log. Open transactions of other writers delay that."""
     from headrace.spark.source.arrow import RangeDecoder
     from headrace.spark.source.schema import topic_schema
 
-    start, end = (client.list_offsets({place: at})[place].offset for at in (EARLIEST, LATEST))
-    decoder = RangeDecoder(place, start, end, topic_schema(include_headers=False))
+    start, end = (
+        client.list_offsets({partition: at})[partition].offset for at in (EARLIEST, LATEST)
+    )
+    decoder = RangeDecoder(partition, start, end, topic_schema(include_headers=False))
     deadline = time.monotonic() + client.config.request_timeout_ms / 1000
     while decoder.position < end:
         at = decoder.position
-        fetched = client.fetch({place: FetchPosition(at)}, isolation_level=READ_COMMITTED)[place]
+        position = {partition: FetchPosition(at)}
+        fetched = client.fetch(position, isolation_level=READ_COMMITTED)[partition]
         if fetched.error and not fetched.error.retriable:
-            raise ApiError.for_code(fetched.error, f"reading {place}")
+            raise ApiError.for_code(fetched.error, f"reading {partition}")
         yield from decoder.feed(fetched.records, fetched.aborted_transactions)
         if decoder.position > at:
             continue
         if not fetched.error and not fetched.records and fetched.last_stable_offset >= end:
             break  # compaction has removed all records up to the end
         if time.monotonic() > deadline and fetched.error:
-            text = f"{place}, the topic with the claims of exactly-once writes, cannot be read"
+            text = f"{partition}, the topic with the claims of exactly-once writes, cannot be read"
             raise stalled(text, fetched)
         if time.monotonic() > deadline:
             raise HeadraceError(
-                f"{place}, the topic with the claims of exactly-once writes, cannot be read to its end: a write that "
-                "was killed during its claim has left a transaction open, until the write is started again or the "
+                f"{partition}, the topic with the claims of exactly-once writes, cannot be read to its end: a write "
+                "that was killed during its claim has left a transaction open, until the write is started again or the "
                 "transaction times out (kafka.transaction.timeout.ms). Start the query again after that"
             )
         time.sleep(_PAUSE_S)

@@ -207,7 +207,7 @@ def commit_batch(
         if divided is None:
             _claim(cluster, producer, once, str(BatchClaim.of(writes)))
         elif not _is_divided_as(divided, writes):
-            _settle(cluster, producer, divided, writes)
+            _check_other_division(cluster, producer, divided, writes)
             return
     failures = cluster.end(_open(writes), committed=True)
     for transaction, error in failures.items():
@@ -261,7 +261,7 @@ def _is_divided_as(claim: BatchClaim, writes: Sequence[PartitionWrite]) -> bool:
     return alike and claim == BatchClaim.of(writes)
 
 
-def _settle(
+def _check_other_division(
     cluster: Cluster, producer: RowProducer, claim: BatchClaim, writes: Sequence[PartitionWrite]
 ) -> None:
     """Find out which parts are committed of a batch that is repeated with another division. Return if all are.

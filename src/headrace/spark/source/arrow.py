@@ -137,22 +137,22 @@ class RangeDecoder:
         columns: CompiledColumns | PythonColumns = self._columns
         if isinstance(columns, PythonColumns):
             section = bytes(section)
-        place, left, wanted = 0, header.records_count, range(self.position, self.end)
+        position, left, wanted = 0, header.records_count, range(self.position, self.end)
         if not 0 <= left * MIN_RECORD_SIZE <= len(section):
             raise CorruptRecordError(
                 f"{left} records claimed in the {len(section)} bytes of the batch at offset {header.base_offset}"
             )
         while left:
-            place, left, why = columns.walk(section, place, left, header, wanted)
+            position, left, why = columns.walk(section, position, left, header, wanted)
             if why != DONE and len(columns):
                 yield self._take(columns)
             if (
                 why == DAMAGED
             ):  # the walk in Python then decodes the rest, and raises an error that says what is wrong
                 columns, section = PythonColumns(*self._bounds), bytes(section)
-        if place != len(section):
+        if position != len(section):
             raise CorruptRecordError(
-                f"{len(section) - place} bytes follow the last record of the batch at offset {header.base_offset}"
+                f"{len(section) - position} bytes follow the last record of the batch at offset {header.base_offset}"
             )
         if columns is not self._columns and len(columns):
             yield self._take(columns)

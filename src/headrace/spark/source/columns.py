@@ -53,14 +53,14 @@ class PythonColumns:
         return len(self.offsets)
 
     def walk(
-        self, section: Buffer, place: int, count: int, header: BatchHeader, wanted: range
+        self, section: Buffer, position: int, count: int, header: BatchHeader, wanted: range
     ) -> tuple[int, int, int]:
         """Add the records whose offsets are wanted.
 
         Args:
             section: The encoded records of a batch.
-            place: The byte position of the next record in `section`.
-            count: The number of records from `place` on.
+            position: The byte position of the next record in `section`.
+            count: The number of records from `position` on.
             header: The header of the batch.
             wanted: The wanted offsets.
 
@@ -73,7 +73,7 @@ class PythonColumns:
         assert isinstance(section, bytes), "slices of other buffers are not bytes"
         mark = len(self)
         try:
-            place, left = self._walk(section, place, count, header, wanted)
+            position, left = self._walk(section, position, count, header, wanted)
         except IndexError:
             raise CorruptRecordError(
                 f"the batch at offset {header.base_offset} ends inside a record"
@@ -82,7 +82,7 @@ class PythonColumns:
         if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
             self.timestamps[mark:] = [header.max_timestamp] * rows
         self.types += [header.timestamp_type] * rows
-        return place, left, FULL if left else DONE
+        return position, left, FULL if left else DONE
 
     def _walk(  # noqa: C901, PLR0912, PLR0915 - short varints are read in place, for speed
         self, section: bytes, position: int, count: int, header: BatchHeader, wanted: range
@@ -214,7 +214,7 @@ class CompiledColumns:
         return len(self._writer)
 
     def walk(
-        self, section: Buffer, place: int, count: int, header: BatchHeader, wanted: range
+        self, section: Buffer, position: int, count: int, header: BatchHeader, wanted: range
     ) -> tuple[int, int, int]:
         """See `PythonColumns.walk`.
 
@@ -225,7 +225,7 @@ class CompiledColumns:
         )  # a look-up in an enum takes longer than a record
         return self._writer.walk(
             section,
-            place,
+            position,
             count,
             header.base_offset,
             header.base_timestamp,

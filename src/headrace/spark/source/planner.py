@@ -282,8 +282,8 @@ class StreamPlanner:
         if max_offsets is not None:
             ends = limit_total(begin, ends, max_offsets)
         if max_bytes is not None:
-            places = {each: begin[each] for each in waiting(begin, ends)}
-            ends = limit_bytes(begin, ends, self._client.bytes_per_offset(places), max_bytes)
+            positions = {each: begin[each] for each in waiting(begin, ends)}
+            ends = limit_bytes(begin, ends, self._client.bytes_per_offset(positions), max_bytes)
         return ends
 
     def _lost(self, what: str) -> None:

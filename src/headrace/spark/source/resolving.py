@@ -162,7 +162,7 @@ def _symbolic(client: SourceClient, given: Positions) -> dict[TopicPartition, in
     """Return the offsets of the partitions for which EARLIEST or LATEST is given."""
     found: dict[TopicPartition, int] = {}
     for symbol in (EARLIEST, LATEST):
-        partitions = [each for each, place in given.items() if place == symbol]
+        partitions = [each for each, offset in given.items() if offset == symbol]
         found.update(client.offsets(partitions, symbol))
     return found
 

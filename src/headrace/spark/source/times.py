@@ -94,10 +94,10 @@ def _first_offsets_of_expired(
 class _Search:
     """The search in one partition."""
 
-    def __init__(self, place: TopicPartition, time_ms: int, answered: int, end: int) -> None:
-        self._place = place
+    def __init__(self, partition: TopicPartition, time_ms: int, answered: int, end: int) -> None:
+        self._partition = partition
         self._micros = time_ms * 1000
-        self._decoder = RangeDecoder(place, answered, end, _SCHEMA)
+        self._decoder = RangeDecoder(partition, answered, end, _SCHEMA)
         # At or after the end of the read there is an open transaction's record. The read begins or ends there.
         self.found: int | None = answered if answered >= end else None
 
@@ -116,7 +116,7 @@ class _Search:
         if begin >= end:
             self.found = -1
         else:
-            self._decoder = RangeDecoder(self._place, begin, end, _SCHEMA)
+            self._decoder = RangeDecoder(self._partition, begin, end, _SCHEMA)
         return True
 
     def take(self, fetched: FetchedPartition) -> bool:
@@ -124,7 +124,7 @@ class _Search:
         if fetched.error:
             if fetched.error.retriable:
                 return False
-            raise ApiError.for_code(fetched.error, f"looking for a time in {self._place}")
+            raise ApiError.for_code(fetched.error, f"looking for a time in {self._partition}")
         before, decoder = self._decoder.position, self._decoder
         for batch in (
             *decoder.feed(fetched.records, fetched.aborted_transactions),
@@ -145,7 +145,7 @@ def _first(batch: Any, micros: int) -> int | None:
 
 
 def _stalled(
-    place: TopicPartition, fetched: FetchedPartition, times: Mapping[TopicPartition, int]
+    partition: TopicPartition, fetched: FetchedPartition, times: Mapping[TopicPartition, int]
 ) -> HeadraceError:
-    what = f"{place} could not be read to find its first record of {times[place]} or later"
+    what = f"{partition} could not be read to find its first record of {times[partition]} or later"
     return stalled(what, fetched)
