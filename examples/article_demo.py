@@ -1,8 +1,8 @@
-"""Six partitions and a group that changes under way, told step by step: `python examples/article_demo.py [HOST:PORT]`.
+"""Show a group of consumers while it changes: `python examples/article_demo.py [HOST:PORT]`.
 
-Without an address the broker is in this program. With one it may be `headrace serve` or Apache Kafka: nothing else
-changes. What it shows: two consumers share a topic, a third joins, one is killed, partitions are added, and the
-group's offsets say after each step that nothing was lost.
+Two consumers share a topic of six partitions, a third one joins, one is killed, and partitions are added. The committed
+offsets of the group show after each step that no record was lost. Without an address, the broker is in this program.
+The address may be that of `headrace serve` or Apache Kafka.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PATIENCE_S = 60
 
 
 class Reader:
-    """A consumer with a name, and how much it has read."""
+    """A consumer with a name and the number of records that it has read."""
 
     def __init__(self, target: Any, group: str, topic: str, name: str) -> None:
         self.name = name
@@ -39,7 +39,7 @@ class Reader:
         self.consumer.subscribe([topic])
 
     def poll(self) -> None:
-        """Read what is there, and commit it."""
+        """Read the available records and commit their offsets."""
         records = self.consumer.poll(0.05)
         if records:
             self.read += len(records)
@@ -47,12 +47,12 @@ class Reader:
 
     @property
     def partitions(self) -> list[int]:
-        """The partitions that it reads."""
+        """The partitions that are assigned to the consumer."""
         return sorted(number for _, number in self.consumer.positions())
 
 
 class Demo:
-    """The steps, and what they share."""
+    """The steps of the demonstration, with the topic and the clients that they use."""
 
     def __init__(self, target: Any, say: Callable[[str], object] = print) -> None:
         self.target = target
@@ -66,7 +66,7 @@ class Demo:
         self.published = 0
 
     def run(self) -> None:
-        """Show all of it."""
+        """Run all steps, and close the clients."""
         try:
             self._steps()
         finally:
@@ -79,25 +79,23 @@ class Demo:
         self.say(f"1. A topic with {PARTITIONS} partitions.")
         self.admin.create_topic(self.topic, PARTITIONS)
         self._publish(60)
-        self.say("2. Two consumers join the group: each gets three partitions.")
+        self.say("2. Two consumers join the group: three partitions are assigned to each.")
         self._join("anna")
         self._join("ben")
         self._settle(PARTITIONS)
-        self.say("3. A third consumer joins: only what it gets moves.")
+        self.say("3. A third consumer joins: only the partitions that it receives move.")
         self._join("cleo")
         self._settle(PARTITIONS)
         self._publish(60)
         self._show_offsets()
         self.say(
-            "4. anna is killed: she says nothing, and her partitions move when her session ends."
+            "4. anna is killed without leaving the group: her partitions move when her session ends."
         )
         self._kill(self.readers.pop(0))
         self._publish(60)
         self._settle(PARTITIONS)
         self._show_offsets()
-        self.say(
-            f"5. {PARTITIONS} partitions are added: the group picks them up without a restart."
-        )
+        self.say(f"5. {PARTITIONS} partitions are added: the group reads them without a restart.")
         self.admin.add_partitions(self.topic, 2 * PARTITIONS)
         self._settle(2 * PARTITIONS)
         self._publish(120)
@@ -109,13 +107,13 @@ class Demo:
             self.producer.send(self.topic, b"%d" % (self.published + number))
         self.producer.flush()
         self.published += count
-        self.say(f"   {count} records are published, {self.published} by now.")
+        self.say(f"   {count} records are published, {self.published} in all.")
 
     def _join(self, name: str) -> None:
         self.readers.append(Reader(self.target, self.group, self.topic, name))
 
     def _kill(self, reader: Reader) -> None:
-        reader.consumer._driver.close()  # noqa: SLF001 - a program that ends well would say so; a killed one cannot
+        reader.consumer._driver.close()  # noqa: SLF001 - a killed program does not leave its group, but `close` does
 
     def _settle(self, count: int) -> None:
         def settled() -> bool:
@@ -140,7 +138,7 @@ class Demo:
         self.say(f"   That is {sum(committed().values())} of {self.published} records.")
 
     def _wait(self, condition: Callable[[], bool]) -> None:
-        """Have all consumers work until something holds."""
+        """Poll all consumers until the condition is true."""
         deadline = time.monotonic() + PATIENCE_S
         while not condition():
             if time.monotonic() > deadline:
@@ -150,7 +148,7 @@ class Demo:
 
 
 def main() -> None:
-    """Run it with the address that is given, or with a broker of its own."""
+    """Run the demonstration at the given address, or with a broker in this program."""
     if len(sys.argv) > 1:
         Demo(sys.argv[1]).run()
     else:

@@ -1,4 +1,4 @@
-"""Workers: orders come in, invoices go out, what cannot be billed is kept aside, and every invoice is counted.
+"""Run two workers: one makes an invoice for each order, the other adds up the invoices. Failed orders are dead letters.
 
 python examples/billing.py                       # in one process, with a broker in memory
 BROKERS=localhost:9092 headrace run examples.billing:app    # against a broker, as many processes as you like
@@ -20,7 +20,7 @@ revenue: defaultdict[str, float] = defaultdict(float)
 
 @dataclass
 class Order:
-    """What comes in."""
+    """The value of a record in the topic `orders`."""
 
     id: int
     customer: str
@@ -30,7 +30,7 @@ class Order:
 
 @dataclass
 class Invoice:
-    """What goes out."""
+    """The value of a record in the topic `invoices`."""
 
     order: int
     customer: str
@@ -38,11 +38,11 @@ class Invoice:
 
 
 class RateServiceBusyError(Exception):
-    """What passes: the record is handled again."""
+    """A temporary error: the worker calls the handler again."""
 
 
 def rate(currency: str) -> float:
-    """Stand in for a service that is busy when it is asked first."""
+    """Stand in for a service that is busy at the first request for each currency."""
     rates_asked[currency] += 1
     if rates_asked[currency] == 1:
         raise RateServiceBusyError(currency)
@@ -52,7 +52,7 @@ def rate(currency: str) -> float:
 @app.worker("orders", ordering="key", retry=Retry(attempts=3, first=0.05), dead_letter=True)
 @app.publishes("invoices", key=lambda invoice: invoice.customer)
 def bill(order: Order) -> Invoice:
-    """Make an invoice: in a thread, a customer's orders one after another."""
+    """Make an invoice. The worker calls this in a thread, for one order of a customer after another."""
     if order.total < 0:
         raise DeadLetter("a negative total is for people to look at")
     return Invoice(order.id, order.customer, order.total * rate(order.currency))
@@ -60,13 +60,13 @@ def bill(order: Order) -> Invoice:
 
 @app.worker("invoices", group="revenue", batch=50)
 async def add_up(invoices: list[Invoice]) -> None:
-    """Count what came in, many invoices at a time."""
+    """Add up to 50 invoices to the revenue of their customers."""
     for invoice in invoices:
         revenue[invoice.customer] += invoice.euros
 
 
 def main() -> None:
-    """Run the app on a broker in memory and show what becomes of some orders."""
+    """Run the app on a broker in memory, and print invoices, dead letters and counters."""
     with app.test() as t:
         for number, (customer, total, currency) in enumerate(
             [

@@ -1,4 +1,4 @@
-"""A program with a broker inside, and consumers in other processes that share its work.
+"""Share the records of a broker in this program with consumers in other processes.
 
 It prints:
 
@@ -17,12 +17,10 @@ RECORDS = 40
 
 
 def consume(address: str) -> None:
-    """Be one of the other processes: read in the group and tell what was read, until a record says that it is over."""
+    """Read in the group and print the values, until both partitions have a record without a value."""
     with headrace.Consumer(address, group="workers", auto_offset_reset="earliest") as consumer:
         consumer.subscribe(["jobs"])
-        while (
-            len(consumer.assignment()) != 2
-        ):  # until the two processes have divided the partitions
+        while len(consumer.assignment()) != 2:  # until each of the two processes has two partitions
             consumer.poll(0.1)
         print("ready", flush=True)
         open_partitions = 2
@@ -35,7 +33,7 @@ def consume(address: str) -> None:
 
 
 def main() -> None:
-    """Serve a broker, start two consumers, give them work."""
+    """Serve a broker, start two consumers, and write records for them."""
     with headrace.Broker() as broker:
         broker.create_topic("jobs", partitions=4, partitioner="round_robin", serde="str")
         address = broker.listen("127.0.0.1:0")

@@ -1,4 +1,4 @@
-"""A topic, a producer and a group in one process, without a server.
+"""Use a topic, a producer and a group in one process, without a server.
 
 It prints:
 
@@ -13,7 +13,7 @@ import headrace
 
 
 def main() -> None:
-    """Write, read in a group, and come back."""
+    """Write records, read them in a group, and join the group again."""
     with headrace.Broker() as broker:
         broker.create_topic("orders", partitions=3, partitioner="round_robin", serde="json")
         with headrace.Producer(broker) as producer:

@@ -1,4 +1,4 @@
-"""Topics that are kept in different places, in one broker over a directory.
+"""Store topics in different storages of one broker with a data directory.
 
 It prints:
 
@@ -17,40 +17,40 @@ PLACES = ("files", "array", "own")
 
 
 class ListOfBatches:
-    """A storage of one's own; see `headrace.ports.SegmentStorage`."""
+    """A storage in this program, which keeps a list of batches; see `headrace.ports.SegmentStorage`."""
 
     def __init__(self) -> None:
         self._batches: list[bytes] = []
 
     @property
     def size(self) -> int:
-        """Bytes in the segment."""
+        """The size of the segment in bytes."""
         return sum(map(len, self._batches))
 
     def append(self, buffers: Sequence[Buffer]) -> None:
-        """Append one batch."""
+        """Append the buffers as one batch."""
         self._batches.append(b"".join(buffers))
 
     def read(self, position: int, size: int) -> bytes:
-        """Return a range."""
+        """Return up to `size` bytes from the byte position on."""
         return b"".join(self._batches)[position : position + size]
 
     def truncate(self, size: int) -> None:
-        """Cut the segment."""
+        """Keep only the first `size` bytes."""
         self._batches = [self.read(0, size)]
 
     def roll(self) -> ListOfBatches:
-        """Return the next segment."""
+        """Return the storage of the next segment."""
         return ListOfBatches()
 
 
 def counts(broker: headrace.Broker) -> str:
-    """Return how many records each topic has."""
+    """Return the number of records in each topic, as text."""
     return " ".join(f"{place} {len(broker.read(place, 0, 0))}" for place in PLACES)
 
 
 def main() -> None:
-    """Write to each, close the broker, and look again."""
+    """Write a record to each topic, restart the broker, and count the records again."""
     headrace.register_storage("own", ListOfBatches)
     with headrace.Broker("embedded-storage-data") as broker:
         for place in PLACES:

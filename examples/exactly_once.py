@@ -1,4 +1,4 @@
-"""Exactly once: transfers in, bookings out. A handler that fails in between, or a process that dies, leaves no half.
+"""Process each transfer exactly once: both bookings of a transfer are written, or neither, also after a failure.
 
 python examples/exactly_once.py    # in one process, with a broker in memory
 """
@@ -16,7 +16,7 @@ attempts: list[int] = []
 
 @app.worker("transfers", delivery="exactly_once", retry=Retry(attempts=3, first=0.01))
 async def book(transfer: dict[str, Any], context: headrace.Context) -> None:
-    """Write both bookings of a transfer; they and the transfer's position are one transaction."""
+    """Write both bookings of a transfer; the bookings and the committed offset are one transaction."""
     attempts.append(transfer["id"])
     await context.publish("bookings", {"account": transfer["from"], "cents": -transfer["cents"]})
     if transfer["id"] == 2 and attempts.count(2) == 1:
@@ -25,7 +25,7 @@ async def book(transfer: dict[str, Any], context: headrace.Context) -> None:
 
 
 def transfer_by_hand(broker: headrace.Broker) -> None:
-    """Do the same without a worker: read, write, and commit what was read, in a transaction of one's own."""
+    """Do the same without a worker: read, write and commit offsets in a transaction of this program."""
     consumer = headrace.Consumer(
         broker,
         group="audit",
@@ -36,7 +36,7 @@ def transfer_by_hand(broker: headrace.Broker) -> None:
     )
     producer = headrace.Producer(broker, serde="json", transactional_id="audit-1")
     with consumer, producer:
-        producer.init_transactions()  # from here on no older process of this name can write
+        producer.init_transactions()  # fences earlier processes with this transactional id
         consumer.subscribe(["bookings"])
         total = moved = count = 0
         while count < 6:
@@ -61,7 +61,7 @@ def transfer_by_hand(broker: headrace.Broker) -> None:
 
 
 def main() -> None:
-    """Send transfers, have them booked, and add them up."""
+    """Send transfers, let the worker book them, and add up the bookings."""
     with headrace.Broker() as broker, app.test(broker) as t:
         for topic in ("bookings", "balances"):
             broker.create_topic(topic)

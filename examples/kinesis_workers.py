@@ -1,4 +1,4 @@
-"""Two workers share a stream of Kinesis while it is rescaled; one leaves. No account, no Docker: the fake of Kinesis.
+"""Two workers share a Kinesis stream while it is resharded; then one leaves. The stream is in the fake of Kinesis.
 
 $ python examples/kinesis_workers.py
 """
@@ -14,7 +14,7 @@ handled: list[str] = []
 
 
 def worker(name: str, aws: FakeAws) -> headrace.App:
-    """One of several processes, elsewhere."""
+    """Return an app; in production each would be a process of its own."""
     app = headrace.App(group="billing")
     settings = AwsSettings(
         region=aws.region,
@@ -33,13 +33,13 @@ def worker(name: str, aws: FakeAws) -> headrace.App:
 
 
 async def until(count: int) -> None:
-    """Wait until so many orders are handled."""
-    while len(handled) < count:  # noqa: ASYNC110 - handlers tell nobody
+    """Wait until `count` orders are handled."""
+    while len(handled) < count:  # noqa: ASYNC110 - handlers set no event
         await asyncio.sleep(0.05)
 
 
 async def main(aws: FakeAws) -> None:
-    """Write, rescale, leave."""
+    """Write orders, reshard the stream, and stop one worker, while both process the orders."""
     aws.kinesis.create_stream("orders", 2)
 
     def put(numbers: range) -> None:

@@ -1,4 +1,4 @@
-"""Changes of a database table as a compacted topic: the last state of each customer, and a tombstone where one is gone.
+"""Turn the changes of a database table into a compacted topic: the last state of each customer, or a tombstone.
 
 headrace pipeline run examples/pipelines/customers.py
 """
@@ -35,5 +35,5 @@ def latest(batch: DataFrame, _batch_id: int) -> DataFrame:
 
 @pipeline(source=CHANGES, sink=for_each_batch(latest, to=CUSTOMERS))
 def customers(changes: DataFrame) -> DataFrame:
-    """Nothing is kept between batches."""
+    """Pass on all changes with an id; no state is kept between batches."""
     return changes.where("id IS NOT NULL")

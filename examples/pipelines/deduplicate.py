@@ -1,4 +1,4 @@
-"""Events of which a producer sends some twice, each once.
+"""Write each event once, although its producer may send it twice.
 
 headrace pipeline run examples/pipelines/deduplicate.py
 """
@@ -17,5 +17,5 @@ EVENT = "id STRING, user STRING, at TIMESTAMP"
     sink=topic("events", schema=EVENT, key="user", timestamp="at", create=2),
 )
 def events(raw: DataFrame) -> DataFrame:
-    """An id is remembered for an hour of the events' own time."""
+    """Drop events whose id came within the last hour of event time."""
     return raw.withWatermark("at", "1 hour").dropDuplicatesWithinWatermark(["id"])

@@ -1,4 +1,4 @@
-"""A stream with what a table knows, into a table.
+"""Join a stream with a table, and write the result to another table.
 
 The table of airlines is read when the pipeline starts.
 
@@ -26,6 +26,6 @@ TABLES = os.environ.get("TABLES", str(Path.cwd() / "tables"))
     sink=table(f"{TABLES}/flights", partition_by=("day",)),
 )
 def named_flights(flights: DataFrame, airlines: DataFrame) -> DataFrame:
-    """A flight of an unknown carrier stays, without a name."""
+    """Add the carrier's name to each flight; a flight of an unknown carrier has no name."""
     named = flights.join(f.broadcast(airlines), "carrier", "left")
     return named.withColumn("day", f.to_date("at"))

@@ -1,4 +1,4 @@
-"""Two streams joined: each order with the payment that comes for it within an hour.
+"""Join two streams: each order with the payment that arrives within an hour.
 
 headrace pipeline run examples/pipelines/join.py
 """
@@ -19,7 +19,7 @@ from headrace.pipelines import pipeline, topic
     sink=topic("paid-orders", key="id", create=2),
 )
 def paid_orders(orders: DataFrame, payments: DataFrame) -> DataFrame:
-    """The watermarks say for how long an order has to wait for its payment, and so what is kept."""
+    """Join by order id; the watermarks limit how long an order waits for its payment, and so the state."""
     in_time = f.expr("order_id = id AND paid_at BETWEEN at AND at + INTERVAL 1 HOUR")
     return (
         orders.withWatermark("at", "5 minutes")

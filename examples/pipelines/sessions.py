@@ -1,4 +1,4 @@
-"""Visits of users: clicks that are at most five minutes apart, each visit written when it is over.
+"""Group the clicks of a user into visits. Clicks more than five minutes apart belong to different visits.
 
 headrace pipeline run examples/pipelines/sessions.py
 """
@@ -17,7 +17,7 @@ from headrace.pipelines import pipeline, topic
     settings={"spark.sql.shuffle.partitions": 2},
 )
 def visits(clicks: DataFrame) -> DataFrame:
-    """The visits that are open are state; the watermark ends them."""
+    """Write each visit once, when the watermark has passed its end; open visits are the state."""
     return (
         clicks.withWatermark("at", "1 minute")
         .groupBy(f.session_window("at", "5 minutes").alias("visit"), "user")

@@ -1,4 +1,4 @@
-"""Delays for each carrier and quarter of an hour, each window written once, when its time is over.
+"""Compute the delays for each carrier and quarter of an hour. Each window is written once, when it has ended.
 
 headrace pipeline run examples/pipelines/windows.py
 """
@@ -16,7 +16,7 @@ from headrace.pipelines import pipeline, topic
     sink=topic("delays", key="carrier", timestamp="until", create=2),
 )
 def delays(flights: DataFrame) -> DataFrame:
-    """Flights may come up to ten minutes late; what comes later is left out."""
+    """Count flights and average delays; flights that arrive more than ten minutes late are left out."""
     return (
         flights.withWatermark("at", "10 minutes")
         .groupBy(f.window("at", "15 minutes"), "carrier")
