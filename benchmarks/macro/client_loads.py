@@ -1,11 +1,11 @@
-"""Loads that a Python client puts on a broker, each in a process of its own, so that its CPU and memory are known.
+"""Put loads on a broker with one Python client, each in its own process, to measure the CPU and memory of the client.
 
-Each client is used as its own documentation does it: `send` and `flush`, `poll`. What they are set to is the same for
-all: acks=all, idempotent, linger 5 ms, batches of 64 KiB, no compression; everything else is as it comes.
+Each client is used as its documentation shows: `send` and `flush`, `poll`. All have the same settings: acks=all,
+idempotent, linger 5 ms, batches of 64 KiB, no compression. All other settings are the defaults.
 
     python -m benchmarks.macro.client_loads '["FUNCTION", ARGUMENT, ...]'
 
-prints what the function returns as JSON. Nothing is imported here that a client would not bring itself.
+prints the result of the function as JSON. This module imports nothing that a client does not import itself.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 
 HEADRACE, HEADRACE_AIO = "headrace", "headrace.aio"
 HEADRACE_MANY = "headrace.send_many"
-"""Headrace's producer, given a list of records at a time."""
+"""The name of Headrace's producer when it sends lists of records."""
 CONFLUENT, AIOKAFKA, KAFKA_PYTHON = "confluent-kafka", "aiokafka", "kafka-python"
 BLOCKING = (HEADRACE, KAFKA_PYTHON, CONFLUENT)
 AIO = (HEADRACE_AIO, AIOKAFKA)
@@ -34,16 +34,16 @@ LATENCY_BYTES = 100
 TIMEOUT_S = 60
 LINGER_MS = 5
 BATCH_BYTES = 64 << 10
-WARM_UP = 2_000  # records that are sent before anything counts
-CHUNK = 1_000  # records between two looks at the clock
+WARM_UP = 2_000  # records that are sent before the measurement begins
+CHUNK = 1_000  # records between two readings of the clock
 POLL_RECORDS = (
-    500  # most records of a poll, where a client has to be told; the default of the others
+    500  # largest number of records of a poll, for clients that need it; the default of the others
 )
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a load took, of the client's process alone."""
+    """The time, CPU and memory that a load took in the client's process."""
 
     records: int
     wall_s: float
@@ -61,22 +61,22 @@ class _Span:
 
 
 def peak_mb() -> float:
-    """The most memory that this process ever had resident; 0 where the system does not tell."""
-    status = Path("/proc/self/status")  # what getrusage says begins with the peak of the parent
+    """Return the peak resident memory of this process in MB; 0 if the system does not report it."""
+    status = Path("/proc/self/status")  # getrusage also includes the peak of the parent
     if not status.exists():
         return 0.0
     line = next(x for x in status.read_text().splitlines() if x.startswith("VmHWM"))
     return int(line.split()[1]) * 1024 / 1e6
 
 
-# Producers: (send, flush, between chunks), and their asyncio twins
+# Producers, blocking and asyncio: (send, flush, between chunks)
 
 Sending = tuple[Callable[[str, Any], Any], Callable[[], Any], Callable[[], Any]]
 
 
 @contextmanager
 def producer(client: str, bootstrap: str, linger_ms: int = LINGER_MS) -> Iterator[Sending]:
-    """Opens a blocking producer."""
+    """Open a blocking producer."""
     if client in {HEADRACE, HEADRACE_MANY}:
         import headrace
 
@@ -104,7 +104,7 @@ def producer(client: str, bootstrap: str, linger_ms: int = LINGER_MS) -> Iterato
 
         def serve() -> None:
             native.poll(0)
-            while len(native) > 90_000:  # its queue takes 100,000
+            while len(native) > 90_000:  # its queue holds 100,000
                 native.poll(0.01)
 
         yield native.produce, native.flush, serve
@@ -114,7 +114,7 @@ def producer(client: str, bootstrap: str, linger_ms: int = LINGER_MS) -> Iterato
 async def aio_producer(
     client: str, bootstrap: str, linger_ms: int = LINGER_MS
 ) -> AsyncIterator[tuple[Callable[[str, bytes], Awaitable[Any]], Callable[[], Awaitable[Any]]]]:
-    """Opens a producer for asyncio."""
+    """Open an asyncio producer."""
     if client == HEADRACE_AIO:
         from headrace import aio
 
@@ -136,7 +136,7 @@ async def aio_producer(
 
 
 def produce(client: str, bootstrap: str, topic: str, record_bytes: int, seconds: float) -> Cost:
-    """Sends records for so many seconds, and waits until they are acknowledged."""
+    """Send records for `seconds`, and wait until they are acknowledged."""
     value = b"x" * record_bytes
     if client in AIO:
         return asyncio.run(_aio_produce(client, bootstrap, topic, value, seconds))
@@ -180,7 +180,7 @@ async def _aio_produce(
 def consumer(
     client: str, bootstrap: str, topic: str, most: int = POLL_RECORDS
 ) -> Iterator[Callable[[], list[bytes]]]:
-    """Opens a blocking consumer of a whole topic; librdkafka waits until it has `most` records."""
+    """Open a blocking consumer of a whole topic; librdkafka waits until it has `most` records."""
     if client == HEADRACE:
         import headrace
 
@@ -213,7 +213,7 @@ def consumer(
 async def aio_consumer(
     client: str, bootstrap: str, topic: str
 ) -> AsyncIterator[Callable[[], Awaitable[list[bytes]]]]:
-    """Opens a consumer of a whole topic for asyncio."""
+    """Open an asyncio consumer of a whole topic."""
     if client == HEADRACE_AIO:
         from headrace import TopicPartition, aio
 
@@ -240,7 +240,7 @@ async def aio_consumer(
 
 
 def consume(client: str, bootstrap: str, topic: str, records: int, seconds: float) -> Cost:
-    """Reads a topic from its start, all of it or for so many seconds; connecting counts."""
+    """Read a topic from its start, completely or for `seconds`; the time to connect counts."""
     if client in AIO:
         return asyncio.run(_aio_consume(client, bootstrap, topic, records, seconds))
     with consumer(client, bootstrap, topic) as read:
@@ -264,13 +264,15 @@ async def _aio_consume(
 
 
 def send_paced(client: str, bootstrap: str, topic: str, rate: int, records: int) -> int:
-    """Sends records when they are due, without linger; returns when the first one was."""
+    """Send each record when it is due, without linger; return when the first one was due."""
     filler = bytes(LATENCY_BYTES - 8)
     gc.disable()
     if client in AIO:
         return asyncio.run(_aio_send_paced(client, bootstrap, topic, rate, records))
     with producer(client, bootstrap, linger_ms=0) as (send, flush, between):
-        send(topic, bytes(8) + filler)  # connects; due long ago, so it does not count
+        send(
+            topic, bytes(8) + filler
+        )  # opens the connection; the record does not count, because it was due long ago
         flush()
         first = time.monotonic_ns() + LEAD_NS
         for number in range(records):
@@ -299,11 +301,11 @@ async def _aio_send_paced(client: str, bootstrap: str, topic: str, rate: int, re
 
 
 Timed = list[tuple[int, int]]
-"""When each record was due, and how much later it was there, in nanoseconds."""
+"""The due time of each record, and how much later the consumer received it, in nanoseconds."""
 
 
 def receive_paced(client: str, bootstrap: str, topic: str, records: int) -> Timed:
-    """Receives so many records."""
+    """Receive the given number of records."""
     gc.disable()
     if client in AIO:
         return asyncio.run(_aio_receive_paced(client, bootstrap, topic, records))
@@ -336,7 +338,7 @@ def _note(values: list[bytes], timed: Timed) -> None:
 
 
 def in_process(client: str, record_bytes: int, seconds: float, batch: int) -> Cost:
-    """Producer, broker and consumer of one process on one core: so many records sent, flushed and polled at a time."""
+    """Send, flush and poll `batch` records at a time, with producer, broker and consumer in one process on one core."""
     import headrace
 
     value = b"x" * record_bytes

@@ -2,8 +2,8 @@
 
     python -m benchmarks.macro.client_page [benchmarks/results/clients-DATE-COMMIT.json]
 
-Everything between the two marks of the page is replaced; the words around them are written by hand. Without an argument
-the page is written again from the file that it names; a test checks that this changes nothing.
+The module replaces the text between the two marks of the page; the rest is written by hand. Without an argument it uses
+the run that the page names. A test checks that this changes nothing.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from benchmarks.macro.marked_page import ROOT, Measured
 from benchmarks.macro.report import Results, cell, load_text, machine_text
 
 OURS = "headrace"
-"""How the names of Headrace's clients begin."""
+"""The prefix of the names of Headrace's clients."""
 WAYS = (
-    # (what the way is called, the blocking client, the one for asyncio)
+    # (name of the way to send, blocking client, asyncio client)
     ("", "headrace", "headrace.aio"),
     (", with the accelerator", "headrace + accel", "headrace.aio + accel"),
     (", lists and the accelerator", "headrace.send_many + accel", ""),
 )
 BEHIND = 0.995
-"""A ratio that is shown as less than 1.00."""
+"""The ratio below which a cell shows less than 1.00."""
 
 
 def _tables(results: Results, *, extremes: bool) -> list[str]:
-    """One table for each set of programs that were measured together."""
+    """Return one table for each set of programs that were measured together."""
     lines: list[str] = []
     head: list[str] = []
     for row, values in sorted(results.rows.items(), key=lambda item: _family(item[1])):
@@ -49,7 +49,7 @@ def _family(values: Mapping[str, object]) -> tuple[int, str]:
 
 
 def _summary(results: Results) -> list[str]:
-    """How often Headrace is ahead of each other client: the blocking twin of a blocking one, asyncio's of asyncio's."""
+    """Count how often Headrace is faster than each other client, blocking and asyncio clients separately."""
     lines = [
         "| beside | rows where Headrace is ahead or equal | where it is not: how many times as good |",
         "|---|---|---|",

@@ -1,13 +1,12 @@
-"""Headrace's Python clients beside others, in one run on one Headrace broker; workers beside other frameworks.
+"""Compare Headrace's Python clients and workers with others, in one run on one Headrace broker.
 
     python -m benchmarks.macro.clients [--quick] [--rounds N] [--rows TEXT] [--peers PYTHON] [--accel] [--page]
 
-Every load runs in a process of its own, clients in an order that turns with each round. The result is a table of
-medians with their extremes, and a JSON file with every single value; `--page` writes the tables of
-docs/reports/client-performance.md too. PYTHON is the interpreter of an environment that has FastStream and
-Quix Streams,
-which the project itself does not need. Headrace's clients are measured without its accelerator, and with `--accel` in
-rows of their own with it too.
+Each load runs in its own process. The order of the clients changes with each round. The result is a table of medians
+with minimum and maximum, and a JSON file with every value. `--page` also writes the tables of
+docs/reports/client-performance.md. PYTHON is the interpreter of an environment with FastStream and Quix Streams, which
+the project itself does not need. Headrace's clients are measured without the accelerator; with `--accel` also with it,
+in separate rows.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ from benchmarks.macro.workloads import create_topic, delete_topic, librdkafka_pr
 
 CLIENTS = (*BLOCKING, *AIO)
 ACCELERATED = " + accel"
-"""Behind the name of a client of Headrace's that runs with the accelerator."""
+"""The suffix of the name of a Headrace client that runs with the accelerator."""
 SIZES = {"100 B": 100, "1 KiB": 1024}
 IN_PROCESS_BATCH = 500
 LATENCY_RATE = 1_000
@@ -56,7 +55,7 @@ CPU = "CPU of the client, us/record"
 
 @dataclass(frozen=True)
 class Scale:
-    """How much is done."""
+    """The amount of work of each load."""
 
     rounds: int = 3
     seconds: float = 2.0
@@ -64,10 +63,10 @@ class Scale:
     records: Mapping[str, int] = field(default_factory=lambda: {"100 B": 600_000, "1 KiB": 200_000})
     worker_records: int = 100_000
     accel: bool = False
-    """Whether Headrace's clients are measured with the accelerator too."""
+    """Whether Headrace's clients are also measured with the accelerator."""
 
     def with_accelerator(self, names: Sequence[str]) -> list[str]:
-        """The names, and those of Headrace's once more if the accelerator is measured."""
+        """Return the names; if the accelerator is measured, also those of Headrace with the accelerator."""
         mine = [name + ACCELERATED for name in names if name.startswith(HEADRACE)]
         return [*names, *(mine if self.accel else ())]
 
@@ -76,7 +75,7 @@ QUICK = Scale(1, 0.5, 2.0, {"100 B": 100_000, "1 KiB": 50_000}, 10_000)
 
 
 class Bench:
-    """One run on one broker."""
+    """One run of all loads on one broker."""
 
     def __init__(self, bootstrap: str, meter: Meter, scale: Scale, rows: str) -> None:
         self.bootstrap, self.scale, self.results = bootstrap, scale, Results()
@@ -85,12 +84,12 @@ class Bench:
         self._names = count()
 
     def wanted(self, case: str) -> bool:
-        """Whether the case is part of the run."""
+        """Return whether the case is part of the run."""
         return self._rows in case
 
     @contextmanager
     def topic(self) -> Iterator[str]:
-        """A new topic."""
+        """Create a topic for the length of a block."""
         name = f"bench-{next(self._names)}"
         create_topic(self.bootstrap, name)
         yield name
@@ -98,24 +97,24 @@ class Bench:
 
     @contextmanager
     def guarded(self, case: str, who: str) -> Iterator[None]:
-        """A load that fails ends its row, not the run."""
+        """Record a load that fails as a note in its row, and continue the run."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 - whatever another's client raises
             self.results.fail(f"{case}, {who}: {error!r}"[:300])
 
     def note(self, case: str, who: str, **values: float) -> None:
-        """Keeps values by the names of their metrics."""
+        """Store values by the names of their metrics."""
         for metric, value in values.items():
             self.results.note(Row("os", case, metric), who, value)
 
     def note_cost(self, case: str, who: str, cost: Cost) -> None:
-        """Keeps what a load took."""
+        """Store the cost of a load."""
         metrics = {"records/s": cost.records / cost.wall_s, CPU: cost.cpu_s / cost.records * 1e6}
         self.note(case, who, **metrics)
 
     def load(self, case: str, client: str, function: str, *arguments: Any) -> None:
-        """Runs one load in a process of its own."""
+        """Run one load in its own process."""
         with self.guarded(case, client):
             self._meter.reset()
             cost = Cost(**finish(start(client, function, self.bootstrap, *arguments)))
@@ -127,7 +126,7 @@ class Bench:
     # The parts
 
     def throughput(self, size: str, turn: int) -> None:
-        """Producing and consuming as fast as a client can."""
+        """Measure produce and consume at full speed."""
         case = f"produce {size}"
         producers = self.scale.with_accelerator((*CLIENTS, HEADRACE_MANY))
         for client in turned(producers, turn) if self.wanted(case) else ():
@@ -146,7 +145,7 @@ class Bench:
         )
 
     def latency(self, turn: int) -> None:
-        """End to end, from when a record was due."""
+        """Measure the latency of a record from the time when it was due until a consumer has it."""
         case = f"end to end, {LATENCY_RATE:,} records/s of 100 B"
         clients = self.scale.with_accelerator(CLIENTS)
         for client in turned(clients, turn) if self.wanted(case) else ():
@@ -165,7 +164,7 @@ class Bench:
         return {name: found[name] for name in ("p50 ms", "p99 ms")}
 
     def in_process(self, size: str) -> None:
-        """Producer, broker and consumer in one process on one core."""
+        """Measure producer, broker and consumer in one process on one core."""
         case = f"in process, batches of {IN_PROCESS_BATCH}, {size}"
         names = self.scale.with_accelerator((HEADRACE, HEADRACE_MANY)) if self.wanted(case) else ()
         for name in names:
@@ -174,7 +173,7 @@ class Bench:
                 self.note_cost(case, name, Cost(**finish(load)))
 
     def workers(self, turn: int, peers: str | None) -> None:
-        """A handler that does nothing."""
+        """Measure workers whose handler does nothing."""
         case = "worker, 100 B, a handler that does nothing"
         if not self.wanted(case):
             return
@@ -209,7 +208,7 @@ class Bench:
 
 
 def start(client: str, function: str, *arguments: Any) -> subprocess.Popen[str]:
-    """Begins a function of `client_loads` in a process of its own, for a client with or without the accelerator."""
+    """Start a function of `client_loads` in its own process, with or without the accelerator."""
     load = json.dumps([function, client.removesuffix(ACCELERATED), *arguments])
     return subprocess.Popen(
         [sys.executable, "-m", client_loads.__name__, load],
@@ -222,15 +221,15 @@ def start(client: str, function: str, *arguments: Any) -> subprocess.Popen[str]:
 
 
 def environment(client: str) -> dict[str, str]:
-    """What a client runs in: with the accelerator or without."""
+    """Return the environment variables of a client, which enable or disable the accelerator."""
     return {**os.environ, "HEADRACE_ACCEL": str(int(client.endswith(ACCELERATED)))}
 
 
 def finish(process: subprocess.Popen[str]) -> Any:
-    """What the function returned.
+    """Return the result of a function that runs in another process.
 
     Raises:
-        RuntimeError: It failed.
+        RuntimeError: The function failed.
     """
     try:
         output, complaint = process.communicate(timeout=2 * TIMEOUT_S)
@@ -244,18 +243,18 @@ def finish(process: subprocess.Popen[str]) -> Any:
 
 
 def accelerator() -> bool:
-    """Whether the accelerator is installed, so that a process can be started with it."""
+    """Return whether the accelerator is installed."""
     return find_spec("headrace_accel") is not None
 
 
 def turned(names: Sequence[str], turn: int) -> list[str]:
-    """The names in another order each turn."""
+    """Return the names in an order that changes with each turn."""
     first = turn % len(names)
     return [*names[first:], *names[:first]]
 
 
 def measure(scale: Scale, rows: str, peers: str | None) -> tuple[Results, dict[str, str]]:
-    """All rounds on one broker."""
+    """Run all rounds on one broker."""
     with (
         tempfile.TemporaryDirectory(prefix="headrace-bench-") as directory,
     ):
@@ -277,7 +276,7 @@ def measure(scale: Scale, rows: str, peers: str | None) -> tuple[Results, dict[s
 
 
 def main() -> int:
-    """Runs the comparison and writes its results."""
+    """Run the comparison and write its results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="one small round, for a first look")
     parser.add_argument("--rounds", type=int, help="rounds instead of the default")

@@ -1,4 +1,4 @@
-"""Reading a topic from the disk: its files are synced and dropped from the page cache before."""
+"""Read a topic from the disk: its files are synced and dropped from the page cache before."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from pathlib import Path
 from benchmarks.macro.latency import Window
 from benchmarks.macro.workloads import Run, librdkafka_consume
 
-PROBES = 64  # places of a file that are asked for
-START_AFTER_S = 1.3  # the sender's lead, and the second that the tail readers have to warm up
+PROBES = 64  # positions of a file that are checked
+START_AFTER_S = 1.3  # the sender's lead, and one second in which the other consumers warm up
 
 
 def drop_from_cache(data: Path, topic: str) -> float:
-    """Drops the logs of a topic from the page cache; returns the share of them that is still there."""
+    """Drop the logs of a topic from the page cache; return the fraction that is still there."""
     paths = [path for each in data.glob(f"{topic}-*") for path in each.glob("*.log")]
     if not hasattr(os, "posix_fadvise"):
         return 1.0
     _drop(paths)
     shares = [_share_cached(path) for path in paths if path.stat().st_size]
-    _drop(paths)  # asking may have started to read ahead
+    _drop(paths)  # the check may have started a read-ahead
     return sum(shares) / len(shares) if shares else 1.0
 
 
@@ -41,7 +41,7 @@ def _share_cached(path: Path) -> float:
     size, present = os.fstat(descriptor).st_size, 0
     try:
         for number in range(PROBES):
-            # Answers EAGAIN instead of reading when the page is not in memory.
+            # Fails with EAGAIN, and does not read, if the page is not in memory.
             try:
                 os.preadv(descriptor, [bytearray(1)], size * number // PROBES, os.RWF_NOWAIT)
                 present += 1
@@ -60,7 +60,7 @@ def _timed(bootstrap: str, topic: str, records: int, record_bytes: int) -> tuple
 
 
 class CatchUp:
-    """A consumer in a process of its own that reads a topic from its start while others read a tail."""
+    """A consumer in its own process that reads a topic from its start while others read the end of another topic."""
 
     def __init__(
         self, pool: Executor, bootstrap: str, topic: str, records: int, record_bytes: int
@@ -70,7 +70,7 @@ class CatchUp:
         self.run = Run(0.0)
 
     def __call__(self) -> Window:
-        """Reads all of it, when the tail readers are under way; says when that was."""
+        """Read the whole topic while the other consumers run; return the time in which both read."""
         time.sleep(START_AFTER_S)
         self.run, window = self._pool.submit(_timed, *self._arguments).result()
         return window

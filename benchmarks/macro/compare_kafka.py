@@ -1,10 +1,10 @@
-"""Headrace and Apache Kafka on one machine, in one run, measured in turns; NATS and Redis for orientation.
+"""Compare Headrace with Apache Kafka on one machine, in one run, in turns; NATS and Redis are there for orientation.
 
     python -m benchmarks.macro.compare_kafka [--quick] [--rounds N] [--rows PART] [--preset PRESET] [--page]
 
-Each round starts the brokers for each preset of durability and puts every load on one and then on the other, in an
-order that alternates. The result is a table of medians with their extremes and the ratio of the medians, and a JSON
-file with every single value.
+Each round starts the brokers for each preset of durability. Each load goes to one broker and then to the other, in an
+order that alternates. The result is a table of medians with minimum, maximum and ratio, and a JSON file with every
+value.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ CLIENT_PROCESSES = 3
 
 @contextmanager
 def running(preset: str, scratch: Path, results: Results) -> Iterator[list[Broker]]:
-    """Both brokers, after their start-up has been measured."""
+    """Run both brokers for the length of a block, and measure their start."""
     brokers: list[Broker] = []
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, scratch, ignore_errors=True)
@@ -71,7 +71,7 @@ def running(preset: str, scratch: Path, results: Results) -> Iterator[list[Broke
 
 @contextmanager
 def running_peers(preset: str, scratch: Path, results: Results) -> Iterator[list[Broker]]:
-    """The servers of another kind that are there and take part in the preset."""
+    """Run the other servers that are installed and take part in the preset."""
     brokers: list[Broker] = []
     with ExitStack() as stack:
         for name, (_, make) in PROGRAMS.items():
@@ -90,7 +90,7 @@ def running_peers(preset: str, scratch: Path, results: Results) -> Iterator[list
 def run_round(
     preset: str, number: int, *, scale: Scale, parts: list[str], pool: Executor, results: Results
 ) -> None:
-    """One round of one preset."""
+    """Run one round of one preset."""
     scratch = Path(tempfile.mkdtemp(prefix="headrace-bench-"))
     with ExitStack() as stack:
         brokers = stack.enter_context(running(preset, scratch, results))
@@ -124,7 +124,7 @@ def _warm_up(broker: Broker) -> None:
 
 
 def commit() -> str:
-    """The commit that is measured, marked if the work tree differs from it."""
+    """Return the commit that is measured, with a mark if the work tree differs from it."""
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(ROOT), *arguments]
@@ -138,7 +138,7 @@ def commit() -> str:
 
 
 def _peers(presets: list[str]) -> dict[str, str]:
-    """What is known of the peers that take part."""
+    """Return the versions and durability of the servers that take part."""
     return {
         name: "; ".join([version(name), *(f"{x}: {DURABILITY[x][name]}" for x in taken)])
         for name in PROGRAMS
@@ -147,7 +147,7 @@ def _peers(presets: list[str]) -> dict[str, str]:
 
 
 def write(directory: Path, stem: str, facts: dict[str, Any], results: Results) -> None:
-    """Writes every value as JSON and the table beside it."""
+    """Write every value as JSON, and the table beside it."""
     directory.mkdir(parents=True, exist_ok=True)
     data = json.dumps({**facts, **results.as_json()}).replace('{"preset"', '\n{"preset"')
     (directory / f"{stem}.json").write_text(data + "\n")
@@ -170,7 +170,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Runs the comparison and writes its results."""
+    """Run the comparison and write its results."""
     arguments = _arguments()
     try:
         kafka_class_path()
@@ -197,7 +197,7 @@ def main() -> int:
             print(f"round {number + 1}, {preset} ...", file=sys.stderr, flush=True)
             try:
                 run_round(preset, number, scale=scale, parts=parts, pool=pool, results=results)
-            except (*FAILURES, TargetError) as error:  # what was measured before is kept
+            except (*FAILURES, TargetError) as error:  # earlier measurements are kept
                 results.fail(f"round {number + 1} of {preset} did not end: {error}"[:300])
                 print(f"  {error}", file=sys.stderr, flush=True)
     facts["minutes"] = round((datetime.now(UTC) - begun).total_seconds() / 60, 1)

@@ -1,11 +1,10 @@
-"""Headrace's Kinesis consumer beside async-kinesis, in one run on one fake of Kinesis and DynamoDB.
+"""Compare Headrace's Kinesis consumer with async-kinesis, in one run on one fake of Kinesis and DynamoDB.
 
     python -m benchmarks.macro.compare_kinesis --peer PYTHON [--quick] [--rounds N] [--rows TEXT] [--page]
 
-PYTHON is the interpreter of an environment that has `async-kinesis[dynamodb]`, which pins an aiobotocore of its own.
-Each consumer is a process. Both are told that a lease lasts ten seconds; everything else is as their libraries have it.
-The result is a table of medians with their extremes, and a JSON file; `--page` writes
-docs/reports/kinesis-performance.md too.
+PYTHON is the interpreter of an environment with `async-kinesis[dynamodb]`, which needs its own version of aiobotocore.
+Each consumer is a process. Both have leases of ten seconds; all other settings are the defaults. The result is a table
+of medians with minimum and maximum, and a JSON file. `--page` also writes docs/reports/kinesis-performance.md.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ Scenario = tuple[str, int, bool, Callable[[Bench], Figures]]
 
 
 def scenarios(*, quick: bool) -> list[Scenario]:
-    """Return what is done: its name, with how many shards, whether AWS's limits are in force, and what does it."""
+    """Return the scenarios: name, number of shards, whether AWS's limits are on, and the function that runs it."""
     records, seconds = (20_000, 10.0) if quick else (200_000, 30.0)
     run = kinesis_scenarios
     return [

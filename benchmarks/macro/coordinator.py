@@ -1,4 +1,4 @@
-"""Loads for the group coordinator: bare joins and commits over sockets, and fifty real groups at once."""
+"""Put loads on the group coordinator: joins and commits over sockets, and fifty groups of librdkafka at once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COMMIT_EVERY = 500  # records
 
 
 class _Group:
-    """One group of one member, on a connection of its own."""
+    """A group with one member, on its own connection."""
 
     def __init__(self, bootstrap: str, name: str) -> None:
         host, port = bootstrap.rsplit(":", 1)
@@ -74,7 +74,7 @@ class _Group:
         )
 
     def await_loaded(self, topic: str) -> None:
-        """Commits until the coordinator takes it: the group's partition may still be loading."""
+        """Commit until the coordinator accepts it, because the group's partition may still be loading."""
         self._await(self.commit(topic, 0), COMMIT, lambda x: x.topics[0].partitions[0].error_code)
 
     def _await(self, request: Any, version: int, error_of: Callable[[Any], int]) -> None:
@@ -102,7 +102,7 @@ def _all_at_once(groups: Sequence[_Group], requests: Sequence[Any], version: int
 
 
 def joins(bootstrap: str, topic: str, *, cycles: int) -> dict[str, float]:
-    """Members that join, get their assignment and leave, eight groups at once; whole cycles in a second."""
+    """Let members join, receive their assignment and leave, in eight groups at once; return whole cycles per second."""
     groups = _open(bootstrap, topic)
     begun = time.perf_counter()
     for _ in range(cycles // CONNECTIONS):
@@ -117,7 +117,7 @@ def joins(bootstrap: str, topic: str, *, cycles: int) -> dict[str, float]:
 
 
 def commits(bootstrap: str, topic: str, *, count: int) -> dict[str, float]:
-    """Offset commits of one partition, eight groups at once, four in flight on each connection."""
+    """Commit the offset of one partition, in eight groups at once, with four requests in flight on each connection."""
     groups = _open(bootstrap, topic)
     each_group = count // CONNECTIONS
     begun = time.perf_counter()
@@ -139,7 +139,7 @@ def commits(bootstrap: str, topic: str, *, count: int) -> dict[str, float]:
 
 
 class _Reader:
-    """A group of one librdkafka consumer, which reads a topic once and commits on the way."""
+    """A group of one librdkafka consumer that reads a topic once and commits meanwhile."""
 
     def __init__(self, bootstrap: str, topic: str, number: int, records: int) -> None:
         self.assigned = False
@@ -167,7 +167,7 @@ class _Reader:
             self.failed.append(str(error))
 
     def turn(self) -> None:
-        """Takes what has come, commits when it is time."""
+        """Read the available records, and commit when it is time."""
         messages = self.consumer.consume(COMMIT_EVERY, 0)
         self.failed += [str(each.error()) for each in messages if each.error()]
         self.left -= len(messages)
@@ -179,15 +179,15 @@ class _Reader:
 
     @property
     def done(self) -> bool:
-        """Whether everything is read and its commits are answered."""
+        """Return whether all records are read and all commits are answered."""
         return self.left <= 0 and not self.uncertain
 
 
 def many_groups(bootstrap: str, topic: str, *, groups: int, records: int) -> dict[str, float]:
-    """So many groups at once join, read a topic of `records` from its start, and commit every 500 records.
+    """Let groups join at once, read a topic of `records` from its start, and commit every 500 records.
 
     Returns:
-        Seconds until all groups had their partitions, records and commits a second over the whole time.
+        Seconds until all groups had their partitions; records and commits per second over the whole time.
     """
     begun = time.perf_counter()
     readers = [_Reader(bootstrap, topic, number, records) for number in range(groups)]

@@ -1,9 +1,9 @@
-"""What delivery semantics and rebalances cost: Headrace and Apache Kafka, in turns, with the same clients.
+"""Measure the cost of delivery semantics and rebalances on Headrace and Apache Kafka, in turns, with the same clients.
 
     python -m benchmarks.macro.delivery [--rounds N] [--quick] [--page]
 
-librdkafka is the client of both brokers for transactions and rebalances, our own workers are it for exactly-once
-processing. Both brokers let sessions of consumer groups end after the six seconds that classic members have at least.
+librdkafka is the client of both brokers for transactions and rebalances, Headrace's workers for exactly-once
+processing. On both brokers the sessions of consumer groups last six seconds, the minimum for classic members.
 """
 
 from __future__ import annotations
@@ -40,19 +40,17 @@ TIMING = {
     "group.consumer.session.timeout.ms": str(SESSION_TIMEOUT_MS),
     "group.consumer.heartbeat.interval.ms": str(HEARTBEAT_INTERVAL_MS),
 }
-LEAST = {  # what Kafka does not go below by itself
+LEAST = {  # the minimum that Kafka accepts by default
     "group.consumer.min.session.timeout.ms": str(SESSION_TIMEOUT_MS),
     "group.consumer.min.heartbeat.interval.ms": str(HEARTBEAT_INTERVAL_MS),
 }
 TRANSACTIONS_MS = (10, 100, 1_000)
-REBALANCES_IN = (
-    "os"  # the preset: nothing in them waits for a disk but a few records of the coordinator
-)
+REBALANCES_IN = "os"  # the preset: only a few records of the coordinator wait for a disk
 PAGE = MarkedPage(ROOT / "docs" / "reports" / "delivery-performance.md", page.tables)
 
 
 def make_server(target: str, preset: str, directory: Path) -> Server:
-    """A broker that is not started yet, with short sessions."""
+    """Return a broker with short sessions that is not started yet."""
     settings = {**GROUP_SETTINGS, **TIMING}
     if target == HEADRACE:
         return HeadraceServer(directory, settings=settings, arguments=["--durability", preset])
@@ -63,7 +61,7 @@ def make_server(target: str, preset: str, directory: Path) -> Server:
 
 @dataclass
 class Loads:
-    """All loads on one broker that runs."""
+    """All loads on one running broker."""
 
     target: str
     preset: str
@@ -72,7 +70,7 @@ class Loads:
     results: Results
 
     def run(self) -> None:
-        """One after the other; what fails is noted, and the rest goes on."""
+        """Run the loads in turn; record a load that fails, and continue."""
         for transaction_ms in TRANSACTIONS_MS:
             self._guarded("transactions", partial(self._transactions, transaction_ms))
         self._guarded("exactly once", self._exactly_once)
@@ -126,7 +124,7 @@ class Loads:
 
 
 def run_round(preset: str, number: int, seconds: float, results: Results) -> None:
-    """One round of one preset; only one broker runs at a time, because most loads mind a second one."""
+    """Run one round of one preset. Only one broker runs at a time, because a second one would disturb most loads."""
     for target in (HEADRACE, KAFKA)[:: 1 if number % 2 == 0 else -1]:
         scratch = Path(tempfile.mkdtemp(prefix="headrace-bench-"))
         server = make_server(target, preset, scratch / target)
@@ -144,7 +142,7 @@ def run_round(preset: str, number: int, seconds: float, results: Results) -> Non
 
 
 def main() -> int:
-    """Runs the comparison and writes its results."""
+    """Run the comparison and write its results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="short loads, for a first look")
@@ -170,7 +168,7 @@ def main() -> int:
             print(f"round {number + 1}, {preset} ...", file=sys.stderr, flush=True)
             try:
                 run_round(preset, number, 2 if arguments.quick else 5, results)
-            except FAILURES as error:  # what was measured before is kept
+            except FAILURES as error:  # earlier measurements are kept
                 results.fail(f"round {number + 1} of {preset} did not end: {error}"[:300])
                 print(f"  {error}", file=sys.stderr, flush=True)
     facts["minutes"] = round((datetime.now(UTC) - begun).total_seconds() / 60, 1)

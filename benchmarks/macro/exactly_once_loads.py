@@ -1,8 +1,8 @@
-"""A worker of Headrace that processes exactly once, on either broker: how long a record takes from end to end.
+"""Measure how long a record takes through a worker of Headrace that processes exactly once, on either broker.
 
     python -m benchmarks.macro.exactly_once_loads BOOTSTRAP SOURCE SINK
 
-runs the worker alone, until it is killed.
+runs only the worker, until it is killed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ DRAIN_TIMEOUT_S = 30
 
 
 def serve(bootstrap: str, source: str, sink: str) -> None:
-    """The worker: every record goes from one topic to the other."""
+    """Run the worker, which copies each record from one topic to the other."""
     import headrace
 
     app = headrace.App(bootstrap)
@@ -52,7 +52,7 @@ def _worker(*arguments: str) -> Iterator[None]:
 
 
 class Reader:
-    """Reads what is committed, and times each record from the moment that its value tells."""
+    """A consumer with read_committed that measures the time of each record since the moment in its value."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         reading = {"isolation.level": "read_committed", "enable.auto.commit": False}
@@ -81,10 +81,13 @@ class Reader:
 
 
 def end_to_end(bootstrap: str, source: str, sink: str, *, seconds: float) -> dict[str, float]:
-    """Paced records through a worker; the milliseconds from sending each until a reader of what is committed has it.
+    """Send records at an even rate through a worker.
+
+    Returns:
+        Percentiles of the milliseconds from sending a record until a consumer with read_committed has it.
 
     Raises:
-        RuntimeError: The worker did not begin, or records did not come out.
+        RuntimeError: The worker did not begin, or records did not arrive.
     """
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, **QUIET})
     with _worker(bootstrap, source, sink), Reader(bootstrap, sink) as reader:
@@ -105,7 +108,7 @@ def end_to_end(bootstrap: str, source: str, sink: str, *, seconds: float) -> dic
 
 
 def _send(producer: Producer, topic: str, seconds: float) -> set[int]:
-    """Records at the pace for so long; their values are the moments of their sending."""
+    """Send records at an even rate for `seconds`; return their values, which are the times of sending."""
     sent, begun = set(), time.monotonic()
     for number in range(int(seconds * RECORDS_PER_S)):
         while (wait := begun + number / RECORDS_PER_S - time.monotonic()) > 0:

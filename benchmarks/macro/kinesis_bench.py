@@ -1,4 +1,4 @@
-"""What the scenarios of the Kinesis comparison share: a fake of AWS in a process of its own, streams, consumers."""
+"""Provide what the scenarios of the Kinesis comparison use: a fake of AWS in its own process, streams, consumers."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ from benchmarks.macro.kinesis_programs import HEADRACE, Settings
 
 REGION: Final = "eu-central-1"
 KEYS: Final = {"AWS_ACCESS_KEY_ID": "bench", "AWS_SECRET_ACCESS_KEY": "bench"}
-"""Nobody's: the fake asks for some."""
+"""Credentials for the fake, which accepts any."""
 PROGRAM: Final = Path(kinesis_programs.__file__)
 SERVER: Final = Path(__file__).with_name("kinesis_server.py")
 MOST_AT_ONCE: Final = 500
-"""Records of one PutRecords."""
+"""The number of records in one PutRecords request."""
 MOST_BYTES: Final = 4 << 20
 _LOOK_EVERY_S: Final = 0.05
 
 
 class Event(NamedTuple):
-    """A record that a handler was given."""
+    """A record that a handler received."""
 
     at_s: float
-    """Monotonic."""
+    """The monotonic time in seconds."""
     pid: int
     text: str
 
 
 class Aws:
-    """The fake, and clients of it."""
+    """The fake of AWS, with clients for it."""
 
     def __init__(self, *, limits: bool) -> None:
-        """Start it; `limits` says whether it throttles as AWS does."""
+        """Start the fake; `limits` says whether it throttles as AWS does."""
         environment = {**os.environ, **KEYS}
         self._process = subprocess.Popen(
             [sys.executable, str(SERVER), "limits" if limits else "none"],
@@ -65,7 +65,7 @@ class Aws:
         )
 
     def create(self, stream: str, shards: int) -> str:
-        """Create a stream, and return its name when it is there."""
+        """Create a stream, and return its name when it is active."""
         self.kinesis.create_stream(StreamName=stream, ShardCount=shards)
         self.kinesis.get_waiter("stream_exists").wait(StreamName=stream, WaiterConfig={"Delay": 1})
         return stream
@@ -78,15 +78,15 @@ class Aws:
         return json.loads(self._process.stdout.readline())
 
     def calls(self) -> Counter[str]:
-        """Return how often each operation was called so far, by its name with the service before it."""
+        """Return the number of calls of each operation so far, by service and operation."""
         return Counter(self._ask(do="calls"))
 
     def fail(self, operation: str, times: int) -> None:
-        """Have the next calls of an operation throttled."""
+        """Throttle the next calls of an operation."""
         self._ask(do="fail", operation=operation, times=times)
 
     def close(self) -> None:
-        """End it."""
+        """End the process of the fake."""
         self._process.kill()
         self._process.communicate()
 
@@ -111,7 +111,7 @@ class Bench:
     # The stream
 
     def shards(self) -> list[dict[str, Any]]:
-        """Return the open shards."""
+        """Return the open shards of the stream."""
         listed = self.aws.kinesis.list_shards(StreamName=self.stream)["Shards"]
         return [one for one in listed if "EndingSequenceNumber" not in one["SequenceNumberRange"]]
 
@@ -121,7 +121,7 @@ class Bench:
         return str((int(ends["StartingHashKey"]) + int(ends["EndingHashKey"])) // 2)
 
     def put(self, records: int, key: int | None = None, size: int = 0) -> None:
-        """Put records, in turns to the shards there were at first, or to one of them."""
+        """Put records into the first shards in turn, or into one of them."""
         while records:
             batch = min(records, MOST_AT_ONCE, MOST_BYTES // max(1, size))
             records -= batch
@@ -142,7 +142,7 @@ class Bench:
 
     @contextmanager
     def steady(self, rate: int, keys: int | None = None) -> Iterator[None]:
-        """Put so many records a second meanwhile, to the first shards (None: all) in turns."""
+        """Put records at a rate during the block, into the first shards in turn; `None` means all shards."""
         ended = threading.Event()
 
         def put() -> None:
@@ -163,7 +163,7 @@ class Bench:
     # Consumers
 
     def start(self, **settings: Any) -> subprocess.Popen[str]:
-        """Start a consumer."""
+        """Start a consumer in its own process."""
         told = Settings(self.stream, self.aws.endpoint, REGION, str(self.output), **settings)
         python = sys.executable if self.library == HEADRACE else self._python
         process = subprocess.Popen(
@@ -177,7 +177,7 @@ class Bench:
         return process
 
     def events(self) -> list[Event]:
-        """Return what was handled so far."""
+        """Return the records that were handled so far."""
         events = []
         for line in self.output.read_text().splitlines():
             at_ns, pid, text = line.split(" ", 2)
@@ -185,7 +185,7 @@ class Bench:
         return events
 
     def wait(self, done: Callable[[list[Event]], bool], timeout_s: float) -> float | None:
-        """Wait until something holds of what was handled; return for how long, None if it never did."""
+        """Wait until a condition on the handled records is true; return the seconds, or None after the time-out."""
         begun = time.monotonic()
         while time.monotonic() - begun < timeout_s:
             if done(self.events()):
@@ -194,7 +194,7 @@ class Bench:
         return None
 
     def wait_for_all(self, timeout_s: float) -> None:
-        """Wait until everything that was sent was handled, at most so long."""
+        """Wait until all sent records are handled, at most `timeout_s`."""
         self.wait(lambda events: {event.text for event in events} >= self.sent.keys(), timeout_s)
 
     def losses(self) -> int:
@@ -206,7 +206,7 @@ class Bench:
         return sum(times > 1 for times in Counter(event.text for event in self.events()).values())
 
     def close(self) -> None:
-        """End the consumers."""
+        """End all consumers of the stream."""
         for process in self.consumers:
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)

@@ -14,7 +14,7 @@ from benchmarks.macro.marked_page import ROOT, Measured
 from benchmarks.macro.report import Results, cell, machine_text, table
 
 NEVER: Final = -1.0
-"""What stands for a moment that did not come while it was waited for."""
+"""The value for an event that did not happen in time."""
 
 
 def _cell(values: Sequence[float], *, extremes: bool) -> str:

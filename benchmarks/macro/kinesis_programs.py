@@ -1,10 +1,10 @@
-"""One consumer of a Kinesis stream as a program of its own: Headrace's worker, or async-kinesis.
+"""Run one consumer of a Kinesis stream: Headrace's worker, or async-kinesis.
 
     python kinesis_programs.py LIBRARY SETTINGS
 
-SETTINGS is JSON: `stream, endpoint, region, output`, and what `Settings` says besides. Every record that was handled
-is a line of the file `output`: the monotonic time in nanoseconds, the process, and the record's text. It needs nothing
-besides its library, so that each may be installed in an environment of its own.
+SETTINGS is JSON: `stream, endpoint, region, output`, and the fields of `Settings`. Each handled record is a line of the
+file `output`: the monotonic time in nanoseconds, the process id, and the text of the record. The program needs only its
+library, so each library can be installed in its own environment.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ HEADRACE, ASYNC_KINESIS = "headrace", "async-kinesis"
 
 @dataclass(frozen=True)
 class Settings:
-    """What both are told."""
+    """The settings of a consumer of either library."""
 
     stream: str
     endpoint: str
     region: str
     output: str
     lease_s: int = 10
-    """After how long without a sign of life a consumer's shards are another's."""
+    """The seconds after which other consumers take over the shards of a consumer that does not renew its leases."""
     shards: int | None = None
-    """Of async-kinesis: most shards of one consumer; it does not give any up to one that joins."""
+    """The largest number of shards of an async-kinesis consumer, which gives up none when another one joins."""
     pause_at: int = 0
-    """The handler pauses before this record (1 is the first), as one does that waits for a database."""
+    """The number of the record before which the handler pauses, as for a slow database; 0 means no pause."""
     pause_s: float = 0.0
     queue: int = 0
-    """Records that are read ahead, where a library counts them; 0 is its default."""
+    """The number of records to read ahead, if the library counts them; 0 means the default of the library."""
     stop_after: int = 0
-    """Ends after so many records; 0 goes on until it is told to stop."""
+    """The number of records after which the program ends; 0 means that it runs until SIGTERM."""
     aggregated: bool = False
     """Whether records may be aggregated by the Kinesis Producer Library."""
 
 
 class Handled:
-    """What a handler was given."""
+    """The records that the handler received."""
 
     def __init__(self, library: str, settings: Settings) -> None:
         self._library = library
@@ -57,7 +57,7 @@ class Handled:
         self.begun = self.ended = (0.0, 0.0)
 
     def one(self, text: str) -> float:
-        """Take note of a record; return how long the handler pauses."""
+        """Count a record; return how many seconds the handler pauses."""
         if not self.count:
             self.begun = time.perf_counter(), time.process_time()
         self.count += 1
@@ -68,11 +68,11 @@ class Handled:
         if self.count == self._settings.stop_after:
             self.ended = time.perf_counter(), time.process_time()
             print(self.report(), flush=True)
-            os._exit(0)  # how long an end in order takes is not what is measured
+            os._exit(0)  # the duration of an orderly end is not measured
         return self._settings.pause_s if self.count == self._settings.pause_at else 0.0
 
     def report(self) -> str:
-        """What was measured, as JSON."""
+        """Return the measurements as JSON."""
         for line in self._lines:
             os.write(self._file, b"0 %d %b\n" % (os.getpid(), line))
         wall, cpu = (end - begin for begin, end in zip(self.begun, self.ended, strict=True))
@@ -82,7 +82,7 @@ class Handled:
 
 
 def run_headrace(settings: Settings, handled: Handled) -> None:
-    """A worker of Headrace: at least once, leases in DynamoDB."""
+    """Run a worker of Headrace: at least once, leases in DynamoDB."""
     import headrace
     from headrace.kinesis import kinesis
 
@@ -103,7 +103,7 @@ def run_headrace(settings: Settings, handled: Handled) -> None:
 
 
 def run_async_kinesis(settings: Settings, handled: Handled) -> None:
-    """A consumer of async-kinesis with its defaults, checkpoints and leases in DynamoDB."""
+    """Run a consumer of async-kinesis with its defaults, checkpoints and leases in DynamoDB."""
     asyncio.run(_consume(settings, handled))
 
 
@@ -134,7 +134,7 @@ async def _consume(settings: Settings, handled: Handled) -> None:
         **({"max_queue_size": settings.queue} if settings.queue else {}),
     ) as consumer:
         try:
-            while True:  # its iteration ends when nothing has come for two seconds
+            while True:  # its iteration ends after two seconds without a record
                 async for text in consumer:
                     if pause_s := handled.one(text):
                         await asyncio.sleep(pause_s)
@@ -146,7 +146,7 @@ RUN = {HEADRACE: run_headrace, ASYNC_KINESIS: run_async_kinesis}
 
 
 def main() -> int:
-    """Run one consumer until it is told to stop."""
+    """Run one consumer until SIGTERM."""
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
     library, text = sys.argv[1:]
     settings = Settings(**json.loads(text))

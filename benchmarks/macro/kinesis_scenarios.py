@@ -1,4 +1,4 @@
-"""What happens to consumers of a Kinesis stream, and what they make of it: each scenario notes its figures."""
+"""Define the scenarios of the Kinesis comparison; each returns its values by metric."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from benchmarks.macro.latency import percentiles
 SHARDS: Final = 4
 LEASE_S: Final = 10
 PATIENCE_S: Final = 60.0
-"""After so long something counts as never happening."""
+"""The seconds after which an event counts as never happening."""
 Figures = Mapping[str, float | None]
-"""Values by metric; None: it never happened."""
+"""Values by metric; `None` means that the event never happened."""
 
 
 def throughput(bench: Bench, records: int) -> Figures:
-    """As fast as it goes from four full shards, no limits of AWS in force."""
+    """Read four full shards as fast as possible, without AWS's limits."""
     for key in range(SHARDS):
         bench.put(records // SHARDS, key, 200)
     process = bench.start(stop_after=records)
@@ -36,11 +36,11 @@ def throughput(bench: Bench, records: int) -> Figures:
 
 
 def calls(bench: Bench, seconds: float, rate: int = 0) -> Figures:
-    """What it asks of AWS, a shard and second, when it has caught up: with records coming, or none."""
+    """Count the calls of AWS per shard and second of a consumer without lag, with new records or without."""
     bench.start()
     bench.put(SHARDS * 5)
     bench.wait_for_all(PATIENCE_S)
-    time.sleep(5)  # whatever a start asks is over
+    time.sleep(5)  # the calls of the start are finished
     with bench.steady(rate) if rate else nullcontext():
         before, begun = bench.aws.calls(), time.monotonic()
         time.sleep(seconds)
@@ -62,7 +62,7 @@ def calls(bench: Bench, seconds: float, rate: int = 0) -> Figures:
 
 
 def join(bench: Bench) -> Figures:
-    """A second consumer comes while four shards are read by one."""
+    """Let a second consumer join while one reads four shards."""
     with bench.steady(100):
         bench.start(lease_s=LEASE_S)
         bench.wait(_shards_of(1, SHARDS), PATIENCE_S)
@@ -72,24 +72,24 @@ def join(bench: Bench) -> Figures:
 
 
 def kill(bench: Bench) -> Figures:
-    """One of two consumers is killed with kill -9; how long its shards are read by nobody."""
+    """Kill one of two consumers with SIGKILL; measure how long its shards are not read."""
     return _end_of_one(bench, signal.SIGKILL)
 
 
 def leave(bench: Bench) -> Figures:
-    """One of two consumers is asked to end (SIGTERM)."""
+    """End one of two consumers with SIGTERM."""
     return _end_of_one(bench, signal.SIGTERM)
 
 
 def _end_of_one(bench: Bench, number: signal.Signals) -> Figures:
-    # async-kinesis gives no shard up to one that joins: it is told how many each may have, so that both have some.
+    # An async-kinesis consumer gives up no shard when another one joins, so each gets a limit of shards.
     half = {"shards": SHARDS // 2} if bench.library == ASYNC_KINESIS else {}
     with bench.steady(100):
         first = bench.start(lease_s=LEASE_S, **half)
         second = bench.start(lease_s=LEASE_S, **half)
         if bench.wait(_balanced(2, SHARDS), PATIENCE_S) is None:
             return {"s until its shards go on": None, **_outcome(bench)}
-        if half:  # the one that stays may have all of them
+        if half:  # the one that stays may own all shards
             bench.start(lease_s=LEASE_S)
         theirs = _latest_owners(bench.events())
         orphans = {shard for shard, pid in theirs.items() if pid == second.pid}
@@ -101,7 +101,7 @@ def _end_of_one(bench: Bench, number: signal.Signals) -> Figures:
 
 
 def merge(bench: Bench) -> Figures:
-    """Two shards are merged, one with a few records, one with 25 MB of them: their child waits for both."""
+    """Merge two shards, one with a few records, one with 25 MB; the child shard waits for both."""
     bench.put(20, 0)
     bench.put(500, 1, 50_000)
     parents = [shard["ShardId"] for shard in bench.shards()]
@@ -124,7 +124,7 @@ def merge(bench: Bench) -> Figures:
 
 
 def ended_shard(bench: Bench) -> Figures:
-    """A shard is split; the consumer is started three times: what was finished does not come again."""
+    """Split a shard and start the consumer three times: finished records are not processed again."""
     bench.put(30, 0)
     shard = bench.shards()[0]
     bench.aws.kinesis.split_shard(
@@ -143,7 +143,7 @@ def ended_shard(bench: Bench) -> Figures:
 
 
 def pause(bench: Bench) -> Figures:
-    """A handler stands still for forty seconds while three hundred records wait."""
+    """Let a handler pause for forty seconds while three hundred records wait."""
     bench.put(300, 0)
     bench.start(pause_at=20, pause_s=40.0, queue=50)
     time.sleep(40)
@@ -152,10 +152,10 @@ def pause(bench: Bench) -> Figures:
 
 
 def hot_shard(bench: Bench, shards: int) -> Figures:
-    """One shard of eight has records, the others none."""
+    """Measure one shard of eight that has records, while the others have none."""
     records = 4 * MOST_AT_ONCE
     bench.start()
-    bench.put(shards)  # one each, so that all of them are being read
+    bench.put(shards)  # one record in each shard, so that all are read
     bench.wait_for_all(PATIENCE_S)
     time.sleep(5)
     begun = time.monotonic()
@@ -166,7 +166,7 @@ def hot_shard(bench: Bench, shards: int) -> Figures:
 
 
 def failed_heartbeat(bench: Bench) -> Figures:
-    """DynamoDB refuses writes for a moment, as it does when it is throttled."""
+    """Let DynamoDB refuse writes for a moment, as it does when it throttles."""
     with bench.steady(20):
         process = bench.start(lease_s=LEASE_S)
         bench.wait(_shards_of(1, SHARDS), PATIENCE_S)
@@ -176,17 +176,17 @@ def failed_heartbeat(bench: Bench) -> Figures:
     return {"consumers that ended": float(process.poll() is not None), **_outcome(bench)}
 
 
-# What is looked for
+# Results
 
 
 def _outcome(bench: Bench) -> dict[str, float]:
-    """Wait for what is on its way, and count."""
+    """Wait for records in flight, and count lost and repeated records."""
     bench.wait_for_all(3 * LEASE_S)
     return {"records lost": bench.losses(), "records handled twice": bench.duplicates()}
 
 
 def _latency(bench: Bench, since_s: float) -> dict[str, float]:
-    """From a record's PutRecords to its handler, for those put since then."""
+    """Return the latency from PutRecords to the handler, for records put since `since_s`."""
     late = sorted(
         int((event.at_s - bench.sent[event.text]) * 1e9)
         for event in bench.events()

@@ -1,8 +1,8 @@
-"""The fake of Kinesis and DynamoDB in a process of its own: its address is the first line, then it answers questions.
+"""Run the fakes of Kinesis and DynamoDB in a process; its first line is the address, then it answers requests.
 
 python kinesis_server.py limits|none
 
-A question is a line of JSON: {"do": "calls"}, or {"do": "fail", "operation": "dynamodb.UpdateItem", "times": 3}.
+A request is a line of JSON: {"do": "calls"}, or {"do": "fail", "operation": "dynamodb.UpdateItem", "times": 3}.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ THROTTLED = {
 
 
 def answer(aws: FakeAws, question: dict[str, Any]) -> Any:
-    """Do what is asked, and return what is known then."""
+    """Perform a request, and return its result."""
     services = {"kinesis": aws.kinesis, "dynamodb": aws.dynamodb}
     if question["do"] == "calls":
         return {

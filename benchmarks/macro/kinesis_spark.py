@@ -1,11 +1,11 @@
-"""Spark over Kinesis: `format("headrace-kinesis")` on a fake of AWS, as source and as sink.
+"""Measure `format("headrace-kinesis")` as source and as sink, on a fake of AWS.
 
     python -m benchmarks.macro.kinesis_spark [--quick] [--rounds N] [--rows TEXT] [--page]
 
-The fake, a process of its own without AWS's limits on writes, shares the cores with Spark; what it uses is not counted.
-Reads keep to the 2 MiB a second that a shard gives. Before a part is measured, its first load has run once, smaller.
-The result is a table of medians with their extremes, and a JSON file; `--page` writes the section of
-docs/guides/spark-kinesis.md too.
+The fake runs in its own process, without AWS's limits on writes. It shares the cores with Spark. Its CPU is left out.
+Reads keep to AWS's limit of 2 MiB per second and shard. Before a part is measured, its first load runs once with less
+data. The result is a table of medians with minimum and maximum, and a JSON file. `--page` also writes the section of
+docs/guides/spark-kinesis.md.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ STREAM_FILES: Final = FILES // BATCHES
 
 @dataclass(frozen=True)
 class Kind:
-    """What records are like."""
+    """The size, number and format of the records of a load."""
 
     name: str
     size: int
@@ -51,7 +51,7 @@ class Kind:
     aggregated: bool = False
 
     def smaller(self) -> Kind:
-        """The same to warm up with, or for a first look."""
+        """Return the same kind with fewer records, for a warm-up or a quick run."""
         return Kind(self.name, self.size, self.rows // 10, self.aggregated)
 
 
@@ -63,7 +63,7 @@ KINDS: Final = (
 
 
 class Loads:
-    """All loads in one session; one of them leaves its cost."""
+    """All loads in one Spark session; each stores its cost."""
 
     def __init__(self, spark: Any, meter: Meter, aws: Aws, scratch: Path) -> None:
         self._spark, self._meter, self._aws, self._scratch = spark, meter, aws, scratch
@@ -91,7 +91,7 @@ class Loads:
     # Reads
 
     def _filled(self, kind: Kind) -> str:
-        """A stream with records of a kind, made once."""
+        """Return a stream with records of a kind; it is created once."""
         if kind not in self._streams:
             self._streams[kind] = self._aws.create(f"input-{next(self._names)}", SHARDS)
             asyncio.run(fill(self._aws.endpoint, self._streams[kind], kind))
@@ -119,7 +119,7 @@ class Loads:
     # Writes
 
     def _table(self, kind: Kind) -> str:
-        """Files with rows of a kind, made once."""
+        """Return files with rows of a kind; they are written once."""
         if kind not in self._files:
             path = self._scratch / f"files-{next(self._names)}"
             keys = f"CONCAT('key-', id % {KEYS_AT_ALL}) AS partitionKey"
@@ -131,7 +131,7 @@ class Loads:
 
     @contextmanager
     def _output(self, kind: Kind) -> Iterator[Callable[[Any], Any]]:
-        """What tells a writer of a new stream, which has all rows in the end."""
+        """Yield a function that directs a writer to a new stream, and check at the end that the stream has all rows."""
         stream = self._aws.create(f"output-{next(self._names)}", SHARDS)
         yield lambda writer: self._with(writer, stream).option(
             "aggregate", str(kind.aggregated).lower()
@@ -163,7 +163,7 @@ class Loads:
 
 
 async def fill(endpoint: str, stream: str, kind: Kind) -> None:
-    """Put records of a kind, spread over all shards."""
+    """Put records of a kind into all shards of a stream."""
     key, secret = KEYS.values()
     aws = AwsSettings(
         region=REGION, endpoint_url=endpoint, access_key_id=key, secret_access_key=secret
@@ -176,7 +176,7 @@ async def fill(endpoint: str, stream: str, kind: Kind) -> None:
 
 
 def measure(arguments: argparse.Namespace) -> Results:
-    """All rounds, each with a fake and a session of its own."""
+    """Run all rounds, each with its own fake and session."""
     results = Results()
     kinds = [kind.smaller() if arguments.quick else kind for kind in KINDS]
     for _ in range(arguments.rounds):

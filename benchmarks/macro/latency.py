@@ -1,8 +1,8 @@
-"""End-to-end latency at a fixed rate: from when a record was *due* until a consumer has it.
+"""Measure end-to-end latency at a fixed rate: from the time when a record was *due* until a consumer has it.
 
-A sender that falls behind does not move the due times of what follows, so a broker that stalls is charged for every
-record it delays, not for one (coordinated omission). Sender and receiver are processes of their own and share the
-machine's monotonic clock; each record carries the time at which it was due.
+A sender that falls behind does not move the due times of later records. So a broker that stalls is charged for every
+record that it delays, not for one (coordinated omission). Sender and receiver are separate processes and share the
+machine's monotonic clock. Each record carries the time at which it was due.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class Window(NamedTuple):
 
 
 class Sender(Protocol):
-    """Sends records one by one, each at once."""
+    """An object that sends records one by one, each at once."""
 
     def send(self, value: bytes) -> None:
-        """Sends one record without waiting for its acknowledgement."""
+        """Send one record without waiting for its acknowledgement."""
 
     def finish(self) -> None:
-        """Waits until everything is acknowledged."""
+        """Wait until all records are acknowledged."""
 
 
 class KafkaSender:
@@ -53,24 +53,24 @@ class KafkaSender:
         self._topic, self._next = topic, 0
 
     def send(self, value: bytes) -> None:
-        """Sends one record, partitions in turns."""
+        """Send one record, to the partitions in turn."""
         self._next = (self._next + 1) % PARTITIONS
         self._producer.produce(self._topic, value, partition=self._next)
 
     def finish(self) -> None:
-        """Waits until everything is acknowledged."""
+        """Wait until all records are acknowledged."""
         if self._producer.flush(TIMEOUT_S):
             raise RuntimeError("records were not acknowledged")
 
 
 class LingeringSender(KafkaSender):
-    """A librdkafka producer with the linger that is its default."""
+    """A librdkafka producer with its default linger."""
 
     linger_ms = 5
 
 
 def kafka_receiver(bootstrap: str, topic: str) -> Iterator[bytes]:
-    """The values of a topic as they come, by librdkafka with its defaults."""
+    """Yield the values of a topic as they arrive, read by librdkafka with its defaults."""
     consumer = Consumer({**QUIET, "bootstrap.servers": bootstrap, "group.id": "latency"})
     consumer.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
     deadline = time.monotonic() + TIMEOUT_S
@@ -93,7 +93,7 @@ ReceiverFactory = Callable[[str, str], Iterable[bytes]]
 
 
 def _send(open_sender: SenderFactory, address: str, topic: str, rate: int, records: int) -> int:
-    """Sends on time; returns when the first record was due."""
+    """Send each record when it is due; return when the first one was due."""
     sender = open_sender(address, topic)
     filler = bytes(RECORD_BYTES - 8)
     gc.disable()
@@ -111,7 +111,7 @@ def _send(open_sender: SenderFactory, address: str, topic: str, rate: int, recor
 def _receive(
     open_receiver: ReceiverFactory, address: str, topic: str, records: int
 ) -> tuple[array[int], array[int]]:
-    """Due times and latencies, in nanoseconds, of so many records."""
+    """Return due times and latencies of the given number of records, in nanoseconds."""
     due_times, latencies = array("q"), array("q")
     gc.disable()
     now = time.monotonic_ns
@@ -136,17 +136,17 @@ def end_to_end(
     receiver: ReceiverFactory = kafka_receiver,
     during: Callable[[], Window] | None = None,
 ) -> dict[str, float]:
-    """Sends and receives at a fixed rate; percentiles of what was due after the first second.
+    """Send and receive at a fixed rate; return percentiles for the records that were due after the first second.
 
     Args:
-        address: Of the broker.
-        topic: A new one.
-        pool: At least two processes.
-        rate: Records a second.
-        seconds: How long.
-        sender: Opens a sender, in another process.
-        receiver: Opens a receiver, in another process.
-        during: Runs here meanwhile, and says which span of time counts.
+        address: The address of the broker.
+        topic: The name of a new topic.
+        pool: A pool with at least two processes.
+        rate: Records per second.
+        seconds: The length of the measurement.
+        sender: A function that opens a sender, in another process.
+        receiver: A function that opens a receiver, in another process.
+        during: A function that runs here meanwhile, and returns the span of time that counts.
     """
     records = int(rate * seconds)
     receiving = pool.submit(_receive, receiver, address, topic, records)
@@ -164,7 +164,7 @@ def end_to_end(
 
 
 def percentiles(sorted_ns: list[int]) -> dict[str, float]:
-    """The percentiles of latencies in nanoseconds, in milliseconds."""
+    """Return percentiles in milliseconds of sorted latencies in nanoseconds."""
     if not sorted_ns:
         raise RuntimeError("no record was due in the time that counts")
     last = len(sorted_ns) - 1

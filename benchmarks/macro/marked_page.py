@@ -1,7 +1,7 @@
-"""A page of the documentation of which a part is what was measured: between two marks, replaced as a whole.
+"""Write the part of a documentation page that comes from a measurement: the text between two marks.
 
-The words around the marks are written by hand. The page names the run that it shows, so it can be written again from
-that run's JSON file; a test checks that this changes nothing.
+The rest of the page is written by hand. The page names the run that it shows, so it can be written again from the JSON
+file of that run. A test checks that this changes nothing.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _SOURCE = re.compile(r"\(\.\./\.\./benchmarks/results/([^)]+)\.md\)")
 
 @dataclass(frozen=True)
 class MarkedPage:
-    """One page."""
+    """A page with two marks, and the function that writes the text between them."""
 
     path: Path
     tables: Callable[[str, Mapping[str, Any]], str]
-    """What stands between the marks, from a run's name and its facts."""
+    """The function that returns the text between the marks, from the name and the facts of a run."""
 
     def source(self) -> Path:
-        """The run that the page shows.
+        """Return the file of the run that the page shows.
 
         Raises:
-            ValueError: It names none.
+            ValueError: The page names no run.
         """
         found = _SOURCE.search(self.path.read_text())
         if not found:
@@ -42,46 +42,46 @@ class MarkedPage:
         return RESULTS / f"{found.group(1)}.json"
 
     def rendered(self, run: Path) -> str:
-        """The page with the tables of a run."""
+        """Return the page with the tables of a run."""
         before, rest = self.path.read_text().split(BEGIN)
         _, after = rest.split(END)
         shown = self.tables(run.stem, json.loads(run.read_text()))
         return f"{before}{BEGIN}\n\n{shown}\n\n{END}{after}"
 
     def write(self, run: Path) -> None:
-        """Writes the page from a run's JSON file."""
+        """Write the page from the JSON file of a run."""
         self.path.write_text(self.rendered(run))
 
     def main(self) -> int:
-        """Writes the page from the run that the command line names, or else from its own."""
+        """Write the page from the run in the command line, or from the run that the page names."""
         self.write(Path(sys.argv[1]) if len(sys.argv) > 1 else self.source())
         return 0
 
 
 @dataclass(frozen=True)
 class Measured:
-    """How a run is shown: in a text of its own, and between the marks of a page."""
+    """The functions that present a run in a report and on a page."""
 
     title: str
     where: Callable[[Mapping[str, Any]], list[str]]
-    """Where and how it was measured, from the facts."""
+    """The function that describes the machine and the settings, from the facts."""
     body: Callable[[Results, str, bool], list[str]]
-    """The tables, from the results, what headings begin with, and whether cells have the least and the most."""
+    """The function that returns the tables: from results, the prefix of headings, and whether to show extremes."""
 
     def report(self, facts: Mapping[str, Any]) -> str:
-        """A text of its own."""
+        """Return the report of a run."""
         title = f"# {self.title}, Headrace {facts['commit']}, {facts['date']}"
         lines = [title, "", *self.where(facts), "Cells: median (least .. most).", ""]
         return "\n".join([*lines, *self._body(facts, "##", extremes=True)]) + "\n"
 
     def tables(self, name: str, facts: Mapping[str, Any]) -> str:
-        """What stands between the marks of a page."""
+        """Return the text between the marks of a page."""
         every = f"[the results](../../benchmarks/results/{name}.md)"
         lines = [*self.where(facts), f"Medians; the least and the most of each are in {every}.", ""]
         return "\n".join([*lines, *self._body(facts, "###", extremes=False)])
 
     def page(self, path: Path) -> MarkedPage:
-        """The page at a path."""
+        """Return the page at a path."""
         return MarkedPage(path, self.tables)
 
     def _body(self, facts: Mapping[str, Any], heading: str, *, extremes: bool) -> list[str]:

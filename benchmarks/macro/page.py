@@ -1,9 +1,9 @@
-"""Writes the tables of docs/reports/performance.md from a run's JSON file, so that the page says what was measured.
+"""Write the tables of docs/reports/performance.md from the JSON file of a run.
 
     python -m benchmarks.macro.page [benchmarks/results/DATE-COMMIT.json]
 
-Everything between the two marks of the page is replaced; the words around them are written by hand. Without an argument
-the page is written again from the file that it names; a test checks that this changes nothing.
+The module replaces the text between the two marks of the page; the rest is written by hand. Without an argument it uses
+the run that the page names. A test checks that this changes nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from benchmarks.macro.report import (
 )
 
 KINDS: Mapping[str, tuple[str, str]] = {
-    # kind: (pattern of the metric, what is wanted)
+    # kind: (pattern of the metric, target)
     "throughput": (r"/s$", "at least 1.0"),
     "p50 latency": (r"p50 ms$", "at most 1.0"),
     "p99 latency": (r"p99 ms$", "at most 1.0"),
@@ -43,7 +43,7 @@ KINDS: Mapping[str, tuple[str, str]] = {
 
 
 def _shown(row: Row, values: Mapping[str, Sequence[float]]) -> list[str]:
-    """Headrace's median, Kafka's and their ratio, in bold if it is not what is wanted."""
+    """Return Headrace's median, Kafka's median and their ratio, in bold if the ratio misses its target."""
     mine, theirs, part = values.get(HEADRACE), values.get(KAFKA), ratio(values)
     cells = [number(median(each)) if each else "-" for each in (mine, theirs)]
     text = "" if part is None else f"{part:.2f}"
@@ -102,7 +102,7 @@ def _orientation(results: Results) -> list[str]:
 
 
 def tables(name: str, facts: Mapping[str, Any]) -> str:
-    """What stands between the marks."""
+    """Return the text between the marks of the page."""
     results = Results.from_json(facts)
     presets = list(dict.fromkeys(row.preset for row in results.rows))
     where, how = header(facts)

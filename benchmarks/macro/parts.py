@@ -1,4 +1,4 @@
-"""The parts of the comparison: what is put on the brokers, one after the other, in one round."""
+"""Define the parts of the comparison: the loads of one round, in their order."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from benchmarks.macro.workloads import Run
 
 @dataclass(frozen=True)
 class Scale:
-    """How much of each load."""
+    """The amount of work of each load."""
 
     rounds: int
     records_100: int
@@ -41,7 +41,7 @@ class Scale:
     commits: int
 
     def records(self, record_bytes: int) -> int:
-        """Records of one throughput run."""
+        """Return the number of records of one throughput run."""
         return self.records_100 if record_bytes == 100 else self.records_1024
 
 
@@ -79,22 +79,27 @@ PACED_PER_S = 500
 SIZES = (100, 1024)
 FSYNC_SHARE = 5  # a synced broker gets a fifth of the records
 PRODUCERS = (1, 10, 100)
-PARTITIONS = {1: 1, 10: 1, 100: 5, 1000: 10}  # how many, and the divisor of the records
-SMALL_CHUNK = (
-    100  # records that a producer is handed at once, where there are many producers or partitions
-)
-PEER_SHARE = 4  # times the records, for servers that are made for single records
+PARTITIONS = {
+    1: 1,
+    10: 1,
+    100: 5,
+    1000: 10,
+}  # number of partitions, and the divisor of the number of records
+SMALL_CHUNK = 100  # records per call, with many producers or partitions
+PEER_SHARE = 4  # the factor of the number of records for servers that take single records
 NO_LINGER = "no linger"
 LATENCY_RATES = ((1_000, NO_LINGER), (10_000, NO_LINGER), (10_000, "linger 5 ms"))
 TAIL_RATE, TAIL_SECONDS = 1_000, 6
 GROUPS = 50
-COLD = 0.05  # of a log may still be in the page cache when it counts as read from the disk
+COLD = (
+    0.05  # the fraction of a log that may be in the page cache if it counts as read from the disk
+)
 FAILURES = (
     RuntimeError,
     OSError,
     SubprocessError,
     KafkaException,
-)  # a load's, which end one row, not the run
+)  # errors of a load, which end one row and not the run
 
 
 Outcome = Run | dict[str, float]
@@ -114,33 +119,33 @@ class Broker:
 
     @property
     def bootstrap(self) -> str:
-        """HOST:PORT."""
+        """Return the address as `HOST:PORT`."""
         return self.server.bootstrap
 
     def topic(self, partitions: int = workloads.PARTITIONS) -> str:
-        """A new topic."""
+        """Create a topic and return its name."""
         name = self.name()
         workloads.create_topic(self.bootstrap, name, partitions)
         return name
 
     def name(self) -> str:
-        """A name that no topic has."""
+        """Return a name that no topic has."""
         self.topics += 1
         return f"bench-{self.topics}"
 
     def delete(self, topic: str) -> None:
-        """Deletes a topic, so that the disk does not fill."""
+        """Delete a topic, so that the disk does not fill."""
         workloads.delete_topic(self.bootstrap, topic)
 
     def note(self, case: str, metric: str, value: float | None) -> None:
-        """Keeps one value."""
+        """Store one value of a metric."""
         if value is not None:
             self.results.note(Row(self.preset, case, metric), self.target, value)
 
     def measure(
         self, case: str, load: Callable[[str, str], Outcome], topic: str, *, per: int = 0
     ) -> None:
-        """Puts a load on the broker; keeps what it says, and what the broker used: per request if `per` counts them.
+        """Put a load on the broker; store its result and the broker's cost, per request if `per` counts requests.
 
         A load that fails leaves a note instead.
         """
@@ -169,7 +174,7 @@ class Broker:
 
 @dataclass(frozen=True)
 class Round:
-    """What a part of the comparison works with."""
+    """The brokers and settings with which a part of the comparison works."""
 
     preset: str
     scale: Scale
@@ -179,16 +184,16 @@ class Round:
 
     @property
     def acks(self) -> tuple[str, ...]:
-        """The acks of the loads that have several; a broker that syncs before it answers makes no difference."""
+        """Return the values of acks to measure; one is enough for a broker that syncs before each acknowledgement."""
         return ("all",) if self.preset == "fsync" else self.scale.acks
 
     def share(self, records: int) -> int:
-        """Records of a load that the durability slows down."""
+        """Return the number of records of a load that durability slows down."""
         return records // (FSYNC_SHARE if self.preset == "fsync" else 1)
 
 
 def requests(this: Round) -> None:
-    """Bare requests of one record."""
+    """Measure requests of one record."""
     for in_flight in (1, 32):
         count = this.scale.requests * (1 if in_flight == 1 else 4)
         case = f"requests of one 100 B record, {in_flight} in flight"
@@ -198,7 +203,7 @@ def requests(this: Round) -> None:
 
 
 def paced(this: Round) -> None:
-    """A low rate, each record a request: latency of the acknowledgement."""
+    """Measure the latency of acknowledgements at a low rate, one record in each request."""
     records = PACED_PER_S * this.scale.paced_seconds
     for record_bytes, acks in product(SIZES, this.acks):
         case = f"{PACED_PER_S}/s, {record_bytes} B, acks={acks} (librdkafka, no linger)"
@@ -214,7 +219,7 @@ def paced(this: Round) -> None:
 
 
 def throughput(this: Round) -> None:
-    """One client at full speed."""
+    """Measure one client at full speed."""
     producers: Loads = (
         ("java", workloads.java_produce),
         ("librdkafka", workloads.librdkafka_produce),
@@ -244,7 +249,7 @@ def throughput(this: Round) -> None:
 
 
 def producers(this: Round) -> None:
-    """One, ten, a hundred producers at full speed."""
+    """Measure one, ten and a hundred producers at full speed."""
     for count in PRODUCERS:
         case = f"{count} producer{'s' * (count > 1)}, 100 B, acks=all (librdkafka)"
         load = partial(
@@ -262,7 +267,7 @@ def producers(this: Round) -> None:
 
 
 def partitions(this: Round) -> None:
-    """Topics of one to a thousand partitions: created, written, read."""
+    """Create, write and read topics of one to a thousand partitions."""
     for count, fewer in PARTITIONS.items():
         # Many partitions make small requests of librdkafka, so there are fewer records; each partition gets some.
         records = this.share(this.scale.many_records) // fewer
@@ -288,7 +293,7 @@ def partitions(this: Round) -> None:
 
 
 def singles(this: Round) -> None:
-    """Records one by one, which all brokers can do, over one to a hundred connections."""
+    """Measure single records, which all servers support, over one to a hundred connections."""
     for count in PRODUCERS:
         case = f"{count} connection{'s' * (count > 1)}, one 100 B record a request, 500 in flight"
         for broker in (*this.brokers, *this.peers):
@@ -296,7 +301,7 @@ def singles(this: Round) -> None:
             if broker in this.peers:
                 records *= PEER_SHARE
             topic = _place(broker)
-            if broker in this.brokers:  # a new topic's leader may need a moment
+            if broker in this.brokers:  # the leader of a new topic may need a moment
                 workloads.plain_requests(broker.bootstrap, topic, requests=1, in_flight=1)
             load = partial(
                 peers.produce, broker.target, records=records, record_bytes=100, producers=count
@@ -308,7 +313,7 @@ def singles(this: Round) -> None:
 
 
 def _place(broker: Broker) -> str:
-    """A new topic, or what a peer calls so."""
+    """Create a topic, or the equivalent of another server."""
     if broker.target not in peers.SENDERS:
         return broker.topic()
     topic = broker.name()
@@ -317,7 +322,7 @@ def _place(broker: Broker) -> str:
 
 
 def latency(this: Round) -> None:
-    """From when a record was due until a consumer has it, at fixed rates; the peers too."""
+    """Measure the latency from the due time to the consumer at fixed rates, also of the other servers."""
     seconds = this.scale.latency_seconds
     for rate, linger in LATENCY_RATES:
         case = f"end to end, {rate:,}/s, 100 B, acks=all, {linger}"
@@ -335,9 +340,9 @@ def latency(this: Round) -> None:
 
 
 def catch_up(this: Round) -> None:
-    """A consumer reads a topic from the disk while others write and read a tail."""
+    """Read a topic from the disk while other clients write and read at the end of another topic."""
     if this.preset != "os":
-        return  # reads are the same
+        return  # durability does not change reads
     records = this.scale.cold_records
     for broker in this.brokers:
         cold = broker.topic()
@@ -365,7 +370,7 @@ def _catch_up(
 
 
 def groups(this: Round) -> None:
-    """Fifty groups at once, and how many joins and commits the coordinator takes."""
+    """Measure fifty groups at once, and the rate of joins and commits of the coordinator."""
     records = this.scale.group_records
     case = f"{GROUPS} groups join, read and commit (librdkafka)"
     many = partial(coordinator.many_groups, groups=GROUPS, records=records)

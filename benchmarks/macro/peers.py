@@ -1,8 +1,8 @@
-"""Servers of another kind, for orientation: NATS JetStream and Redis Streams, as Debian packages them.
+"""Run servers of other kinds for orientation: NATS JetStream and Redis Streams, from Debian's packages.
 
-Their loads speak the wire protocol themselves. A Python client library would be what is measured: it needs ten times
-the processor time that the server does. Both servers take records one by one, so a rate of theirs stands beside that
-of a broker that is handed batches; the table says what it is.
+Their loads speak the wire protocol themselves: a Python client library needs ten times the processor time of the server
+and would be the limit. Both servers take records one by one, so their rates stand beside those of brokers that receive
+batches. The table says so.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ START_TIMEOUT_S = 10
 STOP_TIMEOUT_S = 10
 SIGTERM = 15
 
-# What an acknowledgement of each means, by the preset beside which it runs; None: there is nothing like it.
+# The meaning of an acknowledgement of each server, by preset; None if the server has no equivalent.
 DURABILITY: Mapping[str, Mapping[str, str | None]] = {
     "os": {
         NATS: "file storage as it comes: acknowledged from the page cache",
@@ -41,7 +41,7 @@ DURABILITY: Mapping[str, Mapping[str, str | None]] = {
 
 
 class Link:
-    """A socket with a buffered reading end."""
+    """A socket with a buffered reader."""
 
     def __init__(self, address: str) -> None:
         host, port = address.rsplit(":", 1)
@@ -50,14 +50,14 @@ class Link:
         self.stream = cast("BinaryIO", self.socket.makefile("rb", buffering=1 << 18))
 
     def send(self, data: bytes) -> None:
-        """Sends all of it."""
+        """Send all bytes of `data`."""
         self.socket.sendall(data)
 
     def line(self) -> bytes:
-        """The next line.
+        """Return the next line.
 
         Raises:
-            ConnectionError: There is none.
+            ConnectionError: The server closed the connection.
         """
         line = self.stream.readline()
         if not line.endswith(b"\r\n"):
@@ -65,13 +65,13 @@ class Link:
         return line
 
     def close(self) -> None:
-        """Closes the connection."""
+        """Close the socket and its reader."""
         self.stream.close()
         self.socket.close()
 
 
 class PeerServer:
-    """A server of another kind in a directory of its own."""
+    """A server of another kind in its own directory."""
 
     def __init__(self, directory: Path, preset: str) -> None:
         directory.mkdir(parents=True)
@@ -81,24 +81,24 @@ class PeerServer:
 
     @property
     def bootstrap(self) -> str:
-        """HOST:PORT."""
+        """Return the address as `HOST:PORT`."""
         return f"127.0.0.1:{self.port}"
 
     @property
     def pid(self) -> int:
-        """The process id of the running server."""
+        """Return the process id of the running server."""
         assert self._process is not None
         return self._process.pid
 
     @abstractmethod
     def command(self) -> list[str]:
-        """What starts the server."""
+        """Return the command that starts the server."""
 
     def start(self) -> None:
-        """Starts the server and waits until it accepts connections.
+        """Start the server and wait until it accepts connections.
 
         Raises:
-            TimeoutError: It does not.
+            TimeoutError: The server does not accept connections in time.
         """
         log = self.directory / "log"
         with log.open("wb") as output:
@@ -121,7 +121,7 @@ class PeerServer:
         return True
 
     def stop(self) -> None:
-        """Stops the server, if it runs."""
+        """Stop the server, if it runs."""
         process, self._process = self._process, None
         if process is not None:
             signal_and_wait(process, SIGTERM, STOP_TIMEOUT_S)
@@ -131,7 +131,7 @@ class NatsServer(PeerServer):
     """NATS with JetStream on files."""
 
     def command(self) -> list[str]:
-        """What starts the server."""
+        """Return the command that starts the server."""
         options = ["--jetstream", "--store_dir", str(self.directory), "--addr", "127.0.0.1"]
         return ["nats-server", *options, "--port", str(self.port)]
 
@@ -140,7 +140,7 @@ class RedisServer(PeerServer):
     """Redis with an append-only file."""
 
     def command(self) -> list[str]:
-        """What starts the server."""
+        """Return the command that starts the server."""
         often = "always" if self.preset == "fsync" else "everysec"
         options = ["--dir", str(self.directory), "--bind", "127.0.0.1", "--save", ""]
         persistence = ["--appendonly", "yes", "--appendfsync", often]
@@ -154,7 +154,7 @@ PROGRAMS: Mapping[str, tuple[str, type[PeerServer]]] = {
 
 
 def why_not(name: str, preset: str) -> str | None:
-    """Why a peer takes no part in a preset; None if it does."""
+    """Return why a server takes no part in a preset; None if it takes part."""
     program, _ = PROGRAMS[name]
     if DURABILITY[preset][name] is None:
         return f"{name} has no durability that compares with {preset}"
@@ -164,7 +164,7 @@ def why_not(name: str, preset: str) -> str | None:
 
 
 def version(name: str) -> str:
-    """What a peer's program says it is."""
+    """Return the version that the server's program prints."""
     program, _ = PROGRAMS[name]
     done = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
     return " ".join(done.stdout.split()[:3])
@@ -179,37 +179,37 @@ def _command(*words: bytes) -> bytes:
 
 
 def redis_add(_: Link, topic: str, value: bytes) -> bytes:
-    """XADD of one entry with one field."""
+    """Return an XADD command of one entry with one field."""
     return _command(b"XADD", topic.encode(), b"*", b"v", value)
 
 
 def redis_acknowledged(link: Link) -> None:
-    """Reads the answer to an XADD: the id, as a bulk string."""
+    """Read the answer to an XADD: the id, as a bulk string."""
     if not link.line().startswith(b"$"):
         raise RuntimeError("Redis refused a record")
     link.line()
 
 
 class RedisSender:
-    """XADD one by one, without waiting."""
+    """A sender that uses XADD for each record and does not wait."""
 
     def __init__(self, address: str, topic: str) -> None:
         self._link, self._topic, self._sent = Link(address), topic, 0
 
     def send(self, value: bytes) -> None:
-        """Sends one record."""
+        """Send one record without waiting."""
         self._link.send(redis_add(self._link, self._topic, value))
         self._sent += 1
 
     def finish(self) -> None:
-        """Reads all answers."""
+        """Read all outstanding answers."""
         for _ in range(self._sent):
             redis_acknowledged(self._link)
         self._link.close()
 
 
 def redis_receiver(address: str, topic: str) -> Iterator[bytes]:
-    """The values of a stream as they come, by XREAD."""
+    """Yield the values of a stream as they arrive, read with XREAD."""
     link, last = Link(address), b"0"
     options = (b"XREAD", b"COUNT", b"%d" % READ_COUNT, b"BLOCK", b"30000", b"STREAMS")
     while True:
@@ -246,7 +246,7 @@ def _inbox(link: Link) -> bytes:
 
 
 def nats_publish(link: Link, topic: str, value: bytes) -> bytes:
-    """A publish whose acknowledgement comes to the inbox of the connection."""
+    """Return a publish command whose acknowledgement goes to the inbox of the connection."""
     return b"PUB %s %s %d\r\n%s\r\n" % (topic.encode(), _inbox(link), len(value), value)
 
 
@@ -261,14 +261,14 @@ def _nats_message(link: Link) -> bytes:
 
 
 def nats_acknowledged(link: Link) -> None:
-    """Reads the acknowledgement of one publish."""
+    """Read the acknowledgement of one publish."""
     answer = _nats_message(link)
     if b'"seq"' not in answer:
         raise RuntimeError(answer.decode())
 
 
 def nats_open(address: str) -> Link:
-    """A connection on which acknowledgements arrive."""
+    """Open a connection on which acknowledgements arrive."""
     link = _nats(address)
     link.send(b"SUB %s 1\r\n" % _inbox(link))
     return link
@@ -285,25 +285,25 @@ def _nats_call(address: str, subject: str, request: Mapping[str, object]) -> Non
 
 
 class NatsSender:
-    """Publishes one by one, without waiting."""
+    """A sender that publishes records one by one and does not wait."""
 
     def __init__(self, address: str, topic: str) -> None:
         self._link, self._topic, self._sent = nats_open(address), topic, 0
 
     def send(self, value: bytes) -> None:
-        """Sends one record."""
+        """Send one record without waiting."""
         self._link.send(nats_publish(self._link, self._topic, value))
         self._sent += 1
 
     def finish(self) -> None:
-        """Reads all acknowledgements."""
+        """Read all outstanding acknowledgements."""
         for _ in range(self._sent):
             nats_acknowledged(self._link)
         self._link.close()
 
 
 def nats_receiver(address: str, topic: str) -> Iterator[bytes]:
-    """The values of a stream as they come, pushed by an ordered consumer without acknowledgements."""
+    """Yield the values of a stream as they arrive, pushed by an ordered consumer without acknowledgements."""
     link = _nats(address)
     link.send(b"SUB push.%s 1\r\n" % topic.encode())
     config = {"deliver_subject": f"push.{topic}", "deliver_policy": "all", "ack_policy": "none"}
@@ -317,12 +317,12 @@ def nats_receiver(address: str, topic: str) -> Iterator[bytes]:
 
 
 def kafka_produce(_: Link, topic: str, value: bytes) -> bytes:
-    """A request with one record, acks=all."""
+    """Return a request with one record and acks=all."""
     return produce_frame(topic, 0, len(value))
 
 
 def kafka_acknowledged(link: Link) -> None:
-    """Reads the answer to a request."""
+    """Read the answer to a request."""
     response = read_response(link.stream)
     name_bytes = response[6] - 1  # a compact string has its length plus one before it
     if error := produced_error(response, "-" * name_bytes):
@@ -330,7 +330,7 @@ def kafka_acknowledged(link: Link) -> None:
 
 
 def create(name: str, address: str, topic: str) -> None:
-    """Creates a stream, where that is needed."""
+    """Create a stream, if the server needs it."""
     if name == NATS:
         config = {"name": topic, "subjects": [topic], "storage": "file", "num_replicas": 1}
         _nats_call(address, f"$JS.API.STREAM.CREATE.{topic}", config)
@@ -349,7 +349,7 @@ _ADD: Mapping[str, tuple[Callable[[Link, str, bytes], bytes], Callable[[Link], N
 def produce(
     name: str, address: str, topic: str, *, records: int, record_bytes: int, producers: int = 1
 ) -> Run:
-    """Records one by one, so many in flight in all, on as many connections as there are producers."""
+    """Send records one by one, on a connection for each producer, with a fixed number in flight in all."""
     publish, acknowledged = _ADD[name]
     connect = nats_open if name == NATS else Link
     links = [connect(address) for _ in range(producers)]
@@ -373,7 +373,7 @@ def produce(
 
 
 def consume(name: str, address: str, topic: str, *, records: int, record_bytes: int) -> Run:
-    """Reads a stream from its start."""
+    """Read a stream from its start."""
     begun = time.perf_counter()
     for number, _ in enumerate(RECEIVERS[name](address, topic), 1):
         if number == records:

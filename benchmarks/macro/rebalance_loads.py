@@ -1,4 +1,4 @@
-"""Groups of consumers while their membership changes: how much stands still, and how long after a death."""
+"""Measure groups while their membership changes: how long partitions pause, and what the death of a member costs."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from confluent_kafka import Consumer, Producer
 from benchmarks.macro import workloads
 from benchmarks.macro.workloads import QUIET
 
-SESSION_TIMEOUT_MS = 6_000  # the least that Kafka's brokers take from classic members
+SESSION_TIMEOUT_MS = 6_000  # the minimum that Kafka's brokers accept from classic members
 HEARTBEAT_INTERVAL_MS = 1_000
-SLOT_S = 0.5  # a partition flows in a slot if one of its records was handed out in it
+SLOT_S = 0.5  # a partition is active in a slot if a poll returned one of its records in it
 SEND_EVERY_S = 0.2
 SETTLE_TIMEOUT_S = 60
 
@@ -34,7 +34,7 @@ _CLASSIC = {
 
 
 def settings(bootstrap: str, group: str, protocol: str) -> dict[str, Any]:
-    """A member's properties; under KIP-848 the broker has the time-outs."""
+    """Return the properties of a member; under KIP-848 the broker has the timeouts."""
     chosen = dict(PROTOCOLS[protocol])
     timing = {} if "group.protocol" in chosen else _CLASSIC
     common = {"auto.offset.reset": "latest", "enable.auto.commit": False}
@@ -50,7 +50,7 @@ def settings(bootstrap: str, group: str, protocol: str) -> dict[str, Any]:
 
 @contextmanager
 def steady_stream(bootstrap: str, topic: str, partitions: int) -> Iterator[None]:
-    """Five records a second in every partition, until the block ends."""
+    """Produce five records per second in every partition, until the block ends."""
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, **QUIET})
     ended = threading.Event()
 
@@ -59,7 +59,7 @@ def steady_stream(bootstrap: str, topic: str, partitions: int) -> Iterator[None]
         while not ended.is_set():
             for partition in range(partitions):
                 producer.produce(topic, b"x", partition=partition)
-            producer.flush(SETTLE_TIMEOUT_S)  # a broker that is behind gets no pile to work off
+            producer.flush(SETTLE_TIMEOUT_S)  # a slow broker gets no backlog
             due = max(due + SEND_EVERY_S, time.monotonic())
             ended.wait(due - time.monotonic())
 
@@ -74,7 +74,7 @@ def steady_stream(bootstrap: str, topic: str, partitions: int) -> Iterator[None]
 
 
 class Fleet:
-    """Members of one group in one thread; it knows when each partition last gave a record, and in which slots."""
+    """Members of one group in one thread, with the time of the last record and the active slots of each partition."""
 
     def __init__(self, bootstrap: str, topic: str, group: str, protocol: str) -> None:
         self._topic = topic
@@ -84,18 +84,18 @@ class Fleet:
         self.slots: set[tuple[int, int]] = set()
 
     def join(self, count: int) -> None:
-        """So many further members."""
+        """Let the given number of members join."""
         for _ in range(count):
             member = Consumer(self._settings)
             member.subscribe([self._topic])
             self._members.append(member)
 
     def leave(self) -> None:
-        """The oldest member goes in order."""
+        """Let the oldest member leave the group."""
         self._members.pop(0).close()
 
     def poll_until(self, ended: Callable[[], bool]) -> None:
-        """Hands out records of all members in turns."""
+        """Poll all members in turn until a condition is true."""
         while not ended():
             seen = 0
             for member in self._members:
@@ -112,10 +112,10 @@ class Fleet:
         self.slots.add((partition, int(now / SLOT_S)))
 
     def settle(self, partitions: int) -> None:
-        """Polls until every partition has given records for two seconds without a pause of one.
+        """Poll until every partition has returned records for two seconds without a pause of one second.
 
         Raises:
-            RuntimeError: That did not happen in time.
+            RuntimeError: The partitions did not settle in time.
         """
         deadline, quiet_since = time.monotonic() + SETTLE_TIMEOUT_S, time.monotonic()
 
@@ -131,7 +131,7 @@ class Fleet:
         self.poll_until(settled)
 
     def close(self) -> None:
-        """All members go."""
+        """Close all members of the group."""
         for member in self._members:
             member.close()
 
@@ -145,7 +145,7 @@ def standing_still(
     partitions: int = 500,
     seconds: float = 10,
 ) -> dict[str, float]:
-    """A member joins a group at work, then one leaves: the percentage of all partitions' time without records."""
+    """Let a member join a running group and another leave; return the percentage of time without records."""
     found = {}
     with steady_stream(bootstrap, topic, partitions):
         fleet = Fleet(bootstrap, topic, f"{topic}-group", protocol)
@@ -172,7 +172,7 @@ def _stalled(fleet: Fleet, act: Callable[[], None], partitions: int, seconds: fl
 
 
 def _victim(member: Mapping[str, Any], topic: str, tell: Connection) -> None:
-    """A member in a process of its own; tells its partitions whenever they change."""
+    """Run a member in its own process, which sends its partitions whenever they change."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     consumer = Consumer(dict(member))
     consumer.subscribe([topic])
@@ -186,7 +186,7 @@ def _victim(member: Mapping[str, Any], topic: str, tell: Connection) -> None:
 
 
 def death(bootstrap: str, topic: str, protocol: str, *, partitions: int = 8) -> float:
-    """Seconds from a member's death until its successor has the first record of one of its partitions."""
+    """Return the seconds from a member's death until its successor has the first record of one of its partitions."""
     context = multiprocessing.get_context("spawn")
     group = f"{topic}-group"
     with steady_stream(bootstrap, topic, partitions):
@@ -217,7 +217,7 @@ def death(bootstrap: str, topic: str, protocol: str, *, partitions: int = 8) -> 
 
 
 def _await_share(fleet: Fleet, told: Connection, partitions: int) -> list[int]:
-    """The victim's partitions, once it has half of them and the other member has settled."""
+    """Return the victim's partitions when it has half of them and the other member has settled."""
     share: list[int] = []
     deadline = time.monotonic() + SETTLE_TIMEOUT_S
 
@@ -240,7 +240,7 @@ def _await_share(fleet: Fleet, told: Connection, partitions: int) -> list[int]:
 def measure_rebalances(
     bootstrap: str, name: Callable[[], str], note: Callable[[str, str, float], None]
 ) -> None:
-    """All protocols, one after the other; `name` makes topics that do not exist yet."""
+    """Measure all protocols in turn; `name` returns names of topics that do not exist yet."""
     for protocol in PROTOCOLS:
         topic = name()
         workloads.create_topic(bootstrap, topic, 500)

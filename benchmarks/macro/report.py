@@ -1,4 +1,4 @@
-"""What was measured, as JSON and as a table of medians, extremes and ratios."""
+"""Store measurements, and write them as JSON and as tables of medians, extremes and ratios."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any, Self
 HEADRACE, KAFKA = "headrace", "kafka"
 NAMES = {HEADRACE: "Headrace", KAFKA: "Kafka", "nats": "NATS", "redis": "Redis"}
 
-# What is aimed at where it is not 1, as the ratio of the medians: at most for costs, at least for rates.
+# Targets other than 1, as the ratio of the medians: a maximum for costs, a minimum for rates.
 WANTED = {"s to the first acknowledgement": 0.1, "MB resident": 0.2}
 
 
 @dataclass(frozen=True, order=True)
 class Row:
-    """What is measured."""
+    """The preset, the case and the metric of a measurement."""
 
     preset: str
     case: str
@@ -24,47 +24,47 @@ class Row:
 
     @property
     def more_is_better(self) -> bool:
-        """Whether the metric is a rate."""
+        """Return whether the metric is a rate."""
         return self.metric.endswith("/s")
 
     @property
     def wanted(self) -> float:
-        """The ratio to Kafka that is wanted: at least for a rate, at most for a cost."""
+        """Return the target of the ratio to Kafka: a minimum for a rate, a maximum for a cost."""
         return next((x for name, x in WANTED.items() if self.metric.startswith(name)), 1.0)
 
     def missed(self, ratio: float) -> bool:
-        """Whether a ratio is not what is wanted, at the two digits that are shown."""
+        """Return whether a ratio misses its target, at the two digits that are shown."""
         shown = round(ratio, 2)
         return shown < self.wanted if self.more_is_better else shown > self.wanted
 
 
 @dataclass
 class Results:
-    """All values of a run, in the order of the rows' first appearance."""
+    """All values of a run, in the order in which the rows first appeared."""
 
     rows: dict[Row, dict[str, list[float]]] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
 
     def note(self, row: Row, target: str, value: float) -> None:
-        """Keeps the value of one round."""
+        """Store the value of one round."""
         self.rows.setdefault(row, {}).setdefault(target, []).append(value)
 
     def fail(self, what: str) -> None:
-        """Keeps why a value is missing."""
+        """Store the reason why a value is missing."""
         self.failures.append(what)
 
     def targets(self, preset: str) -> list[str]:
-        """Who has values in a preset."""
+        """Return the targets that have values in a preset."""
         found = {
             name for row, values in self.rows.items() if row.preset == preset for name in values
         }
         return [name for name in NAMES if name in found]
 
     def as_json(self) -> dict[str, Any]:
-        """Everything, for a file.
+        """Return all values in a form for a JSON file.
 
         Raises:
-            ValueError: Nothing was measured; a page would lose what it has.
+            ValueError: Nothing was measured, so a page would lose its values.
         """
         if not self.rows and not self.failures:
             raise ValueError("nothing was measured: no case has the text of --rows in its name")
@@ -73,7 +73,7 @@ class Results:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """What `as_json` returned."""
+        """Return the results from the data that `as_json` returned."""
         results = cls(failures=list(data["failures"]))
         for each in data["rows"]:
             row = Row(each["preset"], each["case"], each["metric"])
@@ -82,7 +82,7 @@ class Results:
 
 
 def ratio(values: Mapping[str, Sequence[float]]) -> float | None:
-    """Headrace's median to Kafka's, if there are both."""
+    """Return the ratio of Headrace's median to Kafka's; None if one is missing."""
     mine, theirs = values.get(HEADRACE), values.get(KAFKA)
     if not mine or not theirs or not median(theirs):
         return None
@@ -90,14 +90,14 @@ def ratio(values: Mapping[str, Sequence[float]]) -> float | None:
 
 
 def number(value: float) -> str:
-    """A value with three digits that matter."""
+    """Return a number with three significant digits."""
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.2f}" if value >= 1 else f"{value:.3f}"
 
 
 def cell(values: Sequence[float], *, extremes: bool = True) -> str:
-    """A median, with the least and the most if there are several."""
+    """Return a median, with minimum and maximum if there are several values."""
     if not values:
         return "-"
     middle = number(median(values))
@@ -107,23 +107,23 @@ def cell(values: Sequence[float], *, extremes: bool = True) -> str:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """A table of markdown."""
+    """Return the lines of a Markdown table."""
     return [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]
 
 
 def machine_text(facts: Mapping[str, Any]) -> str:
-    """Where it was measured."""
+    """Return a sentence about the machine and the software of a run."""
     host = facts["machine"]
     return f"{host['cores']} cores ({host['cpu']}), {host['memory_gib']} GiB, Linux {host['kernel']}, {host['python']}"
 
 
 def load_text(facts: Mapping[str, Any]) -> str:
-    """What else the machine did before."""
+    """Return a sentence about the load of the machine before the run."""
     return ", ".join(map(str, facts["machine"]["load_before"]))
 
 
 def header(facts: Mapping[str, Any]) -> list[str]:
-    """Where and how it was measured."""
+    """Return the lines that say where and how the run was measured."""
     rounds = f"{facts['rounds']} round(s) in {facts['minutes']} minutes"
     peers = [f" {NAMES[name]}: {text}." for name, text in facts["peers"].items()]
     return [
@@ -133,7 +133,7 @@ def header(facts: Mapping[str, Any]) -> list[str]:
 
 
 def render(facts: Mapping[str, Any], results: Results) -> str:
-    """A markdown text: one table for each preset; a ratio above 1 means that Headrace's number is the larger one."""
+    """Return Markdown with one table for each preset. A ratio above 1 means that Headrace's number is larger."""
     title = f"# Headrace {facts['commit']} and Apache Kafka {facts['kafka']}, {facts['date']}"
     lines = [title, "", *header(facts)]
     lines += ["Cells: median (least .. most). Ratio: Headrace / Kafka."]

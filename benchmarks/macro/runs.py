@@ -1,4 +1,4 @@
-"""A run of a benchmark: what is known of it before, its results, and the files that it leaves."""
+"""Begin and end a run of a benchmark: its facts, its results, and the files that it writes."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from benchmarks.macro.servers import machine
 
 @dataclass
 class Run:
-    """One run."""
+    """The facts and results of one run."""
 
     begun: datetime
     facts: dict[str, Any]
 
     @classmethod
     def begin(cls, rounds: int, **facts: Any) -> Self:
-        """Take note of the time, of what is measured and where."""
+        """Return a run with the time, the commit and the machine."""
         begun = datetime.now(UTC)
         date = begun.strftime("%Y-%m-%d")
         about = {"date": date, "commit": commit(), "rounds": rounds, "machine": machine()}
@@ -32,7 +32,7 @@ class Run:
     def end(
         self, name: str, results: Results, shown: Measured, output: Path, page: MarkedPage | None
     ) -> None:
-        """Write every value to a JSON file, the report beside it and to the terminal, and the page if there is one."""
+        """Write every value to a JSON file, the report to a file and to the terminal, and the page if there is one."""
         took = datetime.now(UTC) - self.begun
         facts = self.facts | {"minutes": round(took.total_seconds() / 60, 1)} | results.as_json()
         output.mkdir(parents=True, exist_ok=True)

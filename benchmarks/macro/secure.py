@@ -1,10 +1,10 @@
-"""What TLS, SASL and access control cost: Headrace and Apache Kafka, in turns, with the same certificates and users.
+"""Measure the cost of TLS, SASL and ACLs on Headrace and Apache Kafka, in turns, with the same certificates and users.
 
     python -m benchmarks.macro.secure [--rounds N] [--quick] [--page]
 
-Both brokers have their authorizer on and a listener for each protection. On the plaintext listener everybody is a super
-user; on the last one a user has logged in with SCRAM-SHA-512 and may do what access control lists allow. librdkafka is
-the client of both, and speaks TLS 1.3 with the cipher that both sides like best.
+Both brokers have their authorizer on and a listener for each protection. On the plaintext listener every client is a
+super user. On the last one a user logs in with SCRAM-SHA-512 and has the permissions of ACLs. librdkafka is the client
+of both, and speaks TLS 1.3 with the cipher that both sides prefer.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ PAGE = MarkedPage(ROOT / "docs" / "reports" / "security-performance.md", page.ta
 
 @dataclass(frozen=True)
 class Scale:
-    """How much of each load."""
+    """The amount of work of each load."""
 
     records_100: int
     records_1024: int
@@ -74,7 +74,7 @@ QUICK = Scale(300_000, 100_000, 500, 30)
 def running(
     scratch: Path, certificates: Certificates
 ) -> Iterator[dict[str, SecuredHeadrace | SecuredKafka]]:
-    """Both brokers, with the user's rights."""
+    """Run both brokers for the length of a block, with the ACLs of the user."""
     with ExitStack() as stack:
         mine = SecuredHeadrace(
             scratch / HEADRACE, certificates, further={**AUTHORIZER, "durability": "os"}
@@ -100,7 +100,7 @@ def _allow(bootstrap: str) -> None:
             (ResourceType.GROUP, "*", ResourcePatternType.LITERAL),
         )
     ]
-    # Rights that have nothing to do with this user, as a broker of a team has them.
+    # ACLs of other users, as on a broker that a team shares.
     rights += [
         AclBinding(
             ResourceType.TOPIC,
@@ -119,7 +119,7 @@ def _allow(bootstrap: str) -> None:
 
 
 def properties(protection: str, certificates: Certificates) -> dict[str, str]:
-    """Librdkafka's properties, which our own client understands as well."""
+    """Return librdkafka's properties, which Headrace's client also accepts."""
     listener = LISTENERS[protection]
     found = {"security.protocol": listener}
     if listener != "PLAINTEXT":
@@ -135,7 +135,7 @@ def properties(protection: str, certificates: Certificates) -> dict[str, str]:
 
 @dataclass
 class Loads:
-    """The loads on one listener of one broker."""
+    """All loads on one listener of one broker."""
 
     target: str
     protection: str
@@ -147,11 +147,11 @@ class Loads:
     results: Results
 
     def note(self, case: str, metric: str, value: float) -> None:
-        """Keeps a value."""
+        """Store one value of a metric."""
         self.results.note(Row(self.protection, case, metric), self.target, value)
 
     def run(self) -> None:
-        """All of them, one after the other."""
+        """Run all loads in turn."""
         for record_bytes, records in (
             (100, self.scale.records_100),
             (1024, self.scale.records_1024),
@@ -194,7 +194,7 @@ class Loads:
         workloads.delete_topic(self.plain, topic)
 
     def _logins(self) -> None:
-        """Connections opened one after the other by our own client, which does the same work for both brokers."""
+        """Open connections in turn with Headrace's client, which does the same work for both brokers."""
         logging_in: dict[str, Any] = dict(self.security)
         self.meter.reset()
         begun = time.perf_counter()
@@ -208,7 +208,7 @@ class Loads:
 
 
 def run_round(number: int, scale: Scale, results: Results) -> None:
-    """One round: all protections on both brokers, in turns."""
+    """Run one round: all protections on both brokers, in turns."""
     scratch = Path(tempfile.mkdtemp(prefix="headrace-bench-"))
     try:
         certificates = make_certificates(scratch / "certificates")
@@ -233,7 +233,7 @@ def run_round(number: int, scale: Scale, results: Results) -> None:
 
 
 def main() -> int:
-    """Runs the comparison and writes its results."""
+    """Run the comparison and write its results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="small loads, for a first look")
@@ -257,7 +257,7 @@ def main() -> int:
         print(f"round {number + 1} ...", file=sys.stderr, flush=True)
         try:
             run_round(number, QUICK if arguments.quick else FULL, results)
-        except FAILURES as error:  # what was measured before is kept
+        except FAILURES as error:  # earlier measurements are kept
             results.fail(f"round {number + 1} did not end: {error}"[:300])
             print(f"  {error}", file=sys.stderr, flush=True)
     facts["minutes"] = round((datetime.now(UTC) - begun).total_seconds() / 60, 1)

@@ -1,4 +1,4 @@
-"""The two brokers of a comparison, and what they cost: CPU, memory, time to the first acknowledgement."""
+"""Start the two brokers of a comparison, and measure their CPU, memory and time to the first acknowledgement."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ PRESETS = {
 PRODUCE_VERSION = 9
 FIRST_ACK_TIMEOUT_S = 60
 METADATA_VERSION = 9
-PROCESS_CPU_CLOCK = 2  # of another process, in nanoseconds: what clock_getcpuclockid(3) returns
-PAUSE_S = 0.002  # between tries
+PROCESS_CPU_CLOCK = 2  # of another process, in nanoseconds: the result of clock_getcpuclockid(3)
+PAUSE_S = 0.002  # seconds between attempts
 
-# So that a group which starts does not wait three seconds for further members, which would hide what a join costs.
+# A new group does not wait three seconds for further members, which would hide the cost of a join.
 GROUP_SETTINGS = {"group.initial.rebalance.delay.ms": "0"}
 
 Server = HeadraceServer | KafkaServer
 
 
 def make_server(target: str, preset: str, directory: Path) -> Server:
-    """A broker that is not started yet, as its users would configure it but for `GROUP_SETTINGS`."""
+    """Return a broker that is not started yet, with the configuration of its users and `GROUP_SETTINGS`."""
     if target == HEADRACE:
         arguments = ["--durability", preset]
         (port,) = free_ports(1)
@@ -55,33 +55,33 @@ def make_server(target: str, preset: str, directory: Path) -> Server:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a broker process used between two moments."""
+    """The CPU time of a broker process between two moments, and the wall time, in seconds."""
 
     cpu_s: float
     wall_s: float
 
 
 class Meter:
-    """Reads the resources of a broker process."""
+    """A reader of the resources of a broker process."""
 
     def __init__(self, pid: int) -> None:
         self._process = psutil.Process(pid)
         self.reset()
 
     def reset(self) -> None:
-        """Starts counting again."""
+        """Begin a new measurement."""
         self._cpu, self._wall = self._cpu_s(), time.monotonic()
 
     def cost(self) -> Cost:
-        """What was used since the last reset."""
+        """Return what the process used since the last reset."""
         return Cost(self._cpu_s() - self._cpu, time.monotonic() - self._wall)
 
     def rss_mb(self) -> float:
-        """Resident memory, in MB (10^6 bytes)."""
+        """Return the resident memory, in MB (10^6 bytes)."""
         return float(self._process.memory_info().rss) / 1e6
 
     def peak_mb(self) -> float | None:
-        """The most that was ever resident, where the system tells it."""
+        """Return the peak resident memory in MB; None if the system does not report it."""
         status = Path(f"/proc/{self._process.pid}/status")
         if not status.exists():
             return None
@@ -91,13 +91,13 @@ class Meter:
     def _cpu_s(self) -> float:
         try:
             return time.clock_gettime(~self._process.pid << 3 | PROCESS_CPU_CLOCK)
-        except OSError:  # only Linux makes the clock's number so
+        except OSError:  # only Linux has this clock id
             times = self._process.cpu_times()
         return float(times.user + times.system)
 
 
 def produce_frame(topic: str, partition: int, record_bytes: int, *, acks: int = -1) -> bytes:
-    """A Produce request of one record, as it travels."""
+    """Return the frame of a Produce request with one record."""
     batch = build_batch([(None, b"x" * record_bytes, (), int(time.time() * 1000))])
     data = PartitionProduceData(index=partition, records=memoryview(batch))
     request = ProduceRequest(
@@ -114,7 +114,7 @@ def _frame(request: ProduceRequest | MetadataRequest, version: int) -> bytes:
 
 
 def read_response(stream: BinaryIO) -> bytes:
-    """One response without its length.
+    """Return one response without its length.
 
     Raises:
         ConnectionError: The broker closed the connection.
@@ -127,16 +127,16 @@ def read_response(stream: BinaryIO) -> bytes:
 
 
 def produced_error(response: bytes, topic: str) -> int:
-    """The error code of the one partition of a Produce response (version 9)."""
+    """Return the error code of the one partition of a Produce response (version 9)."""
     # correlation id, tags, topics + 1, the name, partitions + 1, index
     return int(struct.unpack_from(">h", response, 4 + 1 + 1 + 1 + len(topic) + 1 + 4)[0])
 
 
 def time_to_first_acknowledgement(server: Server, topic: str) -> float:
-    """Starts the broker; the seconds from then until a record is acknowledged. The topic is created if need be.
+    """Start the broker; return the seconds until it acknowledged a record. Creates the topic if necessary.
 
     Raises:
-        TimeoutError: There was none.
+        TimeoutError: The broker acknowledged no record in time.
     """
     host, port = server.bootstrap.rsplit(":", 1)
     server.prepare()
@@ -154,7 +154,7 @@ def time_to_first_acknowledgement(server: Server, topic: str) -> float:
 
 
 def _produce_until_acknowledged(link: socket.socket, topic: str, deadline: float) -> bool:
-    """Whether it was acknowledged before the deadline."""
+    """Send a record repeatedly; return whether it was acknowledged before the deadline."""
     stream = cast("BinaryIO", link.makefile("rb"))
     create = MetadataRequest(
         topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=True
@@ -171,7 +171,7 @@ def _produce_until_acknowledged(link: socket.socket, topic: str, deadline: float
 
 
 def machine() -> dict[str, object]:
-    """What the numbers depend on, without names or paths."""
+    """Return the facts on which the numbers depend, without names and paths."""
     model = "unknown"
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():

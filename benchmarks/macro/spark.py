@@ -1,10 +1,10 @@
-"""Headrace's Spark source, sink and archive beside Spark's own Kafka connector, on one Headrace broker.
+"""Compare Headrace's Spark source, sink and archive with Spark's own Kafka connector, on one Headrace broker.
 
     python -m benchmarks.macro.spark [--quick] [--rounds N] [--rows PART] [--conf KEY=VALUE] [--page]
 
-One Spark session has both; each load goes to one and then to the other, and the order changes with each round. Before
-a load is measured it has run once, smaller. Another session of the round, whose Python workers have no
-accelerator, measures Headrace's reads again.
+One Spark session has both. Each load goes to one and then to the other, and the order changes with each round. Before a
+load is measured, it runs once with less data. A second session of the round, whose Python workers have no accelerator,
+measures Headrace's reads again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ WARM_LATENCY_S = 1
 def run_round(
     number: int, server: HeadraceServer, inputs: list[Inputs], arguments: Any, results: Results
 ) -> None:
-    """Both sessions, one after the other; `inputs` are those to warm up with and those to measure with."""
+    """Run both sessions of a round; `inputs` are those for the warm-up and those for the measurement."""
     backwards = bool(number % 2)
     sessions = {
         True: arguments.rows,
@@ -55,7 +55,7 @@ def run_round(
             ):
                 for part in sessions[accelerated]:
                     begun = time.monotonic()
-                    # Just before it is measured: Spark ends Python workers that have nothing to do for a minute.
+                    # Directly before the measurement: Spark ends Python workers that are idle for a minute.
                     for warm, each in zip((True, False), inputs, strict=True):
                         Loads(
                             spark,
@@ -99,7 +99,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def measure(arguments: argparse.Namespace) -> Results:
-    """All rounds, on one broker."""
+    """Run all rounds on one broker."""
     results = Results()
     scratch = Path(tempfile.mkdtemp(prefix="headrace-bench-"))
     server = HeadraceServer(scratch / "broker", settings={}, arguments=["--durability", "os"])
@@ -114,7 +114,7 @@ def measure(arguments: argparse.Namespace) -> Results:
             print(f"round {number + 1} ...", file=sys.stderr, flush=True)
             try:
                 run_round(number, server, inputs, arguments, results)
-            except FAILURES as error:  # what was measured before is kept
+            except FAILURES as error:  # earlier measurements are kept
                 results.fail(f"round {number + 1} did not end: {error}"[:300])
                 print(f"  {error}", file=sys.stderr, flush=True)
     finally:
@@ -124,7 +124,7 @@ def measure(arguments: argparse.Namespace) -> Results:
 
 
 def main() -> int:
-    """Runs the comparison and writes its results."""
+    """Run the comparison and write its results."""
     arguments = _arguments()
     try:
         check_java()

@@ -1,4 +1,4 @@
-"""What the loads of `benchmarks.macro.spark` read: topics, and Parquet files for those that write."""
+"""Write the inputs of the loads of `benchmarks.macro.spark`: topics for reads, and Parquet files for writes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SIZES = (100, 1024, 10_240)
 WRITTEN_SIZES = SIZES[:2]
 PARTITIONS = (1, 4, 16)
 MIDDLE = 4
-"""The partitions where sizes are compared; partitions are compared at the smallest size."""
+"""The number of partitions for the comparison of sizes. Numbers of partitions are compared at the smallest size."""
 LAYOUTS = (*((size, MIDDLE) for size in SIZES), *((SIZES[0], n) for n in PARTITIONS if n != MIDDLE))
 FILES = 8
 BATCH_BYTES = 128 << 10
@@ -31,17 +31,17 @@ TEXT_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Scale:
-    """How much of each load."""
+    """The amount of work of each load."""
 
     name: str
     read: tuple[int, int, int]
-    """Rows of topics, by `SIZES`."""
+    """Rows of the topics, in the order of `SIZES`."""
     written: tuple[int, int]
-    """Rows of files, by `WRITTEN_SIZES`."""
+    """Rows of the files, in the order of `WRITTEN_SIZES`."""
     latency_s: int
-    """How long latencies are measured."""
+    """The length of a latency measurement, in seconds."""
     plain: tuple[str, ...]
-    """The parts that are measured without the accelerator, too; all of them read records."""
+    """The parts that are also measured without the accelerator; all of them read records."""
 
 
 FULL = Scale(
@@ -56,7 +56,7 @@ QUICK = Scale("quick", (300_000, 80_000, 8_000), (100_000, 30_000), 5, ("batch r
 
 @dataclass(frozen=True)
 class Topic:
-    """A topic that is read."""
+    """A topic for reads, with its number of rows."""
 
     name: str
     rows: int
@@ -64,17 +64,17 @@ class Topic:
 
 @dataclass(frozen=True)
 class Inputs:
-    """All that is read at one scale."""
+    """All inputs of one scale."""
 
     scale: Scale
     topics: dict[tuple[int, int], Topic]
-    """By value size and number of partitions."""
+    """The topic for each value size and number of partitions."""
     files: dict[int, tuple[Path, int]]
-    """A directory and its rows, by value size."""
+    """The directory and its number of rows, for each value size."""
 
 
 def make_inputs(bootstrap: str, scratch: Path, scale: Scale) -> Inputs:
-    """Fills topics and files."""
+    """Write topics and files for a scale."""
     rows = dict(zip(SIZES, scale.read, strict=True))
     topics = {
         (size, partitions): _fill(bootstrap, scale.name, size, partitions, rows[size])
@@ -88,7 +88,7 @@ def make_inputs(bootstrap: str, scratch: Path, scale: Scale) -> Inputs:
 
 
 def texts(size: int) -> Iterator[bytes]:
-    """Text that compresses as logs and events do, and of which no two values are the same."""
+    """Yield texts that compress like logs and events; no two are the same."""
     source = random.Random(size)
     words = ['"carrier":', '"delay":', '"origin":"', "flight ", "departed ", "late ", "{", "},"]
     parts: list[str] = []
@@ -103,7 +103,7 @@ def texts(size: int) -> Iterator[bytes]:
 
 
 def _fill(bootstrap: str, scale: str, size: int, partitions: int, rows: int) -> Topic:
-    """Every partition gets the same share; a batch is one of a few, again and again."""
+    """Fill a topic. Each partition gets the same number of rows, and a few batches repeat."""
     name = f"input-{scale}-{size}-{partitions}"
     create_topic(bootstrap, name, partitions)
     values, now_ms = texts(size), int(time.time() * 1000)

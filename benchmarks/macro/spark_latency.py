@@ -1,4 +1,4 @@
-"""The latency of a stream from topic to topic: from a record's creation until a consumer of the output has it."""
+"""Measure the latency of a stream between topics: from the creation of a record until a consumer has its output."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from benchmarks.macro.workloads import QUIET
 
 RECORDS_PER_S = 200
 SETTLE_S = 3
-"""From the first output to the first record that counts."""
+"""The seconds from the first output to the first record that counts."""
 PATIENCE_S = 90
 
 
 class Paced:
-    """Produces records at an even rate, whose values are the times of their creation, for the length of a block."""
+    """A producer that sends records at an even rate during a block; their values are the times of their creation."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self.created_ns: list[int] = []
@@ -52,10 +52,10 @@ class Paced:
 def end_to_end(
     bootstrap: str, topic: str, paced: Paced, query: Any, *, seconds: float, meter: Meter
 ) -> dict[str, float]:
-    """Reads what is committed as it comes, until all records that count have.
+    """Read committed records as they arrive, until all records that count have arrived.
 
     Raises:
-        RuntimeError: Some did not come, or the stream ended.
+        RuntimeError: Some records did not arrive, or the stream ended.
     """
     settings = {"group.id": topic, "isolation.level": "read_committed", **QUIET}
     consumer = Consumer({"bootstrap.servers": bootstrap, **settings})

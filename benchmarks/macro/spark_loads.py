@@ -1,4 +1,4 @@
-"""The loads of `benchmarks.macro.spark`, each once for Headrace's source or sink and once for Spark's own connector."""
+"""Run the loads of `benchmarks.macro.spark`, each for Headrace's source or sink and for Spark's own connector."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ from headrace.types import TopicPartition
 
 FAILURES = (RuntimeError, OSError, HeadraceError, KafkaException, Py4JError, PySparkException)
 BATCHES = 5
-"""Of a stream that is read."""
+"""The number of batches of a stream that is read."""
 FILES_PER_BATCH = 2
-"""Of a stream that is written: a task for each core."""
+"""The number of files in a batch of a stream that is written: one task for each core."""
 STREAM_TIMEOUT_S = 600
 
 
 @dataclass(frozen=True)
 class Side:
-    """Who is measured, and how Spark is told."""
+    """A source and sink, with the name and the options that Spark needs."""
 
     target: str
     format: str
     options: Mapping[str, str]
-    """Of its sink."""
+    """The options of the sink."""
 
 
 OURS = Side(HEADRACE, "headrace", {"delivery": "at_least_once"})
@@ -55,7 +55,7 @@ THEIRS = Side(CONNECTOR, "kafka", {})
 
 @dataclass
 class Loads:
-    """All loads in one session."""
+    """All loads in one Spark session."""
 
     spark: Any
     meter: Meter
@@ -64,13 +64,13 @@ class Loads:
     inputs: Inputs
     results: Results
     latency_s: float
-    """How long latencies are measured."""
+    """The length of a latency measurement, in seconds."""
     accelerated: bool
     backwards: bool
-    """Whether the connector comes first."""
+    """Whether the connector is measured before Headrace."""
 
     def run(self, part: str) -> None:
-        """One part; what fails is noted, and the rest goes on."""
+        """Run one part; record a load that fails, and continue."""
         loads: dict[str, Callable[[], None]] = {
             "batch read": self._batch_reads,
             "stream read": self._stream_reads,
@@ -84,7 +84,7 @@ class Loads:
     def _each(
         self, part: str, case: str, sides: tuple[Side, ...], load: Callable[[Side], Any]
     ) -> None:
-        """One load for each side; what it returns is kept."""
+        """Run a load for each side, and store its results."""
         for side in sides[::-1] if self.backwards else sides:
             try:
                 found = load(side)
@@ -100,7 +100,7 @@ class Loads:
         return (OURS, THEIRS) if self.accelerated else (OURS_PYTHON,)
 
     def _cost(self, rows: int) -> dict[str, float]:
-        """What the load cost that has just ended."""
+        """Return the cost of the load that has just ended."""
         wall_s, cpu_s = self.meter.wall_s(), self.meter.cpu_s()
         return {"rows/s": rows / wall_s, "CPU us/row": cpu_s * 1e6 / rows}
 
@@ -141,7 +141,7 @@ class Loads:
         return self._stream(rows.writeStream.format("noop"), topic.rows)
 
     def _stream(self, writer: Any, rows: int) -> dict[str, float]:
-        """Runs a stream to its end; the meter counts since before it was declared."""
+        """Run a stream to its end; the cost includes the declaration of the stream."""
         checkpoint = self.scratch / f"checkpoint-{time.monotonic_ns()}"
         found = run_stream(writer.option("checkpointLocation", str(checkpoint)), rows)
         return self._cost(rows) | found
@@ -150,7 +150,7 @@ class Loads:
 
     @contextmanager
     def _output(self, rows: int) -> Iterator[str]:
-        """A topic to write to, which has at least so many records in the end."""
+        """Yield a topic to write to; check at the end that it has at least the given number of records."""
         name = f"output-{time.monotonic_ns()}"
         workloads.create_topic(self.bootstrap, name, MIDDLE)
         yield name
@@ -259,7 +259,7 @@ def _bytes(size: int) -> str:
 
 
 def run_stream(writer: Any, rows: int) -> dict[str, float]:
-    """Runs a stream over what there is, so many rows, and returns how long its batches took."""
+    """Run a stream over all available rows; return how long its batches took."""
     query = writer.trigger(availableNow=True).start()
     if not query.awaitTermination(STREAM_TIMEOUT_S):
         query.stop()
@@ -271,7 +271,7 @@ def run_stream(writer: Any, rows: int) -> dict[str, float]:
 
 
 def _median_batch_ms(query: Any) -> float:
-    """Of the batches that had rows."""
+    """Return the median duration in milliseconds of the batches that had rows."""
     took = [
         each["durationMs"]["triggerExecution"]
         for each in query.recentProgress

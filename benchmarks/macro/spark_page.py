@@ -1,9 +1,9 @@
-"""The report of `benchmarks.macro.spark`, and the tables of docs/reports/spark-performance.md, from a run's JSON file.
+"""Write the report of `benchmarks.macro.spark` and the tables of docs/reports/spark-performance.md from a JSON file.
 
     python -m benchmarks.macro.spark_page [benchmarks/results/spark-DATE-COMMIT.json]
 
-Everything between the two marks of the page is replaced; the words around them are written by hand. Without an argument
-the page is written again from the file that it names; a test checks that this changes nothing.
+The module replaces the text between the two marks of the page; the rest is written by hand. Without an argument it uses
+the run that the page names. A test checks that this changes nothing.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ ABOUT = {
 
 
 def wanted(row: Row) -> float:
-    """The ratio to the connector that is wanted: at least for a rate, at most for a cost."""
+    """Return the target of the ratio to the connector: a minimum for a rate, a maximum for a cost."""
     return 2.0 if row.preset == ARCHIVE and row.more_is_better else 1.0
 
 
 def missed(row: Row, part: float) -> bool:
-    """Whether a ratio is not what is wanted, at the two digits that are shown."""
+    """Return whether a ratio misses its target, at the two digits that are shown."""
     shown = round(part, 2)
     return shown < wanted(row) if row.more_is_better else shown > wanted(row)
 
 
 def ratio(values: Mapping[str, Sequence[float]], target: str) -> float | None:
-    """A median to the connector's, if there are both."""
+    """Return the ratio of a median to the connector's; None if one is missing."""
     mine, theirs = values.get(target), values.get(CONNECTOR)
     return median(mine) / median(theirs) if mine and theirs and median(theirs) else None
 
@@ -58,7 +58,7 @@ def _ratio_cell(row: Row, values: Mapping[str, Sequence[float]], target: str) ->
 
 
 def _part(results: Results, part: str, *, extremes: bool) -> list[str]:
-    """The table of one part; columns are of those who were measured in it."""
+    """Return the table of one part, with a column for each side that was measured in it."""
     mine = {row: values for row, values in results.rows.items() if row.preset == part}
     targets = [name for name in OURS if any(name in values for values in mine.values())]
     head = ["case", "metric", "connector"]
@@ -78,7 +78,7 @@ def _part(results: Results, part: str, *, extremes: bool) -> list[str]:
 
 
 def _summary(results: Results) -> list[str]:
-    """How often what is wanted is so, by part and kind of metric."""
+    """Count how often the targets are met, by part and kind of metric."""
     kinds: dict[tuple[str, str, str], list[tuple[Row, float]]] = {}
     for row, values in results.rows.items():
         kind = row.metric if row.more_is_better or row.metric.startswith("CPU") else "latency"

@@ -1,4 +1,4 @@
-"""Spark as the loads of `benchmarks.macro.spark` find it, and what its processes cost."""
+"""Start Spark for the loads of `benchmarks.macro.spark`, and measure the cost of its processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headrace.spark.session import open_session, stop_session
 MASTER = "local[2]"
 ACCELERATOR = "HEADRACE_ACCEL"
 LOOK_S = 0.2
-# What every program on one machine would set; nothing that makes reads or writes faster.
+# Usual settings for one machine; none makes reads or writes faster.
 SETTINGS: Mapping[str, str] = {
     "spark.driver.memory": "2g",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -34,15 +34,15 @@ SETTINGS: Mapping[str, str] = {
 def session(
     scratch: Path, jars: Iterable[Path], settings: Mapping[str, str], *, accelerated: bool
 ) -> Iterator[Any]:
-    """Spark with both sources, its Python workers with or without the accelerator.
+    """Yield a Spark session with both sources, whose Python workers have or do not have the accelerator.
 
     Raises:
-        RuntimeError: The workers did not do as they were told about the accelerator, or it is not installed.
+        RuntimeError: The accelerator is not installed, or the workers do not use it as requested.
     """
     flag = "1" if accelerated else "0"
     before = os.environ.get(ACCELERATOR)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    os.environ[ACCELERATOR] = flag  # a local JVM's workers have its environment
+    os.environ[ACCELERATOR] = flag  # the workers of a local JVM inherit its environment
     try:
         spark = open_session(
             "headrace-bench",
@@ -82,10 +82,10 @@ def _has_accelerator(_: object) -> bool:
 
 
 class Meter:
-    """CPU of this program (the driver's Python), the JVM and all that runs below it; brokers are not.
+    """A meter of the CPU of this program (the driver's Python), the JVM and its children; brokers do not count.
 
-    Spark's Python processes come and go, and not all are waited for by their parents: a thread looks at them often, and
-    what one that has ended used is what it had used when it was last seen.
+    Spark's Python processes start and end, and their parents do not wait for all of them. So a thread reads their CPU
+    often. The CPU of a process that has ended is the last value that the thread read.
     """
 
     def __init__(self, spark: Any) -> None:
@@ -106,15 +106,15 @@ class Meter:
         self._thread.join()
 
     def reset(self) -> None:
-        """Starts counting again."""
+        """Begin a new measurement."""
         self._driver_s, self._below_s, self._wall = *self._cpu_s(), time.monotonic()
 
     def wall_s(self) -> float:
-        """Seconds since the last reset."""
+        """Return the seconds since the last reset."""
         return time.monotonic() - self._wall
 
     def cpu_s(self, *, driver: bool = True) -> float:
-        """CPU seconds since the last reset, with or without this process."""
+        """Return the CPU seconds since the last reset, with or without this process."""
         driver_s, below_s = self._cpu_s()
         return below_s - self._below_s + (driver_s - self._driver_s if driver else 0.0)
 

@@ -1,8 +1,8 @@
-"""How long a start takes with thousands of partitions and gigabytes of log: after a clean stop, and after kill -9.
+"""Measure the start with thousands of partitions and gigabytes of log, after a clean stop and after SIGKILL.
 
 `python -m benchmarks.macro.startup` fills a directory with real records (nothing sparse), starts the broker on it again
-and again, prints a table, writes it to `benchmarks/results`, and removes the directory. Memory, descriptors, processor
-time and how long a tick holds the loop up are measured on the way.
+and again, prints a table, writes it to `benchmarks/results`, and removes the directory. It also measures memory, open
+files, CPU, and how long one tick blocks the event loop.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ STOP_TIMEOUT_S = 300
 
 @dataclass(frozen=True)
 class Start:
-    """One start, and what the process had used when it was ready."""
+    """The result of one start, with what the process had used when it was ready."""
 
     case: str
     ready_s: float
@@ -51,14 +51,14 @@ class Start:
 
 
 def batch(size: int) -> bytes:
-    """A batch of records of one kilobyte that do not compress."""
+    """Return a batch of records of one kilobyte that do not compress."""
     now_ms = int(time.time() * 1000)
     count = max(1, size // 1000)
     return build_batch([(None, os.urandom(min(size, 960)), (), now_ms) for _ in range(count)])
 
 
 def produce(client: WireClient, partitions: Sequence[int], records: bytes) -> None:
-    """Appends a batch to each partition with one request."""
+    """Append a batch to each partition with one request."""
     data = [PartitionProduceData(index=index, records=records) for index in partitions]
     topics = [TopicProduceData(name=TOPIC, partition_data=data)]
     response = client.request(ProduceRequest(acks=-1, timeout_ms=120_000, topic_data=topics))
@@ -67,13 +67,13 @@ def produce(client: WireClient, partitions: Sequence[int], records: bytes) -> No
 
 
 def groups(partitions: int, size: int) -> Iterator[range]:
-    """Partition numbers in groups of at most `size`."""
+    """Yield partition numbers in groups of at most `size`."""
     for first in range(0, partitions, size):
         yield range(first, min(first + size, partitions))
 
 
 def fill(server: ServerProcess, partitions: int, gigabytes: float) -> None:
-    """Creates the topic, and writes that much, evenly."""
+    """Create the topic, and write `gigabytes` evenly to its partitions."""
     with WireClient((server.host, server.port), 300) as client:
         client.create_topic(TOPIC, partitions)
         small, large = batch(100), batch(BATCH_BYTES)
@@ -87,7 +87,7 @@ def fill(server: ServerProcess, partitions: int, gigabytes: float) -> None:
 
 
 def start(server: ServerProcess, case: str) -> Start:
-    """Starts the broker and looks at it when it says that it is ready."""
+    """Start the broker, and read its resources when it is ready."""
     server.start()
     process = psutil.Process(server.pid)
     times = process.cpu_times()
@@ -103,7 +103,7 @@ def start(server: ServerProcess, case: str) -> Start:
 
 
 def small_files(data: Path) -> dict[Path, bytes]:
-    """Everything but segments and the lock: checkpoints, caches, metadata."""
+    """Return all files but segments and the lock: checkpoints, caches, metadata."""
     return {
         path: path.read_bytes()
         for path in data.rglob("*")
@@ -112,7 +112,7 @@ def small_files(data: Path) -> dict[Path, bytes]:
 
 
 def restore(data: Path, files: dict[Path, bytes]) -> None:
-    """Puts the small files back as they were."""
+    """Write the small files back as they were."""
     for path in small_files(data):
         if path not in files:
             path.unlink()
@@ -121,7 +121,7 @@ def restore(data: Path, files: dict[Path, bytes]) -> None:
 
 
 def measure(directory: Path, partitions: int, gigabytes: float, rounds: int) -> list[Start]:
-    """Fills a directory and starts the broker on it."""
+    """Fill a directory and start the broker on it `rounds` times."""
     data = directory / "data"
     server = ServerProcess(data, log_path=directory / "log")
     starts = [start(server, "empty directory")]
@@ -156,7 +156,7 @@ def measure(directory: Path, partitions: int, gigabytes: float, rounds: int) -> 
 
 
 def table(starts: Sequence[Start]) -> str:
-    """The medians of each case."""
+    """Return a table with the medians of each case."""
     lines = [
         "| case | ready, s (least .. most) | CPU, s | RSS, MB | descriptors |",
         "|---|---|---|---|---|",
@@ -172,7 +172,7 @@ def table(starts: Sequence[Start]) -> str:
 
 
 def main() -> None:
-    """Measure as asked."""
+    """Measure with the arguments of the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--partitions", type=int, default=2_000)
     parser.add_argument("--gigabytes", type=float, default=2.0, help="20 for the full size")

@@ -1,4 +1,4 @@
-"""Loads of transactions: how much passes, and how long an end takes."""
+"""Measure transactions: the rate of committed records, and the duration of commits."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from confluent_kafka import Producer
 
 from benchmarks.macro.workloads import PARTITIONS, QUIET
 
-SENT_BETWEEN_LOOKS = 50  # records between two looks at the clock
+SENT_BETWEEN_LOOKS = 50  # records between two readings of the clock
 QUEUE_RECORDS = 200_000
 
 
 def transactional_produce(
     bootstrap: str, topic: str, *, transaction_ms: int, seconds: float, record_bytes: int
 ) -> dict[str, float]:
-    """One producer with transactions of a length; counts what is committed, and times the commits."""
+    """Produce with transactions of a given length; count committed records, and time the commits."""
     settings = {
         "bootstrap.servers": bootstrap,
         "transactional.id": f"{topic}-producer",
@@ -46,7 +46,7 @@ def transactional_produce(
 
 
 def _fill(producer: Producer, topic: str, value: bytes, until: float) -> int:
-    """Sends until then; at least one record for each partition."""
+    """Send records until the time `until`; at least one for each partition."""
     sent = 0
     while True:
         for _ in range(SENT_BETWEEN_LOOKS):

@@ -1,10 +1,10 @@
-"""What a second broker process is worth on one machine: the most that workers could bring.
+"""Measure the gain of a second broker process on one machine: the most that worker processes could bring.
 
     python -m benchmarks.macro.two_brokers [--rounds N] [--seconds S] [--rows TEXT]
 
-Two clients, each in a process of its own with a topic of its own, put the same load on one broker that serves both
-and on two brokers, one for each. The two brokers share nothing, so no arrangement of worker processes behind one port
-can do better. All of it with asyncio's event loop and with uvloop. Clients share the cores with the brokers.
+Two clients, each in its own process with its own topic, put the same load on one broker for both, and on two brokers,
+one for each. The two brokers share nothing, so no arrangement of worker processes behind one port can be faster.
+Everything is measured with asyncio's event loop and with uvloop. Clients share the cores with the brokers.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ FETCHED_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Load:
-    """What each client does: it is handed an address, a topic and seconds; it returns a rate and a count."""
+    """A load of one client: a function of address, topic and seconds that returns a rate and a count."""
 
     name: str
     unit: str
     run: Callable[[str, str, float], tuple[float, int]]
-    fill: int = 0  # records of 1 KiB that the topic has before
+    fill: int = 0  # the number of records of 1 KiB in the topic before the load
 
 
 def _raw(
     address: str, topic: str, seconds: float, *, payload: int, connections: int, outstanding: int
 ) -> tuple[float, int]:
-    """Requests as fast as they are answered; payload 0 fetches."""
+    """Send requests as fast as they are answered; a payload of 0 means Fetch."""
     request = produce_frame(topic, 0, payload) if payload else fetch_request(topic, FETCHED_BYTES)
     host, port = address.rsplit(":", 1)
     case = Case("", request, connections, outstanding, payload, seconds)
@@ -63,7 +63,7 @@ def _raw(
 def _librdkafka(
     address: str, topic: str, seconds: float, *, load: Callable[..., Any], records_per_s: int
 ) -> tuple[float, int]:
-    """A real client with as many records as take about so long."""
+    """Produce with librdkafka as many records as take about `seconds`."""
     records = int(records_per_s * seconds)
     run = load(address, topic, records=records, record_bytes=1024)
     return run.records_per_s, records
@@ -118,7 +118,7 @@ LOADS = (
 
 @contextmanager
 def brokers(count: int, loop: str, durability: str) -> Iterator[list[HeadraceServer]]:
-    """So many brokers, each on a directory of its own."""
+    """Run the given number of brokers, each with its own directory."""
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-bench-")))
         servers = []
@@ -134,7 +134,7 @@ def brokers(count: int, loop: str, durability: str) -> Iterator[list[HeadraceSer
 def measure(
     load: Load, servers: Sequence[HeadraceServer], pool: ProcessPoolExecutor, seconds: float
 ) -> tuple[float, float]:
-    """Both clients at once: their rates together, and broker CPU in microseconds for each request or record."""
+    """Run both clients at once; return the sum of their rates, and broker CPU in microseconds per request or record."""
     places = []
     for client in range(CLIENTS):
         address = servers[client % len(servers)].bootstrap
@@ -165,7 +165,7 @@ Values = dict[str, list[float]]
 
 
 def run(arguments: argparse.Namespace) -> dict[str, dict[str, dict[str, Values]]]:
-    """All loads: by load, event loop and number of brokers, the rates and the CPU of each round."""
+    """Run all loads; return rates and CPU of each round, by load, event loop and number of brokers."""
     found: dict[str, dict[str, dict[str, Values]]] = {}
     context = multiprocessing.get_context("spawn")
     chosen = [load for load in LOADS if arguments.rows in load.name]
@@ -192,7 +192,7 @@ def _spread(values: Sequence[float]) -> str:
 
 
 def render(facts: dict[str, Any]) -> str:
-    """A markdown text."""
+    """Return the report as Markdown text."""
     host = facts["machine"]
     lines = [
         f"# One broker and two on one machine, Headrace {facts['commit']}, {facts['date']}",
@@ -220,7 +220,7 @@ def render(facts: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    """Runs the comparison and writes its results."""
+    """Run the measurement and write its results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=2.0, help="of each load")

@@ -1,9 +1,9 @@
-"""Records a second through a handler that does nothing: Headrace's workers, FastStream, Quix Streams.
+"""Measure the records per second of a handler that does nothing: Headrace's workers, FastStream, Quix Streams.
 
     python worker_loads.py FRAMEWORK BOOTSTRAP TOPIC RECORDS SECONDS
 
-Prints {"records", "wall_s", "cpu_s", "version"} from the first record that a handler got until the last, or until the
-time is over. It needs nothing but the framework, so that each may be installed in an environment of its own.
+prints {"records", "wall_s", "cpu_s", "version"}, from the first record of the handler to the last, or to the end of the
+time. The program needs only the framework, so each framework can be installed in its own environment.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ HEADRACE, FASTSTREAM, QUIX = "headrace", "faststream", "quixstreams"
 
 
 class Count:
-    """Counts what a handler was given, and stops the program at the last record or when the time is over."""
+    """A counter of handled records, which stops the program at the last record or when the time is over."""
 
     def __init__(self, records: int, seconds: float) -> None:
         self.records, self._seconds = records, seconds
@@ -29,7 +29,7 @@ class Count:
         self._begun = self._ended = (0.0, 0.0)
 
     def one(self) -> None:
-        """A handler has been given a record."""
+        """Count one record that the handler received."""
         if not self.seen:
             self._begun = time.perf_counter(), time.process_time()
             timer = threading.Timer(self._seconds, self._stop)
@@ -46,14 +46,14 @@ class Count:
             os.kill(os.getpid(), signal.SIGINT)
 
     def report(self, name: str) -> str:
-        """What was measured, as JSON."""
+        """Return the measurements as JSON."""
         wall, cpu = (end - begin for begin, end in zip(self._begun, self._ended, strict=True))
         found = {"records": self.records, "wall_s": wall, "cpu_s": cpu, "version": version(name)}
         return json.dumps(found)
 
 
 def run_headrace(bootstrap: str, topic: str, count: Count) -> None:
-    """A worker of Headrace: at least once."""
+    """Run a worker of Headrace: at least once."""
     import headrace
 
     app = headrace.App(bootstrap)
@@ -66,7 +66,7 @@ def run_headrace(bootstrap: str, topic: str, count: Count) -> None:
 
 
 def run_faststream(bootstrap: str, topic: str, count: Count) -> None:
-    """A subscriber of FastStream with its defaults, which is at most once."""
+    """Run a subscriber of FastStream with its defaults: at most once."""
     import asyncio
     import logging
 
@@ -83,7 +83,7 @@ def run_faststream(bootstrap: str, topic: str, count: Count) -> None:
 
 
 def run_quix(bootstrap: str, topic: str, count: Count) -> None:
-    """A dataframe of Quix Streams with its defaults, which is at least once."""
+    """Run a dataframe of Quix Streams with its defaults: at least once."""
     from quixstreams import Application
 
     app = Application(
@@ -98,7 +98,7 @@ RUN = {HEADRACE: run_headrace, FASTSTREAM: run_faststream, QUIX: run_quix}
 
 
 def main() -> int:
-    """Runs one framework."""
+    """Run the framework of the command line."""
     name, bootstrap, topic, records, seconds = sys.argv[1:]
     count = Count(int(records), float(seconds))
     with contextlib.suppress(KeyboardInterrupt):

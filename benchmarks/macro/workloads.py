@@ -1,4 +1,4 @@
-"""The loads: Kafka's own perf tools, librdkafka, and plain requests over a socket."""
+"""Put loads on a broker with Kafka's own performance tools, librdkafka, and requests over a socket."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ PARTITIONS = 6
 TOOL_TIMEOUT_S = 300
 LEADER_TIMEOUT_S = 10
 QUIET = {"log_level": 3}
-PLAIN: Mapping[str, str] = {}  # no security: librdkafka's properties of it are added otherwise
-CHUNK = 5_000  # records that librdkafka is handed at once
+PLAIN: Mapping[str, str] = {}  # no security; otherwise librdkafka's properties for it
+CHUNK = 5_000  # records per call of librdkafka
 _PRODUCED = re.compile(
     r"(\d+) (?:steady state )?records sent, ([\d.]+) records/sec .*?([\d.]+) ms avg latency, .*?"
     r"(\d+) ms 50th, (\d+) ms 95th, (\d+) ms 99th"
@@ -31,7 +31,7 @@ _PRODUCED = re.compile(
 
 @dataclass(frozen=True)
 class Run:
-    """The result of one load. Latencies are from handing a record over until its acknowledgement."""
+    """The result of one load. A latency is the time from passing a record to the client until its acknowledgement."""
 
     records_per_s: float
     megabytes: float = 0.0
@@ -40,7 +40,7 @@ class Run:
 
 
 def _java(main_class: str, *arguments: str) -> str:
-    # The options of kafka-run-class.sh for tools.
+    # The options that kafka-run-class.sh uses for tools.
     options = ["-Xmx512M", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"]
     options += ["-Dorg.slf4j.simpleLogger.defaultLogLevel=error"]
     command = [java_command(), *options, "-cp", kafka_class_path(), main_class, *arguments]
@@ -55,7 +55,7 @@ def _java(main_class: str, *arguments: str) -> str:
 def create_topic(
     bootstrap: str, topic: str, partitions: int = PARTITIONS, security: Mapping[str, str] = PLAIN
 ) -> float:
-    """Creates a topic and waits until all its partitions have a leader; returns how many seconds that took."""
+    """Create a topic and wait until all its partitions have a leader; return the seconds that this took."""
     admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET, **security})
     admin.list_topics(timeout=10)
     begun = time.perf_counter()
@@ -71,7 +71,7 @@ def create_topic(
 
 
 def delete_topic(bootstrap: str, topic: str, security: Mapping[str, str] = PLAIN) -> None:
-    """Deletes a topic, so that the disk does not fill."""
+    """Delete a topic, so that the disk does not fill."""
     admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET, **security})
     admin.delete_topics([topic])[topic].result(30)
 
@@ -85,7 +85,7 @@ def java_produce(
     acks: str,
     records_per_s: int = -1,
 ) -> Run:
-    """`kafka-producer-perf-test` with its defaults (idempotent where acks=all)."""
+    """Run `kafka-producer-perf-test` with its defaults (idempotent with acks=all)."""
     output = _java(
         "org.apache.kafka.tools.ProducerPerformance",
         *("--topic", topic, "--num-records", str(records), "--record-size", str(record_bytes)),
@@ -93,13 +93,13 @@ def java_produce(
         *("--warmup-records", str(records // 4)),
         *("--command-property", f"acks={acks}"),
     )
-    steady = list(_PRODUCED.finditer(output))[-1]  # the JVM of the tool is warm by then
+    steady = list(_PRODUCED.finditer(output))[-1]  # the tool's JVM is warm then
     _, rate, _, p50, _, p99 = steady.groups()
     return Run(float(rate), records * record_bytes / 1e6, float(p50), float(p99))
 
 
 def java_consume(bootstrap: str, topic: str, *, records: int, record_bytes: int) -> Run:
-    """`kafka-consumer-perf-test`; the rate without the time of joining the group."""
+    """Run `kafka-consumer-perf-test`; the rate excludes the time to join the group."""
     output = _java(
         "org.apache.kafka.tools.ConsumerPerformance",
         *("--topic", topic, "--num-records", str(records), "--bootstrap-server", bootstrap),
@@ -134,9 +134,9 @@ def librdkafka_produce(
     chunk: int = CHUNK,
     security: Mapping[str, str] = PLAIN,
 ) -> Run:
-    """Librdkafka at full speed, batches of up to 1 MB.
+    """Produce with librdkafka at full speed, in batches of up to 1 MB.
 
-    Records are handed over `chunk` at a time; producers and partitions take turns with each chunk.
+    The client receives `chunk` records at a time; producers and partitions take turns with each chunk.
     """
     settings = {"linger.ms": 5, "batch.num.messages": 100_000, "delivery.report.only.error": True}
     clients = [_producer(bootstrap, acks, **settings, **security) for _ in range(producers)]
@@ -150,7 +150,7 @@ def librdkafka_produce(
         producer.list_topics(topic, timeout=10)
     begun = time.perf_counter()
     for turn in range(-(-records // chunk)):
-        # Whoever has all partitions behind it begins with the next one, so that all producers write to all of them.
+        # Each cycle shifts the partitions by one, so that all producers write to all partitions.
         partition = (turn + turn // (producers * partitions)) % partitions
         part = batch if (turn + 1) * chunk <= records else batch[: records - turn * chunk]
         clients[turn % producers].produce_batch(
@@ -174,14 +174,14 @@ def librdkafka_consume(
     partitions: int = PARTITIONS,
     security: Mapping[str, str] = PLAIN,
 ) -> Run:
-    """Librdkafka reading a topic from its start."""
+    """Read a topic from its start with librdkafka."""
     consumer = Consumer(
         {
             **QUIET,
             "bootstrap.servers": bootstrap,
             "group.id": "bench",
             "queued.min.messages": 500_000,
-            # Otherwise a broker that is faster than Python makes librdkafka pause for a second with its queue full.
+            # Otherwise librdkafka pauses for a second with a full queue if the broker is faster than Python.
             "queued.max.messages.kbytes": 1_000_000,
             "fetch.queue.backoff.ms": 5,
             **security,
@@ -190,7 +190,7 @@ def librdkafka_consume(
     consumer.assign([TopicPartition(topic, p, 0) for p in range(partitions)])
     seen, begun = 0, time.perf_counter()
     while seen < records:
-        # Never more than what is left: the call waits until it has as many.
+        # At most the remaining records: the call waits until it has that many.
         messages = consumer.consume(min(10_000, records - seen), 1.0)
         for message in messages:
             if message.error():
@@ -213,7 +213,7 @@ def paced_latency(
     records_per_s: int,
     security: Mapping[str, str] = PLAIN,
 ) -> dict[str, float]:
-    """Librdkafka without linger at a low rate: each record is a request. Latency as librdkafka measures it."""
+    """Produce with librdkafka without linger at a low rate, one record in each request. Latencies are librdkafka's."""
     latencies: list[float] = []
 
     def delivered(error: KafkaError | None, message: Message) -> None:
@@ -238,7 +238,7 @@ def paced_latency(
 
 
 def _wait_for_leader(link: socket.socket, stream: BinaryIO, frame: bytes, topic: str) -> None:
-    """Produces until it succeeds: a new topic's leader may need a moment."""
+    """Produce until it succeeds, because the leader of a new topic may need a moment."""
     deadline = time.monotonic() + LEADER_TIMEOUT_S
     while True:
         link.sendall(frame)
@@ -251,7 +251,7 @@ def _wait_for_leader(link: socket.socket, stream: BinaryIO, frame: bytes, topic:
 
 
 def plain_requests(bootstrap: str, topic: str, *, requests: int, in_flight: int) -> Run:
-    """Produce requests of one 100-byte record, acks=all, on one connection, so many in flight."""
+    """Send Produce requests of one 100-byte record with acks=all on one connection, `in_flight` at a time."""
     host, port = bootstrap.rsplit(":", 1)
     frame = produce_frame(topic, 0, 100)
     with socket.create_connection((host, int(port)), timeout=30) as link:

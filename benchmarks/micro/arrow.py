@@ -1,10 +1,11 @@
-"""From record batches to Arrow: in Python, through a tuple for each record, and by the accelerator; then a whole read.
+"""Measure the conversion of record batches to Arrow, in Python and by the accelerator, and whole reads.
 
     python -m benchmarks.micro.arrow
 
-Prints thousands of rows per second of CPU, of the best of several rounds, for other processes disturb. Keys of 8 bytes,
-no headers, uncompressed batches of 64 KiB, all columns or value and offset only. "read" is what the Spark source does
-in a task, with its thread, from a broker in a process of its own over TCP: the CPU of this process, kernel included.
+Prints thousands of rows per CPU second, the best of several rounds, because other processes disturb. Keys have 8 bytes,
+there are no headers, batches are uncompressed and have 64 KiB. The columns are all, or value and offset only. "tuples"
+makes a tuple of each record first. "read" is a task of the Spark source, with its thread, from a broker in another
+process over TCP: the CPU of this process with the kernel.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ NARROW = pa.schema([SCHEMA.field("value"), SCHEMA.field("offset")])
 
 
 def make_batches(value_size: int, size: int, *, produced: bool = False) -> list[bytes]:
-    """Return batches, of values of this size, of together about `size` bytes, stored ones or as they are produced."""
+    """Return batches of about `size` bytes together, with values of one size, stored or as they are produced."""
     value, made, offset = random.Random(7).randbytes(value_size), [], 0
     for _ in range(size // BATCH_BYTES):
         builder = BatchBuilder(max_bytes=BATCH_BYTES)
@@ -59,14 +60,14 @@ def make_batches(value_size: int, size: int, *, produced: bool = False) -> list[
 
 
 def columns(compiled: Kernels | None, schema: Any, fetched: bytes) -> Iterator[Any]:
-    """Decode as the source does."""
+    """Decode batches as the Spark source does."""
     decoder = RangeDecoder(PLACE, 0, END, schema, compiled=compiled)
     yield from decoder.feed(fetched)
     yield from decoder.finish()
 
 
 def tuples(fetched: bytes) -> Iterator[Any]:
-    """Decode to a tuple for each record and turn them by columns."""
+    """Decode each record to a tuple, and convert the tuples to columns."""
     records = read_records(fetched)
     while part := list(islice(records, DEFAULT_MAX_ROWS)):
         rows = [
@@ -92,7 +93,7 @@ def rate(run: Callable[[], Iterator[Any]], count: int) -> str:
 
 
 def main() -> None:
-    """Print the tables."""
+    """Measure all conversions and print the tables."""
     print(f"accelerator: {state}")
     print(
         f"{'thousand rows per second of CPU':42}" + "".join(f"{size:>10} B" for size in VALUE_SIZES)
@@ -122,7 +123,7 @@ def main() -> None:
 
 @contextmanager
 def a_topic_of_each_size() -> Iterator[tuple[str, dict[int, int]]]:
-    """Start a broker with a topic for each size; yield its address and how many records each has."""
+    """Start a broker with a topic for each size; yield its address and the number of records in each topic."""
     with tempfile.TemporaryDirectory() as directory:
         server = HeadraceServer(Path(directory))
         server.start()
@@ -141,7 +142,7 @@ def a_topic_of_each_size() -> Iterator[tuple[str, dict[int, int]]]:
 
 
 def read(bootstrap: str, size: int, count: int, compiled: Kernels | None) -> Iterator[Any]:
-    """Read a topic as a task does."""
+    """Read a topic as a task of the Spark source does."""
     given = {"kafka.bootstrap.servers": bootstrap, "subscribe": f"bench-{size}"}
     options: SourceOptions = source_options(given, streaming=False)
     client = ClusterClient(options.client)

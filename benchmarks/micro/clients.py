@@ -1,9 +1,9 @@
-"""What one Heartbeat costs through each driver, in microseconds, and what a hop between threads would add.
+"""Measure one Heartbeat through each client driver, in microseconds, and the cost of a switch between threads.
 
     python benchmarks/micro/clients.py
 
-Best of several rounds: the machine is shared, and the minimum is what the code needs. Over TCP the broker is a process
-of its own on the same machine; its part is in the numbers.
+The result is the best of several rounds: the machine is shared, and the minimum is what the code needs. Over TCP the
+broker is another process on the same machine; its time is in the numbers.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ REQUEST = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
 
 
 def heartbeat() -> Flow[object]:
-    """Ask any broker for a heartbeat of a member that is not there."""
+    """Send a heartbeat of a member that does not exist to any broker."""
     return (yield Call(request=REQUEST))
 
 
@@ -55,11 +55,11 @@ def main() -> None:
             report("TCP, blocking, with its thread started", blocking(address, background=True))
             report("TCP, asyncio", asyncio.run(awaited(address)))
             report("TCP, blocking over a loop in another thread", hopping(address))
-        report("enter and leave, TCP, nothing under way", entering())
+        report("enter and leave, TCP, nothing in flight", entering())
 
 
 def report(name: str, microseconds: float) -> None:
-    """Print one line."""
+    """Print one line of the table."""
     print(f"{name:55} {microseconds:8.1f}")
 
 
@@ -69,7 +69,7 @@ def best(function: Callable[[int], float], count: int) -> float:
 
 
 def timed(action: Callable[[], object]) -> Callable[[int], float]:
-    """Return a function that repeats an action and tells the seconds it took."""
+    """Return a function that repeats an action and returns the seconds that it took."""
 
     def repeat(count: int) -> float:
         began = time.perf_counter()
@@ -124,7 +124,7 @@ async def awaited(target: Target) -> float:
 
 
 def hopping(target: Target) -> float:
-    """Measure what was not built: a blocking face over the asyncio driver, whose loop runs in a thread."""
+    """Measure a design that was not built: a blocking client over the asyncio driver, with a loop in a thread."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -148,7 +148,7 @@ def hopping(target: Target) -> float:
 
 
 def entering() -> float:
-    """Measure the context that short calls such as `Producer.send` go through."""
+    """Measure the context manager of short calls such as `Producer.send`."""
     driver = open_blocking_driver("127.0.0.1:9092", ClientConfig())
 
     def enter() -> None:

@@ -1,4 +1,4 @@
-"""Time the codec against kio and kafka-python on the messages that a broker sees most.
+"""Compare the codec with kio and kafka-python, with the messages that a broker handles most often.
 
     python -m benchmarks.micro.codec [SECONDS_PER_CELL]
 
@@ -51,21 +51,21 @@ TOPIC_ID = bytes(range(16))
 
 
 def produce_request() -> ProduceRequest:
-    """One batch of 16 KiB."""
+    """Return a request with one batch of 16 KiB."""
     partition = PartitionProduceData(index=3, records=bytes(16384))
     topic = TopicProduceData(name="flights", partition_data=[partition])
     return ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=[topic])
 
 
 def produce_response() -> ProduceResponse:
-    """One partition."""
+    """Return a response for one partition."""
     partition = PartitionProduceResponse(index=3, base_offset=123_456, log_start_offset=0)
     topic = TopicProduceResponse(name="flights", partition_responses=[partition])
     return ProduceResponse(responses=[topic])
 
 
 def fetch_request() -> FetchRequest:
-    """Ten partitions of one topic."""
+    """Return a request for ten partitions of one topic."""
     partitions = [
         FetchPartition(
             partition=index,
@@ -80,7 +80,7 @@ def fetch_request() -> FetchRequest:
 
 
 def fetch_response() -> FetchResponse:
-    """One partition with 1 MiB of records."""
+    """Return a response for one partition with 1 MiB of records."""
     partition = PartitionData(
         partition_index=3,
         high_watermark=123_456,
@@ -94,7 +94,7 @@ def fetch_response() -> FetchResponse:
 
 
 def metadata_response() -> MetadataResponse:
-    """A hundred topics of six partitions."""
+    """Return a response with a hundred topics of six partitions."""
     topics = [
         MetadataResponseTopic(
             name=f"a-topic-name-{number}",
@@ -136,14 +136,14 @@ def kio_class(module: str, version: int, message: Message) -> Any:
 
 
 def kio_encode(write: Callable[[Any, Any], None], entity: Any) -> bytes:
-    """Encode the way kio's users do."""
+    """Encode in the way of kio's users."""
     with io.BytesIO() as buffer:
         write(buffer, entity)
         return buffer.getvalue()
 
 
 class Comparison(NamedTuple):
-    """One message, and who else can speak it."""
+    """One message, with the other libraries that can encode it."""
 
     name: str
     build: Callable[[], Message]
@@ -168,7 +168,7 @@ COMPARISONS = [
 
 
 def operations(comparison: Comparison) -> dict[str, list[Callable[[], object]]]:
-    """Return what to time: ours, kio's, kafka-python's."""
+    """Return the operations to measure by library: Headrace, kio, kafka-python."""
     version, build, theirs = comparison.version, comparison.build, comparison.theirs
     message = build()
     encoded = b"".join(message.encode(version))  # type: ignore[arg-type]  # no file ranges here
@@ -194,7 +194,7 @@ def operations(comparison: Comparison) -> dict[str, list[Callable[[], object]]]:
 
 
 def main(seconds: float) -> None:
-    """Print the table."""
+    """Measure all messages and print the table."""
     print(f"{'CPU microseconds':<58}{'headrace':>10}{'kio':>10}{'kafka-py':>10}")
     for comparison in COMPARISONS:
         for operation, candidates in operations(comparison).items():

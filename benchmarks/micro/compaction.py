@@ -1,8 +1,8 @@
-"""How fast a log is compacted, on disk: MB/s and records/s of what is read, and the longest step.
+"""Measure the compaction of a log on disk: MB/s and records/s read, and the longest step.
 
     python benchmarks/micro/compaction.py [--megabytes 64] [--directory DIR]
 
-A quarter of the keys is dirty twice over: each key is written four times, so a round drops three quarters.
+Each key is written four times, so a round removes three quarters of the records.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def measure(directory: str, size: int, codec: Compression, wanted_bytes: int) ->
 
 
 def fill(log: PartitionLog, size: int, codec: Compression, wanted_bytes: int) -> None:
-    """Append until the uncompressed records have `wanted_bytes`; every key comes four times."""
+    """Append until the uncompressed records have `wanted_bytes`; every key is appended four times."""
     chance = random.Random(1)
     count = wanted_bytes // size
     value = chance.randbytes(size // 2).hex().encode()[: size - 20]

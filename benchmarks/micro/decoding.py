@@ -1,4 +1,4 @@
-"""What a typed value costs in a task: `python -m benchmarks.micro.decoding`."""
+"""Measure the cost of a typed value in a task: `python -m benchmarks.micro.decoding`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ AVRO: Any = {
 
 
 def microseconds(options: DecodeOptions, value: bytes) -> float:
-    """The least CPU time of a value, of several rounds."""
+    """Return the smallest CPU time for one value in several rounds."""
     codec, values = codec_of(options), [value] * ROWS
     best = float("inf")
     for _ in range(ROUNDS):

@@ -1,6 +1,6 @@
-"""What a record of Kinesis costs its reader: `python -m benchmarks.micro.kinesis_reading`.
+"""Measure the cost of a Kinesis record for its reader: `python -m benchmarks.micro.kinesis_reading`.
 
-A process of its own answers each GetRecords with the same bytes, so all CPU time of this process is the client's.
+Another process answers each GetRecords with the same bytes, so all CPU time of this process is the client's.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Call = Callable[[], Awaitable[int]]
 
 
 def answer(count: int, size: int) -> bytes:
-    """One of GetRecords."""
+    """Return the body of one GetRecords response."""
     records = [
         {
             "SequenceNumber": str(
@@ -48,7 +48,7 @@ def answer(count: int, size: int) -> bytes:
 
 
 def serve(pipe: Connection, body: bytes) -> None:
-    """Answer every request with the same bytes, and GetShardIterator, too: it asks for one of them only."""
+    """Answer every request with the same bytes, also the one GetShardIterator."""
     head = (
         b"HTTP/1.1 200 OK\r\nContent-Type: application/x-amz-json-1.1\r\nContent-Length: %d\r\n\r\n"
     )
@@ -79,22 +79,22 @@ def serve(pipe: Connection, body: bytes) -> None:
 
 
 class Instant:
-    """No pauses."""
+    """A clock and a source of randomness for clients that make no pauses."""
 
     def now_ms(self) -> int:
-        """Return the time."""
+        """Return the monotonic time in milliseconds."""
         return time.monotonic_ns() // 1_000_000
 
     def random(self) -> float:
-        """Return a number."""
+        """Return one half as the random number."""
         return 0.5
 
     async def sleep_ms(self, duration_ms: float) -> None:
-        """Go on at once."""
+        """Return at once without a pause."""
 
 
 async def cpu_us(call: Call) -> float:
-    """The least CPU time of a call, of several."""
+    """Return the smallest CPU time of a call in several rounds."""
     await call()
     best = float("inf")
     for _ in range(ROUNDS):
@@ -105,7 +105,7 @@ async def cpu_us(call: Call) -> float:
 
 
 async def measured(body: bytes) -> tuple[float, float, float]:
-    """CPU time of a call: parsed by botocore, by us, and by us up to records."""
+    """Return the CPU time of a call: parsed by botocore, parsed by Headrace, and converted to records by Headrace."""
     mine, theirs = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(
         target=serve, args=(theirs, body), daemon=True
@@ -126,7 +126,7 @@ async def measured(body: bytes) -> tuple[float, float, float]:
 
 
 async def calls(client: AwsClient) -> tuple[float, float, float]:
-    """CPU time of a call in the three ways."""
+    """Return the CPU time of a call in the three ways."""
 
     async def ours() -> int:
         return len((await get_records(client, {"ShardIterator": "x", "Limit": 10_000})).records)

@@ -1,8 +1,8 @@
-"""What appends and reads of the partition log cost, per operation, in memory and on disk (page cache, no sync).
+"""Measure appends and reads of the partition log per operation, in memory and on disk (page cache, no sync).
 
     python benchmarks/micro/log.py [--directory DIR] [--profile]
 
-Best of several rounds: the machine is shared, and the minimum is what the code needs.
+The result is the best of several rounds: the machine is shared, and the minimum is what the code needs.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def measure(files: FileSystem, size: int) -> tuple[float, ...]:
 
 
 def open_log(files: FileSystem, directory: str) -> PartitionLog:
-    """Begin an empty log."""
+    """Open an empty log in a directory."""
     config = LogConfig(max_message_bytes=2 << 20)
     return PartitionLog.open(
         files, directory, config, topic_partition=TopicPartition("t", 0), now_ms=0, clean=True
@@ -103,19 +103,19 @@ def measure_idempotent(log: PartitionLog, size: int, count: int) -> float:
 
 
 def read_many(log: PartitionLog, offsets: list[int]) -> None:
-    """Look one batch up for each offset."""
+    """Find the batch at each offset."""
     end = log.log_end_offset
     for offset in offsets:
         log.read(offset, max_bytes=1, up_to=end, minimum_one=True)
 
 
 def fetch_all(log: PartitionLog) -> int:
-    """Read the whole log in ranges of up to 1 MiB; returns how many."""
+    """Read the whole log in ranges of up to 1 MiB; return the number of ranges."""
     offset, end, count = 0, log.log_end_offset, 0
     while offset < end:
         found = log.read(offset, max_bytes=1 << 20, up_to=end, minimum_one=True)
         assert found is not None
-        # As every batch has one record, the next offset follows from the size.
+        # Each batch has one record, so the next offset follows from the size.
         offset += max(1, round(found.size / (log.size_bytes / end)))
         count += 1
     return count
@@ -132,7 +132,7 @@ def best(function: Callable[[], object], operations: int) -> float:
 
 
 def profile() -> None:
-    """Profile small appends."""
+    """Print a profile of small appends."""
     log = open_log(MemoryFileSystem(), "profiled-0")
     batch = build_batch([(None, b"x" * 100, (), 1_700_000_000_000)])
     profiler = cProfile.Profile()

@@ -1,8 +1,8 @@
-"""Encoding and decoding a batch's records: in Python, with the accelerator, and by aiokafka's C; nanoseconds a record.
+"""Measure encoding and decoding of a batch's records: in Python, with the accelerator, and in aiokafka's C.
 
     python -m benchmarks.micro.records
 
-Best of several rounds: the machine is shared, and the minimum is what the code needs.
+Prints nanoseconds per record, the best of several rounds: the machine is shared, and the minimum is the code's cost.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NOW_MS = 1_760_000_000_000
 
 
 def nanoseconds(action: Callable[[], object], records: int) -> int:
-    """Return what one record takes, in the best round."""
+    """Return the nanoseconds per record in the best round."""
     best = min(timeit.repeat(action, number=REPEATS, repeat=ROUNDS))
     return round(best / REPEATS / records * 1e9)
 
@@ -49,7 +49,7 @@ def encode_list(values: list[bytes | None]) -> bytes:
 
 
 def decode(data: bytes) -> list[ConsumerRecord]:
-    """Read a batch's records with their place, as a consumer does."""
+    """Read the records of a batch with topic, partition and offset, as a consumer does."""
     header = check_batch(data)
     records, rest = first_slice(ConsumerRecord, header, data, 0, ("topic", 1), (0,))
     assert rest is None
@@ -57,7 +57,7 @@ def decode(data: bytes) -> list[ConsumerRecord]:
 
 
 def encode_theirs(value: bytes, count: int) -> bytes:
-    """Fill a batch of aiokafka's."""
+    """Fill a batch with aiokafka's builder."""
     batch = DefaultRecordBatchBuilder(2, 0, 0, 1, 0, 0, 1 << 30)
     for index in range(count):
         batch.append(index, timestamp=NOW_MS, key=None, value=value, headers=[])
@@ -65,20 +65,20 @@ def encode_theirs(value: bytes, count: int) -> bytes:
 
 
 def decode_theirs(data: bytes) -> list[object]:
-    """Read a batch with aiokafka's reader; the records know neither topic nor partition."""
+    """Read a batch with aiokafka's reader; the records have neither topic nor partition."""
     batch = DefaultRecordBatch(data)
     assert batch.validate_crc()
     return list(batch)
 
 
 def use(kernels: object) -> None:
-    """Have the accelerator's functions used; None has those in Python."""
+    """Use the functions of the accelerator; None means those in Python."""
     decoding._decode_fast = getattr(kernels, "decode_records", None)  # noqa: SLF001 - switched within a process
     builder._FastWriter = getattr(kernels, "RecordWriter", None)  # noqa: SLF001 - switched within a process
 
 
 def main() -> None:
-    """Print the table."""
+    """Measure all variants and print the table."""
     ways: dict[str, object] = {"Python": None}
     try:
         package = importlib.import_module("headrace_accel")

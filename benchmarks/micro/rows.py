@@ -1,9 +1,9 @@
-"""From Arrow columns to topics: what the Spark sink does with rows, beside a call of `send` for each and `send_many`.
+"""Measure writes of Arrow columns to topics: by the Spark sink, by a `send` for each row, and by `send_many`.
 
     python -m benchmarks.micro.rows [VALUE_SIZE]
 
-Prints microseconds of CPU per row, of the best of several rounds: keys of 8 bytes, eight partitions, batches of
-256 KiB, to a broker of this process whose share of it is in there.
+Prints microseconds of CPU per row, the best of several rounds: keys of 8 bytes, eight partitions, batches of 256 KiB.
+The broker is in this process, and its CPU is included.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from headrace.spark.sink.producer import RowProducer
 ROUNDS = 3
 ROWS = 200_000
 IN_A_BATCH = 10_000
-"""As Spark hands them over."""
+"""The number of rows in a batch that Spark passes to the sink."""
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
 def one_by_one(batch: pa.RecordBatch, producer: RowProducer) -> None:
-    """Send each row."""
+    """Send each row with `send`."""
     columns = (batch.column("key").to_pylist(), batch.column("value").to_pylist())
     for key, value in zip(*columns, strict=True):
         producer.send("bench", value, key=key)
 
 
 def many(batch: pa.RecordBatch, producer: RowProducer) -> None:
-    """Send lists."""
+    """Send lists of rows with `send_many`."""
     keys, values = batch.column("key").to_pylist(), batch.column("value").to_pylist()
     producer.send_many("bench", values, keys=keys)
 
 
 def rows(batch: pa.RecordBatch, producer: RowProducer) -> None:
-    """Send as the sink does."""
+    """Send the rows as the sink does."""
     for each in rows_by_topic(batch, "bench", 1_700_000_000_000):
         producer.send_rows(each)
 
@@ -62,7 +62,7 @@ def measure(send: Callable[[pa.RecordBatch, RowProducer], None], batch: pa.Recor
 
 
 def main() -> None:
-    """Print all measurements."""
+    """Run and print all measurements."""
     size = int(sys.argv[1]) if len(sys.argv) > 1 else 100
     keys = pa.array([b"%08d" % row for row in range(ROWS)], pa.binary())
     values = pa.array([b"x" * size] * ROWS, pa.binary())

@@ -1,9 +1,10 @@
-"""What fetches cost the broker that leave records out: times to live and filters by tag, beside a plain topic.
+"""Measure the broker CPU of fetches that leave out records (times to live, filters by tag), beside a plain topic.
 
     python benchmarks/micro/selective.py
 
-Microseconds of CPU for each MiB of the log that a reader passes, best of several rounds, in memory; records of 100 B, a
-hundred a batch. Ranges of files are not read here: what the kernel sends costs Python nothing.
+Prints microseconds of CPU for each MiB of the log that a consumer passes, the best of several rounds, in memory, with
+records of 100 B, a hundred in a batch. The benchmark does not read ranges of files, which the kernel sends without cost
+for Python.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def main() -> None:
 def filled(
     config: LogConfig, codec: Compression, ttl_ms: int | None, share: float
 ) -> tuple[PartitionLog, float]:
-    """Return a log of such records, and what appending a MiB of them has cost, in microseconds."""
+    """Return a log with such records, and the cost of appending a MiB of them, in microseconds."""
     every = round(1 / share)
     records = [
         (
@@ -98,7 +99,7 @@ def filled(
 
 
 def measure(log: PartitionLog, tags: list[str] | None) -> float:
-    """Return what reading a log to its end costs, for each MiB that its records are without compression."""
+    """Return the cost of reading a log to its end, for each MiB of uncompressed records."""
     wanted = None if tags is None else TagFilter.of(tags)
     best = float("inf")
     for _ in range(ROUNDS):
@@ -127,7 +128,7 @@ def measure(log: PartitionLog, tags: list[str] | None) -> float:
 
 
 UNCOMPRESSED = RECORDS * 150
-"""About what a batch is without compression."""
+"""The approximate size in bytes of a batch without compression."""
 
 if __name__ == "__main__":
     main()

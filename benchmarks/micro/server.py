@@ -1,8 +1,8 @@
-"""Broker CPU per request on one core, with a generator that a real client could not be: raw, pipelined, prebuilt.
+"""Measure broker CPU per request on one core, with a generator of raw, pipelined, prebuilt requests.
 
-Run as `python benchmarks/micro/server.py [--durability os|fsync] [--memory] [--only TEXT]`. Each row: requests per
-second, broker CPU microseconds per request, and GB per second where it means something. The generator runs in this
-process, on another core.
+Run as `python benchmarks/micro/server.py [--durability os|fsync] [--memory] [--only TEXT]`. Each row has requests per
+second, broker CPU microseconds per request, and GB per second where it is useful. The generator runs in this process,
+on another core.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _LENGTH = struct.Struct(">i")
 
 @dataclass
 class Case:
-    """One row: what is sent, on how many connections, how deep."""
+    """One row: the request, the number of connections, and the requests in flight on each."""
 
     name: str
     request: bytes
@@ -76,13 +76,13 @@ def fetch_request(topic: str, max_bytes: int) -> bytes:
 
 
 def join(request: ProduceRequest | FetchRequest, version: int) -> bytes:
-    """Return a request as it travels."""
+    """Return the frame of a request."""
     header = RequestHeader(request.API_KEY, version, 1, "bench")
     return encoded(header, request)
 
 
 class Generator:
-    """Keeps `outstanding` requests on each connection; counts responses by their lengths only."""
+    """A client that keeps `outstanding` requests on each connection, and counts responses by their lengths only."""
 
     def __init__(self, case: Case, address: tuple[str, int]) -> None:
         self.case = case
@@ -147,7 +147,7 @@ class Generator:
         return finished
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections of the generator."""
         for sock in self.socks:
             sock.close()
 
@@ -183,7 +183,7 @@ def measure(case: Case, running: ServerProcess) -> None:
 
 
 def cases() -> list[Case]:
-    """Return all rows."""
+    """Return the cases of all rows."""
     small = produce_request(100)
     return [
         Case("produce 1x100 B, 1 conn, 1 outstanding", small, 1, 1, 100),
@@ -204,7 +204,7 @@ def cases() -> list[Case]:
 
 
 def main() -> None:
-    """Run the cases that were asked for."""
+    """Run the cases of the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--durability", choices=["os", "fsync"], default="os")
     parser.add_argument("--memory", action="store_true")

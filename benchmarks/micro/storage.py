@@ -1,10 +1,9 @@
-"""The storages of a topic against each other: appends and reads of the partition log over each, and memory.
+"""Compare the storages of a topic: appends and reads of the partition log over each, and memory.
 
     python benchmarks/micro/storage.py [--directory DIR]
 
-Best of several rounds, as the machine is shared. `own` is the list of batches that docs/guides/embedded.md
-shows, with an
-index of where they begin. Files are written to the page cache; nobody syncs here.
+The result is the best of several rounds, because the machine is shared. `own` is the list of batches of
+docs/guides/embedded.md with an index of where they begin. Files are written to the page cache, without a sync.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ NOW_MS = 1_700_000_000_000
 
 
 class ListSegment:
-    """A storage of one's own: a list of batches."""
+    """A storage of this program: a list of batches."""
 
     def __init__(self) -> None:
         self._batches: list[bytes] = []
@@ -42,30 +41,30 @@ class ListSegment:
 
     @property
     def size(self) -> int:
-        """Bytes in the segment."""
+        """The size of the segment in bytes."""
         return self._size
 
     def append(self, buffers: Sequence[Buffer]) -> None:
-        """Append one batch."""
+        """Append the buffers as one batch."""
         batch = b"".join(buffers)
         self._batches.append(batch)
         self._starts.append(self._size)
         self._size += len(batch)
 
     def read(self, position: int, size: int) -> Buffer:
-        """Return a range."""
+        """Return up to `size` bytes from a byte position."""
         first = max(0, bisect_right(self._starts, position) - 1)
         last = bisect_right(self._starts, position + size - 1)
         skipped = position - self._starts[first] if self._starts else 0
         return b"".join(self._batches[first:last])[skipped : skipped + size]
 
     def truncate(self, size: int) -> None:
-        """Cut the segment."""
+        """Keep only the first `size` bytes."""
         kept = bytes(self.read(0, size))
         self._batches, self._starts, self._size = [kept], [0], len(kept)
 
     def roll(self) -> ListSegment:
-        """Return the next segment."""
+        """Return the storage of the next segment."""
         return ListSegment()
 
 
@@ -95,7 +94,7 @@ def main() -> None:
 
 
 def measure(room: Callable[[str], FileSystem], name: str, size: int) -> tuple[float, ...]:
-    """Return the costs (us) with batches of one record of `size` bytes, and memory by bytes stored."""
+    """Return the costs (us) with batches of one record of `size` bytes, and the memory per stored byte."""
     count = max(20, min(5000, TOTAL // size))
     batch = build_batch([(None, b"x" * size, (), NOW_MS)])
     logs = [open_log(room(f"{name}-{number}")) for number in range(ROUNDS)]
@@ -115,7 +114,7 @@ def measure(room: Callable[[str], FileSystem], name: str, size: int) -> tuple[fl
 
 
 def open_log(files: FileSystem) -> PartitionLog:
-    """Begin an empty log."""
+    """Open an empty log in a directory."""
     return PartitionLog.open(
         files,
         "t-0",
@@ -134,7 +133,7 @@ def fill(log: PartitionLog, batch: bytes, count: int) -> None:
 
 
 def look(log: PartitionLog, offsets: Sequence[int]) -> None:
-    """Read the one batch at each offset."""
+    """Read one batch at each offset."""
     end = log.log_end_offset
     for offset in offsets:
         found = log.read(offset, max_bytes=1, up_to=end, minimum_one=True)
@@ -143,7 +142,7 @@ def look(log: PartitionLog, offsets: Sequence[int]) -> None:
 
 
 def fetch(log: PartitionLog) -> int:
-    """Read the whole log as a consumer does, in pieces of up to 1 MiB; returns how many."""
+    """Read the whole log as a consumer does, in ranges of up to 1 MiB; return the number of ranges."""
     offset, end, count = 0, log.log_end_offset, 0
     each = log.size_bytes // end
     while offset < end:
