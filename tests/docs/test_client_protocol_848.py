@@ -1,4 +1,4 @@
-"""docs/reference/client-protocol.md on KIP-848: its layouts equal the schemas, and the codec writes its examples."""
+"""Compare the layouts of docs/reference/client-protocol-kip848.md with the schemas, its examples with the codec."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.docs.page_layouts import NUMBERS, Field, Walk, parse_layout
 from tools.message_schema import FieldSchema, parse_schema
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "reference" / "client-protocol.md").read_text()
+PAGE = (ROOT / "docs" / "reference" / "client-protocol-kip848.md").read_text()
 TITLE = re.compile(r"(\w+) (request|response), key (\d+), version (\d+)")
 BLOCK = re.compile(r"^```(flexible|bytes)\n([^\n]+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LAYOUTS = {

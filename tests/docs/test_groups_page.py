@@ -1,4 +1,4 @@
-"""docs/guides/groups.md and group-protocols.md: the programs run, and the commands print what the page shows."""
+"""docs/guides/groups.md: the programs run, and the commands print what the page shows."""
 
 from __future__ import annotations
 
@@ -35,20 +35,6 @@ def test_the_programs_run(tmp_path, monkeypatch, capsys) -> None:
             assert capsys.readouterr().out.splitlines() == PRINTED.findall(block), block
     finally:
         names["broker"].close()  # type: ignore[attr-defined]  # it is the page's
-
-
-def test_the_program_about_protocols_joins_its_group(tmp_path) -> None:
-    [program] = BLOCK.findall((ROOT / "docs" / "guides" / "group-protocols.md").read_text())
-    with (
-        ServerProcess(None, log_path=tmp_path / "server.log") as server,
-        headrace.Admin(server.bootstrap) as admin,
-    ):
-        admin.create_topic("orders", 1)
-        # The program ends inside `with`. One poll more shows the assignment.
-        program = program.replace("127.0.0.1:9092", server.bootstrap)
-        names: dict[str, object] = {}
-        exec(f"{program}    assigned = consumer.assignment(timeout_s=30)\n", names)
-        assert names["assigned"] == [headrace.TopicPartition("orders", 0)]
 
 
 def test_the_commands_print_what_the_page_shows(tmp_path) -> None:

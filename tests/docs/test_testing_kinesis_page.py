@@ -1,13 +1,21 @@
-"""docs/guides/testing-kinesis.md is right: its files form a project whose tests pass."""
+"""The files of docs/guides/testing-kinesis.md form a project whose tests pass; its commands and tables are right."""
 
 from __future__ import annotations
 
+import asyncio
+import os
 import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
+from aiobotocore.session import get_session
 
 from headrace.testing.kinesis import Limits, faults
+from tests.fixtures.kafka import free_ports
 
 pytest_plugins = "pytester"
 
@@ -56,3 +64,25 @@ def test_the_page_names_every_fault() -> None:
     actions = re.findall(r"^def ([a-z]\w*)\(", FAULTS, flags=re.MULTILINE)
     assert len(actions) == 6
     assert all(f"| `{name}(" in PAGE for name in actions)
+
+
+def test_the_process_serves_clients_with_the_variables_of_the_page() -> None:
+    serve, export = re.findall(r"```sh\n(.*?)\n```", PAGE, re.DOTALL)
+    port = str(free_ports(1)[0])
+    command = [sys.executable, *shlex.split(serve.replace("4567", port))[1:]]
+    names = dict(pair.split("=", 1) for pair in export.replace("4567", port).split()[1:])
+
+    async def count_shards() -> int:
+        async with get_session().create_client("kinesis") as client:
+            found = await client.describe_stream_summary(StreamName="orders")
+            return int(found["StreamDescriptionSummary"]["OpenShardCount"])
+
+    with (
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as fake,
+        patch.dict(os.environ, names),
+    ):
+        assert fake.stdout is not None
+        assert fake.stdout.readline() == f"{names['AWS_ENDPOINT_URL']}\n"
+        assert asyncio.run(count_shards()) == 4
+        fake.communicate(timeout=30)  # closes the standard input
+    assert fake.returncode == 0

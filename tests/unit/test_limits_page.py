@@ -1,8 +1,8 @@
-"""docs/reference/limits.md has every bound of the code, with its value, and names tests that are there.
+"""Check that docs/reference/limits.md has every limit of the code with its value, and names tests that exist.
 
-Bounds are the fields of `ServerLimits`, and the constants of the broker's packages that are named as bounds: with MAX,
-MOST, LIMIT, LONGEST or ELEMENTS in their names. Who adds one says here in which row it is, or why users need
-not know it.
+Limits are the fields of `ServerLimits`, and the constants of the broker's packages with MAX, MOST, LIMIT, LONGEST or
+ELEMENTS in their names. A new constant needs an entry here: the row of the page that has it, or the reason why users
+need not know it.
 """
 
 from __future__ import annotations
@@ -30,111 +30,111 @@ SERVER_LIMITS: Final = {
     "max_unauthenticated_bytes": "size of a request before authentication",
     "authentication_timeout_ms": "time to authenticate",
     "max_requests_in_flight": "requests in flight of a connection",
-    "max_queued_bytes": "answers that a connection has not taken",
+    "max_queued_bytes": "responses that a connection has not taken",
     "memory_budget_bytes": "receive buffers of all connections",
     "initial_buffer_bytes": "receive buffers of all connections",
     "busy_buffer_bytes": "receive buffer of a busy connection",
-    "idle_timeout_ms": "idle: no request",
-    "handshake_timeout_ms": "a TLS handshake",
-    "frame_timeout_ms": "the rest of a request does not come",
-    "min_bytes_per_second": "the rest of a request does not come",
-    "write_timeout_ms": "answers are not taken",
+    "idle_timeout_ms": "time without a request",
+    "handshake_timeout_ms": "time of a TLS handshake",
+    "frame_timeout_ms": "time for the rest of a request",
+    "min_bytes_per_second": "time for the rest of a request",
+    "write_timeout_ms": "time in which a client takes no byte",
     "max_connections": "connections",
-    "max_connections_per_address": "connections of one address",
-    "max_connection_rate_per_address": "new connections a second of one address",
+    "max_connections_per_address": "connections from one address",
+    "max_connection_rate_per_address": "new connections per second from one address",
     "max_topics_per_request": "topics (or groups, resources, ...) that a request names",
-    "keepalive_idle_s": "a peer that is gone without a word",
-    "keepalive_interval_s": "a peer that is gone without a word",
-    "keepalive_probes": "a peer that is gone without a word",
+    "keepalive_idle_s": "time without any byte",
+    "keepalive_interval_s": "time without any byte",
+    "keepalive_probes": "time without any byte",
 }
-"""The field of `ServerLimits`, and how its row begins."""
+"""The beginning of the page's row for each field of `ServerLimits`."""
 
 CONSTANTS: Final = {
-    "broker/access/authorizer.py:ACLS_LIMIT": "ACLs;",
-    "broker/access/authorizer.py:ACL_BYTES_LIMIT": "ACLs;",
-    "broker/access/authorizer.py:DECISIONS_LIMIT": "decisions of the authorizer",
-    "broker/access/authorizer.py:_REMEMBERED_NAME_LIMIT": "decisions of the authorizer",
-    "broker/access/credentials.py:CREDENTIALS_LIMIT": "users that can log in by SCRAM",
-    "broker/access/credentials.py:USER_CHARACTERS_LIMIT": "users that can log in by SCRAM",
-    "broker/coordinators/group_settings.py:GROUPS_LIMIT": "groups that have a configuration",
-    "broker/coordinators/group_settings.py:NAME_CHARACTERS_LIMIT": "groups that have a configuration",
-    "broker/expressions.py:PATTERN_CHARACTERS_LIMIT": "regular expressions of a group's",
-    "broker/coordinators/group_topics.py:_EVALUATED_LIMIT": "expressions that are evaluated",
-    "broker/coordinators/group_topics.py:_REMEMBERED_NAMES_LIMIT": "expressions that are evaluated",
-    "broker/expressions.py:_STEPS_LIMIT": "instructions of an expression",
+    "broker/access/authorizer.py:ACLS_LIMIT": "ACLs |",
+    "broker/access/authorizer.py:ACL_BYTES_LIMIT": "size of a stored ACL",
+    "broker/access/authorizer.py:DECISIONS_LIMIT": "results of the authorizer",
+    "broker/access/authorizer.py:_REMEMBERED_NAME_LIMIT": "length of a name in such a result",
+    "broker/access/credentials.py:CREDENTIALS_LIMIT": "SCRAM users",
+    "broker/access/credentials.py:USER_CHARACTERS_LIMIT": "length of the name of a SCRAM user",
+    "broker/coordinators/group_settings.py:GROUPS_LIMIT": "groups with a configuration",
+    "broker/coordinators/group_settings.py:NAME_CHARACTERS_LIMIT": "length of the name of such a group",
+    "broker/expressions.py:PATTERN_CHARACTERS_LIMIT": "size of a regular expression",
+    "broker/coordinators/group_topics.py:_EVALUATED_LIMIT": "regular expressions that are evaluated",
+    "broker/coordinators/group_topics.py:_REMEMBERED_NAMES_LIMIT": "names that are remembered as matches",
+    "broker/expressions.py:_STEPS_LIMIT": "instructions of a regular expression",
     "broker/topic_names.py:DELETED_NAMES_LIMIT": "names of deleted topics",
-    "broker/expressions.py:_TEXT_STEPS_LIMIT": "a pattern of transactional ids",
-    "broker/expressions.py:_PROGRAM_LIMIT": "regular expressions of a group's",
+    "broker/expressions.py:_TEXT_STEPS_LIMIT": "instructions of such a pattern",
+    "broker/expressions.py:_PROGRAM_LIMIT": "size of a regular expression",
     "broker/requests/transactional_batches.py:WAITING_BYTES_MAX": "",
-    "broker/waiting/delayed_fetch.py:WAITING_BYTES_MAX": "fetches that wait",
-    "broker/waiting/delayed_fetch.py:CONNECTION_BYTES_MAX": "fetches that wait",
-    "broker/waiting/fetch_sessions.py:PARTITIONS_LIMIT": "fetch sessions; partitions",
-    "broker/handlers/alter_user_scram_credentials.py:_SALT_BYTES_LIMIT": "salt of a password",
-    "broker/handlers/describe_producers.py:_MOST": "producers that one answer",
-    "broker/handlers/describe_topic_partitions.py:PARTITIONS_LIMIT": "partitions that one answer of Desc",
-    "broker/handlers/fetch.py:LONGEST_WAIT_MS": "how long a fetch waits",
-    "broker/quotas/client_quotas.py:ENTITIES_LIMIT": "users and client ids that have quotas",
-    "broker/quotas/client_quotas.py:_NAME_CHARACTERS_LIMIT": "users and client ids that have quotas",
+    "broker/waiting/delayed_fetch.py:WAITING_BYTES_MAX": "delayed fetches of all connections",
+    "broker/waiting/delayed_fetch.py:CONNECTION_BYTES_MAX": "delayed fetches of one connection",
+    "broker/waiting/fetch_sessions.py:PARTITIONS_LIMIT": "partitions in all fetch sessions",
+    "broker/handlers/alter_user_scram_credentials.py:_SALT_BYTES_LIMIT": "salt of a stored password",
+    "broker/handlers/describe_producers.py:_MOST": "producers in one response",
+    "broker/handlers/describe_topic_partitions.py:PARTITIONS_LIMIT": "partitions in one response of Desc",
+    "broker/handlers/fetch.py:LONGEST_WAIT_MS": "time that a Fetch waits",
+    "broker/quotas/client_quotas.py:ENTITIES_LIMIT": "users and client ids with quotas",
+    "broker/quotas/client_quotas.py:_NAME_CHARACTERS_LIMIT": "length of such a name",
     "broker/quotas/throttling.py:TRACKED_LIMIT": "rates of users and client ids",
-    "broker/quotas/throttling.py:_NAME_LIMIT": "rates of users and client ids",
+    "broker/quotas/throttling.py:_NAME_LIMIT": "length of a name in such a rate",
     "broker/recompression.py:BATCHES_MOST": "batches that the broker compresses again at a time",
-    "broker/topic_names.py:NAME_LIMIT": "characters of a topic's name",
-    "core/coordinator/state/memory.py:GROUP_LIMIT": "what the members of a group say",
-    "core/coordinator/state/memory.py:GROUPS_LIMIT": "what the members of a group say",
+    "broker/topic_names.py:NAME_LIMIT": "length of a topic name",
+    "core/coordinator/state/memory.py:GROUP_LIMIT": "memory of the members of one group",
+    "core/coordinator/state/memory.py:GROUPS_LIMIT": "memory of the members of all groups",
     "core/coordinator/state/memory.py:OFFSETS_LIMIT": "committed offsets of all groups",
     "core/coordinator/state/memory.py:PENDING_LIMIT": "offsets that one transaction commits",
-    "core/coordinator/state/stops.py:ENDS_LIMIT": "members that an administrator has stopped",
+    "core/coordinator/state/stops.py:ENDS_LIMIT": "stopped members whose result",
     "core/coordinator/consumer/requests.py:REGEXES_LIMIT": "regular expressions of a group's",
-    "core/coordinator/consumer/requests.py:_MAX_STORED_BYTES": "bytes of a group's name",
-    "core/coordinator/partitioning.py:MAX_STORED_BYTES": "bytes of a group's name",
-    "core/scheduled/due_queue.py:LIMIT": "delayed records of a partition whose times are in memory",
-    "core/scheduled/division.py:MAX_DELAYED_BYTES": "records of a batch with times to live",
-    "core/log/reading/selective_read.py:MOST_RECORDS": "a batch that a fetch looks into",
-    "records/recompression.py:RECOMPRESSED_MAX": "a batch that the broker compresses again (",
-    "records/refusal.py:MAX_DIRECTED": "records of a batch with times to live",
-    "records/refusal.py:MAX_HEADERS": "records of a batch with times to live",
+    "core/coordinator/consumer/requests.py:_MAX_STORED_BYTES": "length of a group name",
+    "core/coordinator/partitioning.py:MAX_STORED_BYTES": "length of a group name",
+    "core/scheduled/due_queue.py:LIMIT": "scheduled records of a partition whose times are in memory",
+    "core/scheduled/division.py:MAX_DELAYED_BYTES": "records with times to live",
+    "core/log/reading/selective_read.py:MOST_RECORDS": "records of a batch that a Fetch decodes",
+    "records/recompression.py:RECOMPRESSED_MAX": "size of a batch that the broker compresses again (",
+    "records/refusal.py:MAX_DIRECTED": "records with times to live",
+    "records/refusal.py:MAX_HEADERS": "headers of a record with a time",
     "records/refusal.py:MAX_KEYED": "records of a batch for a compacted topic",
-    "records/tags.py:MAX_FOUND": "a batch that a fetch looks into",
-    "server/revocation.py:FILE_BYTES_LIMIT": "a file with lists of revoked",
+    "records/tags.py:MAX_FOUND": "records of a batch that a Fetch decodes",
+    "server/revocation.py:FILE_BYTES_LIMIT": "size of a file of certificate",
     "core/coordinator/transaction/usage.py:MAX_BYTES": "memory of all transactional ids",
     "core/log/producers/aborted_history.py:MAX_CACHED": "aborted transactions of sealed segments",
     "core/log/producers/aborted_history.py:MAX_IN_MEMORY": "aborted transactions of active segments",
     "core/log/producers/aborted_history.py:MAX_IN_SEGMENT": "aborted transactions of a segment",
     "core/log/producers/aborted_history.py:_MAX_CARRIED": "aborted transactions of sealed segments",
-    "core/log/reading/aborted_lookup.py:MAX_LISTED": "aborted transactions that the answer",
-    "core/log/cleaning/cleaner.py:MAX_KEYS": "keys that one round of compaction",
-    "core/log/segments/open_segments.py:MAX_OPEN_SEGMENTS": "open segments of a log",
+    "core/log/reading/aborted_lookup.py:MAX_LISTED": "aborted transactions in one Fetch",
+    "core/log/cleaning/cleaner.py:MAX_KEYS": "keys in one round of compaction",
+    "core/log/segments/open_segments.py:MAX_OPEN_SEGMENTS": "open segments of all logs |",
     "core/log/producers/producer_bound.py:MAX_PRODUCERS": "idempotent producers remembered in all",
     "core/log/reading/time_lookup.py:MOST_BATCHES": "batches that a lookup by time",
     "protocol/codec.py:REQUEST_ELEMENTS": "elements of all lists of a request",
     "protocol/codec.py:SETTINGS_ELEMENTS": "elements of a request that changes configs",
-    "protocol/codec.py:STRING_LIMIT": "a string of a request or an answer",
-    "protocol/pieces.py:PIECE_ELEMENTS": "elements of an answer that are encoded at a time",
+    "protocol/codec.py:STRING_LIMIT": "length of a string",
+    "protocol/pieces.py:PIECE_ELEMENTS": "elements of a response that are encoded",
     "records/batch.py:MAX_RECORDS": "records that a batch claims",
     "records/compression.py:MAX_DECOMPRESSED_SIZE": "size after decompression",
     "records/compression.py:MAX_GZIP_MEMBERS": "members of a gzip stream",
     "records/compression.py:MAX_RATIO": "size after decompression",
-    "records/compression.py:MAX_SNAPPY_BLOCKS": "members of a gzip stream",
+    "records/compression.py:MAX_SNAPPY_BLOCKS": "blocks of a snappy frame",
     "records/decoding.py:MAX_HEADERS": "headers of a record",
-    "records/directives.py:MAX_TAG_BYTES": "tags of a fetch's filter",
-    "records/tags.py:MAX_TAGS": "tags of a fetch's filter",
-    "records/varint.py:MAX_VARINT_SIZE": "variable-length integers",
-    "records/varint.py:MAX_VARLONG_SIZE": "variable-length integers",
-    "security/oauthbearer.py:_MESSAGE_BYTES_LIMIT": "a SCRAM or PLAIN message",
-    "security/plain.py:_MESSAGE_BYTES_LIMIT": "a SCRAM or PLAIN message",
-    "security/principal_mapping.py:SUBJECT_LIMIT": "subject of a client's certificate",
-    "security/scram.py:_MESSAGE_BYTES_LIMIT": "a SCRAM or PLAIN message",
-    "security/scram.py:MAX_ITERATIONS": "iterations of a password",
-    "security/scram.py:_SALT_BYTES_LIMIT": "salt of a password",
+    "records/directives.py:MAX_TAG_BYTES": "tags in the filter",
+    "records/tags.py:MAX_TAGS": "tags in the filter",
+    "records/varint.py:MAX_VARINT_SIZE": "length of a variable-length",
+    "records/varint.py:MAX_VARLONG_SIZE": "length of a variable-length",
+    "security/oauthbearer.py:_MESSAGE_BYTES_LIMIT": "length of a token",
+    "security/plain.py:_MESSAGE_BYTES_LIMIT": "length of a SCRAM or PLAIN",
+    "security/principal_mapping.py:SUBJECT_LIMIT": "length of the subject",
+    "security/scram.py:_MESSAGE_BYTES_LIMIT": "length of a SCRAM or PLAIN",
+    "security/scram.py:MAX_ITERATIONS": "iterations of a stored password",
+    "security/scram.py:_SALT_BYTES_LIMIT": "salt of a stored password",
     "security/tokens.py:_KEYS_LIMIT": "keys of a token's issuer",
-    "security/tokens.py:_USER_CHARACTERS_LIMIT": "characters of the user of a token",
+    "security/tokens.py:_USER_CHARACTERS_LIMIT": "length of the user name in a token",
     "server/descriptors.py:_MOST_SEGMENTS": "open segments of all logs that wait",
-    "server/jwks.py:_BYTES_LIMIT": "keys of a token's issuer",
-    "server/log.py:VALUE_LIMIT": "characters of a value in a line of the log",
-    "server/log.py:ITEMS_LIMIT": "characters of a value in a line of the log",
-    "server/log.py:TRACEBACK_LIMIT": "characters of a value in a line of the log",
+    "server/jwks.py:_BYTES_LIMIT": "document with the keys",
+    "server/log.py:VALUE_LIMIT": "length of a value in a log line",
+    "server/log.py:ITEMS_LIMIT": "length of a value in a log line",
+    "server/log.py:TRACEBACK_LIMIT": "length of a traceback in the log",
 }
-"""The constant, and how its row begins; "" for a sentence between the tables."""
+"""The beginning of the page's row for each constant; "" for a sentence between the tables."""
 
 NO_BOUNDS_FOR_USERS: Final = {
     "broker/coordinators/group_topics.py:_REMEMBERED_LIMIT": "a cache of compiled expressions",
@@ -173,12 +173,12 @@ NO_BOUNDS_FOR_USERS: Final = {
     "server/outgoing.py:_JOIN_MAX_BYTES": "how files are sent",
     "server/timers.py:_MAX_DELAY_MS": "how the timer is set",
 }
-"""A constant that is named as a bound, and why it is on no page."""
+"""The reason why a constant with such a name is not on the page."""
 
 
 @cache
 def constants() -> dict[str, Any]:
-    """Return the constants that are named as bounds, and their values where those are numbers."""
+    """Return the constants that are named as limits; the value is `None` if it is not a number."""
     found: dict[str, Any] = {}
     for package in PACKAGES:
         for path in sorted((SOURCE / package).rglob("*.py")):
@@ -201,7 +201,7 @@ def constants() -> dict[str, Any]:
 
 
 def _value(node: ast.expr, known: dict[str, Any]) -> Any:
-    """Return a number that is written as one, or as a product of those that are known."""
+    """Return the value of an expression of numbers and known constants, or `None`."""
     try:
         return eval(compile(ast.Expression(node), "", "eval"), {"__builtins__": {}}, dict(known))
     except (NameError, TypeError, AttributeError):
@@ -209,7 +209,7 @@ def _value(node: ast.expr, known: dict[str, Any]) -> Any:
 
 
 def spellings(value: int) -> set[str]:
-    """Return how the page may write a number: as it is, as bytes, or as a time in ms."""
+    """Return the forms in which the page may write a number: plain, as bytes, or as a time in milliseconds."""
     found = {f"{value:,}"}
     for unit, size in (("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)):
         if value >= size and value % size == 0:

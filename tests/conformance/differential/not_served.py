@@ -69,22 +69,22 @@ APIS: Final = (
 OPTIONAL: Final = (
     NotServed(
         (ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY),
-        "Kafka offers them only with a plugin that receives the metrics of clients (KIP-714). There is no such plugin "
-        "here, and clients that do not find these APIs send no metrics.",
+        "Kafka offers them only with a plugin that receives the metrics of clients (KIP-714). Headrace "
+        "has no such plugin. Clients that do not find these APIs send no metrics.",
     ),
 )
 """APIs that Kafka advertises only with other settings."""
 
 VERSIONS: Final = (
-    Older(ApiKey.PRODUCE, 13, "Topics are named, not identified by ids."),
+    Older(ApiKey.PRODUCE, 13, "Requests use the names of topics, not their ids."),
     Older(
         ApiKey.FETCH,
         18,
-        "Topics are named, not identified by ids. The other fields are about replicas, and there are none.",
+        "Requests use the names of topics, not their ids. The other fields concern replicas, and there are none.",
     ),
     Older(ApiKey.LIST_OFFSETS, 11, "There is no tiered storage to ask for."),
-    Older(ApiKey.OFFSET_COMMIT, 10, "Topics are named, not identified by ids."),
-    Older(ApiKey.OFFSET_FETCH, 10, "Topics are named, not identified by ids."),
+    Older(ApiKey.OFFSET_COMMIT, 10, "Requests use the names of topics, not their ids."),
+    Older(ApiKey.OFFSET_FETCH, 10, "Requests use the names of topics, not their ids."),
 )
 
 

@@ -23,7 +23,10 @@ END: Final = "<!-- End of the table. -->"
 
 @dataclass(frozen=True)
 class Where:
-    """Steps of a scenario that show a difference; names and paths are patterns, values None for any."""
+    """Steps of a scenario that show a difference.
+
+    Names and paths are patterns. A value of `None` matches any value.
+    """
 
     scenario: str
     steps: tuple[str, ...]
@@ -32,7 +35,7 @@ class Where:
     headrace: str | None = None
 
     def matches(self, scenario: str, step: str, path: str, kafka: str, headrace: str) -> bool:
-        """Whether this is one of them; a step's label ends with a version, which does not count."""
+        """Whether a difference is the one described here; the version at the end of a step's label is ignored."""
         label = step.rsplit(" v", 1)[0]
         return (
             fnmatchcase(scenario, self.scenario)
@@ -44,20 +47,20 @@ class Where:
 
     @property
     def must_show(self) -> bool:
-        """Whether the scenario has to show it; a pattern of several need not."""
+        """Whether the scenario must show the difference: true if `scenario` names one scenario, not a pattern."""
         return "*" not in self.scenario
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One difference that is meant.
+    """One deliberate difference.
 
     Attributes:
-        api: The API, or a word for several.
+        api: The API, or a word for several APIs.
         kafka: What Kafka does.
         headrace: What Headrace does.
-        reason: Why.
-        shown: Where scenarios meet it.
+        reason: Why Headrace differs.
+        shown: The steps of scenarios that show the difference.
     """
 
     api: str
@@ -74,16 +77,17 @@ def where(
     kafka: str | None = None,
     headrace: str | None = None,
 ) -> Where:
-    """Return a short text for a path in a response."""
+    """Return a `Where`; without steps it matches each step of the scenario."""
     return Where(scenario, steps or ("*",), paths, kafka, headrace)
 
 
 PRODUCE: Final = (
     Difference(
         "Produce",
-        "decodes and decompresses every record: garbage behind a good CRC is UNKNOWN_SERVER_ERROR or INVALID_RECORD",
+        "decodes and decompresses every record. Garbage with a correct CRC gets UNKNOWN_SERVER_ERROR or "
+        "INVALID_RECORD",
         "checks header, size and CRC, and stores what the producer sent",
-        "Appending stays cheap. A producer that writes garbage is found out by its consumers.",
+        "Appending stays cheap. Consumers detect a producer that writes garbage.",
         (
             where("produce_bad_batches", "*count too large", "*count too small"),
             where("produce_bad_batches", "*garbage as records", "*bytes after the records"),
@@ -92,17 +96,17 @@ PRODUCE: Final = (
     ),
     Difference(
         "Produce",
-        "puts the largest timestamp of the records into the batch's header when the producer's is wrong",
-        "takes the producer's",
-        "Records are not decoded. Retention and lookups by time rely on the producer here.",
+        "corrects the largest timestamp in the batch header",
+        "stores the producer's value",
+        "Records are not decoded. Retention and lookups by time rely on the producer.",
         (where("produce_create_time", "stored: max *", "stored: base negative"),),
     ),
     Difference(
         "Produce",
         "compares every record's timestamp with message.timestamp.before.max.ms and .after.max.ms",
-        "compares the first record's and the largest, as the batch's header has them",
-        "Records are not decoded. A later record that is older than the first one of its batch is not found too old, "
-        "a header that claims a largest timestamp far ahead is believed, and no record_errors name the records.",
+        "compares only two timestamps of the batch header: the first record's and the largest",
+        "Records are not decoded. So a later record that is too old is accepted, a largest timestamp that is "
+        "wrong is believed, and no record_errors name single records.",
         (
             where("produce_create_time", "far ahead", paths=("*/record_errors/*",)),
             where("produce_create_time", "max far ahead"),
@@ -111,10 +115,10 @@ PRODUCE: Final = (
     ),
     Difference(
         "Produce",
-        "on a topic with a codec of its own: UNKNOWN_SERVER_ERROR for records that do not decompress, and new numbers "
-        "for records that are not numbered from 0 on",
-        "INVALID_RECORD for both",
-        "It is the client's mistake, and no client numbers records otherwise.",
+        "on a topic with its own codec: UNKNOWN_SERVER_ERROR for records that do not decompress; renumbers "
+        "records that are not numbered from 0",
+        "INVALID_RECORD in both cases",
+        "It is an error of the client. No client numbers records otherwise.",
         (
             where("produce_compression_of_bad_batches", "no gzip", "cut", paths=("*/error_code",)),
             where("produce_compression_of_bad_batches", "*numbers"),
@@ -122,35 +126,35 @@ PRODUCE: Final = (
     ),
     Difference(
         "Produce",
-        "on a topic with a codec of its own: any size of decompressed records",
-        "MESSAGE_TOO_LARGE if they are more than 16 MiB, or more than max.message.bytes if that is larger, and at most "
-        "64 MiB; or if 4 MiB of them become less than a thousandth",
-        "A batch of some kilobytes could cost the broker seconds and gigabytes. Producers divide a batch upon this "
-        "error.",
+        "on a topic with its own codec: accepts any size of decompressed records",
+        "MESSAGE_TOO_LARGE above 16 MiB, or above max.message.bytes if that is larger, and always above 64 MiB. "
+        "Also if 4 MiB of records are compressed to less than a thousandth",
+        "A batch of some kilobytes could cost the broker seconds and gigabytes. Producers divide a batch after "
+        "this error.",
         (),
     ),
     Difference(
         "Produce",
-        "takes a batch with any number of records that fit into max.message.bytes",
-        "MESSAGE_TOO_LARGE for a batch of more than 131,072 records, and on a compacted topic for one of more than "
-        "40,960 records or that decompresses to more than 4 MiB",
+        "accepts a batch with any number of records, up to max.message.bytes",
+        "MESSAGE_TOO_LARGE for a batch of more than 131,072 records; on a compacted topic, of more than 40,960 "
+        "records or 4 MiB after decompression",
         "A compressed batch of 30 kB can hold three million records, which would cost every reader seconds and a "
-        "gigabyte. Producers divide a batch upon this error; "
-        "docs/reference/limits.md says that honest ones do not reach it.",
+        "gigabyte. Producers divide a batch after this error. Usual producers stay below these "
+        "[limits](limits.md).",
         (),
     ),
     Difference(
         "Produce",
-        "drops what follows a batch if it is not a whole batch, and reports success",
-        "INVALID_RECORD, and nothing is stored",
-        "Records would be lost in silence.",
+        "drops the bytes after a batch if they are not a whole batch, and reports success",
+        "INVALID_RECORD; stores nothing",
+        "Records would be lost without an error.",
         (where("produce_bad_batches", "*one byte more", "*a batch and a half"),),
     ),
     Difference(
         "Produce",
         "UNKNOWN_SERVER_ERROR for a compression codec that does not exist",
         "UNSUPPORTED_COMPRESSION_TYPE",
-        "It says what is wrong.",
+        "The error names the cause.",
         (
             where("produce_bad_batches", "codec *", paths=("*/error_code",)),
             where("produce_compression_of_bad_batches", "no codec", paths=("*/error_code",)),
@@ -158,9 +162,10 @@ PRODUCE: Final = (
     ),
     Difference(
         "Produce",
-        "accepts a batch marked as stamped by the broker on CreateTime topics, and refuses it on LogAppendTime topics",
-        "the other way round",
-        "On LogAppendTime topics the broker sets the mark anyway; on others it would not be true.",
+        "accepts a batch with the attribute LogAppendTime on CreateTime topics, and refuses it on LogAppendTime "
+        "topics",
+        "refuses it on CreateTime topics, and accepts it on LogAppendTime topics",
+        "On LogAppendTime topics the broker sets the attribute anyway. On CreateTime topics it would be false.",
         (
             where("produce_bad_batches", "*append time"),
             where("produce_create_time", "*append time"),
@@ -177,9 +182,9 @@ PRODUCE: Final = (
     ),
     Difference(
         "Produce",
-        "answers a repeated batch with its largest timestamp as log_append_time_ms, also on CreateTime topics",
-        "-1 there, as for the first attempt",
-        "The protocol says -1 for topics with CreateTime.",
+        "answers a repeated batch with the largest timestamp as log_append_time_ms, also on CreateTime topics",
+        "answers -1 on CreateTime topics, as for the first attempt",
+        "The protocol defines -1 for CreateTime topics.",
         (
             where("produce_sequences", "*duplicate*", paths=("*/log_append_time_ms",)),
             where("produce_compression_of_retries", "sequence *", paths=("*/log_append_time_ms",)),
@@ -189,8 +194,8 @@ PRODUCE: Final = (
     ),
     Difference(
         "Produce",
-        "tells the log start offset with some errors",
-        "-1 with every error",
+        "returns the log start offset with some errors",
+        "returns -1 with every error",
         "No client reads it there.",
         (
             where("produce_*", paths=("*/log_start_offset",), kafka="0", headrace="-1"),
@@ -199,16 +204,16 @@ PRODUCE: Final = (
     ),
     Difference(
         "Produce",
-        "takes an idempotent batch with a negative epoch for one without, or for an old epoch",
+        "treats an idempotent batch with a negative epoch as one without an epoch, or with an old epoch",
         "INVALID_RECORD",
-        "It is a mistake of the client.",
+        "It is an error of the client.",
         (where("produce_odd_sequences", "*epoch -*"),),
     ),
     Difference(
         "Produce",
         "appends only the last batch of a partition that is named twice, and leaves out topics without partitions",
-        "appends and answers all",
-        "What is acknowledged is there. No client names a partition twice.",
+        "appends all batches, and answers all of them",
+        "An acknowledged record must be stored. No client names a partition twice.",
         (where("produce_several_partitions", "the same *", "none", "what is in *"),),
     ),
 )
@@ -216,9 +221,9 @@ PRODUCE: Final = (
 READ: Final = (
     Difference(
         "Fetch",
-        "-1 as high watermark and log start offset with OFFSET_OUT_OF_RANGE",
-        "tells both",
-        "It helps the reader of a trace; clients do not care.",
+        "returns -1 as high watermark and log start offset with OFFSET_OUT_OF_RANGE",
+        "returns both values",
+        "They help a person who reads a trace. Clients ignore them.",
         (
             where("fetch_*", paths=("*/high_watermark", "*/log_start_offset"), kafka="-1"),
             where(
@@ -231,8 +236,8 @@ READ: Final = (
     ),
     Difference(
         "Fetch, ListOffsets",
-        "UNKNOWN_SERVER_ERROR for an isolation level that does not exist, and for negative byte limits",
-        "reads as read_uncommitted; a negative limit is 0",
+        "UNKNOWN_SERVER_ERROR for an isolation level that does not exist and for negative byte limits",
+        "reads with read_uncommitted; treats a negative limit as 0",
         "No client sends them.",
         (
             where("fetch_every_version", "isolation 2"),
@@ -242,16 +247,16 @@ READ: Final = (
     ),
     Difference(
         "Fetch",
-        "lets a partition that does not exist wait with the others for max_wait_ms",
-        "answers at once, as with every other error",
-        "The client learns earlier that it should look for other metadata.",
+        "delays the error of a partition that does not exist with the other partitions, up to max_wait_ms",
+        "answers at once, as for every other error",
+        "The client learns earlier that it must refresh its metadata.",
         (where("fetch_waits", "one unknown partition of two waits"),),
     ),
     Difference(
         "Fetch",
         "fills the answer up to the limit with a part of the next batch",
-        "whole batches only",
-        "Clients throw the part away.",
+        "returns whole batches only",
+        "Clients discard the part.",
         (
             where(
                 "fetch_limits",
@@ -263,8 +268,8 @@ READ: Final = (
     ),
     Difference(
         "ListOffsets",
-        "answers a partition that is named twice once",
-        "answers every mention, INVALID_REQUEST from the second on",
+        "answers once for a partition that is named twice",
+        "answers each mention; from the second on with INVALID_REQUEST",
         "No client names a partition twice.",
         (
             where("list_offsets_options", "* twice"),
@@ -273,8 +278,8 @@ READ: Final = (
     ),
     Difference(
         "ListOffsets, OffsetForLeaderEpoch",
-        "a current leader epoch of -2 or less is FENCED_LEADER_EPOCH, though not in Fetch",
-        "means 'not said', as -1 does",
+        "FENCED_LEADER_EPOCH for a current leader epoch of -2 or less, but not in Fetch",
+        "treats it like -1, which means unknown",
         "No client sends it.",
         (
             where("list_offsets_options", "epoch -2"),
@@ -286,16 +291,16 @@ READ: Final = (
 CLUSTER: Final = (
     Difference(
         "Metadata",
-        "a topic that is created by asking is UNKNOWN_TOPIC_OR_PARTITION at first",
-        "is in the answer, unless a topic of that name was deleted since it was last asked for",
-        "Clients start without a round of retries. A client whose topic was deleted learns of it as in Kafka.",
+        "UNKNOWN_TOPIC_OR_PARTITION at first for a topic that the request creates",
+        "returns the new topic, unless a topic of that name was deleted after the last request for it",
+        "Clients start without retries. A client whose topic was deleted receives the error, as with Kafka.",
         (where("metadata_creates", "unknown, create", "collision"),),
     ),
     Difference(
         "Metadata",
-        "a topic by id before version 12, or one without name and id, fails the whole answer",
-        "fails for that topic alone",
-        "The rest of the answer is good.",
+        "fails the whole answer for a topic by id before version 12, and for a topic without name and id",
+        "fails only that topic",
+        "The other topics of the answer are correct.",
         (
             where("metadata_by_id_before_version_12"),
             where("metadata_by_id", "no id, no name", "id and name of one"),
@@ -303,23 +308,24 @@ CLUSTER: Final = (
     ),
     Difference(
         "ApiVersions",
-        "refuses odd names of client software with INVALID_REQUEST; lists only itself if its version is unknown",
-        "accepts any name; always lists all",
-        "A client that finds everything can go on.",
+        "INVALID_REQUEST for unusual names of client software; lists only ApiVersions if the version of the "
+        "request is unknown",
+        "accepts any name; always lists all APIs",
+        "A client that finds every API can continue.",
         (where("api_versions"), where("versions_of_api_versions", "version *")),
     ),
     Difference(
         "FindCoordinator",
-        "says 'NONE' as error message when there is no error",
-        "null",
-        "There is nothing to say.",
+        "returns the error message 'NONE' when there is no error",
+        "returns null",
+        "There is no error to describe.",
         (where("find_coordinator", paths=("error_message",)),),
     ),
     Difference(
         "all",
-        "reads strings that are not UTF-8 and negative lengths below -1 as it can",
-        "closes the connection and logs why",
-        "Bad input ends where it comes in.",
+        "accepts strings that are not UTF-8 and negative lengths below -1",
+        "closes the connection and logs the reason",
+        "Invalid input is refused at the first place that reads it.",
         (where("odd_frames", "client id *", "a negative count"),),
     ),
 )
@@ -327,30 +333,31 @@ CLUSTER: Final = (
 ADMIN: Final = (
     Difference(
         "CreateTopics",
-        "with validate_only gives an id to what is not created",
-        "no id",
-        "There is none.",
+        "with validate_only: returns an id for a topic that is not created",
+        "returns no id",
+        "The topic does not exist.",
         (where("create_topics*", paths=("*/topic_id",), headrace="'<no topic id>'"),),
     ),
     Difference(
         "CreateTopics",
         "accepts segment.bytes from 1 MiB on",
-        "from 14 bytes on",
+        "accepts it from 14 bytes on",
         "Small segments are useful in tests and for short retention.",
         (where("create_topics_refused", "small segment"),),
     ),
     Difference(
         "CreateTopics",
-        "with two things wrong names the partitions first; refuses only `__cluster_metadata` as a name",
-        "names the replication factor first; internal topics are INVALID_TOPIC_EXCEPTION",
-        "Either is right.",
+        "names the partitions if the partitions and the replication factor are wrong; refuses only the name "
+        "`__cluster_metadata`",
+        "names the replication factor; INVALID_TOPIC_EXCEPTION for the names of internal topics",
+        "Both answers name an error of the request.",
         (where("create_topics_refused", "both wrong", "cluster metadata"),),
     ),
     Difference(
         "CreateTopics",
-        "accepts the options of tiered storage, throttling and old formats, and keys that are given twice",
+        "accepts options of tiered storage, throttling and old formats, and keys that are given twice",
         "INVALID_CONFIG",
-        "What would do nothing is refused.",
+        "An option without an effect is refused.",
         (
             where("create_topics_refused", "local retention"),
             where("create_topics_together", "config twice", "what is there"),
@@ -358,23 +365,23 @@ ADMIN: Final = (
     ),
     Difference(
         "CreateTopics",
-        "lets two topics with colliding names through when they come in one request",
+        "creates two topics with colliding names if one request names both",
         "refuses the second",
-        "They would collide.",
+        "Their metrics would have one name.",
         (where("create_topics_together", "colliding"),),
     ),
     Difference(
         "DeleteTopics",
-        "tells the ids of topics that are named twice in one request",
-        "tells their names",
+        "returns the ids of topics that are named twice in one request",
+        "returns their names",
         "The error is the same.",
         (where("delete_topics_by_id", "id twice", "id and name of one"),),
     ),
     Difference(
         "DescribeConfigs",
         "lists options of tiered storage, throttling and old formats",
-        "lists what it knows; options that are accepted and do nothing say so",
-        "An option that is there should mean something.",
+        "lists the options that it has. The documentation of an option that is accepted without an effect says so",
+        "A listed option should have an effect.",
         (
             where(
                 "describe_topic_configs",
@@ -398,20 +405,19 @@ ADMIN: Final = (
     ),
     Difference(
         "DescribeConfigs",
-        "has no options of these names",
-        "headrace.durability, headrace.delay.\\*, headrace.partitioner, headrace.serde, headrace.key.serde, the "
-        "parameters of these three, headrace.storage, headrace.ttl.enable, headrace.filter.enable",
-        "What an acknowledgement means can be chosen for each topic, and what its clients have to agree on; what is "
+        "does not have these options",
+        "has headrace.durability, headrace.delay.\\*, headrace.partitioner, headrace.serde, headrace.key.serde, "
+        "the parameters of these three, headrace.storage, headrace.ttl.enable, headrace.filter.enable",
+        "Each topic can choose what an acknowledgement means, what its clients have to agree on, and options "
         "[beyond Kafka](../guides/beyond-kafka.md).",
         (where("*_configs*", paths=("*/headrace.*",), kafka="nothing"),),
     ),
     Difference(
         "DescribeConfigs",
-        "a new cluster has eligible leader replicas (KIP-966), which makes min.insync.replicas a setting of all "
-        "brokers: it is DYNAMIC_DEFAULT_BROKER_CONFIG, cannot be deleted, and cannot be set for one broker",
-        "min.insync.replicas is a setting like others, as in Kafka where the feature eligible.leader.replicas.version "
-        "is at level 0",
-        "There are no other replicas that could be eligible.",
+        "a new cluster has eligible leader replicas (KIP-966). Then min.insync.replicas is a setting of all "
+        "brokers: a DYNAMIC_DEFAULT_BROKER_CONFIG that cannot be deleted or set for one broker",
+        "min.insync.replicas is like other settings, as in Kafka with eligible.leader.replicas.version 0",
+        "There are no other replicas that could become leaders.",
         (
             where(
                 "describe_*configs",
@@ -436,10 +442,10 @@ ADMIN: Final = (
     ),
     Difference(
         "DescribeConfigs",
-        "the default of log.retention.ms is that of log.retention.hours; log.flush.interval.ms, log.roll.ms and "
-        "log.roll.jitter.ms have none",
-        "every option has its default, in one unit",
-        "The values in force are the same.",
+        "derives the default of log.retention.ms from log.retention.hours; log.flush.interval.ms, log.roll.ms and "
+        "log.roll.jitter.ms have no default",
+        "every option has its own default, in one unit",
+        "The effective values are the same.",
         (
             where(
                 "*configs*",
@@ -470,13 +476,14 @@ ADMIN: Final = (
     ),
     Difference(
         "DescribeConfigs",
-        "other defaults: log.retention.ms one week, "
-        "group.max.size, group.consumer.max.size, max.connections and max.connections.per.ip without a limit, "
-        "offsets.topic.segment.bytes and transaction.state.log.segment.bytes 100 MiB, "
-        "transaction.state.log.min.isr 2, group.consumer.assignment.interval.ms 1000 and dynamic",
-        "two weeks, 1000 members, 10000 and 200 connections, 4 MiB; 1; 0, where a group of 100 members or more gathers "
-        "what changes for a millisecond for each member",
-        "Bounds that hold without an operator, and groups that are loaded soon; see the options' documentation.",
+        "other defaults: log.retention.ms one week; group.max.size, group.consumer.max.size, max.connections and "
+        "max.connections.per.ip without a limit; offsets.topic.segment.bytes and "
+        "transaction.state.log.segment.bytes 100 MiB; transaction.state.log.min.isr 2; "
+        "group.consumer.assignment.interval.ms 1000 and dynamic",
+        "two weeks; 1000, 1000, 10000 and 200; 4 MiB; 1; 0, with which a group of 100 members or more collects "
+        "changes for one millisecond per member",
+        "There are bounds without the work of an operator, and groups are loaded fast. The documentation of the "
+        "options explains each.",
         (
             where(
                 "describe_broker_configs", "some", paths=("*/group.max.size/synonyms/*:5/value",)
@@ -496,11 +503,11 @@ ADMIN: Final = (
     ),
     Difference(
         "DescribeConfigs",
-        "listeners and ssl.* can be changed while a broker runs; stores are JKS, SASL is GSSAPI, a broker listens on "
-        "all addresses; options without a default have none",
-        "they cannot, but certificates are read again when their files change; stores are PEM, SASL is SCRAM, a broker "
-        "listens on loopback; such options are empty",
-        "A renewed certificate needs no administrator. Nothing listens by accident, and there is no Kerberos.",
+        "listeners and ssl.* can be changed while the broker runs; stores are JKS; SASL is GSSAPI by default; the "
+        "broker listens on all addresses; options without a default have none",
+        "listeners and ssl.* cannot be changed, but certificates are read again when their files change; stores "
+        "are PEM; SASL is SCRAM by default; the broker listens on loopback; options without a default are empty",
+        "Renewing a certificate needs no administrator. No listener is open by accident. There is no Kerberos.",
         (
             where(
                 "describe_all_broker_configs",
@@ -513,34 +520,36 @@ ADMIN: Final = (
     ),
     Difference(
         "DescribeConfigs",
-        "have configs of client metrics",
+        "has configs of client metrics",
         "INVALID_REQUEST",
-        "Client metrics are not received.",
+        "The broker receives no client metrics.",
         (where("describe_other_configs", "type 16"),),
     ),
     Difference(
         "DescribeConfigs, IncrementalAlterConfigs",
-        "a logger for each of Kafka's classes; the level of every logger can be changed",
-        "the loggers `root`, `headrace` and `headrace.audit`, whose level cannot be changed; a broker inside a program "
-        "has none",
-        "Log lines have events, not classes. Who may change configs cannot hide it from the audit log.",
+        "has a logger for each of Kafka's classes; the level of each logger can be changed",
+        "has the loggers `root`, `headrace` and `headrace.audit`, whose level cannot be changed; a broker inside "
+        "a program has none",
+        "Log lines have events, not classes. A user who may change configs cannot hide the change from the audit "
+        "log.",
         (where("levels_of_loggers", "all"), where("describe_other_configs", "type 8")),
     ),
     Difference(
         "share groups",
-        "ShareGroupHeartbeat",
-        "UNSUPPORTED_VERSION, as of a Kafka that has them switched off; the other APIs of share groups are not offered",
-        "There are no share groups (KIP-932). Consumers of them report it and end, instead of polling in silence.",
+        "serves ShareGroupHeartbeat",
+        "UNSUPPORTED_VERSION, like Kafka without share groups; the other APIs of share groups are not offered",
+        "There are no share groups (KIP-932). Consumers of share groups report the error and end, and do not poll "
+        "without an error.",
         (),
     ),
     Difference(
         "configs of groups",
-        "consumer.assignor.offload.enable, share.*, streams.*",
-        "INVALID_CONFIG, and not described; besides the consumer.* times there are headrace.topics, headrace.pattern "
-        "and headrace.assignor, which Kafka refuses: members that subscribe to nothing themselves read what they name, "
-        "and a change makes members rejoin",
-        "There are no share groups and no streams groups, and an assignment is computed at once. Administrators can "
-        "decide what a group reads.",
+        "has consumer.assignor.offload.enable, share.\\* and streams.\\*",
+        "INVALID_CONFIG for them, and does not describe them. Beside the consumer.\\* times it has "
+        "headrace.topics, headrace.pattern and headrace.assignor, which Kafka refuses. Members without a "
+        "subscription of their own read these topics, and rejoin after a change",
+        "There are no share groups and no streams groups, and an assignment is computed at once. Administrators "
+        "can choose the topics of a group.",
         (
             where("group_configs", "headrace's own*", "describe*"),
             where(
@@ -552,78 +561,81 @@ ADMIN: Final = (
     ),
     Difference(
         "ConsumerGroupHeartbeat",
-        "does not repeat the assignment to a member that still has its previous epoch, unless it says everything",
+        "does not repeat the assignment to a member that still has its previous epoch, unless the heartbeat has "
+        "all fields",
         "repeats it",
-        "The member has missed an answer, perhaps the one that held it.",
+        "The member has not received an answer, perhaps the one with the assignment.",
         (where("one_member", "previous epoch", paths=("assignment",)),),
     ),
     Difference(
         "ConsumerGroupHeartbeat",
-        "takes regular expressions of any length and number, and matches them in a thread of its own",
-        "INVALID_REGULAR_EXPRESSION for one of more than 1000 characters, one that is compiled to more than 1000 "
-        "instructions or would take too long over the topics that there are, and for the 101st of a group",
+        "accepts any number of regular expressions of any length, and evaluates them in a separate thread",
+        "INVALID_REGULAR_EXPRESSION above 1000 characters, above 1000 compiled instructions, when the evaluation "
+        "over the existing topics would take too long, and for the 101st expression of a group",
         "A client cannot stop the broker with an expression.",
         (),
     ),
     Difference(
         "ConsumerGroupHeartbeat",
-        "a static member that restarts and names topics only keeps the regular expression of the member before it",
-        "a heartbeat of epoch 0 says all that the member subscribes to",
-        "The member would be given topics that it does not subscribe to.",
+        "a static member that restarts with topic names only keeps the regular expression of its predecessor",
+        "a heartbeat of epoch 0 has the complete subscription of the member",
+        "Otherwise the member would receive topics to which it does not subscribe.",
         (),
     ),
     Difference(
         "ConsumerGroupHeartbeat, JoinGroup",
-        "a static member that restarts with the other protocol may end the group's last rebalance before all "
-        "partitions are given: they have no reader until something else changes",
-        "the group goes on until all partitions are given",
-        "Every partition has a reader.",
+        "a static member that restarts with the other protocol may end the last rebalance of the group before all "
+        "partitions are assigned: they are not read until the next change",
+        "the rebalance continues until all partitions are assigned",
+        "Every partition has an owner.",
         (),
     ),
     Difference(
         "Heartbeat",
-        "a classic group rebalances for added partitions when its leader has refreshed its metadata, after five "
-        "minutes by default; never, if an online downgrade has left it without a leader",
-        "the coordinator compares the topics with the assignment: REBALANCE_IN_PROGRESS, once for each change of the "
-        "topics that the members subscribe to; a leader that leaves the partitions out again has its connection closed "
-        "once, so that it refreshes its metadata",
+        "a classic group rebalances for added partitions when its leader has refreshed its metadata (by default "
+        "after up to five minutes), or never, if an online downgrade has left the group without a leader",
+        "the coordinator compares the topics with the assignment. It answers REBALANCE_IN_PROGRESS once for each "
+        "change of the subscribed topics. If the leader leaves the partitions out again, the broker closes its "
+        "connection once, so that it refreshes its metadata",
         "Added partitions are read within seconds.",
         (),
     ),
     Difference(
         "JoinGroup",
-        "UNKNOWN_SERVER_ERROR for a classic member of a consumer group whose subscription cannot be read",
+        "UNKNOWN_SERVER_ERROR for a classic member of a consumer group whose subscription cannot be decoded",
         "INCONSISTENT_GROUP_PROTOCOL",
-        "It is a mistake of the client.",
+        "It is an error of the client.",
         (where("classic_members_refused", "garbled", paths=("error_code", "member_id")),),
     ),
     Difference(
         "ListGroups, DescribeGroups, DeleteGroups",
-        "do not know a group that only has configs, and deleting a group leaves its configs",
-        "a group that was attached to something is there, Empty, until it is deleted with its configs",
+        "do not list a group that only has configs; the configs remain after the deletion of the group",
+        "list a group that was attached to topics as Empty, until it is deleted with its configs",
         "Groups can be created before they have members.",
         (where("group_configs", "groups*", "deleted*"),),
     ),
     Difference(
         "IncrementalAlterConfigs",
-        "an unknown operation is UNKNOWN_SERVER_ERROR",
+        "UNKNOWN_SERVER_ERROR for an unknown operation",
         "INVALID_REQUEST",
-        "It is a mistake of the client.",
+        "It is an error of the client.",
         (where("incremental_alter", "unknown operation", "empty name"),),
     ),
     Difference(
         "AlterReplicaLogDirs",
-        "moves a replica to another log directory of the broker while it is used; remembers the directory for a "
-        "partition that does not exist yet",
-        "INVALID_REQUEST for another directory; a partition that does not exist is not remembered",
-        "Replicas are not moved while they are used. New partitions go to the directory with the fewest.",
+        "moves a replica to another log directory while it is in use; stores the directory for a partition that "
+        "does not exist yet",
+        "INVALID_REQUEST for another directory; stores nothing for a partition that does not exist",
+        "Replicas are not moved while they are in use. A new partition goes to the directory with the fewest "
+        "partitions.",
         (),
     ),
     Difference(
         "DescribeQuorum",
-        "tells the end of the log of metadata, and the listeners of controllers",
-        "-1 as end, the listener by which the client came, and a leader epoch that grows with every start",
-        "There is no log of metadata, and the broker is the controller.",
+        "returns the end of the metadata log and the listeners of controllers",
+        "returns -1 as the end, the listener of the client's connection, and a leader epoch that grows with each "
+        "start",
+        "There is no metadata log, and the broker is the controller.",
         (
             where(
                 "metadata_quorum",
@@ -639,52 +651,54 @@ ADMIN: Final = (
     ),
     Difference(
         "UpdateFeatures",
-        "lowers group.version to 0, and has metadata.version, kraft.version and features of replication, of share "
-        "groups and of streams groups",
-        "INVALID_UPDATE_VERSION: group.version is always 1, and the others do not exist",
-        "The broker serves consumer groups of both protocols in any case; the others stand for what is not there.",
+        "can lower group.version to 0; has metadata.version, kraft.version and the features of replication, share "
+        "groups and streams groups",
+        "INVALID_UPDATE_VERSION: group.version is always 1, and the other features do not exist",
+        "The broker always serves both group protocols. The other features are those of functions that it does "
+        "not have.",
         (where("updated_features", "groups, safe", "metadata"),),
     ),
     Difference(
         "UpdateFeatures",
-        "says 'NONE' as error message when there is no error",
-        "null",
-        "There is nothing to say.",
+        "returns the error message 'NONE' when there is no error",
+        "returns null",
+        "There is no error to describe.",
         (where("updated_features", "as it is*", "lower, *", paths=("results/*/error_message",)),),
     ),
     Difference(
         "UnregisterBroker",
         "unregisters any broker that is registered, running or not",
         "INVALID_REQUEST for the only broker",
-        "Nobody would be left to serve its partitions.",
+        "No broker would be left to serve its partitions.",
         (),
     ),
     Difference(
         "AlterClientQuotas",
-        "controller_mutation_rate; names of hosts in the place of addresses (ip)",
+        "has controller_mutation_rate; accepts host names in place of addresses (ip)",
         "INVALID_REQUEST",
-        "One request changes at most max.topics.per.request topics. To look up a name would make other clients wait.",
+        "One request changes at most max.topics.per.request topics. Resolving a name would delay other clients.",
         (where("client_quotas", "mutations", "connections of 'localhost'"),),
     ),
     Difference(
         "quotas",
-        "connection_creation_rate delays connections; addresses without a quota have no bound",
-        "closes connections beyond the rate at once; without a quota the bound is 50 a second, none on loopback",
-        "A connection that waits costs memory.",
+        "connection_creation_rate delays connections; addresses without a quota have no limit",
+        "closes connections above the rate at once; without a quota the limit is 50 a second, and there is none "
+        "on loopback",
+        "A delayed connection uses memory.",
         (),
     ),
     Difference(
         "quotas",
-        "consumer_byte_rate counts whole fetch responses",
+        "consumer_byte_rate counts whole Fetch responses",
         "counts the records in them",
-        "What surrounds the records is small, and known only when the response is encoded.",
+        "The rest of a response is small, and its size is known only when the response is encoded.",
         (),
     ),
     Difference(
         "quotas",
-        "request_percentage counts network and I/O threads: 100 for each of them",
-        "100 is the broker's one thread",
-        "There is one.",
+        "request_percentage counts 100 for each network and I/O thread",
+        "100 is the whole broker",
+        "The broker has one thread for requests.",
         (),
     ),
 )
@@ -692,9 +706,9 @@ ADMIN: Final = (
 GROUPS: Final = (
     Difference(
         "DescribeGroups, ConsumerGroupDescribe, DescribeTransactions, DescribeConfigs, OffsetFetch",
-        "answers every mention of a group, a transactional id, a resource or a partition",
-        "answers what is named twice once",
-        "A small request must not ask for an answer of any size. No client names anything twice.",
+        "answer each mention of a group, a transactional id, a resource or a partition",
+        "answer once for a name that occurs twice",
+        "Otherwise a small request could ask for an answer of any size. No client repeats a name.",
         (
             where("describe_groups", "twice"),
             where("fetch_committed", "twice", "the same group twice"),
@@ -705,32 +719,32 @@ GROUPS: Final = (
     ),
     Difference(
         "DescribeGroups",
-        "shows the assignments of the former generation while the next one is being made",
-        "shows none",
-        "They are not in force.",
+        "returns the assignments of the previous generation during a rebalance",
+        "returns none",
+        "They are not valid any more.",
         (where("rebalance_of_three", "described: *", paths=("*/member_assignment",)),),
     ),
     Difference(
         "JoinGroup",
-        "a static member that comes back with another subscription keeps its old assignment, without a rebalance",
-        "rebalances",
-        "Otherwise it would not get the partitions that it asks for.",
+        "a static member that returns with another subscription keeps its old assignment, without a rebalance",
+        "the group rebalances",
+        "Otherwise the member would not receive the partitions to which it subscribes.",
         (where("static_member_changes"),),
     ),
     Difference(
         "LeaveGroup",
-        "rebalances a stable group when somebody leaves who was only given a member id",
-        "does not",
+        "rebalances a stable group when a client leaves that has received a member id and has not joined",
+        "does not rebalance",
         "Nothing changes for the members.",
         (where("leave_before_joining"),),
     ),
     Difference(
         "LeaveGroup, Heartbeat, ConsumerGroupHeartbeat",
-        "cannot ask a member to stop; skips the tagged field 26738 of LeaveGroup",
-        "has a member stop whom an administrator names in the tagged field 26738 of LeaveGroup: the answers to the "
-        "member's heartbeats have a field of the same tag until it has left, or is removed by force at the deadline",
-        "An administrator stops one member of a running system without the loss of what it works on "
-        "(client-protocol.md, section 13).",
+        "cannot ask a member to stop; skip tag 26738 of LeaveGroup",
+        "an administrator names a member in tag 26738 of LeaveGroup. The answers to the member's heartbeats have "
+        "a field of the same tag until the member has left, or is removed at the deadline",
+        "An administrator can stop one member of a running system, and no work in progress is lost "
+        "([bytes](client-protocol-kip848.md#stopping-a-member)).",
         (),
     ),
 )
@@ -738,12 +752,11 @@ GROUPS: Final = (
 REQUESTS: Final = (
     Difference(
         "all",
-        "takes requests of socket.request.max.bytes, whatever is in them",
-        "closes the connection for a request of more than 1 MiB that is no Produce, of more than 32,000 elements in "
-        "all its lists together (16,000 where it changes configs or quotas), or 10,000 in a list of the request "
-        "itself, and for more than 1,000 tagged fields in a header",
-        "What a request may name bounds what answering it costs (docs/reference/limits.md). "
-        "Clients stay far below that.",
+        "accepts requests of up to socket.request.max.bytes with any contents",
+        "closes the connection for a request of more than 1 MiB that is not Produce; of more than 32,000 elements "
+        "in all its lists together (16,000 if it changes configs or quotas); of more than 10,000 elements in a "
+        "list at its top level; of more than 1,000 tagged fields in a header",
+        "These [limits](limits.md) bound what an answer costs. Clients stay far below them.",
         (where("more_than_is_taken"),),
     ),
 )
@@ -751,18 +764,17 @@ REQUESTS: Final = (
 RIGHTS: Final = (
     Difference(
         "Produce",
-        "refuses the whole request for one transactional batch",
+        "refuses the whole request for one transactional batch without a permission",
         "refuses that partition",
-        "The other partitions have nothing to do with it.",
+        "The permission does not concern the other partitions.",
         (),
     ),
     Difference(
         "AlterUserScramCredentials",
         "stores any salt; UNKNOWN_SERVER_ERROR for an empty salted password",
-        "UNACCEPTABLE_CREDENTIAL for an empty salted password, for a salt that is empty or longer than 1024 bytes, and "
-        "for a name of more than 450 characters, percent-encoded",
-        "The keys of a password without a salt can be looked up in tables that were computed before. What can be "
-        "stored has a bound.",
+        "UNACCEPTABLE_CREDENTIAL for an empty salted password, for a salt that is empty or longer than 1024 "
+        "bytes, and for a user name of more than 450 characters after percent-encoding",
+        "The keys of a password without a salt can be found in precomputed tables. Stored data has a bound.",
         (
             where("salted_passwords", "*: 0 bytes*", "0 bytes*"),
             where("salted_passwords", "*a salt of 0 bytes", "*a salt of 1025 bytes"),
@@ -770,30 +782,31 @@ RIGHTS: Final = (
     ),
     Difference(
         "SaslAuthenticate",
-        "closes the connection without an answer if SaslHandshake did not come before",
-        "ILLEGAL_SASL_STATE, and closes",
+        "closes the connection without an answer if there was no SaslHandshake before",
+        "ILLEGAL_SASL_STATE; then closes the connection",
         "The author of a client learns what is missing.",
         (),
     ),
     Difference(
         "DescribeUserScramCredentials",
-        "without the right to: a result without a name for each user; no answer at all if all users were asked for",
-        "the error alone",
-        "It says all there is.",
+        "without the permission: one result without a name for each user; no answer at all if the request asks "
+        "for all users",
+        "returns only the error",
+        "The error is the whole answer.",
         (),
     ),
     Difference(
         "CreateAcls, DescribeAcls, DeleteAcls",
-        "closes the connection for numbers that mean nothing, UNKNOWN_SERVER_ERROR for ANY in a new ACL",
+        "closes the connection for unknown enum values; UNKNOWN_SERVER_ERROR for ANY in a new ACL",
         "INVALID_REQUEST for that ACL or filter",
-        "The client learns what was wrong.",
+        "The author of a client learns which value is wrong.",
         (),
     ),
     Difference(
         "CreateAcls",
-        "as many ACLs as there is room for",
-        "10,000, each of at most 4096 bytes: POLICY_VIOLATION, INVALID_REQUEST",
-        "What can be stored has a bound.",
+        "accepts ACLs without a limit",
+        "accepts 10,000 (POLICY_VIOLATION), each of at most 4096 bytes (INVALID_REQUEST)",
+        "Stored data has a bound.",
         (),
     ),
 )
@@ -801,25 +814,26 @@ RIGHTS: Final = (
 TRANSACTIONS: Final = (
     Difference(
         "Produce",
-        "remembers every producer of a partition until `producer.id.expiration.ms` has passed",
-        "20,000 in a partition, 300,000 in all: those that have written one batch only are forgotten first, then the "
-        "longest idle ones",
-        "Producer ids can be invented. A producer that is forgotten goes on; a batch that it repeats is stored again.",
+        "remembers every producer of a partition for `producer.id.expiration.ms`",
+        "remembers 20,000 in a partition and 300,000 in all. It forgets producers with one batch first, then "
+        "those that are idle for longest",
+        "Clients can invent producer ids. A forgotten producer can continue, but a batch that it repeats is "
+        "stored again.",
         (),
     ),
     Difference(
         "InitProducerId, AddPartitionsToTxn",
-        "as many transactional ids, and partitions in their transactions, as there is room for",
-        "`max.transactional.ids` in a partition, and 256 MiB for all: POLICY_VIOLATION for a new id, "
+        "accept transactional ids and partitions of transactions without a limit",
+        "accept `max.transactional.ids` in a partition, and 256 MiB in all: POLICY_VIOLATION for a new id, "
         "CONCURRENT_TRANSACTIONS for further partitions",
-        "What clients can have remembered has a bound.",
+        "The memory that clients can use has a bound.",
         (),
     ),
     Difference(
         "InitProducerId",
-        "a producer that names an epoch it has left behind aborts the transaction that is open",
-        "PRODUCER_FENCED, and nothing is aborted",
-        "A request that comes late cannot touch a later transaction.",
+        "a producer with an old epoch aborts the open transaction",
+        "PRODUCER_FENCED; nothing is aborted",
+        "A late request cannot abort a later transaction.",
         tuple(
             where(
                 f"transactions_after-end_{protocol}",
@@ -832,53 +846,53 @@ TRANSACTIONS: Final = (
     ),
     Difference(
         "InitProducerId",
-        "aborts an open transaction of transaction.version 2 and continues with the epoch after it",
-        "continues with an epoch that is one higher",
-        "The abort has an epoch of its own, so that what arrives late is refused whatever it belongs to.",
+        "aborts an open transaction of transaction.version 2; the producer continues with the next epoch",
+        "does the same, but the producer continues with the epoch after that one",
+        "The abort has its own epoch, so all late requests of older epochs are refused.",
         (),
     ),
     Difference(
         "TxnOffsetCommit",
-        "takes a commit that names a member but no generation, if the group is empty or does not exist",
+        "accepts a commit with a member id and without a generation, if the group is empty or does not exist",
         "UNKNOWN_MEMBER_ID",
-        "Who says to be a member has to be one.",
+        "A commit with a member id must come from a member.",
         (),
     ),
     Difference(
         "ListTransactions",
-        "takes patterns of any length, and of any number of instructions",
-        "INVALID_REGULAR_EXPRESSION for a pattern of more than 1000 characters, one that is compiled to more than 1000 "
-        "instructions, or one that would take too long over the ids that there are",
+        "accepts patterns of any length and any number of instructions",
+        "INVALID_REGULAR_EXPRESSION above 1000 characters, above 1000 compiled instructions, and when the "
+        "evaluation over the existing ids would take too long",
         "A client cannot stop the broker with a pattern.",
         (where("transactions_listed", "pattern *{0,900}*", "pattern *{L}*"),),
     ),
     Difference(
         "OffsetFetch",
-        "UNSTABLE_OFFSET_COMMIT until the transaction ends, also when a plain commit came after its offset",
-        "shows the later commit at once",
-        "The later commit counts whatever becomes of the transaction.",
+        "UNSTABLE_OFFSET_COMMIT until the transaction ends, also if a commit outside transactions came after it",
+        "returns the later commit at once",
+        "The later commit is valid whatever the result of the transaction.",
         (),
     ),
     Difference(
         "DeleteGroups",
-        "no error for a group of which only unused member ids, or offsets of aborted transactions, were there",
+        "no error for a group that had only unused member ids or offsets of aborted transactions",
         "GROUP_ID_NOT_FOUND",
-        "Nothing was there to delete.",
+        "There was nothing to delete.",
         (),
     ),
     Difference(
         "Produce",
-        "takes a batch that is marked as transactional and has no producer id",
+        "accepts a transactional batch without a producer id",
         "INVALID_RECORD",
-        "It would belong to no transaction.",
+        "The batch would belong to no transaction.",
         (),
     ),
     Difference(
         "EndTxn",
-        "takes the epoch before the present one for a retry, also when the last transaction was ended by EndTxn 4 or "
-        "below, which raises no epoch: the sender gets the present epoch",
-        "PRODUCER_FENCED, unless it is the retry of the request that has ended the transaction",
-        "A producer that was replaced must not become the present one.",
+        "accepts the previous epoch as a retry, also if EndTxn 4 or lower, which does not raise the epoch, ended "
+        "the last transaction: the sender receives the current epoch",
+        "PRODUCER_FENCED, unless the request is the retry of the one that ended the transaction",
+        "A fenced producer must not receive the current epoch.",
         tuple(
             where(f"transactions_mixed_{protocol}", "12 commit old")
             for protocol in ("classic", "abortable", "bumping")
@@ -886,10 +900,10 @@ TRANSACTIONS: Final = (
     ),
     Difference(
         "Produce",
-        "remembers the lowest sequence that was refused for its transaction, until the producer's next marker, and "
+        "remembers the lowest refused sequence number of a transaction until the next marker of the producer, and "
         "refuses higher ones",
-        "the sequence has to follow what is stored",
-        "What is lost on the way is noticed by that, too.",
+        "a sequence number must follow the last stored one",
+        "This rule also detects lost batches.",
         tuple(
             where(f"transactions_twice_{protocol}", "8 send", "what is there*")
             for protocol in ("classic", "abortable")
@@ -901,7 +915,7 @@ DIFFERENCES: Final = (*REQUESTS, *PRODUCE, *READ, *CLUSTER, *ADMIN, *GROUPS, *TR
 
 
 def explanations(scenario: str) -> list[Where]:
-    """Return what may, or has to, differ in a scenario."""
+    """Return the differences that a scenario may show or must show."""
     found = [place for difference in DIFFERENCES for place in difference.shown]
     return [place for place in found if fnmatchcase(scenario, place.scenario)]
 
