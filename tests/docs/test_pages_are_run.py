@@ -64,10 +64,8 @@ TESTS = {
 
 NOT_RUN = {
     "docs/design/protocol-messages.md": "its block shows calls with values that it does not define",
-    "docs/reports/chaos.md": "its commands run test suites for minutes",
-    "docs/reports/crash-testing.md": "its commands run test suites for minutes",
 }
-"""Pages whose programs are not run, and why."""
+"""Pages whose programs are not run, and why. The commands of docs/reports run suites and benchmarks for minutes."""
 
 
 def name_of(page: Path) -> str:
@@ -79,7 +77,8 @@ def blocks(page: Path) -> list[tuple[str, str]]:
 
 
 def test_every_page_with_programs_or_commands_has_a_test() -> None:
-    executable = {name_of(page) for page in PAGES for kind, _ in blocks(page) if kind in EXECUTABLE}
+    pages = [page for page in PAGES if page.parent.name != "reports"]
+    executable = {name_of(page) for page in pages for kind, _ in blocks(page) if kind in EXECUTABLE}
     assert executable == TESTS.keys() | NOT_RUN.keys()
 
 
