@@ -14,7 +14,7 @@ from headrace.testing.kinesis.account import ShardEnd
 from headrace.testing.kinesis.dynamodb.machine import FakeDynamoDB
 from headrace.testing.kinesis.limits import Limits
 from headrace.testing.kinesis.machine import FakeKinesis
-from headrace.testing.kinesis.service import Service
+from headrace.testing.kinesis.service import AwsService
 
 if TYPE_CHECKING:
     from headrace.testing.kinesis.server import Server
@@ -141,7 +141,7 @@ class FakeAws:
             raise ConfigError(
                 "the fake of AWS needs aiohttp: pip install 'headrace[kinesis]'"
             ) from error
-        services: dict[str, Service] = {
+        services: dict[str, AwsService] = {
             "Kinesis_20131202": self.kinesis,
             "DynamoDB_20120810": self.dynamodb,
         }

@@ -41,7 +41,7 @@ class Push(NamedTuple):
     due_ms: int = 0
 
 
-class Subscription:
+class FanOutSubscription:
     """The subscription of a consumer to the records of a shard.
 
     Attributes:
@@ -110,7 +110,7 @@ class Subscription:
         return eventstream.event("SubscribeToShardEvent", body)
 
 
-def subscribe(account: Account, call: Call) -> Subscription:
+def subscribe(account: Account, call: Call) -> FanOutSubscription:
     """Start to push a shard's records to a consumer. An earlier subscription of the consumer to the shard ends."""
     request = call.request
     consumer = consumer_of(account, request["ConsumerARN"])
@@ -127,7 +127,7 @@ def subscribe(account: Account, call: Call) -> Subscription:
     before = consumer.subscriptions.get(shard.number)
     if before is not None:
         before.end(in_use("Another active subscription exists for this consumer."))
-    begun = Subscription(consumer, shard, sequence, call.now_ms)
+    begun = FanOutSubscription(consumer, shard, sequence, call.now_ms)
     consumer.subscriptions[shard.number] = begun
     return begun
 

@@ -16,7 +16,7 @@ from headrace.testing.kinesis.errors import THROTTLED, AwsError
 from headrace.testing.kinesis.stream import ACCOUNT
 
 if TYPE_CHECKING:
-    from headrace.testing.kinesis.fanout import Subscription
+    from headrace.testing.kinesis.fanout import FanOutSubscription
 
 _MESSAGES: Final = {
     "KMSThrottlingException": "The request was denied due to request throttling by AWS KMS.",
@@ -41,7 +41,7 @@ class Reply(NamedTuple):
     body: bytes = b""
     delay_s: float = 0.0
     is_lost: bool = False
-    subscription: Subscription | None = None
+    subscription: FanOutSubscription | None = None
 
 
 @dataclass(frozen=True, slots=True)

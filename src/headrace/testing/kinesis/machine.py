@@ -19,10 +19,10 @@ from headrace.testing.kinesis import (
 from headrace.testing.kinesis.account import Account, ShardEnd, stream_name
 from headrace.testing.kinesis.calls import Call
 from headrace.testing.kinesis.errors import AwsError
-from headrace.testing.kinesis.fanout import Push, Subscription
+from headrace.testing.kinesis.fanout import FanOutSubscription, Push
 from headrace.testing.kinesis.faults import Reply
 from headrace.testing.kinesis.limits import Limits
-from headrace.testing.kinesis.service import Service, replied
+from headrace.testing.kinesis.service import AwsService, replied
 from headrace.testing.kinesis.shard import Shard, StoredRecord
 from headrace.testing.kinesis.stream import Stream
 from headrace.testing.kinesis.validation import validate
@@ -68,7 +68,7 @@ class Put(NamedTuple):
     sequence_number: str
 
 
-class FakeKinesis(Service):
+class FakeKinesis(AwsService):
     """Kinesis in memory: streams, shards, iterators, and the limits and refusals of AWS.
 
     Clients call `handle`. All other methods are for the test itself; limits per second do not apply to them.
@@ -190,7 +190,7 @@ class FakeKinesis(Service):
                     subscription.end(refusal)
         self.changed()
 
-    def next_push(self, subscription: Subscription) -> Push:
+    def next_push(self, subscription: FanOutSubscription) -> Push:
         """Return the next event of a subscription."""
         with self.lock:
             return subscription.next(self.account, self.clock.now_ms())

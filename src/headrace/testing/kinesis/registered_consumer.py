@@ -11,7 +11,7 @@ from headrace.testing.kinesis.stream import ACTIVE, CREATING, Stream
 
 
 class ConsumerSubscription(Protocol):
-    """A subscription of a consumer; `fanout.Subscription` implements it."""
+    """A subscription of a consumer; `fanout.FanOutSubscription` implements it."""
 
     began_ms: int
     is_over: bool

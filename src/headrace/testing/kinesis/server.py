@@ -13,10 +13,10 @@ from aiohttp import web
 
 from headrace.testing.kinesis import eventstream
 from headrace.testing.kinesis.errors import AwsError
-from headrace.testing.kinesis.fanout import Subscription
+from headrace.testing.kinesis.fanout import FanOutSubscription
 from headrace.testing.kinesis.faults import Reply
 from headrace.testing.kinesis.machine import FakeKinesis
-from headrace.testing.kinesis.service import Service
+from headrace.testing.kinesis.service import AwsService
 
 _LARGEST_REQUEST: Final = 32 << 20
 _SHORTEST_WAIT_S: Final = 0.01
@@ -26,7 +26,7 @@ _REGION: Final = re.compile(r"Credential=[^/]*/\d+/([^/]+)/")
 class Server:
     """Serves on 127.0.0.1, on the event loop that starts it."""
 
-    def __init__(self, services: Mapping[str, Service], region: str | None, port: int) -> None:
+    def __init__(self, services: Mapping[str, AwsService], region: str | None, port: int) -> None:
         """Prepare a server; it listens after `start`.
 
         Args:
@@ -82,7 +82,7 @@ class Server:
         return _response(reply, content_type)
 
     async def _push(
-        self, request: web.Request, kinesis: FakeKinesis, subscription: Subscription
+        self, request: web.Request, kinesis: FakeKinesis, subscription: FanOutSubscription
     ) -> web.StreamResponse:
         response = web.StreamResponse(headers=_headers(eventstream.CONTENT_TYPE))
         await response.prepare(request)
@@ -103,7 +103,7 @@ class Server:
             request.transport.abort()
         return response
 
-    def _check(self, request: web.Request, service: Service | None, content_type: str) -> None:
+    def _check(self, request: web.Request, service: AwsService | None, content_type: str) -> None:
         if "json" not in content_type:
             raise AwsError(
                 "UnsupportedMediaType",

@@ -20,7 +20,7 @@ from headrace.testing.kinesis.faults import Exchange, Faults, Reply
 _OK: Final = 200
 
 
-class Service(ABC):
+class AwsService(ABC):
     """A service of AWS in memory, without a socket. Clients call `handle`, from any thread.
 
     Attributes:

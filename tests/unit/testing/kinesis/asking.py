@@ -9,7 +9,7 @@ import msgspec
 
 from headrace.streams.clock import ManualClock
 from headrace.testing.kinesis import AwsError, FakeKinesis
-from headrace.testing.kinesis.service import Service
+from headrace.testing.kinesis.service import AwsService
 
 FIRST = "shardId-000000000000"
 
@@ -21,7 +21,7 @@ def fake(**options: Any) -> FakeKinesis:
     return kinesis
 
 
-def ask(service: Service, operation: str, **members: Any) -> dict[str, Any]:
+def ask(service: AwsService, operation: str, **members: Any) -> dict[str, Any]:
     """Return the answer of a service, or raise its refusal."""
     reply = service.handle(operation, msgspec.json.encode(members))
     told: dict[str, Any] = msgspec.json.decode(reply.body) if reply.body else {}

@@ -9,13 +9,13 @@ import pytest
 from botocore.eventstream import EventStreamBuffer
 
 from headrace.testing.kinesis import AwsError, FakeKinesis
-from headrace.testing.kinesis.fanout import Subscription
+from headrace.testing.kinesis.fanout import FanOutSubscription
 from tests.unit.testing.kinesis.asking import FIRST, ask, datas, fake
 
 
 def subscribe(
     kinesis: FakeKinesis, arn: str, kind: str = "TRIM_HORIZON", **position: Any
-) -> Subscription:
+) -> FanOutSubscription:
     request = {"ConsumerARN": arn, "ShardId": FIRST, "StartingPosition": {"Type": kind, **position}}
     reply = kinesis.handle("SubscribeToShard", msgspec.json.encode(request))
     if reply.subscription is None:
@@ -24,7 +24,7 @@ def subscribe(
     return reply.subscription
 
 
-def pushed(kinesis: FakeKinesis, subscription: Subscription) -> dict[str, Any]:
+def pushed(kinesis: FakeKinesis, subscription: FanOutSubscription) -> dict[str, Any]:
     """Return the next event in the form of botocore."""
     buffer = EventStreamBuffer()
     buffer.add_data(kinesis.next_push(subscription).frame)

@@ -12,7 +12,7 @@ import pytest
 from headrace.testing.kinesis import FakeKinesis
 from headrace.testing.kinesis.dynamodb import machine as dynamodb_machine
 from headrace.testing.kinesis.machine import OPERATIONS
-from headrace.testing.kinesis.service import Service
+from headrace.testing.kinesis.service import AwsService
 from tests.unit.testing.kinesis.asking import FIRST, fake, iterator
 from tests.unit.testing.kinesis.dynamodb.test_fake_tables import KEYS, fake_tables, item
 
@@ -87,7 +87,7 @@ MEMBERS_OF_DYNAMODB: dict[str, Any] = {
 
 
 def answers_all(
-    service: Service, operations: Sequence[str], members: dict[str, Any], seed: int
+    service: AwsService, operations: Sequence[str], members: dict[str, Any], seed: int
 ) -> set[int]:
     entropy = random.Random(seed)
     statuses = set()

@@ -12,7 +12,7 @@ from headrace.testing.kinesis.dynamodb.tables import Tables
 from headrace.testing.kinesis.dynamodb.values import Item, refused
 from headrace.testing.kinesis.errors import AwsError
 from headrace.testing.kinesis.faults import Reply
-from headrace.testing.kinesis.service import Service, replied
+from headrace.testing.kinesis.service import AwsService, replied
 
 Operation = Callable[[Tables, Call], dict[str, object]]
 
@@ -79,7 +79,7 @@ def _check_types(request: dict[str, Any]) -> None:
         raise AwsError("SerializationException", "ExpressionAttributeNames: a name is not text")
 
 
-class FakeDynamoDB(Service):
+class FakeDynamoDB(AwsService):
     """DynamoDB in memory: tables, items, conditional writes.
 
     The fake refuses every operation, member of a request and word in an expression that it does not support, with a
