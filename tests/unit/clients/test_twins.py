@@ -23,8 +23,8 @@ from headrace.clients.consumer import aio as consumer_aio
 from headrace.clients.consumer import blocking as consumer_blocking
 from headrace.clients.producer import aio as producer_aio
 from headrace.clients.producer import blocking as producer_blocking
+from headrace.kinesis import aio as kinesis_aio
 from headrace.kinesis import blocking as kinesis_blocking
-from headrace.kinesis.producing import producer as kinesis_aio
 
 TWINS = [
     (admin_blocking.Admin, admin_aio.Admin),
